@@ -1,0 +1,55 @@
+# Everything a newcomer needs: `make demo` and `make test` set themselves up in .venv.
+# PYTHON=python3.12 VENV=.venv312 chooses another interpreter beside the first one.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+CONSTRAINTS := requirements/constraints.txt
+CHECKED := src tests $(wildcard benchmarks examples scripts)
+
+.PHONY: help demo test quick lint format types bench hooks clean
+
+help:
+	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
+	@echo "make test    lint, types, all tests: what CI runs"
+	@echo "make quick   the tests that take under a minute"
+	@echo "make lint | format | types | bench | hooks | clean"
+
+# One stamp per extra; made anew when the dependencies change.
+$(VENV)/.installed-%: pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit("feedline needs Python 3.10 or later: make PYTHON=python3.x" if sys.version_info < (3, 10) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing feedline[$*] into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c $(CONSTRAINTS) -e ".[$*]"
+	@touch $@
+
+demo: $(VENV)/.installed-demo
+	$(BIN)/feedline demo
+
+bench: $(VENV)/.installed-demo
+	$(BIN)/feedline bench
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/ruff format --check $(CHECKED)
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix $(CHECKED)
+	$(BIN)/ruff format $(CHECKED)
+
+types: $(VENV)/.installed-dev
+	$(BIN)/mypy
+
+test: lint types
+	$(BIN)/python -m pytest
+
+quick: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+hooks: $(VENV)/.installed-dev
+	$(BIN)/pre-commit install
+
+# Leaves the virtual environment alone: it is slow to make again. `rm -r .venv` starts from nothing.
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

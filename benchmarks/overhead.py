@@ -1,0 +1,72 @@
+"""Question: what does one batch cost the training loop when the dataset costs nothing?
+
+Knob: the number of workers and the batch size.
+
+Held still: a dataset that returns 0, no shuffling, a consumer that touches the one small tensor per batch.
+
+How to read it: `us/batch` is wall time per batch, so with workers it is the rate at which batches can be handed over at
+all; `consumer CPU` is what the training loop's own thread spends on one batch, `parent CPU` what its whole process does
+(other threads of the loader included): time taken from the training step. Lower is better for all three; `x torch`
+compares batches per second.
+
+    python -m benchmarks.overhead
+    python -m benchmarks.overhead --batch-size 1 --workers 0 2 4 --json overhead.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from benchmarks import harness, rows, workloads
+
+COLUMNS = (
+    rows.RATE,
+    rows.Column("batch_us", "us/batch", digits=1),
+    rows.Column("consumer_cpu_us", "consumer\nCPU us", digits=1),
+    rows.Column("parent_cpu_us", "parent\nCPU us", digits=1),
+    rows.Column("cpu_us", "all CPU\nus", digits=1),
+    rows.Column("wait_p50_us", "wait us\np50", digits=1),
+    rows.Column("wait_p99_us", "\np99", digits=1),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = rows.flags(__doc__, seconds=1.0, warmup=32, engine=["process", "thread"])
+    parser.add_argument("--workers", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--batch-size", nargs="+", type=int, default=[1, 64])
+    parser.add_argument("--batches", type=int, default=1_000_000, help="batches per epoch (1,000,000)")
+    arguments = parser.parse_args(argv)
+    outcomes = rows.measure_entries(entries(arguments), arguments)
+    for outcome in outcomes:
+        for figures in outcome.rounds:
+            figures["batch_us"] = 1e6 / (figures["batches_per_s"] or 1.0)
+            figures["cpu_us"] = (figures["cpu_s_per_1000"] or 0.0) * 1e3 * int(outcome.case["batch size"])
+    rows.publish("overhead", outcomes, arguments, columns=COLUMNS)
+    return 0
+
+
+def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
+    return [
+        harness.Entry(
+            case={"batch size": batch_size, "workers": workers},
+            side=side,
+            open=partial(
+                side.open,
+                workloads.Nothing(arguments.batches * batch_size),
+                batch_size=batch_size,
+                **harness.worker_arguments(workers),
+            ),
+            consume=workloads.touch,
+            batch_size=batch_size,
+        )
+        for batch_size in arguments.batch_size
+        for workers in arguments.workers
+        for side in harness.sides(workers, arguments.engine)
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

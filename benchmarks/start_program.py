@@ -1,0 +1,76 @@
+"""One program's start-ups, measured from inside: `w4_start` runs this in a fresh interpreter for every measurement.
+
+Prints one JSON object with milliseconds: `construct` (the loader's constructor), `first` (iter() to first batch, first
+loader of this program), `restart` (iter() to first batch of its second epoch, workers not kept), `later` (iter() to
+first batch of a second loader), `restart_kept` (the second epoch of that one, which keeps its workers).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+# `workloads` loads torch: as in a training script, torch is there before the loader is, in this program as in workers
+# that import it anew.
+from benchmarks import harness, workloads
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", required=True)
+    parser.add_argument("--engine")
+    parser.add_argument("--start-method", required=True)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--batches", type=int, required=True)
+    parser.add_argument("--dataset-mb", type=int, required=True)
+    parser.add_argument("--strings", type=int, required=True)
+    arguments = parser.parse_args()
+    length = arguments.batches * arguments.batch_size
+    dataset = workloads.HeldArrays(arguments.dataset_mb, length=length, strings=arguments.strings)
+    with harness.expected_warnings():
+        sys.stdout.write(json.dumps(measure(harness.Side(arguments.library, arguments.engine), dataset, arguments)))
+    return 0
+
+
+def measure(side: harness.Side, dataset: workloads.HeldArrays, arguments: argparse.Namespace) -> harness.Figures:
+    construct, first, restart = two_epochs(side, dataset, arguments, keep_workers=False)
+    _, later, restart_kept = two_epochs(side, dataset, arguments, keep_workers=True)
+    return {"construct": construct, "first": first, "restart": restart, "later": later, "restart_kept": restart_kept}
+
+
+def two_epochs(
+    side: harness.Side, dataset: workloads.HeldArrays, arguments: argparse.Namespace, *, keep_workers: bool
+) -> tuple[float, float, float]:
+    """Return milliseconds for the constructor and for the first batch of two epochs."""
+    began = time.perf_counter()
+    loader = side.open(
+        dataset,
+        batch_size=arguments.batch_size,
+        num_workers=arguments.workers,
+        multiprocessing_context=arguments.start_method,
+        persistent_workers=keep_workers,
+    )
+    constructed = time.perf_counter() - began
+    try:
+        epochs = [first_batch_s(loader) for _ in range(2)]
+    finally:
+        harness.close(loader)
+    return constructed * 1e3, epochs[0] * 1e3, epochs[1] * 1e3
+
+
+def first_batch_s(loader: harness.SizedIterable) -> float:
+    """Iterate one epoch to its end; return the seconds until its first batch was there and touched."""
+    began = time.perf_counter()
+    iterator = iter(loader)
+    workloads.touch(next(iterator))
+    waited = time.perf_counter() - began
+    for batch in iterator:
+        workloads.touch(batch)
+    return waited
+
+
+if __name__ == "__main__":
+    sys.exit(main())

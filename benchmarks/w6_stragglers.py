@@ -1,0 +1,92 @@
+"""Question: when one sample in a hundred is slow, how much of the workers' time is lost to keeping batches in order?
+
+Knob: the number of workers and feedline's engine; `--unordered` lets batches come as they finish.
+
+Held still: samples sleep 1 ms and a fixed 1 % of them 200 ms, which ones depending on the index alone; batches of 16,
+four workers, no shuffling: every loader meets the same slow samples at the same places. Sleeping takes no CPU, so the
+number of cores does not matter.
+
+How to read it: `of ideal` is the time the counted samples sleep, divided by the number of workers, as a share of the
+time it took. 100 % would mean that no worker ever waited for another one. Counting starts and stops in mid-epoch, so a
+single measurement may be off by a slow sample or two; the spread over the rounds shows it.
+
+    python -m benchmarks.w6_stragglers
+    python -m benchmarks.w6_stragglers --engine thread --workers 4 16
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+from benchmarks import harness, rows, workloads
+
+COLUMNS = (
+    rows.RATE,
+    rows.Column("share_of_ideal", "of ideal %", scale=100, digits=1, with_range=True),
+    *rows.COSTS,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = rows.flags(__doc__, seconds=0.0, warmup=16, engine=["process", "thread"])
+    parser.add_argument("--workers", nargs="+", type=int, default=[4])
+    parser.add_argument("--batches", type=int, default=200, help="batches counted per round (200)")
+    parser.add_argument("--batch-size", type=int, default=16)
+    parser.add_argument("--usual-ms", type=float, default=1.0)
+    parser.add_argument("--slow-ms", type=float, default=200.0)
+    parser.add_argument("--slow-share", type=float, default=0.01)
+    parser.add_argument("--prefetch", type=int, help="prefetch_factor of both loaders; torch's default if unset")
+    parser.add_argument("--unordered", action="store_true", help="in_order=False for both loaders")
+    arguments = parser.parse_args(argv)
+    batches = arguments.batches + 2 * arguments.warmup + 1
+    dataset = workloads.Stragglers(
+        batches * arguments.batch_size,
+        usual_s=arguments.usual_ms / 1e3,
+        slow_s=arguments.slow_ms / 1e3,
+        slow_share=arguments.slow_share,
+    )
+    outcomes = rows.measure_entries(entries(dataset, arguments), arguments, batches=arguments.batches)
+    for outcome in outcomes:
+        for figures in outcome.rounds:
+            figures["share_of_ideal"] = share_of_ideal(
+                figures, dataset, arguments.batch_size, int(outcome.case["workers"])
+            )
+    rows.publish("w6_stragglers", outcomes, arguments, columns=COLUMNS)
+    return 0
+
+
+def entries(dataset: workloads.Stragglers, arguments: argparse.Namespace) -> list[harness.Entry]:
+    return [
+        harness.Entry(
+            case={"order": "as finished" if arguments.unordered else "in order", "workers": workers},
+            side=side,
+            open=partial(
+                side.open,
+                dataset,
+                batch_size=arguments.batch_size,
+                in_order=not arguments.unordered,
+                **harness.worker_arguments(workers, prefetch=arguments.prefetch),
+            ),
+            consume=workloads.touch,
+            batch_size=arguments.batch_size,
+        )
+        for workers in arguments.workers
+        for side in harness.sides(workers, arguments.engine)
+    ]
+
+
+def share_of_ideal(
+    figures: harness.Figures, dataset: workloads.Stragglers, batch_size: int, worker_count: int
+) -> float:
+    """Tell which share of the time the workers' own sleep would have needed."""
+    first, count = int(figures["first_batch"] or 0), int(figures["batches"] or 0)
+    counted = range(first * batch_size, (first + count) * batch_size)
+    asleep = sum(dataset.sleep_s(index) for index in counted)
+    return asleep / max(1, worker_count) / (figures["seconds"] or 1.0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

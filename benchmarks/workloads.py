@@ -1,0 +1,242 @@
+"""The datasets and consumers the benchmarks share.
+
+They live in a module of their own because workers started by spawn or forkserver import them by name. Every dataset
+is plain: nothing in it knows which loader reads it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, TensorDataset
+
+IMAGE_WIDTH, IMAGE_HEIGHT, CROP = 500, 375, 224
+_MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
+_STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
+
+
+# Any: a batch is a tensor or a nesting of lists and tuples of them.
+def touch(batch: Any) -> None:
+    """Read one element of every page of the batch, so that memory mapped but never read does not look free."""
+    if isinstance(batch, torch.Tensor):
+        array = batch.numpy()
+        if array.nbytes <= mmap.PAGESIZE:
+            array.item(0)
+        else:
+            array.reshape(-1)[:: mmap.PAGESIZE // array.itemsize].max()
+    else:
+        for part in batch:
+            touch(part)
+
+
+def read(batch: torch.Tensor) -> None:
+    """Read every element, on the consumer's own core: NumPy's maximum runs at the speed of memory, in one thread."""
+    batch.numpy().max()
+
+
+def tiny_tensors(length: int) -> TensorDataset:
+    """Make the tiny dataset as torch's own array-backed class."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 10, (length,), generator=generator)
+    return TensorDataset(torch.randn(length, 10, generator=generator), labels)
+
+
+class TinyMap(Dataset[tuple[torch.Tensor, int]]):
+    """The tiny dataset as people write it: one small tensor and one int per index."""
+
+    def __init__(self, length: int) -> None:
+        tensors = tiny_tensors(length).tensors
+        self.rows = tensors[0]
+        self.labels: list[int] = tensors[1].tolist()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return self.rows[index], self.labels[index]
+
+
+class ReadySamples(Dataset[torch.Tensor]):
+    """Finished float32 samples handed out from a small pool: whatever time a loader takes is its own."""
+
+    def __init__(self, length: int, *, pool: int = 32, shape: tuple[int, ...] = (3, CROP, CROP)) -> None:
+        generator = torch.Generator().manual_seed(0)
+        self.pool = [torch.randn(shape, generator=generator) for _ in range(pool)]
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self.pool[index % len(self.pool)]
+
+
+class Nothing(Dataset[int]):
+    """Samples that cost nothing: all that is left is the loader."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return 0
+
+
+class Stragglers(Dataset[int]):
+    """Samples that sleep: most briefly, a fixed few for long. Which ones depends on the index alone."""
+
+    def __init__(self, length: int, *, usual_s: float, slow_s: float, slow_share: float) -> None:
+        self.length = length
+        self.usual_s = usual_s
+        self.slow_s = slow_s
+        self.slow = frozenset(random.Random(0).sample(range(length), round(length * slow_share)))
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(self.sleep_s(index))
+        return index
+
+    def sleep_s(self, index: int) -> float:
+        """Tell how long this sample sleeps."""
+        return self.slow_s if index in self.slow else self.usual_s
+
+
+def path_strings(count: int) -> list[str]:
+    """Make a list of paths as an image dataset holds it."""
+    return [f"/data/train/class-{number % 1000:04d}/image-{number:09d}.jpeg" for number in range(count)]
+
+
+class HeldArrays(Dataset[torch.Tensor]):
+    """A dataset that holds `megabytes` of NumPy arrays in memory; a sample is a copy of one row of 1,024 bytes.
+
+    It can hold a list of `strings` path strings as well, which no sample looks at.
+    """
+
+    ROWS_PER_ARRAY = 65536  # 64 MB each
+
+    def __init__(self, megabytes: int, *, length: int | None = None, strings: int = 0) -> None:
+        rows = megabytes * 1024
+        counts = [self.ROWS_PER_ARRAY] * (rows // self.ROWS_PER_ARRAY)
+        if rest := rows % self.ROWS_PER_ARRAY:
+            counts.append(rest)
+        # Written to, so that the memory is really there: untouched zeros would be one shared page.
+        self.arrays = [np.full((count, 256), number + 1, dtype=np.float32) for number, count in enumerate(counts)]
+        self.paths = path_strings(strings)
+        self.rows = rows
+        self.length = rows if length is None else length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        array, row = divmod(index % self.rows, self.ROWS_PER_ARRAY)
+        return torch.from_numpy(self.arrays[array][row].copy())
+
+
+class HeldStrings(Dataset[int]):
+    """A dataset that holds a Python list of path strings, as image datasets do; a sample looks at one of them."""
+
+    def __init__(self, count: int) -> None:
+        self.paths = path_strings(count)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> int:
+        path = self.paths[index]  # taking the reference writes the string's count, which unshares its page
+        return len(path)
+
+
+class JpegFiles(Dataset[torch.Tensor]):
+    """JPEG files read, decoded, cropped at random to 224x224, flipped and normalised to float32 CHW.
+
+    The crop depends on the index alone, so every loader does the same work. `length` may exceed the number of files:
+    they are then read again.
+    """
+
+    def __init__(self, paths: list[Path], *, decoder: str, length: int) -> None:
+        self.paths = [str(path) for path in paths]
+        self.length = length
+        self.decoder = decoder
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        path = self.paths[index % len(self.paths)]
+        dice = random.Random(index)
+        pixels = _cropped_opencv(path, dice) if self.decoder == "opencv" else _cropped_pillow(path, dice)
+        if dice.random() < 0.5:
+            pixels = pixels[:, ::-1]
+        scaled = pixels.astype(np.float32)
+        scaled *= 1 / (255 * _STD)
+        scaled -= _MEAN / _STD
+        return torch.from_numpy(np.ascontiguousarray(scaled.transpose(2, 0, 1)))
+
+
+def jpeg_files(count: int, folder: Path | None = None) -> list[Path]:
+    """Write `count` synthetic JPEGs of 500x375, about 100 KB each, unless they are there; return their paths."""
+    from PIL import Image
+
+    if folder is None:
+        folder = Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}" / "jpeg-500x375"
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{number:06d}.jpg" for number in range(count)]
+    missing = [(number, path) for number, path in enumerate(paths) if not path.exists()]
+    if not missing:
+        return paths
+    texture = np.random.default_rng(0).normal(0, 25, (IMAGE_HEIGHT * 2, IMAGE_WIDTH * 2, 3))
+    ramp = np.linspace(60, 190, IMAGE_WIDTH)[None, :, None]
+    for number, path in missing:
+        dice = random.Random(number)
+        top, left = dice.randrange(IMAGE_HEIGHT), dice.randrange(IMAGE_WIDTH)
+        noise = texture[top : top + IMAGE_HEIGHT, left : left + IMAGE_WIDTH]
+        pixels = np.clip(ramp + noise, 0, 255).astype(np.uint8)
+        # Renamed when complete: an interrupted run leaves no half-written image for the next one to find.
+        partial = path.with_suffix(f".{os.getpid()}.part")
+        Image.fromarray(pixels).save(partial, format="JPEG", quality=90)
+        partial.replace(path)
+    return paths
+
+
+def _crop_box(dice: random.Random) -> tuple[int, int, int, int]:
+    """Draw left, top, width, height of a crop with 8 to 100 % of the area and a ratio of 3:4 to 4:3."""
+    for _ in range(10):
+        area = IMAGE_WIDTH * IMAGE_HEIGHT * dice.uniform(0.08, 1.0)
+        aspect = dice.uniform(3 / 4, 4 / 3)
+        width, height = round((area * aspect) ** 0.5), round((area / aspect) ** 0.5)
+        if width <= IMAGE_WIDTH and height <= IMAGE_HEIGHT:
+            return dice.randint(0, IMAGE_WIDTH - width), dice.randint(0, IMAGE_HEIGHT - height), width, height
+    return 0, 0, IMAGE_WIDTH, IMAGE_HEIGHT
+
+
+# Any: a NumPy array of uint8, height x width x RGB; OpenCV's stubs do not say so.
+def _cropped_pillow(path: str, dice: random.Random) -> Any:
+    from PIL import Image
+
+    left, top, width, height = _crop_box(dice)
+    with Image.open(path) as image:
+        box = (left, top, left + width, top + height)
+        return np.asarray(image.convert("RGB").resize((CROP, CROP), Image.Resampling.BILINEAR, box=box))
+
+
+def _cropped_opencv(path: str, dice: random.Random) -> Any:
+    import cv2
+
+    cv2.setNumThreads(0)  # the workers are the parallelism, for both loaders
+    left, top, width, height = _crop_box(dice)
+    encoded = np.fromfile(path, dtype=np.uint8)
+    image = cv2.cvtColor(cv2.imdecode(encoded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    return cv2.resize(image[top : top + height, left : left + width], (CROP, CROP), interpolation=cv2.INTER_LINEAR)

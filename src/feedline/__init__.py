@@ -1,0 +1,46 @@
+"""feedline: a data loader for training that keeps the accelerator fed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from feedline import abc, collate, datasets, errors
+    from feedline.loader.loader import Loader
+    from feedline.loader.torch import DataLoader, DataLoader2
+
+__all__ = ["DataLoader", "DataLoader2", "Loader", "__version__", "abc", "collate", "datasets", "errors"]
+
+__version__ = "0.1.0"
+
+_PLACES = {
+    "DataLoader": "feedline.loader.torch",
+    "DataLoader2": "feedline.loader.torch",
+    "Loader": "feedline.loader.loader",
+    "abc": "feedline.abc",
+    "collate": "feedline.collate",
+    "datasets": "feedline.datasets",
+    "errors": "feedline.errors",
+}
+"""Where each public name lives. Parts are imported when first used, so that `import feedline` loads no torch."""
+
+_NEED_TORCH = ("DataLoader", "DataLoader2")
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module 'feedline' has no attribute {name!r}")
+    if name in _NEED_TORCH:
+        from feedline._optional import require
+
+        require("torch", extra="torch", purpose=f"feedline.{name}")
+    module = importlib.import_module(place)
+    value = module if place == f"feedline.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

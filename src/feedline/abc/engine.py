@@ -1,0 +1,44 @@
+"""The engine contract: workers and their lives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from feedline.types import Result, Task, WorkerSpec
+
+
+class Engine(ABC):
+    """Runs tasks on workers. Every method is called from the consumer's thread.
+
+    The order of calls is `open`, then any mix of `submit`, `revoke` and `collect`, then `close`.
+    """
+
+    worker_count: int
+
+    @abstractmethod
+    def open(self, spec: WorkerSpec) -> None:
+        """Start the workers. Returns without waiting until they are ready."""
+
+    @abstractmethod
+    def submit(self, worker: int, task: Task) -> None:
+        """Put `task` at the end of what `worker` has waiting. Never blocks."""
+
+    @abstractmethod
+    def revoke(self, worker: int) -> int | None:
+        """Take back the oldest task that `worker` has not begun.
+
+        Returns:
+            Its id, or None if there is none. A task that is taken back is never reported.
+        """
+
+    @abstractmethod
+    def collect(self, timeout_s: float | None) -> list[Result]:
+        """Wait until something happened, at most `timeout_s` (None: without limit).
+
+        Returns:
+            What happened since the last call, in the order in which each worker reported it; empty on time-out.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all workers and give everything back. May be called twice."""

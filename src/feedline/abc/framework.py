@@ -1,0 +1,45 @@
+"""What feedline needs to know about an array library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.memory import Writer
+from feedline.types import WorkerIdentity, WorkerSpec
+
+Gather = Callable[[NDArray[np.int64]], Any]
+"""Makes the batch of these indices in one vectorised step."""
+
+Reducer = Callable[[Any, Writer], Any]
+"""Reduces an array for pickling: gets the array and the slot writer, returns what `__reduce__` would."""
+
+
+class Framework(Protocol):
+    """An array library: how its arrays are made, sent and seeded.
+
+    Instances are stateless and picklable; they are used in the consumer and in every worker.
+    """
+
+    name: str
+
+    def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
+        """Return a vectorised fetch for `dataset`, or None if it has to be asked sample by sample."""
+
+    def bind_collate(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return `collate`, or a faster function with the same results."""
+
+    def reducers(self) -> dict[type, Reducer]:
+        """Return how arrays of exact types are written into a slot."""
+
+    def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
+        """Seed this worker and make it known to the library; returns the dataset the worker is to use."""
+
+    def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
+        """Begin another epoch in a worker that stays; returns the dataset to use."""
+
+    def prefers_lists(self) -> bool:
+        """True if datasets of this library expect a Python list of integers rather than an array."""

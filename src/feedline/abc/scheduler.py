@@ -1,0 +1,65 @@
+"""The scheduler contract: who works on what, and which finished batch comes next."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class WorkerView:
+    """What a scheduler may know about one worker."""
+
+    id: int
+    outstanding: int = 0
+    """Tasks given to it and not yet answered: one running, the others waiting."""
+    since_s: float = 0.0
+    """When it began what it is doing now, on the clock that `relieve` is given."""
+    tag: Any = None
+    """Free for the scheduler's own use."""
+
+
+class Scheduler(ABC):
+    """Decides; never waits, never touches a worker. Called from the consumer's thread only.
+
+    Subclass it and override what you need. The loader calls `open` at the start of every epoch, `assign` for
+    every task, `take` for every batch, and `relieve` only while the training loop is waiting.
+    """
+
+    depth: int = 1
+    """Tasks a worker may have at once (torch's `prefetch_factor`)."""
+
+    def open(self, worker_count: int, depth: int) -> None:
+        """Begin an epoch."""
+        self.depth = max(1, depth)
+
+    @abstractmethod
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        """Choose the worker for the task, or None to hold it back until a worker has answered."""
+
+    @abstractmethod
+    def take(self, ready: Collection[int], expected: int) -> int | None:
+        """Choose the finished batch to deliver; `expected` is the lowest ordinal not yet delivered.
+
+        Returns:
+            One of `ready`, or None to wait for more.
+        """
+
+    def relieve(self, workers: Sequence[WorkerView], now_s: float, typical_s: float) -> tuple[int, int] | None:
+        """Choose whose waiting task goes to whom, while the training loop waits.
+
+        Args:
+            workers: all workers.
+            now_s: the clock that `WorkerView.since_s` was read from.
+            typical_s: the median time of recent tasks.
+
+        Returns:
+            (from, to), or None to leave everything where it is.
+        """
+        return None
+
+    def grace_s(self, typical_s: float) -> float:
+        """Say how long a worker may take for a task before it counts as late."""
+        return 2.0 * typical_s + 0.005

@@ -1,0 +1,1 @@
+"""What runs tasks: inline, threads, processes."""

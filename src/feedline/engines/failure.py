@@ -1,0 +1,89 @@
+"""How an exception crosses from a worker to the training loop: as itself, with the worker's traceback.
+
+An exception that survives pickling arrives unchanged. One that does not (its constructor takes other arguments, it
+holds a lock) is rebuilt from its type and text, the way torch does; if even that fails, a RuntimeError says the same.
+"""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import Any
+
+
+class WorkerTraceback(Exception):
+    """The cause of an exception that was raised in a worker; its text is the worker's traceback."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+def pack_failure(exc: BaseException, where: str) -> bytes:
+    """Describe an exception in bytes.
+
+    Args:
+        exc: what was raised.
+        where: completes the sentence "Caught ValueError ...".
+    """
+    text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
+    summary = f"Caught {type(exc).__name__} {where}."
+    parts = {"summary": summary, "traceback": text}
+    for carrier in (exc, type(exc)):
+        try:
+            packed = pickle.dumps(carrier, 5)
+            if carrier is exc and not _same(exc, pickle.loads(packed)):
+                continue
+            return pickle.dumps({**parts, "carrier": packed}, 5)
+        except Exception:  # noqa: S112  whatever a user's __reduce__ raises, the next carrier is tried
+            continue
+    return pickle.dumps({**parts, "carrier": None}, 5)
+
+
+def _same(exc: BaseException, copy: Any) -> bool:
+    return type(copy) is type(exc) and str(copy) == str(exc)
+
+
+def unpack_failure(data: bytes) -> BaseException:
+    """Return the exception that `pack_failure` described, ready to be raised."""
+    parts = pickle.loads(data)
+    text = f"{parts['summary']}\nOriginal {parts['traceback']}"
+    exc = _revive(parts["carrier"], text)
+    add_note(exc, parts["summary"])
+    exc.__cause__ = WorkerTraceback(parts["traceback"])
+    return exc
+
+
+def _revive(packed: bytes | None, text: str) -> BaseException:
+    if packed is None:
+        return RuntimeError(text)
+    try:
+        carrier = pickle.loads(packed)
+    except Exception:
+        return RuntimeError(text)
+    if isinstance(carrier, BaseException):
+        return carrier
+    try:
+        rebuilt = carrier(_Verbatim(text) if issubclass(carrier, KeyError) else text)
+    except Exception:
+        return RuntimeError(text)
+    return rebuilt if isinstance(rebuilt, BaseException) else RuntimeError(text)
+
+
+class _Verbatim(str):
+    """Text that a KeyError shows as it is, not quoted with its line ends escaped."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def add_note(exc: BaseException, note: str) -> None:
+    """Attach a note; Python 3.10 keeps it without showing it."""
+    if hasattr(exc, "add_note"):
+        exc.add_note(note)
+        return
+    notes = getattr(exc, "__notes__", None)
+    exc.__notes__ = [*(notes or []), note]  # type: ignore[attr-defined]

@@ -1,0 +1,285 @@
+"""The training process's side: starts workers, sends tasks, gathers answers, notices deaths.
+
+Each worker has one socket pair. The training process keeps a copy of the worker's end, so that it can take back a task
+the worker has not begun: the kernel gives each packet to exactly one reader, which makes the race between "begin" and
+"take back" a fair one without any lock. A worker's death is seen through its `pidfd`, never through the socket.
+
+What the worker said before it died is still in the socket and is read before the death is reported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import pickle
+import select
+import signal
+import socket
+import time
+import warnings
+import weakref
+from collections import deque
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.engine import Engine
+from feedline.engines.failure import unpack_failure
+from feedline.engines.processes import start
+from feedline.engines.processes.messages import Kind, Message, receive, send, task_message
+from feedline.engines.processes.payload import Payload
+from feedline.engines.processes.worker import ArenaView, Link
+from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerStartError
+from feedline.transport.arena import Arena
+from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
+
+_PATIENCE_S = 0.15
+"""How long `close` lets workers finish what they are doing before it ends them."""
+
+_PICKLE_WARNING = (
+    "Got pickle error when attempting to start a worker Process. "
+    "This might be because the worker Process arguments are not picklable. "
+    "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+    "to 'forkserver', which requires the worker Process arguments to be picklable. "
+    "You can also try multiprocessing.set_start_method('fork')."
+)
+
+
+class _Channel:
+    """One worker, seen from the training process."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.process: BaseProcess | None = None
+        self.pidfd = -1
+        self.unsent: deque[Message] = deque()
+        self.dead = False
+
+    def close(self) -> None:
+        self.near.close()
+        self.far.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+_channels: weakref.WeakSet[_Channel] = weakref.WeakSet()
+"""Every channel of this process: a forked worker closes those that are not its own."""
+
+
+class ProcessEngine(Engine):
+    """Runs tasks in worker processes that write their batches into an arena.
+
+    Args:
+        worker_count: how many.
+        arena: shared memory for the batches.
+        context: a multiprocessing context, None for the program's default start method.
+    """
+
+    def __init__(self, worker_count: int, arena: Arena, context: BaseContext | None = None) -> None:
+        self.worker_count = worker_count
+        self._arena = arena
+        self._context = context
+        self._channels: list[_Channel] = []
+        self._epoll: Any = None
+        self._by_fd: dict[int, _Channel] = {}
+        self._slots: dict[int, int] = {}
+        self._owner_pid = os.getpid()
+        self._closed = False
+
+    def open(self, spec: WorkerSpec) -> None:
+        import multiprocessing
+
+        context = self._context or multiprocessing.get_context()
+        method = start.start_method(context)
+        try:
+            self._epoll = select.epoll()
+            if method == "fork":
+                start.dismiss_openmp_threads()
+                for number in range(self.worker_count):
+                    self._add(number, lambda link: start.start_forked(context, link, spec, self._strangers(link)))
+                return
+            if method == "forkserver":
+                start.preload_in_forkserver(spec)
+            payload = Payload(spec)
+            try:
+                for number in range(self.worker_count):
+                    self._add(number, lambda link: start.start_fresh(context, link, payload))
+            finally:
+                payload.close()
+        except OSError as exc:
+            self.close()
+            if exc.errno in (errno.EMFILE, errno.ENFILE):
+                raise TooManyOpenFiles(f"starting {self.worker_count} workers") from exc
+            if exc.errno in (errno.EAGAIN, errno.ENOMEM):
+                raise WorkerStartError(
+                    f"Worker {len(self._channels)} of {self.worker_count} could not be started: {exc}. "
+                    "The limit on processes (`ulimit -u`) or memory is reached; use fewer workers or engine='thread'."
+                ) from exc
+            raise
+        except (TypeError, AttributeError, pickle.PicklingError):
+            self.close()
+            warnings.warn(_PICKLE_WARNING, stacklevel=2)
+            raise
+
+    def _add(self, number: int, launch: Any) -> None:
+        channel = _Channel(number)
+        self._channels.append(channel)
+        _channels.add(channel)
+        channel.process = launch(Link(number, channel.far, ArenaView(self._arena), os.getpid()))
+        assert channel.process is not None and channel.process.pid is not None
+        channel.pidfd = os.pidfd_open(channel.process.pid)
+        for fd in (channel.near.fileno(), channel.pidfd):
+            self._epoll.register(fd, select.EPOLLIN)
+            self._by_fd[fd] = channel
+
+    def _strangers(self, link: Link) -> list[socket.socket]:
+        sockets = [sock for channel in _channels for sock in (channel.near, channel.far)]
+        return [sock for sock in sockets if sock is not link.sock]
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [channel.process.pid or 0 for channel in self._channels if channel.process is not None]
+
+    def submit(self, worker: int, task: Task) -> None:
+        self._slots[task.id] = task.slot
+        channel = self._channels[worker]
+        channel.unsent.append(task_message(task))
+        self._flush(channel)
+
+    def _flush(self, channel: _Channel) -> None:
+        """Send what the socket accepts; the rest waits for the next call, so the training loop never blocks here."""
+        while channel.unsent and not channel.dead:
+            try:
+                send(channel.near, channel.unsent[0], block=False)
+            except BlockingIOError:
+                return
+            except (BrokenPipeError, ConnectionResetError):
+                return  # its pidfd tells the rest
+            channel.unsent.popleft()
+
+    def revoke(self, worker: int) -> int | None:
+        channel = self._channels[worker]
+        message: Message | None = None
+        with contextlib.suppress(BlockingIOError):
+            message = receive(channel.far, block=False)
+        if message is None and channel.unsent:
+            message = channel.unsent.popleft()
+        if message is None:
+            return None
+        self._slots.pop(message.task_id, None)
+        return message.task_id
+
+    def collect(self, timeout_s: float | None) -> list[Result]:
+        results: list[Result] = []
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not results:
+            wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
+            ready = self._epoll.poll(wait)
+            dead: list[_Channel] = []
+            for fd, _ in ready:
+                channel = self._by_fd[fd]
+                if fd == channel.pidfd:
+                    dead.append(channel)
+                else:
+                    self._read(channel, results)
+            for channel in dead:
+                self._read(channel, results)
+                results.append(self._bury(channel))
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+        return results
+
+    def _read(self, channel: _Channel, results: list[Result]) -> None:
+        while True:
+            try:
+                message = receive(channel.near, block=False)
+            except (BlockingIOError, ConnectionResetError):
+                break
+            if message is None:
+                break
+            results.append(self._result(channel.number, message))
+        if channel.unsent:
+            self._flush(channel)
+
+    def _result(self, worker: int, message: Message) -> Result:
+        slot = self._slots.pop(message.task_id, -1)
+        if message.kind is Kind.DONE:
+            overflow = None
+            if message.fd >= 0:
+                overflow = np.frombuffer(mmap.mmap(message.fd, max(message.used, 1)), np.uint8)
+                os.close(message.fd)
+            parcel = Parcel(message.body, slot, message.used, overflow)
+            return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns)
+        if message.kind is Kind.ENDED:
+            return Result(ResultKind.ENDED, worker, message.task_id)
+        return Result(ResultKind.FAILED, worker, message.task_id, unpack_failure(message.body))
+
+    def _bury(self, channel: _Channel) -> Result:
+        """Report a worker's death, once."""
+        assert channel.process is not None
+        channel.dead = True
+        self._epoll.unregister(channel.pidfd)
+        self._epoll.unregister(channel.near.fileno())
+        channel.process.join(1.0)
+        return Result(ResultKind.DIED, channel.number, -1, WorkerDied(_obituary(channel)))
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._owner_pid:
+            return  # a fork of the trainer: these are the parent's workers
+        for channel in self._channels:
+            while self.revoke(channel.number) is not None:
+                continue
+            channel.near.close()
+        deadline = time.monotonic() + _PATIENCE_S
+        for ending in (None, signal.SIGTERM, signal.SIGKILL):
+            alive = [c for c in self._channels if c.process is not None and c.process.is_alive()]
+            for channel in alive:
+                if ending is not None and channel.process is not None and channel.process.pid is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(channel.process.pid, ending)
+            _wait_for(alive, deadline)
+            deadline = time.monotonic() + 1.0
+        for channel in self._channels:
+            if channel.process is not None:
+                channel.process.join(0.1)
+                with contextlib.suppress(ValueError):
+                    channel.process.close()
+            channel.close()
+        self._channels.clear()
+        if self._epoll is not None:
+            self._epoll.close()
+
+
+def _wait_for(channels: list[_Channel], deadline: float) -> None:
+    for channel in channels:
+        if channel.process is not None:
+            channel.process.join(max(0.0, deadline - time.monotonic()))
+
+
+def _obituary(channel: _Channel) -> str:
+    assert channel.process is not None
+    code = channel.process.exitcode
+    pid = channel.process.pid
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        how = f"was killed by signal {-code} ({name})"
+        hint = (
+            "The system running out of memory is the usual cause: try fewer workers, a smaller batch or a smaller "
+            "prefetch_factor."
+            if -code == signal.SIGKILL
+            else "A crash in native code that the dataset calls is the usual cause: num_workers=0 shows where."
+        )
+    else:
+        how = f"left with exit code {code}"
+        hint = "Look for sys.exit() or os._exit() in the dataset, or for an error the worker printed above."
+    return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: worker {channel.number} {how}. {hint}"

@@ -1,0 +1,122 @@
+"""What the training process and a worker say to each other.
+
+One message is one packet of a Unix socket pair (SOCK_SEQPACKET): it arrives whole or not at all, so a worker that is
+killed while it speaks leaves nothing half-said. What is too long for a packet travels in a `memfd` whose descriptor
+goes along with it.
+"""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import pickle
+import socket
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from feedline.transport.arena import create_memfd
+from feedline.types import Task
+
+_PACKET_BYTES = 48 << 10
+"""The longest body sent in a packet. Linux allows at least 200 KB per socket by default, for all waiting packets."""
+
+_HEAD = struct.Struct("<BBQQQ")
+_ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
+
+
+class Kind(IntEnum):
+    """What a message says."""
+
+    TASK = 1
+    DONE = 2
+    FAILED = 3
+    ENDED = 4
+
+
+@dataclass(slots=True)
+class Message:
+    """One packet."""
+
+    kind: Kind
+    task_id: int
+    body: bytes
+    used: int = 0
+    """DONE: bytes of the slot, or of the memory in `fd`, that the batch takes."""
+    busy_ns: int = 0
+    fd: int = -1
+    """DONE: memory that holds the batch instead of the slot."""
+
+
+def send(sock: socket.socket, message: Message, *, block: bool) -> None:
+    """Send a message; takes over `message.fd`.
+
+    Raises:
+        BlockingIOError: `block` is False and the other side has too many packets waiting.
+        BrokenPipeError, ConnectionResetError: the other side is gone.
+    """
+    fd = message.fd
+    body = message.body
+    long = len(body) > _PACKET_BYTES
+    try:
+        if long:
+            if fd >= 0:
+                raise ValueError("a message has either a long body or memory of its own")
+            fd = create_memfd(len(body))
+            _write_all(fd, body)
+            body = len(body).to_bytes(8, "little")
+        head = _HEAD.pack(message.kind, long, message.task_id, message.used, message.busy_ns)
+        flags = 0 if block else socket.MSG_DONTWAIT
+        if fd < 0:
+            sock.send(head + body, flags)
+        else:
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
+            sock.sendmsg([head, body], rights, flags)
+    finally:
+        if fd >= 0:
+            os.close(fd)
+
+
+def _write_all(fd: int, body: bytes) -> None:
+    view = memoryview(body)
+    offset = 0
+    while offset < len(view):
+        offset += os.pwrite(fd, view[offset : offset + (1 << 30)], offset)
+
+
+def receive(sock: socket.socket, *, block: bool) -> Message | None:
+    """Take the next message; None when the other side is gone.
+
+    Raises:
+        BlockingIOError: `block` is False and nothing is waiting.
+    """
+    data, ancillary, _, _ = sock.recvmsg(
+        _PACKET_BYTES + _HEAD.size, _ANCILLARY, socket.MSG_CMSG_CLOEXEC | (0 if block else socket.MSG_DONTWAIT)
+    )
+    if not data:
+        return None
+    kind, long, task_id, used, busy_ns = _HEAD.unpack_from(data)
+    body = data[_HEAD.size :]
+    fd = -1
+    for level, type_, rights in ancillary:
+        if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
+            fd = array.array("i", rights[:4])[0]
+    if long:
+        size = int.from_bytes(body, "little")
+        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as mapping:
+            body = mapping[:]
+        os.close(fd)
+        fd = -1
+    return Message(Kind(kind), task_id, body, used, busy_ns, fd)
+
+
+def task_message(task: Task) -> Message:
+    """Put a task into a message."""
+    return Message(Kind.TASK, task.id, pickle.dumps((task.indices, task.epoch, task.shared_seed), 5), task.slot + 1)
+
+
+def read_task(message: Message) -> Task:
+    """Take a task out of a message."""
+    indices, epoch, shared_seed = pickle.loads(message.body)
+    return Task(message.task_id, indices, message.used - 1, epoch, shared_seed)

@@ -1,0 +1,115 @@
+"""The worker specification, serialised once for all workers that do not inherit it by fork.
+
+The pickle and the NumPy and torch buffers of the dataset lie in one `memfd`. Every worker maps it privately: they all
+read the same pages, and what one of them writes stays its own. Objects that are meant to be shared between processes
+(locks, values, queues, tensors in shared memory) are sent by their own rules; the descriptors these rules ask for are
+collected while pickling and handed to every worker.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from multiprocessing import context, reduction
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import TransportError
+from feedline.transport.arena import create_memfd
+from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.types import WorkerSpec
+
+_ADDRESS_SPACE = 1 << 40
+
+
+class Payload:
+    """A pickled `WorkerSpec` that travels to workers as a few descriptors."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._framework = spec.framework
+        self._fd, size = _sparse()
+        mapping = mmap.mmap(self._fd, size)
+        view = np.frombuffer(mapping, np.uint8)
+        writer = SlotWriter(view, view.__array_interface__["data"][0])
+        collector = _Descriptors()
+        codec = Codec(spec.framework, reduction.ForkingPickler._extra_reducers)
+        previous = context.get_spawning_popen()
+        context.set_spawning_popen(collector)
+        try:
+            self._header = codec.encode_object(spec, writer)
+        except SlotFull:
+            raise TransportError(f"The dataset is larger than the {size >> 30} GiB this process may map.") from None
+        finally:
+            context.set_spawning_popen(previous)
+        self._size = max(writer.used, 1)
+        os.ftruncate(self._fd, self._size)
+        self._inherited = collector.fds
+
+    def close(self) -> None:
+        """Give up the descriptor; workers that have started keep the memory."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **self.__dict__,
+            "_fd": reduction.DupFd(self._fd),
+            "_inherited": [reduction.DupFd(fd) for fd in self._inherited],
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._fd = state["_fd"].detach()
+        self._inherited = [dup.detach() for dup in state["_inherited"]]
+
+    def open(self) -> WorkerSpec:
+        """Read the specification; in a worker, once."""
+        _inherited[:] = self._inherited
+        mapping = mmap.mmap(self._fd, self._size, access=mmap.ACCESS_COPY)
+        os.close(self._fd)
+        self._fd = -1
+        spec: WorkerSpec = Codec(self._framework).decode(self._header, np.frombuffer(mapping, np.uint8))
+        return spec
+
+
+def _sparse() -> tuple[int, int]:
+    size = _ADDRESS_SPACE
+    while True:
+        fd = create_memfd(size)
+        try:
+            mmap.mmap(fd, size).close()
+            return fd, size
+        except (OSError, OverflowError):
+            os.close(fd)
+            size //= 2
+            if size < 1 << 20:
+                raise
+
+
+_inherited: list[int] = []
+
+
+class _Descriptors:
+    """Stands in for the process that is being started while pickling: remembers which descriptors it would need."""
+
+    def __init__(self) -> None:
+        self.fds: list[int] = []
+
+    def duplicate_for_child(self, fd: int) -> int:
+        self.fds.append(fd)
+        return len(self.fds) - 1
+
+    def DupFd(self, index: int) -> _InheritedFd:  # noqa: N802  the name multiprocessing looks up
+        return _InheritedFd(index)
+
+
+class _InheritedFd:
+    """A descriptor by its place in the list that came with the payload."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def detach(self) -> int:
+        return os.dup(_inherited[self.index])

@@ -1,0 +1,190 @@
+"""The worker's side: a loop that takes tasks from its socket and writes batches into slots.
+
+The worker ends when its socket closes or when the training process is gone, whichever it notices first. The second is
+watched through a descriptor of that process (`pidfd`), because other children of the trainer may hold copies of the
+socket and keep it open.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+
+from feedline.engines.failure import pack_failure
+from feedline.engines.processes.messages import Kind, Message, read_task, receive, send
+from feedline.engines.runner import Runner
+from feedline.errors import TransportError
+from feedline.transport.arena import Arena, Bytes, create_memfd
+from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.types import Task, WorkerIdentity, WorkerSpec
+
+_OVERFLOW_BYTES = 64 << 30
+"""Address space for a batch that does not fit its slot; only what is written becomes memory."""
+
+_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD = -1
+
+
+@dataclass
+class Link:
+    """What connects one worker to the training process."""
+
+    number: int
+    sock: socket.socket
+    arena: ArenaView
+    trainer_pid: int
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "sock": reduction.DupFd(self.sock.fileno())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        fd = state.pop("sock").detach()
+        self.__dict__.update(state)
+        self.sock = socket.socket(fileno=fd)
+
+
+class ArenaView:
+    """A worker's view of the arena: memory by slot number, no say in who owns what.
+
+    A forked worker uses the mapping it inherited; any other maps the same memory again.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self.slot_bytes = arena.slot_bytes
+        self._size = arena.slot_bytes * arena.slot_count
+        self._fd = arena.fd
+        self._map: Any = arena._map
+        self.address = arena.address
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": reduction.DupFd(self._fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        fd = state.pop("_fd").detach()
+        self.__dict__.update(state)
+        self._map = mmap.mmap(fd, self._size)
+        os.close(fd)
+        self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
+
+    def writer(self, slot: int) -> SlotWriter:
+        """Return a writer over a slot."""
+        view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
+        return SlotWriter(view, self.address + slot * self.slot_bytes)
+
+
+def serve(link: Link, spec: WorkerSpec) -> None:
+    """Work until there is nobody left to work for."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training loop, which then ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    keep_heap_warm()
+    wait = _Waiter(link)
+    identity = WorkerIdentity(link.number, spec.worker_count, spec.base_seed + link.number, spec.dataset)
+    runner = Runner(spec, identity)
+    codec = Codec(spec.framework)
+    try:
+        while (message := wait.next_message()) is not None:
+            send(link.sock, _answer(runner, codec, link, read_task(message)), block=True)
+    except (BrokenPipeError, ConnectionResetError):
+        return  # nobody is listening any more
+
+
+def _answer(runner: Runner, codec: Codec, link: Link, task: Task) -> Message:
+    """Run a task and say what became of it."""
+    begun = time.perf_counter_ns()
+    room = link.arena.writer(task.slot) if task.slot >= 0 else None
+    where = f"in DataLoader worker process {link.number}"
+    try:
+        batch = runner.run(task, room)
+    except StopIteration as exc:
+        if runner.streams:
+            return Message(Kind.ENDED, task.id, b"")
+        return Message(Kind.FAILED, task.id, pack_failure(exc, where))
+    except Exception as exc:
+        return Message(Kind.FAILED, task.id, pack_failure(exc, where))
+    try:
+        return _send_batch(codec, batch, room, task.id, begun)
+    except (Exception, MemoryError) as exc:
+        return Message(Kind.FAILED, task.id, pack_failure(exc, where))
+
+
+def _send_batch(codec: Codec, batch: Any, room: SlotWriter | None, task_id: int, begun: int) -> Message:
+    if room is not None:
+        try:
+            header = codec.encode(batch, room)
+            return Message(Kind.DONE, task_id, header, room.used, time.perf_counter_ns() - begun)
+        except SlotFull:
+            room = None
+    return _send_overflow(codec, batch, task_id, begun)
+
+
+def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Message:
+    """Send a batch in memory of its own, because it was given no slot or does not fit it."""
+    size = _OVERFLOW_BYTES
+    while True:
+        fd = create_memfd(size)
+        try:
+            mapping = mmap.mmap(fd, size)
+            break
+        except (OSError, OverflowError):
+            os.close(fd)
+            size //= 2
+            if size < 1 << 20:
+                raise
+    view = np.frombuffer(mapping, np.uint8)
+    writer = SlotWriter(view, view.__array_interface__["data"][0])
+    try:
+        header = codec.encode(batch, writer)
+    except SlotFull:
+        os.close(fd)
+        raise TransportError(
+            f"A batch is larger than the {size >> 20} MiB of address space this worker may use. "
+            "Use a smaller batch size, or raise the limit on virtual memory (`ulimit -v`)."
+        ) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    os.ftruncate(fd, max(writer.used, 1))
+    return Message(Kind.DONE, task_id, header, writer.used, time.perf_counter_ns() - begun, fd)
+
+
+class _Waiter:
+    """Waits for the next message or for the end of the training process."""
+
+    def __init__(self, link: Link) -> None:
+        self._sock = link.sock
+        self._poll = select.poll()
+        self._poll.register(link.sock, select.POLLIN)
+        self._trainer = os.pidfd_open(link.trainer_pid)
+        self._poll.register(self._trainer, select.POLLIN)
+
+    def next_message(self) -> Message | None:
+        while True:
+            try:
+                return receive(self._sock, block=False)
+            except BlockingIOError:
+                ready = self._poll.poll()
+                if any(fd == self._trainer for fd, _ in ready):
+                    return None
+
+
+def keep_heap_warm() -> None:
+    """Tell glibc to keep freed memory: samples and batches of the same size come again and again.
+
+    Without this every large array is mapped anew and all its pages fault, which costs more than filling it.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return  # another C library: its own habits apply
+    mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most glibc accepts
+    mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(2**31 - 1).value)

@@ -1,0 +1,95 @@
+"""Every error feedline raises on purpose.
+
+    FeedlineError
+    ├── BadOption (ValueError)            arguments that cannot work together, refused at construction
+    ├── MissingExtra (ImportError)        an optional package is needed and absent
+    ├── WorkerError (RuntimeError)        something happened to a worker
+    │   ├── WorkerDied                    it was killed, crashed or left
+    │   ├── WorkerTimeout                 no batch arrived within `timeout`
+    │   └── WorkerStartError              it could not be started
+    ├── TransportError (RuntimeError)     a batch could not cross to the consumer
+    │   ├── BatchNotPicklable             the batch holds something that cannot be sent
+    │   └── TooManyOpenFiles              the process ran out of file descriptors
+    └── InternalError (RuntimeError)      a broken invariant: please report it
+
+The user's own exceptions are never wrapped: they arrive as themselves, with notes.
+Each class also inherits the built-in that callers of torch's loader already catch.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadOption",
+    "BatchNotPicklable",
+    "FeedlineError",
+    "InternalError",
+    "MissingExtra",
+    "TooManyOpenFiles",
+    "TransportError",
+    "WorkerDied",
+    "WorkerError",
+    "WorkerStartError",
+    "WorkerTimeout",
+]
+
+
+class FeedlineError(Exception):
+    """Base of everything feedline raises on purpose."""
+
+
+class BadOption(FeedlineError, ValueError):
+    """An argument, or a combination of arguments, that cannot work."""
+
+
+class MissingExtra(FeedlineError, ImportError):
+    """An optional package is needed for what was asked."""
+
+    def __init__(self, *, module: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {module.partition('.')[0]!r}, which is not installed. "
+            f"Install it with: pip install 'feedline[{extra}]'"
+        )
+        self.module = module
+        self.extra = extra
+
+
+class WorkerError(FeedlineError, RuntimeError):
+    """Something happened to a worker, not to a sample."""
+
+
+class WorkerDied(WorkerError):
+    """A worker was killed, crashed or left before its work was done."""
+
+
+class WorkerTimeout(WorkerError):
+    """No batch arrived within the loader's `timeout`."""
+
+
+class WorkerStartError(WorkerError):
+    """A worker could not be started."""
+
+
+class TransportError(FeedlineError, RuntimeError):
+    """A batch could not cross from a worker to the consumer."""
+
+
+class BatchNotPicklable(TransportError):
+    """The batch holds an object that cannot be sent to another process."""
+
+
+class TooManyOpenFiles(TransportError):
+    """The process has no file descriptor left."""
+
+    def __init__(self, doing: str) -> None:
+        super().__init__(
+            f"Too many open files while {doing}. The limit of this process is too low for what it has open: "
+            "raise it with `ulimit -n` in the shell, use fewer workers, or close files and loaders that are "
+            "no longer needed."
+        )
+
+
+class InternalError(FeedlineError, RuntimeError):
+    """A broken invariant inside feedline."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} This is a bug in feedline, not in your code: please report it with this message.")

@@ -1,0 +1,76 @@
+"""Fetchers: indices in, batch out. They know nothing of processes, threads or slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.framework import Gather
+from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+
+Fetcher = Callable[[Any], Any]
+"""Makes the batch for what the plan asks; raises StopIteration when an iterable dataset has ended."""
+
+
+def fetcher_for(dataset: Any, spec: WorkerSpec) -> Fetcher:
+    """Choose the quickest way to make batches of `dataset` that gives the same result as the slowest.
+
+    For an iterable dataset this calls `iter(dataset)`.
+    """
+    collate = spec.framework.bind_collate(spec.collate)
+    if spec.kind is DatasetKind.ITERABLE:
+        stream = iter(dataset)
+        if not spec.batched:
+            return lambda _: collate(next(stream))
+        return _StreamFetcher(stream, collate, spec.drop_last)
+    if not spec.batched:
+        return lambda index: collate(dataset[_plain(index)])
+    gather = spec.framework.gather_for(dataset, spec.collate)
+    if gather is not None:
+        return _gathering(gather, dataset, collate)
+    if getattr(dataset, "__getitems__", None):
+        return lambda indices: collate(dataset.__getitems__(_plain(indices)))
+    return lambda indices: collate([dataset[index] for index in _plain(indices)])
+
+
+def _plain(indices: Any) -> Any:
+    """Turn feedline's own index blocks into the list of ints that datasets expect; leave all else as it is."""
+    return indices.array.tolist() if type(indices) is IndexBlock else indices
+
+
+def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any]) -> Fetcher:
+    def fetch(indices: Any) -> Any:
+        if type(indices) is IndexBlock:
+            return gather(indices.array)
+        array = np.asarray(indices)
+        if array.dtype.kind not in "iu" or array.ndim != 1:  # the dataset itself has the right error for these
+            return collate([dataset[index] for index in indices])
+        return gather(array.astype(np.int64, copy=False))
+
+    return fetch
+
+
+class _StreamFetcher:
+    """Cuts a stream of samples into batches."""
+
+    def __init__(self, stream: Iterator[Any], collate: Callable[[Any], Any], drop_last: bool) -> None:
+        self._stream = stream
+        self._collate = collate
+        self._drop_last = drop_last
+        self._ended = False
+
+    def __call__(self, count: int) -> Any:
+        if self._ended:
+            raise StopIteration
+        samples = []
+        for _ in range(count):
+            try:
+                samples.append(next(self._stream))
+            except StopIteration:
+                self._ended = True
+                break
+        if not samples or (self._drop_last and len(samples) < count):
+            raise StopIteration
+        return self._collate(samples)

@@ -1,0 +1,1 @@
+"""Array libraries: how their arrays are collated, sent, gathered and seeded."""

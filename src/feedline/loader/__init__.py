@@ -1,0 +1,1 @@
+"""The loaders: where the parts meet."""

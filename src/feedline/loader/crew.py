@@ -1,0 +1,206 @@
+"""Workers at work: an engine, the slots their batches lie in, and who is doing what.
+
+A crew outlives an epoch when workers are persistent. Every task has a number that is never used again, so that answers
+to tasks of an epoch the training loop has left are recognised and their slots taken back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from feedline.abc.engine import Engine
+from feedline.abc.framework import Framework
+from feedline.abc.scheduler import WorkerView
+from feedline.transport.arena import Arena
+from feedline.transport.codec import Codec
+from feedline.types import Parcel, Result, ResultKind, Task
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened so far; shown by `stats()`."""
+
+    batches: int = 0
+    copied_out: int = 0
+    """Batches copied into ordinary memory because slots were short."""
+    overflowed: int = 0
+    """Batches that came in memory of their own because they had no slot or did not fit."""
+    relieved: int = 0
+    """Waiting tasks that went from a late worker to an idle one."""
+    run_ahead: int = 0
+    """Tasks begun beyond the window while an early batch was late."""
+    failures: int = 0
+    wait_ns: int = 0
+    """Time the training loop spent waiting."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A task that is under way."""
+
+    owner: Any
+    """The epoch that asked for it."""
+    ordinal: int
+    worker: int
+    task: Task
+
+
+class Crew:
+    """Workers, their slots and their tasks. Used by one epoch at a time, from one thread."""
+
+    def __init__(
+        self, engine: Engine, arena: Arena | None, framework: Framework, counters: Counters, prepare: Prepare | None
+    ) -> None:
+        self.engine = engine
+        self.workers = [WorkerView(number) for number in range(engine.worker_count)]
+        self.counters = counters
+        self.epoch = 0
+        self._arena = arena
+        self._codec = Codec(framework)
+        self._prepare = prepare
+        self._pending: dict[int, Pending] = {}
+        self._next_id = 0
+        self._recent: deque[int] = deque(maxlen=32)
+        self.closed = False
+
+    def room_for_more(self) -> bool:
+        """True while another task can be given a slot, or nothing is under way."""
+        return self._arena is None or self._arena.available() or not self._pending
+
+    def submit(self, owner: Any, ordinal: int, indices: Any, worker: int, shared_seed: int | None = None) -> None:
+        """Give a task to a worker."""
+        slot = self._arena.acquire(worker) if self._arena is not None else -1
+        task = Task(self._next_id, indices, slot, self.epoch, shared_seed)
+        self._next_id += 1
+        self._pending[task.id] = Pending(owner, ordinal, worker, task)
+        self._hand_over(worker, task)
+
+    def _hand_over(self, worker: int, task: Task) -> None:
+        view = self.workers[worker]
+        if view.outstanding == 0:
+            view.since_s = time.monotonic()
+        view.outstanding += 1
+        self.engine.submit(worker, task)
+
+    def move(self, source: int, target: int) -> bool:
+        """Give what one worker has waiting to another; False if it has begun everything it was given."""
+        task_id = self.engine.revoke(source)
+        if task_id is None:
+            return False
+        pending = self._pending[task_id]
+        self.workers[source].outstanding -= 1
+        pending.worker = target
+        self.counters.relieved += 1
+        self._hand_over(target, pending.task)
+        return True
+
+    def collect(self, timeout_s: float | None) -> list[tuple[Pending | None, Result]]:
+        """Wait for answers; those that nobody waits for any more are dealt with here.
+
+        Returns:
+            Answers with the tasks they belong to; a death belongs to none.
+        """
+        begun = time.perf_counter_ns()
+        results = self.engine.collect(timeout_s)
+        self.counters.wait_ns += time.perf_counter_ns() - begun
+        if not results:
+            return []
+        now_s = time.monotonic()
+        answers: list[tuple[Pending | None, Result]] = []
+        for result in results:
+            if result.kind is ResultKind.DIED:
+                answers.append((None, result))
+                continue
+            view = self.workers[result.worker]
+            view.outstanding -= 1
+            view.since_s = now_s
+            if result.busy_ns:
+                self._recent.append(result.busy_ns)
+            pending = self._pending.pop(result.task_id)
+            if pending.owner is None:
+                self.discard(result)
+                continue
+            if result.kind is not ResultKind.DONE and self._arena is not None:
+                self._arena.release(pending.task.slot)
+            answers.append((pending, result))
+        return answers
+
+    def typical_s(self) -> float:
+        """The median time of recent tasks."""
+        return median(self._recent) / 1e9 if self._recent else 0.1
+
+    def running(self, owner: Any) -> dict[int, int]:
+        """Return which worker has which ordinal of an epoch."""
+        return {p.ordinal: p.worker for p in self._pending.values() if p.owner is owner}
+
+    def worker_of(self, owner: Any, ordinal: int) -> int | None:
+        """Return who has the task of `ordinal`."""
+        for pending in self._pending.values():
+            if pending.ordinal == ordinal and pending.owner is owner:
+                return pending.worker
+        return None
+
+    def deliver(self, result: Result) -> Any:
+        """Turn an answer into the batch, or raise what went wrong."""
+        if result.kind is ResultKind.FAILED:
+            self.counters.failures += 1
+            raise result.payload
+        self.counters.batches += 1
+        batch = result.payload
+        if type(batch) is Parcel:
+            batch = self._unpack(batch)
+        return batch if self._prepare is None else self._prepare(batch)
+
+    def _unpack(self, parcel: Parcel) -> Any:
+        arena = self._arena
+        if parcel.overflow is not None:
+            self.counters.overflowed += 1
+            if arena is not None:
+                arena.release(parcel.slot)
+            return self._codec.decode(parcel.header, parcel.overflow)
+        assert arena is not None
+        if arena.available():
+            return self._codec.decode(parcel.header, arena.lease(parcel.slot, parcel.used))
+        # The training loop keeps so many batches that this slot is needed for the next task.
+        self.counters.copied_out += 1
+        arena.note_use(parcel.slot, parcel.used)
+        memory = arena.view(parcel.slot, max(parcel.used, 1)).copy()
+        arena.release(parcel.slot)
+        return self._codec.decode(parcel.header, memory)
+
+    def discard(self, result: Result) -> None:
+        """Take back the slot of an answer nobody wants."""
+        if self._arena is not None and type(result.payload) is Parcel:
+            self._arena.release(result.payload.slot)
+
+    def abandon(self, owner: Any) -> None:
+        """Forget an epoch: take back what has not begun; what has is dropped when it arrives."""
+        for view in self.workers:
+            while (task_id := self.engine.revoke(view.id)) is not None:
+                view.outstanding -= 1
+                pending = self._pending.pop(task_id)
+                if self._arena is not None:
+                    self._arena.release(pending.task.slot)
+        for pending in self._pending.values():
+            if pending.owner is owner:
+                pending.owner = None
+
+    def close(self) -> None:
+        """End the workers and take back every slot they had. May be called twice."""
+        if self.closed:
+            return
+        self.closed = True
+        self.engine.close()
+        if self._arena is not None:
+            for pending in self._pending.values():
+                self._arena.release(pending.task.slot)
+        self._pending.clear()
+
+
+Prepare = Callable[[Any], Any]
+"""Last touch to a batch in the training process, such as pinning what is not pinned."""

@@ -1,0 +1,195 @@
+"""One pass over a map-style dataset with workers.
+
+The window is `depth` batches per worker, under way or waiting for the training loop. It is exceeded in one case only:
+the training loop waits for a batch that is late, and a worker has nothing to do. Then work beyond the window is begun,
+within the memory budget, so that one slow sample does not idle the others. (With a fixed window one slow sample in a
+hundred halves the rate: benchmarks/w6_stragglers.py.)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from feedline.abc.scheduler import Scheduler
+from feedline.errors import BadOption, WorkerTimeout
+from feedline.loader.crew import Crew
+from feedline.types import Result, ResultKind
+
+_RUN_AHEAD = 16
+"""How many windows may be in flight while a batch is late: at 1 % slow samples of 200 times the usual duration,
+16 keeps four workers busy and 4 does not (measured with benchmarks/w6_stragglers.py)."""
+
+
+class MapEpoch:
+    """Iterates over the batches of a plan.
+
+    Args:
+        crew: the workers.
+        plan: yields what each batch consists of.
+        scheduler: who works on what.
+        window: batches in flight.
+        timeout_s: the longest wait for a batch; 0 for no limit.
+    """
+
+    def __init__(
+        self, crew: Crew, plan: Iterator[Any], scheduler: Scheduler, window: int, timeout_s: float, depth: int
+    ) -> None:
+        self._crew = crew
+        self._plan = plan
+        self._scheduler = scheduler
+        self._window = window
+        self._timeout_s = timeout_s
+        self._sent = 0
+        self._held: Any = _NOTHING
+        self._exhausted = False
+        self._ready: dict[int, Result] = {}
+        self._expected = 0
+        self._delivered_early: set[int] = set()
+        self._delivered = 0
+        scheduler.open(len(crew.workers), depth)
+        self._fill()
+
+    def __iter__(self) -> MapEpoch:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            ordinal = self._scheduler.take(self._ready, self._expected) if self._ready else None
+            if ordinal is not None:
+                return self._hand_out(ordinal)
+            if self._sent == self._delivered:
+                self._fill()
+                if self._sent == self._delivered:
+                    if self._held is not _NOTHING:
+                        raise BadOption(
+                            f"{self._scheduler!r} holds back batch {self._sent} although every worker is idle: "
+                            "`assign` must choose a worker when none has anything to do."
+                        )
+                    raise StopIteration
+                continue
+            if self._sent - self._delivered == len(self._ready):
+                raise BadOption(
+                    f"{self._scheduler!r} delivers none of the finished batches {sorted(self._ready)[:8]} although "
+                    "nothing else is under way: `take` must choose one of them."
+                )
+            self._wait()
+
+    def _hand_out(self, ordinal: int) -> Any:
+        result = self._ready.pop(ordinal)
+        self._delivered += 1
+        if ordinal == self._expected:
+            self._expected += 1
+            while self._delivered_early and self._expected in self._delivered_early:
+                self._delivered_early.remove(self._expected)
+                self._expected += 1
+        else:
+            self._delivered_early.add(ordinal)
+        try:
+            return self._crew.deliver(result)
+        finally:
+            self._fill()
+
+    def _fill(self) -> None:
+        """Give out tasks until the window is full."""
+        while self._sent - self._delivered < self._window and self._crew.room_for_more():
+            if not self._send_one():
+                break
+
+    def _send_one(self) -> bool:
+        """Give out the next task; False if there is none or no worker may have it."""
+        indices = self._held
+        if indices is _NOTHING:
+            if self._exhausted:
+                return False
+            try:
+                indices = next(self._plan)
+            except StopIteration:
+                self._exhausted = True
+                return False
+            except Exception as exc:  # the sampler's own error: raised when its batch would have come
+                self._exhausted = True
+                self._ready[self._sent] = Result(ResultKind.FAILED, -1, -1, exc)
+                self._sent += 1
+                return False
+        workers = self._crew.workers
+        worker = self._scheduler.assign(self._sent, indices, workers)
+        if worker is None:
+            self._held = indices
+            return False
+        if not 0 <= worker < len(workers):
+            raise BadOption(f"{self._scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}.")
+        self._held = _NOTHING
+        self._crew.submit(self, self._sent, indices, worker)
+        self._sent += 1
+        return True
+
+    def _wait(self) -> None:
+        """Wait for an answer, and meanwhile keep every worker busy."""
+        deadline = time.monotonic() + self._timeout_s if self._timeout_s else None
+        while True:
+            pause = self._help_idle_workers()
+            if deadline is not None:
+                left = max(0.0, deadline - time.monotonic())
+                pause = left if pause is None else min(pause, left)
+            answers = self._crew.collect(pause)
+            for pending, result in answers:
+                if pending is None:
+                    self._crew.close()
+                    raise result.payload
+                self._ready[pending.ordinal] = result
+            if answers:
+                return
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WorkerTimeout(self._late_message())
+
+    def _help_idle_workers(self) -> float | None:
+        """Find work for idle workers; returns after how many seconds to look again, None if there is no need."""
+        workers = self._crew.workers
+        if all(worker.outstanding for worker in workers):
+            return None
+        typical_s = self._crew.typical_s()
+        now_s = time.monotonic()
+        while (move := self._scheduler.relieve(workers, now_s, typical_s)) is not None:
+            if not self._crew.move(*move):
+                break
+        late = self._crew.worker_of(self, self._expected)
+        if late is None:
+            return None
+        grace_s = self._scheduler.grace_s(typical_s)
+        left_s = workers[late].since_s + grace_s - now_s
+        if left_s > 0:
+            return left_s
+        while any(not worker.outstanding for worker in workers):
+            if self._sent - self._delivered >= self._window * _RUN_AHEAD or not self._crew.room_for_more():
+                return None
+            if not self._send_one():
+                return grace_s
+            self._crew.counters.run_ahead += 1
+            if (move := self._scheduler.relieve(workers, now_s, typical_s)) is not None:
+                self._crew.move(*move)
+        return None
+
+    def _late_message(self) -> str:
+        late = self._crew.worker_of(self, self._expected)
+        text = f"DataLoader timed out after {self._timeout_s:g} seconds"
+        if late is None:
+            return text + "."
+        return (
+            f"{text}: worker {late} is still at batch {self._expected}. Raise `timeout`, or look for a sample that "
+            "blocks (a network read without its own time-out is the usual cause)."
+        )
+
+    def close(self) -> None:
+        """Leave the epoch; what is under way is dropped."""
+        self._exhausted = True
+        self._held = _NOTHING
+        for result in self._ready.values():
+            self._crew.discard(result)
+        self._ready.clear()
+        if not self._crew.closed:
+            self._crew.abandon(self)
+
+
+_NOTHING = object()

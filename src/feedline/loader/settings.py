@@ -1,0 +1,88 @@
+"""What a loader was asked to do, checked once."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from feedline.abc.scheduler import Scheduler
+from feedline.errors import BadOption
+from feedline.policies import InOrder, Unordered
+
+ENGINES = ("auto", "inline", "thread", "process")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How batches are to be made."""
+
+    worker_count: int = 0
+    engine: str = "auto"
+    depth: int = 2
+    """Batches per worker that are under way or waiting for the training loop."""
+    in_order: bool = True
+    timeout_s: float = 0.0
+    persistent: bool = False
+    context: BaseContext | None = None
+    scheduler: Scheduler | None = None
+    memory_budget: int | None = None
+    """Bytes of slots; None for a quarter of the machine's memory."""
+    pin: bool = False
+    extras: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise BadOption(f"engine={self.engine!r} is not one of {', '.join(map(repr, ENGINES))}.")
+        if self.engine == "inline" and self.worker_count > 0:
+            raise BadOption(
+                f"engine='inline' runs everything in the training loop, but {self.worker_count} workers were asked "
+                "for. Drop one of the two."
+            )
+        if self.engine in ("thread", "process") and self.worker_count == 0:
+            raise BadOption(f"engine={self.engine!r} needs at least one worker, but the number of workers is 0.")
+        if self.scheduler is not None and not isinstance(self.scheduler, Scheduler):
+            raise BadOption(
+                f"scheduler={self.scheduler!r} is not a feedline.abc.Scheduler: subclass it and override what you need."
+            )
+        if self.memory_budget is not None and self.memory_budget < 0:
+            raise BadOption(f"memory_budget={self.memory_budget} is negative; give a number of bytes.")
+
+    @property
+    def engine_name(self) -> str:
+        """The engine that is meant."""
+        if self.engine != "auto":
+            return self.engine
+        return "process" if self.worker_count else "inline"
+
+    @property
+    def window(self) -> int:
+        """Batches in flight: under way or waiting for the training loop."""
+        return max(1, self.depth * max(1, self.worker_count))
+
+    def make_scheduler(self) -> Scheduler:
+        """Return the user's scheduler, or the one that `in_order` stands for."""
+        if self.scheduler is not None:
+            return self.scheduler
+        return InOrder() if self.in_order else Unordered()
+
+    def budget_bytes(self) -> int:
+        """Return the most memory that slots may take."""
+        if self.memory_budget is not None:
+            return self.memory_budget
+        return memory_limit() // 4
+
+
+def memory_limit() -> int:
+    """Return the memory this process may use: the machine's, or its control group's if that is less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                text = file.read().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total

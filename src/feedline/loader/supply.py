@@ -1,0 +1,80 @@
+"""What a loader keeps from epoch to epoch: its memory and its counters; and how it gets workers."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from feedline.abc.engine import Engine
+from feedline.abc.framework import Framework
+from feedline.loader.crew import Counters, Crew, Prepare
+from feedline.loader.settings import Settings
+from feedline.transport.arena import Arena
+from feedline.types import WorkerSpec
+
+_SLOTS_PER_WINDOW = 16
+_SPARE_SLOTS = 16
+_MOST_SLOTS = 1024
+"""Slots are cheap (address space and a few list entries); more of them let a late batch be overtaken further and let
+the training loop keep more batches before they are copied."""
+
+
+class Supply:
+    """Memory and workers for one loader."""
+
+    def __init__(self, settings: Settings, framework: Framework) -> None:
+        self.settings = settings
+        self.framework = framework
+        self.counters = Counters()
+        self._arena: Arena | None = None
+
+    def arena(self) -> Arena:
+        """Return the loader's memory; new in a forked process, and after a fork has put slots out of use."""
+        arena = self._arena
+        if arena is None or arena.pid != os.getpid() or arena.retired_count:
+            settings = self.settings
+            count = min(_MOST_SLOTS, settings.window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
+            arena = Arena(count, shared=settings.engine_name == "process", budget=settings.budget_bytes())
+            self._arena = arena
+        return arena
+
+    def crew(self, spec: WorkerSpec, prepare: Prepare | None) -> Crew:
+        """Start workers."""
+        engine, arena = self._engine()
+        engine.open(spec)
+        return Crew(engine, arena, self.framework, self.counters, prepare)
+
+    def _engine(self) -> tuple[Engine, Arena | None]:
+        settings = self.settings
+        if settings.engine_name == "thread":
+            from feedline.engines.threads import ThreadEngine
+
+            return ThreadEngine(settings.worker_count, self.arena()), None
+        from feedline.engines.processes import ProcessEngine
+
+        arena = self.arena()
+        return ProcessEngine(settings.worker_count, arena, settings.context), arena
+
+    def stats(self) -> dict[str, Any]:
+        """Return what happened so far, as numbers."""
+        counters = self.counters
+        arena = self._arena
+        return {
+            "engine": self.settings.engine_name,
+            "workers": self.settings.worker_count,
+            "batches": counters.batches,
+            "wait_s": counters.wait_ns / 1e9,
+            "failures": counters.failures,
+            "relieved_tasks": counters.relieved,
+            "run_ahead_tasks": counters.run_ahead,
+            "copied_batches": counters.copied_out,
+            "overflowed_batches": counters.overflowed,
+            "arena_bytes": 0 if arena is None else arena.touched_bytes,
+            "leased_slots": 0 if arena is None else arena.leased_count,
+        }
+
+    def close(self) -> None:
+        """Give the memory back; batches that are still held stay valid."""
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None

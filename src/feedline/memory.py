@@ -1,0 +1,66 @@
+"""Where the batch that is being made right now may be written.
+
+A worker that is given a slot announces it here for the length of one task; collate functions ask for room in it
+and fill it directly, so that the batch never has to be copied again. Outside a task there is no current memory
+and everybody allocates as usual. The announcement belongs to one thread.
+
+The memory that a batch is being read from is announced in the same way, for functions that a header names.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+
+class Memory(Protocol):
+    """Room for one batch."""
+
+    def allocate(self, size: int) -> tuple[Any, int] | None:
+        """Reserve `size` bytes.
+
+        Returns:
+            An object with the buffer protocol and the byte offset inside it, or None when there is no room left.
+            Whatever is built on the buffer must keep the object alive.
+        """
+
+
+class Writer(Memory, Protocol):
+    """Memory that a batch is written into when it leaves a worker."""
+
+    view: Any
+    """The memory itself: an array of bytes."""
+
+    def place(self, size: int) -> int:
+        """Reserve `size` bytes and return their offset; raises if there is no room."""
+
+    def offset_of(self, address: int, size: int) -> int | None:
+        """Return the offset of memory that was allocated here, None for any other."""
+
+
+class _Current(threading.local):
+    memory: Memory | None = None
+    being_read: Any = None
+
+
+_current = _Current()
+
+
+def current() -> Memory | None:
+    """Return the memory of the task that runs on this thread, if there is one."""
+    return _current.memory
+
+
+def set_current(memory: Memory | None) -> None:
+    """Announce `memory` for the task that starts now on this thread; None when it ends."""
+    _current.memory = memory
+
+
+def being_read() -> Any:
+    """Return the memory of the batch that is being read on this thread: an array of bytes."""
+    return _current.being_read
+
+
+def set_being_read(memory: Any) -> None:
+    """Announce the memory a batch is read from on this thread; None when it has been read."""
+    _current.being_read = memory

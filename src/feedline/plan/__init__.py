@@ -1,0 +1,1 @@
+"""Which batches an epoch has, in which order. Pure: no I/O, no workers."""

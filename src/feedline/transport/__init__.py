@@ -1,0 +1,1 @@
+"""Slots, and how a batch is written into one and read out of it."""

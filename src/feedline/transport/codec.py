@@ -1,0 +1,174 @@
+"""How a batch is written into memory and read out of it again.
+
+A batch becomes a small header (a pickle, protocol 5) and large buffers beside it. Arrays that a collate function
+already placed in the slot are only referred to; everything else large is copied into the slot once. Reading makes
+views: nothing is copied.
+
+A header that is too large for a message goes into the slot as well, behind the buffers.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.framework import Framework, Reducer
+from feedline.errors import BatchNotPicklable
+from feedline.memory import set_being_read
+from feedline.transport.arena import Bytes
+
+ALIGNMENT = 64
+"""Of every array in a slot: a cache line, and what vector instructions and devices like."""
+
+_INLINE_HEADER_BYTES = 32 << 10
+"""Longer headers travel in the slot. Half of what a socket accepts in one message on a small system."""
+
+_BUFFER = struct.Struct("<QQ")
+_COUNT = struct.Struct("<I")
+_SPILLED = struct.Struct("<QQ")
+
+
+class SlotFull(Exception):
+    """The batch does not fit the memory it was given; caught where another piece can be provided."""
+
+
+class SlotWriter:
+    """Fills one piece of memory from the front; the current `Memory` of a task.
+
+    Args:
+        view: the memory.
+        address: where it starts, to recognise arrays that already lie in it.
+    """
+
+    __slots__ = ("_end", "address", "used", "view")
+
+    def __init__(self, view: Bytes, address: int) -> None:
+        self.view = view
+        self.address = address
+        self.used = 0
+        self._end = view.nbytes
+
+    def allocate(self, size: int) -> tuple[Bytes, int] | None:
+        start = -(-self.used // ALIGNMENT) * ALIGNMENT
+        if start + size > self._end:
+            return None
+        self.used = start + size
+        return self.view, start
+
+    def place(self, size: int) -> int:
+        """Reserve `size` bytes and return their offset.
+
+        Raises:
+            SlotFull: there is no room.
+        """
+        place = self.allocate(size)
+        if place is None:
+            raise SlotFull
+        return place[1]
+
+    def offset_of(self, address: int, size: int) -> int | None:
+        """Return the offset of memory at `address` if it lies in what was handed out, else None."""
+        offset = address - self.address
+        return offset if 0 <= offset and offset + size <= self.used else None
+
+    def write(self, data: Any) -> int:
+        """Copy a contiguous buffer into the slot, unless it lies there already; returns its offset."""
+        array = np.frombuffer(data, np.uint8)
+        known = self.offset_of(array.__array_interface__["data"][0], array.nbytes)
+        if known is not None:
+            return known
+        offset = self.place(array.nbytes)
+        self.view[offset : offset + array.nbytes] = array
+        return offset
+
+
+class _Encoder(pickle.Pickler):
+    """A pickler that is used again for every batch; its dispatch table is fixed when it is made."""
+
+    def __init__(self, reducers: dict[type, Reducer], more: dict[type, Callable[[Any], Any]]) -> None:
+        self.file = io.BytesIO()
+        self.writer: SlotWriter
+        self.buffers: list[tuple[int, int]] = []
+        super().__init__(self.file, protocol=5, buffer_callback=self._take_buffer)
+        self.dispatch_table: dict[type, Any] = {**copyreg.dispatch_table, **more}
+        for kind, reduce in reducers.items():
+            self.dispatch_table[kind] = lambda array, reduce=reduce: reduce(array, self.writer)
+
+    def begin(self, writer: SlotWriter) -> None:
+        self.file.seek(0)
+        self.file.truncate()
+        self.clear_memo()
+        self.buffers.clear()
+        self.writer = writer
+
+    def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes == 0:
+            return True
+        self.buffers.append((self.writer.write(raw), raw.nbytes))
+        return False
+
+
+class Codec:
+    """Writes and reads batches of one framework. One instance per worker or consumer thread."""
+
+    def __init__(self, framework: Framework, reducers: dict[type, Callable[[Any], Any]] | None = None) -> None:
+        self._encoder = _Encoder(framework.reducers(), reducers or {})
+
+    def encode(self, batch: Any, writer: SlotWriter) -> bytes:
+        """Write `batch` and return the header that `decode` needs.
+
+        Raises:
+            SlotFull: the batch does not fit; nothing usable was written.
+            BatchNotPicklable: the batch holds something that cannot be sent.
+        """
+        try:
+            return self.encode_object(batch, writer)
+        except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
+            raise BatchNotPicklable(
+                f"The batch (a {type(batch).__name__}) cannot be sent from a worker process to the training loop: "
+                f"{exc}. Return tensors, arrays, numbers, strings and containers of these from the dataset and "
+                "collate function, or use engine='thread', which sends nothing."
+            ) from exc
+
+    def encode_object(self, value: Any, writer: SlotWriter) -> bytes:
+        """Write any object; errors of pickling come through as they are."""
+        encoder = self._encoder
+        encoder.begin(writer)
+        encoder.dump(value)
+        body = encoder.file.getvalue()
+        buffers = encoder.buffers
+        head = _COUNT.pack(len(buffers)) + b"".join([_BUFFER.pack(*place) for place in buffers])
+        if len(head) + len(body) <= _INLINE_HEADER_BYTES:
+            return b"\0" + head + body
+        spilled = head + body
+        return b"\1" + _SPILLED.pack(writer.write(spilled), len(spilled))
+
+    def decode(self, header: bytes, memory: Bytes) -> Any:
+        """Read a batch; its arrays are views of `memory` and keep it alive."""
+        if header[0] == 1:
+            start, size = _SPILLED.unpack_from(header, 1)
+            packed = memoryview(memory[start : start + size])
+            position = 0
+        else:
+            packed = memoryview(header)
+            position = 1
+        (count,) = _COUNT.unpack_from(packed, position)
+        position += _COUNT.size
+        if count == 0:
+            buffers = None
+        else:
+            end = position + count * _BUFFER.size
+            buffers = [memory[start : start + size] for start, size in _BUFFER.iter_unpack(packed[position:end])]
+            position = end
+        set_being_read(memory)
+        try:
+            return pickle.loads(packed[position:], buffers=buffers)
+        finally:
+            set_being_read(None)

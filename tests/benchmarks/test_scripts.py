@@ -1,0 +1,138 @@
+"""Every benchmark runs with tiny parameters, so that none can rot. What they measure here means nothing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("rich")
+
+BRIEF = ["--rounds", "1", "--repeats", "0"]
+STEADY = [*BRIEF, "--seconds", "0.01", "--warmup", "2"]
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+
+# Any: rows are JSON.
+def rows_of(name: str, flags: list[str], folder: Path) -> list[dict[str, Any]]:
+    out = folder / "rows.jsonl"
+    assert importlib.import_module(f"benchmarks.{name}").main([*flags, "--json", str(out)]) == 0
+    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+
+
+def summaries(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    assert rows[0]["kind"] == "machine"
+    assert rows[0]["torch"]
+    assert {row["kind"] for row in rows[1:]} == {"round", "summary"}
+    return {row["side"]: row for row in rows if row["kind"] == "summary"}
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "figure", "loaders"),
+    [
+        ("w1_tiny", ["--samples", "1200", "--workers", "0"], "batches_per_s", {"torch", "feedline/inline"}),
+        (
+            "w1_tiny",
+            ["--samples", "1200", "--workers", "1", "--dataset", "map"],
+            "cpu_s_per_1000",
+            {"torch", "feedline/process"},
+        ),
+        (
+            "w2_transport",
+            ["--size", "32", "--batch-size", "4", "--workers", "1"],
+            "gb_per_s",
+            {"torch", "feedline/process", "feedline/thread"},
+        ),
+        (
+            "w6_stragglers",
+            ["--batches", "4", "--batch-size", "2", "--usual-ms", "0.1", "--slow-ms", "1", "--workers", "2"],
+            "share_of_ideal",
+            {"torch", "feedline/process", "feedline/thread"},
+        ),
+        (
+            "overhead",
+            ["--batches", "200", "--batch-size", "1", "--workers", "1", "--engine", "thread"],
+            "consumer_cpu_us",
+            {"torch", "feedline/thread"},
+        ),
+    ],
+)
+def test_steady_state_scripts(name: str, flags: list[str], figure: str, loaders: set[str], tmp_path: Path) -> None:
+    found = summaries(rows_of(name, [*STEADY, *flags], tmp_path))
+    assert set(found) == loaders
+    for side, row in found.items():
+        assert row["figures"][figure]["median"] >= 0
+        assert (row["ratios"]["torch"] is None) == (side == "torch")
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "opencv"])
+def test_images(decoder: str, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    pytest.importorskip({"pillow": "PIL", "opencv": "cv2"}[decoder])
+    flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", decoder]
+    found = summaries(rows_of("w3_images", [*STEADY, *flags, "--workers", "1", "--engine", "thread"], tmp_path))
+    assert found["feedline/thread"]["figures"]["samples_per_s"]["median"] > 0
+    sizes = [path.stat().st_size for path in (tmp_path / "jpeg").iterdir()]
+    assert len(sizes) == 4
+    assert all(80_000 < size < 130_000 for size in sizes)
+
+
+@pytest.mark.slow
+def test_start(tmp_path: Path) -> None:
+    flags = ["--start-method", "fork", "--workers", "1", "--dataset-mb", "1", "--batches", "4", "--batch-size", "2"]
+    found = summaries(rows_of("w4_start", [*BRIEF, *flags], tmp_path))
+    ratios = found["feedline/process"]["ratios"]
+    assert all(ratios[figure]["median"] > 0 for figure in ("first", "restart", "later", "restart_kept"))
+
+
+@pytest.mark.slow
+def test_memory(tmp_path: Path) -> None:
+    flags = ["--workers", "1", "--string-count", "2000", "--strings", "--batch-size", "16"]
+    found = summaries(rows_of("w7_memory", [*BRIEF, *flags], tmp_path))
+    assert all(row["figures"]["peak"]["median"] > 10 for row in found.values())
+
+
+def test_epoch_too_short_to_count_says_what_to_do() -> None:
+    main = importlib.import_module("benchmarks.w1_tiny").main
+    with pytest.raises(ValueError, match="Lower --warmup"):
+        main([*BRIEF, "--samples", "128", "--workers", "0", "--seconds", "0.01"])
+
+
+def test_measurement_that_others_disturb_is_repeated_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = importlib.import_module("benchmarks.harness")
+    monkeypatch.setattr(harness.machine, "wait_for_quiet", lambda *_, **__: None)
+    loads = iter([0.5, 0.3, 0.05])
+    quiet = harness.undisturbed(lambda: {"other_cores": next(loads)}, harness.Settings(repeats=3))
+    assert (quiet["other_cores"], quiet["disturbed"], quiet["repeats"]) == (0.05, 0.0, 2.0)
+    loads = iter([0.5, 0.3])
+    noisy = harness.undisturbed(lambda: {"other_cores": next(loads)}, harness.Settings(repeats=1))
+    assert (noisy["other_cores"], noisy["disturbed"]) == (0.3, 1.0)
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    harness = importlib.import_module("benchmarks.harness")
+    ours = harness.Outcome({}, harness.Side("feedline"), [{"ms": 2.0}, {"ms": 4.0}])
+    theirs = harness.Outcome({}, harness.Side("torch"), [{"ms": 4.0}, {"ms": 16.0}])
+    assert harness.ratio(ours, theirs, "ms", lower_is_better=True) == harness.Spread(3.0, 2.0, 4.0)
+    assert harness.ratio(ours, theirs, "ms") == harness.Spread(0.375, 0.25, 0.5)
+
+
+def test_plot_names_the_figures_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spread = {"median": 2.0, "low": 1.0, "high": 3.0}
+    row = {"kind": "summary", "case": {"workers": 1}, "side": "torch", "figures": {"batches_per_s": spread}}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    plot = importlib.import_module("benchmarks.plot")
+    with pytest.raises(SystemExit):
+        plot.main([str(tmp_path / "rows.jsonl"), "--figure", "speed", "--out", str(tmp_path / "p.png")])
+    assert "batches_per_s" in capsys.readouterr().err
+    assert plot.bars([json.dumps(row)], "batches_per_s") == [plot.Bar("workers 1", "torch", 2.0, 1.0, 3.0)]
+
+
+def test_every_script_is_in_the_map() -> None:
+    text = (BENCHMARKS / "README.md").read_text(encoding="utf-8")
+    for path in BENCHMARKS.glob("*.py"):
+        assert path.stem == "__init__" or f"`{path.stem}`" in text or f"`{path.name}`" in text

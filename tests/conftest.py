@@ -1,0 +1,203 @@
+"""Fixtures for every test: which engine runs it, and proof that it left nothing behind.
+
+`nothing_left_behind` is autouse. After each test it compares the process tree, the threads, `/dev/shm` and the open
+files with what was there before. Workers may still be on their way out when a test ends, so what is found is given
+a few seconds to go (waiting on the processes and threads themselves), after a garbage collection. What stays is named.
+"""
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing import forkserver, resource_sharer, resource_tracker
+from pathlib import Path
+
+import pytest
+
+ENGINES = ("inline", "thread", "process")
+
+# How long workers may take to leave after the loader is gone. A guess: torch's own take up to 5 s under load.
+GRACE_S = 10.0
+
+# Threads of the test runner.
+RUNNER_THREADS = ("pytest_timeout", "pydevd", "execnet")
+
+_failed = pytest.StashKey[bool]()
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Every engine in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.when == "call":
+        item.stash[_failed] = report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a passing test that leaves a process, a thread, shared memory or an open file."""
+    if not Path("/proc/self/fd").is_dir():
+        yield  # the facts below are read from Linux's /proc
+        return
+    before = Surroundings.now()
+    yield
+    leftovers = before.leftovers()
+    if not leftovers:
+        return
+    if request.node.stash.get(_failed, True):
+        return  # the traceback of a failed test keeps its frames, and so its loader, alive: not a second failure
+    gc.collect()
+    before.wait_for_leavers(GRACE_S)
+    # Other programs' names in /dev/shm come and go while we look; what a test left is there both times.
+    leftovers = [found for found in before.leftovers() if found in leftovers or not found.startswith("/dev/shm")]
+    before.kill_leftover_processes()
+    assert not leftovers, "the test left behind:\n  " + "\n  ".join(leftovers)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What existed around the test when it began."""
+
+    processes: frozenset[int]
+    threads: frozenset[int]
+    shared_memory: frozenset[str]
+    files: dict[int, str]
+
+    @classmethod
+    def now(cls) -> "Surroundings":
+        return cls(
+            processes=frozenset(_descendants()),
+            threads=frozenset(id(thread) for thread in threading.enumerate()),
+            shared_memory=frozenset(_shared_memory_names()),
+            files=_open_files(),
+        )
+
+    def leftovers(self) -> list[str]:
+        multiprocessing.active_children()  # reaps children that ended
+        found = [f"process {pid}: {_command(pid)}" for pid in self._new_processes()]
+        found += [f"thread {thread.name!r} (daemon={thread.daemon})" for thread in self._new_threads()]
+        found += [f"/dev/shm/{name}" for name in sorted(_shared_memory_names() - self.shared_memory) if _is_ours(name)]
+        files = _open_files()
+        if len(files) > len(self.files):
+            found += [f"open file {fd}: {target}" for fd, target in files.items() if self.files.get(fd) != target]
+        return found
+
+    def wait_for_leavers(self, grace_s: float) -> None:
+        deadline = time.monotonic() + grace_s
+        for thread in self._new_threads():
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for pid in self._new_processes():
+            _wait_for_exit(pid, max(0.0, deadline - time.monotonic()))
+
+    def kill_leftover_processes(self) -> None:
+        for pid in self._new_processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _new_processes(self) -> list[int]:
+        return sorted(_descendants() - self.processes)
+
+    def _new_threads(self) -> list[threading.Thread]:
+        return [
+            thread
+            for thread in threading.enumerate()
+            if id(thread) not in self.threads
+            and not thread.name.startswith(RUNNER_THREADS)
+            and thread is not getattr(resource_sharer._resource_sharer, "_thread", None)
+        ]
+
+
+def _descendants() -> set[int]:
+    """Every process below this one, less the two servers that multiprocessing keeps for the life of a program."""
+    servers = {
+        getattr(resource_tracker._resource_tracker, "_pid", None),
+        getattr(forkserver._forkserver, "_forkserver_pid", None),
+    }
+    found: set[int] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        for pid in _children(waiting.pop()):
+            found.add(pid)
+            waiting.append(pid)
+    return {pid for pid in found if pid not in servers}
+
+
+def _children(pid: int) -> list[int]:
+    children: list[int] = []
+    with contextlib.suppress(OSError):  # the process, or one of its threads, ended while being read
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += [int(child) for child in (task / "children").read_text().split()]
+    return children
+
+
+def _wait_for_exit(pid: int, timeout_s: float) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        handle = os.pidfd_open(pid)
+        try:
+            waiter = select.poll()
+            waiter.register(handle, select.POLLIN)
+            waiter.poll(timeout_s * 1000)
+        finally:
+            os.close(handle)
+
+
+def _command(pid: int) -> str:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return "(gone)"
+    return f"[state {status}] {command[:200]}"
+
+
+def _shared_memory_names() -> set[str]:
+    with contextlib.suppress(OSError):
+        return set(os.listdir("/dev/shm"))
+    return set()
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a name in /dev/shm does not belong to a living process outside this one's tree."""
+    family = {str(pid) for pid in (os.getpid(), *_descendants())}
+    path = f"/dev/shm/{name}"
+    creator = name.split("_")[1] if name.startswith("torch_") else ""
+    if creator not in family and creator and Path("/proc", creator).exists():
+        return False
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or process.name in family:
+            continue
+        with contextlib.suppress(OSError):
+            if path in (process / "maps").read_text():
+                return False
+    return os.path.exists(path)
+
+
+def _open_files() -> dict[int, str]:
+    """Open descriptors and what they are, less those that multiprocessing keeps for the life of a program.
+
+    Those are the pipes to its two servers and the socket on which a process hands descriptors to others.
+    """
+    listener = getattr(getattr(resource_sharer._resource_sharer, "_listener", None), "_listener", None)
+    servers = {
+        getattr(resource_tracker._resource_tracker, "_fd", None),
+        getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
+        listener._socket.fileno() if listener is not None else None,
+    }
+    files: dict[int, str] = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+            files[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+    return {fd: target for fd, target in files.items() if fd not in servers}

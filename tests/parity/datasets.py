@@ -1,0 +1,734 @@
+"""Datasets and functions that both loaders run; importable, so that spawned workers find them too."""
+
+import os
+import random
+import signal
+import threading
+from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data._utils.worker import WorkerInfo
+
+Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024  the untyped kind is what most code has
+
+
+class Labelled(NamedTuple):
+    image: Any  # Any: a tensor before collation, a batch of them after
+    label: Any
+
+
+@dataclass
+class Boxes:
+    """A batch type of the user's own."""
+
+    boxes: Tensor
+    names: list[str]
+
+
+class PlainObject:
+    """A batch type that is neither a container nor a dataclass."""
+
+    def __init__(self, tensor: Tensor, note: str) -> None:
+        self.tensor = tensor
+        self.note = note
+
+
+class Pinnable:
+    """A batch type that knows how to pin itself."""
+
+    def __init__(self, samples: Sequence[Tensor]) -> None:
+        self.stacked = torch.stack(list(samples))
+        self.pinned = False
+
+    def pin_memory(self) -> "Pinnable":
+        self.pinned = True
+        return self
+
+
+class TaggedDict(dict[str, Any]):
+    """A mapping with an attribute, which collation must keep."""
+
+    tag = "none"
+
+
+class TaggedList(list[Any]):
+    """A sequence with an attribute, which collation must keep."""
+
+    tag = "none"
+
+
+class TaggedTensor(torch.Tensor):
+    """A tensor subclass."""
+
+
+# Map-style datasets
+
+
+class Squares(Dataset[Tensor]):
+    """`n` samples, each the tensor (i, i squared)."""
+
+    def __init__(self, n: int = 10) -> None:
+        self.n = n
+
+    def __getitem__(self, index: int) -> Tensor:
+        if not -self.n <= index < self.n:
+            raise IndexError(f"sample {index} of {self.n}")
+        return torch.tensor([float(index), float(index) ** 2])
+
+    def __len__(self) -> int:
+        return self.n
+
+
+class Pairs(Squares):
+    """A 3x4 tensor and a Python int: the usual image and label."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((3, 4), float(index)), index % 3
+
+
+class Records(Squares):
+    """A dict of everything: tensors, arrays, numbers, text, and a nested dict."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {
+            "image": torch.full((2, 2), index, dtype=torch.uint8),
+            "array": np.arange(3, dtype=np.float32) + index,
+            "label": index,
+            "weight": index / 2,
+            "name": f"sample-{index}",
+            "meta": {"flags": [index % 2 == 0, index > 3], "point": Point(index, -index)},
+        }
+
+
+class Arrays(Squares):
+    """NumPy samples."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((2, 3), index, dtype=np.int16)
+
+
+class Ragged(Squares):
+    """Samples whose length is their index plus one: only a collate function of the user's own can batch them."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.arange(index + 1)
+
+
+class Words(Squares):
+    def __getitem__(self, index: int) -> Any:
+        return "word" * (index % 4) + str(index)
+
+
+class Samples(Dataset[Any]):
+    """The given samples."""
+
+    def __init__(self, samples: Sequence[Any]) -> None:
+        self.samples = samples
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+class Identity(Dataset[Any]):
+    """Returns the index it was asked for, whatever that is. Has no length."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+class Keyed(Dataset[Any]):
+    """Addressed by strings."""
+
+    def __init__(self) -> None:
+        self.samples = {"a": 1.0, "b": 2.0, "c": 3.0}
+
+    def __getitem__(self, key: str) -> float:
+        return self.samples[key]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+class Bulk(Squares):
+    """Has `__getitems__`, and marks what came through it."""
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Tensor]:
+        return [torch.tensor([index, 1000 + len(indices)]) for index in indices]
+
+
+class BulkWithoutList(Bulk):
+    """`__getitems__` may return anything that the collate function understands."""
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        return torch.tensor(list(indices)) * 2
+
+
+class BulkSwitchedOff(Squares):
+    __getitems__ = None
+
+
+class Growing(Squares):
+    """Can be made longer after the loader was built."""
+
+
+# Iterable datasets
+
+
+class Counting(IterableDataset[int]):
+    """Yields 0 to n-1 in every worker: unsharded, as a naive user writes it."""
+
+    def __init__(self, n: int = 7) -> None:
+        self.n = n
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.n))
+
+
+class SizedCounting(Counting):
+    """Reports a length of its own choosing."""
+
+    def __init__(self, n: int, reported: int) -> None:
+        super().__init__(n)
+        self.reported = reported
+
+    def __len__(self) -> int:
+        return self.reported
+
+    def __repr__(self) -> str:
+        return f"SizedCounting({self.n}, {self.reported})"
+
+
+class Sharded(IterableDataset[Tensor]):
+    """Splits 0 to n-1 over the workers, each taking every k-th."""
+
+    def __init__(self, n: int = 11) -> None:
+        self.n = n
+
+    def __iter__(self) -> Iterator[Tensor]:
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for value in range(first, self.n, step):
+            yield torch.tensor([value, value * value])
+
+    def __len__(self) -> int:
+        return self.n
+
+
+class Uneven(IterableDataset[Tensor]):
+    """Worker i yields `lengths[i]` samples."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self.lengths = lengths
+
+    def __iter__(self) -> Iterator[Tensor]:
+        info = get_worker_info()
+        worker = info.id if info else 0
+        for position in range(self.lengths[worker]):
+            yield torch.tensor([worker, position])
+
+
+class Span(IterableDataset[int]):
+    """Yields start to end-1; `split_span` gives each worker a part of it, as torch's documentation shows."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.start, self.end))
+
+
+class Endless(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        value = 0
+        while True:
+            yield torch.tensor(value)
+            value += 1
+
+
+class Resumed(IterableDataset[int]):
+    """Is its own iterator and goes on where the last pass stopped: shows whether a worker kept its copy."""
+
+    def __init__(self, per_pass: int = 4) -> None:
+        self.per_pass = per_pass
+        self.value = 0
+        self.left = per_pass
+
+    def __iter__(self) -> Iterator[int]:
+        self.left = self.per_pass
+        return self
+
+    def __next__(self) -> int:
+        if self.left == 0:
+            raise StopIteration
+        self.left -= 1
+        self.value += 1
+        return self.value
+
+
+class RestlessIterator(IterableDataset[int]):
+    """Its iterator goes on after it said that it was finished, which a loader must not ask for."""
+
+    def __iter__(self) -> Iterator[int]:
+        return _Restless()
+
+
+class _Restless:
+    def __init__(self) -> None:
+        self.value = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return self
+
+    def __next__(self) -> int:
+        self.value += 1
+        if self.value == 4:
+            raise StopIteration
+        return self.value
+
+
+class Mixed(IterableDataset[Any]):
+    """Yields dicts."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(5):
+            yield {"value": index, "name": str(index)}
+
+
+class FailingIterable(IterableDataset[int]):
+    """Raises at one position, in every worker."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def __iter__(self) -> Iterator[int]:
+        for value in range(8):
+            if value == self.at:
+                raise ValueError(f"cannot read value {value}")
+            yield value
+
+
+class FailingStart(IterableDataset[int]):
+    """Raises before anything is yielded."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise OSError("cannot open the stream")
+
+
+# What a worker sees
+
+
+class Whereabouts(Squares):
+    """Says which worker made the sample."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        return torch.tensor([index, -1 if info is None else info.id])
+
+
+def describe_worker(info: WorkerInfo | None) -> list[Any]:
+    """The fields of a `WorkerInfo` as numbers and words; the dataset only by its type and length."""
+    if info is None:
+        return ["main"]
+    return [info.id, info.num_workers, info.seed, type(info.dataset).__name__]
+
+
+class WorkerFields(Squares):
+    """The whole of `get_worker_info()`, and whether the dataset in it is the one at work."""
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        own = info is None or info.dataset is self
+        return [index, *describe_worker(info), own]
+
+
+class WorkerFieldsIterable(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        for index in range(3):
+            yield [index, *describe_worker(info), info is None or info.dataset is self]
+
+
+class Draws(Squares):
+    """What the global generators give inside a worker."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {
+            "random": random.random(),
+            "numpy": float(np.random.random()),
+            "torch": torch.rand(()).item(),
+            "seed": torch.initial_seed(),
+        }
+
+
+class DrawsIterable(IterableDataset[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(4):
+            yield {"random": random.random(), "numpy": float(np.random.random()), "torch": torch.rand(()).item()}
+
+
+class ThreadCounts(Squares):
+    def __getitem__(self, index: int) -> Any:
+        return torch.get_num_threads()
+
+
+class Counter(Squares):
+    """Counts its own calls: shows whether a worker kept its copy of the dataset, and whether the caller's is touched."""
+
+    def __init__(self, n: int = 4) -> None:
+        super().__init__(n)
+        self.calls = 0
+        self.label = "fresh"
+
+    def __getitem__(self, index: int) -> Any:
+        self.calls += 1
+        return self.calls, self.label
+
+
+class Environment(Squares):
+    """What a worker inherited from the parent."""
+
+    def __getitem__(self, index: int) -> Any:
+        return os.environ.get("FEEDLINE_PARITY", "unset"), torch.get_default_dtype() == torch.float64
+
+
+class ProcessIds(Squares):
+    def __getitem__(self, index: int) -> Any:
+        return os.getpid(), threading.current_thread() is threading.main_thread()
+
+
+class NestedLoader(Squares):
+    """Runs a loader of its own inside `__getitem__`."""
+
+    def __init__(self, make: Callable[..., Any], n: int = 4) -> None:
+        super().__init__(n)
+        self.make = make
+
+    def __getitem__(self, index: int) -> Any:
+        info = get_worker_info()
+        inner = torch.cat(list(self.make(Squares(3), batch_size=2, num_workers=0)))
+        assert get_worker_info() is info, "the inner loader changed what the outer worker sees"
+        return inner + index
+
+
+# What goes wrong
+
+
+class Failing(Squares):
+    """Raises what `make` makes at the indices given."""
+
+    def __init__(self, make: Callable[[int], BaseException], at: Sequence[int] = (5,), n: int = 12) -> None:
+        super().__init__(n)
+        self.make = make
+        self.at = tuple(at)
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index in self.at:
+            raise self.make(index)
+        return super().__getitem__(index)
+
+
+class TwoArguments(Exception):
+    """Cannot be built from one message, nor unpickled from its own `args`."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"sample {index}: {reason}")
+        self.index = index
+        self.reason = reason
+
+
+class KeywordOnly(Exception):
+    """Cannot be built from positional arguments at all."""
+
+    def __init__(self, *, code: int) -> None:
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+class Unpicklable(Exception):
+    """Carries something that cannot cross a process boundary."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+class WithMessageField(Exception):
+    """Has the `message` field that some libraries' exceptions have."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Picky(Exception):
+    """Refuses to be built unless its argument is a number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"number {number + 0}")
+
+
+def value_error(index: int) -> ValueError:
+    return ValueError(f"bad sample {index}")
+
+
+def key_error(index: int) -> KeyError:
+    return KeyError(f"column-{index}")
+
+
+def index_error(index: int) -> IndexError:
+    return IndexError(f"no row {index}")
+
+
+def file_not_found(index: int) -> FileNotFoundError:
+    return FileNotFoundError(f"no file {index}.jpg")
+
+
+def stop_iteration(index: int) -> StopIteration:
+    return StopIteration(f"stopped at {index}")
+
+
+def unicode_error(index: int) -> UnicodeDecodeError:
+    return UnicodeDecodeError("utf-8", b"\xff", 0, 1, f"bad byte in {index}")
+
+
+def os_error(index: int) -> OSError:
+    return OSError(5, f"input/output error at {index}")
+
+
+def two_arguments(index: int) -> TwoArguments:
+    return TwoArguments(index, "broken header")
+
+
+def keyword_only(index: int) -> KeywordOnly:
+    return KeywordOnly(code=index)
+
+
+def unpicklable_error(index: int) -> Unpicklable:
+    return Unpicklable(f"locked {index}")
+
+
+def message_field(index: int) -> WithMessageField:
+    return WithMessageField(f"message {index}")
+
+
+def picky(index: int) -> Picky:
+    return Picky(index)
+
+
+class Killed(Squares):
+    """Kills its own process at one index, after writing its process id to a file."""
+
+    def __init__(self, note: Path, at: int = 3, signal_number: int = signal.SIGKILL) -> None:
+        super().__init__(8)
+        self.note = note
+        self.at = at
+        self.signal_number = signal_number
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == self.at:
+            self.note.write_text(str(os.getpid()))
+            os.kill(os.getpid(), self.signal_number)
+        return super().__getitem__(index)
+
+
+class Exiting(Squares):
+    """Leaves its process at one index without a word."""
+
+    def __init__(self, note: Path) -> None:
+        super().__init__(8)
+        self.note = note
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == 3:
+            self.note.write_text(str(os.getpid()))
+            os._exit(7)
+        return super().__getitem__(index)
+
+
+class Stuck(Squares):
+    """Never returns at one index. Waits on an event that nobody sets."""
+
+    def __init__(self, at: int = 0, n: int = 6) -> None:
+        super().__init__(n)
+        self.at = at
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == self.at:
+            threading.Event().wait(60)
+        return super().__getitem__(index)
+
+
+# Collate functions
+
+
+def as_list(samples: list[Any]) -> list[Any]:
+    return samples
+
+
+def as_single(sample: Any) -> list[Any]:
+    return [sample]
+
+
+def as_tuple(samples: list[Any]) -> tuple[Any, ...]:
+    return tuple(samples)
+
+
+def count(samples: list[Any]) -> int:
+    return len(samples)
+
+
+def nothing(samples: list[Any]) -> None:
+    return None
+
+
+def stack_twice(samples: list[Tensor]) -> dict[str, Tensor]:
+    stacked = torch.stack(list(samples))
+    return {"once": stacked, "twice": stacked * 2}
+
+
+def pad(samples: list[Tensor]) -> tuple[Tensor, Tensor]:
+    lengths = torch.tensor([len(sample) for sample in samples])
+    return torch.nn.utils.rnn.pad_sequence(samples, batch_first=True), lengths
+
+
+def to_boxes(samples: list[Tensor]) -> Boxes:
+    return Boxes(torch.stack(samples), [f"box {int(sample[0])}" for sample in samples])
+
+
+def to_object(samples: list[Tensor]) -> PlainObject:
+    return PlainObject(torch.stack(samples), f"{len(samples)} samples")
+
+
+def to_point(samples: list[Tensor]) -> Point:
+    return Point(torch.stack(samples), [len(samples)])
+
+
+def to_ordered(samples: list[Tensor]) -> Any:
+    return OrderedDict(z=torch.stack(samples), a=np.stack([sample.numpy() for sample in samples]))
+
+
+def to_array(samples: list[Tensor]) -> Any:
+    return np.stack([sample.numpy() for sample in samples])
+
+
+def to_sparse(samples: list[Tensor]) -> Tensor:
+    return torch.stack(samples).to_sparse()
+
+
+def to_channels_last(samples: list[Tensor]) -> Tensor:
+    return torch.stack(samples).reshape(-1, 2, 1, 1).expand(-1, 2, 3, 4).contiguous(memory_format=torch.channels_last)
+
+
+def to_views(samples: list[Tensor]) -> list[Tensor]:
+    base = torch.stack(samples)
+    return [base, base[:1], base.t(), base[:, 0]]
+
+
+def to_empty(samples: list[Tensor]) -> list[Any]:
+    return [torch.empty(0), torch.empty(2, 0, 3), [], {}, (), ""]
+
+
+def to_everything(samples: list[Tensor]) -> Any:
+    stacked = torch.stack(samples)
+    return {
+        "tensor": stacked,
+        "nested": [(stacked[0], {"deep": [stacked.int(), None]}), "text", b"bytes"],
+        "numbers": (1, 2.5, True, 3 + 4j),
+        "set": {1, 2, 3},
+        "array": np.arange(4).reshape(2, 2),
+        "point": Point(stacked[:, 0], 7),
+        "boxes": Boxes(stacked, ["a"]),
+        "object": PlainObject(stacked, "note"),
+        "bytearray": bytearray(b"changeable"),
+        "range": range(3),
+        "path": Path("somewhere"),
+        "dtype": torch.float16,
+        "shape": stacked.shape,
+    }
+
+
+def collate_fails(samples: list[Any]) -> Any:
+    if any(float(sample[0]) == 5.0 for sample in samples):
+        raise TypeError("cannot collate sample 5")
+    return torch.stack(samples)
+
+
+def unpicklable_batch(samples: list[Any]) -> Any:
+    return lambda: samples
+
+
+def lock_in_batch(samples: list[Any]) -> Any:
+    return {"tensor": torch.stack(samples), "lock": threading.Lock()}
+
+
+class AddOffset:
+    """A collate function that is an object with state."""
+
+    def __init__(self, offset: float) -> None:
+        self.offset = offset
+
+    def __call__(self, samples: list[Tensor]) -> Tensor:
+        return torch.stack(samples) + self.offset
+
+
+# Worker initialisation functions
+
+
+def init_nothing(worker_id: int) -> None:
+    return None
+
+
+def init_label(worker_id: int) -> None:
+    info = get_worker_info()
+    assert info is not None
+    assert info.id == worker_id
+    dataset: Any = info.dataset  # Any: a `Counter`
+    dataset.label = f"set by worker {worker_id}"
+
+
+def init_fails(worker_id: int) -> None:
+    raise RuntimeError(f"worker {worker_id} cannot start")
+
+
+def init_second_fails(worker_id: int) -> None:
+    if worker_id == 1:
+        raise LookupError("worker 1 has no shard")
+
+
+def init_seeds(worker_id: int) -> None:
+    random.seed(100 + worker_id)
+    np.random.seed(200 + worker_id)
+    torch.manual_seed(300 + worker_id)
+
+
+def split_span(worker_id: int) -> None:
+    """Give each worker its part of a `Span`: the example of torch's documentation."""
+    info = get_worker_info()
+    assert info is not None
+    dataset: Any = info.dataset  # Any: a `Span`
+    start, end = dataset.start, dataset.end
+    per_worker = -(-(end - start) // info.num_workers)
+    dataset.start = start + worker_id * per_worker
+    dataset.end = min(dataset.start + per_worker, end)
+
+
+def double(value: Any) -> Any:
+    return value * 2
+
+
+class WithHistory(Squares):
+    """Samples that were computed from a tensor that wants its gradient."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.full((2,), float(index)).requires_grad_() * 2

@@ -1,0 +1,99 @@
+"""The two loaders under comparison, and the comparison.
+
+A test writes its code once, as a function of a `Side`: `side.loader(dataset, ...)` builds torch's loader on one side
+and feedline's on the other. torch's observation is kept per test and worker count, so that it is made once for all
+of feedline's engines.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.utils.data
+
+import feedline
+from tests.parity.observation import Failure, Observation, observe
+
+Code = Callable[["Side"], object]
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two loaders, and how many workers it is to have when the test does not say."""
+
+    kind: type[torch.utils.data.DataLoader[Any]]
+    workers: int
+    options: dict[str, object] = field(default_factory=dict)
+    """What only this side's constructor understands."""
+
+    def loader(self, *args: Any, **options: Any) -> torch.utils.data.DataLoader[Any]:  # Any: torch's own arguments
+        """Build the loader with torch's arguments; the number of workers follows the engine unless given."""
+        if len(args) < 6:
+            options.setdefault("num_workers", self.workers)
+        return self.kind(*args, **self.options, **options)
+
+    @property
+    def is_feedline(self) -> bool:
+        return self.kind is not torch.utils.data.DataLoader
+
+
+@dataclass(frozen=True)
+class Parity:
+    """Runs code on both sides and compares."""
+
+    feedline: Side
+    key: tuple[object, ...]
+    """Identifies the test, without the engine."""
+    kept: dict[tuple[object, ...], Observation] = field(repr=False)
+
+    @property
+    def workers(self) -> int:
+        return self.feedline.workers
+
+    def both(self, code: Code) -> tuple[Observation, Observation]:
+        """Return torch's observation of `code` and feedline's."""
+        key = (*self.key, code.__qualname__, self.workers)
+        if key not in self.kept:
+            torch_side = Side(torch.utils.data.DataLoader, self.workers)
+            self.kept[key] = observe(lambda: code(torch_side))
+        return self.kept[key], observe(lambda: code(self.feedline))
+
+    def same(self, code: Code, *, generators: bool = True) -> Observation:
+        """Assert that both sides deliver the same, warn the same and draw the same from the caller's generators.
+
+        Returns feedline's observation.
+        """
+        expected, actual = self.both(code)
+        assert expected.failure is None, f"torch's loader failed:\n{expected.failure.report}"
+        assert actual.failure is None, f"feedline failed where torch's loader does not:\n{actual.failure.report}"
+        assert actual.value == expected.value
+        assert actual.warnings == expected.warnings
+        if generators:
+            assert actual.generators == expected.generators, "the caller's global generators were left elsewhere"
+        return actual
+
+    def same_refusal(self, code: Code) -> Failure:
+        """Assert that both sides refuse with torch's type (or a subclass of it) and torch's wording."""
+        expected, actual = self.both(code)
+        assert expected.failure is not None, f"torch's loader accepts this and gives {expected.value}"
+        assert actual.failure is not None, f"feedline accepts what torch refuses with: {expected.failure.text}"
+        assert issubclass(actual.failure.kind, expected.failure.kind), actual.failure.report
+        assert expected.failure.text in actual.failure.text
+        assert actual.warnings == expected.warnings
+        return actual.failure
+
+    def same_failure(self, code: Code, text: str) -> Failure:
+        """Assert that both sides raise exactly the same type, and that `text` is in both messages."""
+        expected, actual = self.both(code)
+        assert expected.failure is not None, f"torch's loader does not fail but gives {expected.value}"
+        assert actual.failure is not None, f"feedline does not fail but gives {actual.value}"
+        assert actual.failure.kind is expected.failure.kind, actual.failure.report
+        assert text in expected.failure.text
+        assert text in actual.failure.text
+        assert actual.warnings == expected.warnings
+        return actual.failure
+
+
+def feedline_side(engine: str | None, workers: int) -> Side:
+    """feedline's loader on one engine; `None` leaves the choice to the loader."""
+    return Side(feedline.DataLoader, workers, {} if engine is None else {"engine": engine})

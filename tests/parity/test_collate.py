@@ -1,0 +1,566 @@
+"""Samples to batches: torch's default functions bit for bit, the user's registrations, the user's own functions."""
+
+import collections
+import enum
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate, default_convert
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+
+import feedline
+from tests.parity import datasets
+from tests.parity.sides import Parity, Side
+
+Make = Callable[[], list[Any]]  # Any: samples of every kind
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+    BLUE = 2
+
+
+class Custom:
+    """A sample type that only a registration can collate."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+class CustomChild(Custom):
+    pass
+
+
+def tagged_dict(index: int) -> Any:
+    sample = datasets.TaggedDict(x=torch.tensor(index), y=index)
+    sample.tag = "kept"
+    return sample
+
+
+def tagged_list(index: int) -> Any:
+    sample = datasets.TaggedList([index, float(index)])
+    sample.tag = "kept"
+    return sample
+
+
+def with_nan() -> list[Any]:
+    return [float("nan"), float("inf"), -0.0, 1e-310]
+
+
+# Four samples each; batches of two and of three follow.
+SAMPLES: dict[str, Make] = {
+    "ints": lambda: [1, -2, 3, 2**62],
+    "floats": lambda: [1.0, 0.1, -3.5, 1e300],
+    "odd floats": with_nan,
+    "bools": lambda: [True, False, True, True],
+    "ints and floats": lambda: [1, 2.5, 3, 4.5],
+    "floats and ints": lambda: [2.5, 1, 4.5, 3],
+    "bools and ints": lambda: [True, 2, 3, False],
+    "complex": lambda: [{"x": torch.tensor(1 + 2j)}] * 4,
+    "enums": lambda: [Colour.RED, Colour.BLUE, Colour.RED, Colour.RED],
+    "strings": lambda: ["a", "", "long" * 50, "ünï"],
+    "bytes": lambda: [b"a", b"", b"\x00\xff", b"z"],
+    "NumPy strings": lambda: [np.str_("a"), np.str_("b"), np.str_("c"), np.str_("d")],
+    "float32 scalars": lambda: [np.float32(0.1), np.float32(2), np.float32(3), np.float32(4)],
+    "float64 scalars": lambda: [np.float64(0.1), np.float64(2), np.float64(3), np.float64(4)],
+    "float16 scalars": lambda: [np.float16(0.1), np.float16(2), np.float16(3), np.float16(4)],
+    "int8 scalars": lambda: [np.int8(1), np.int8(-2), np.int8(3), np.int8(4)],
+    "int64 scalars": lambda: [np.int64(1), np.int64(-2), np.int64(3), np.int64(4)],
+    "uint8 scalars": lambda: [np.uint8(1), np.uint8(255), np.uint8(3), np.uint8(4)],
+    "uint16 scalars": lambda: [np.uint16(1), np.uint16(65535), np.uint16(3), np.uint16(4)],
+    "bool scalars": lambda: [np.bool_(True), np.bool_(False), np.bool_(True), np.bool_(True)],
+    "complex scalars": lambda: [np.complex64(1j), np.complex64(2), np.complex64(3), np.complex64(4)],
+    "mixed scalars": lambda: [np.float32(1), np.float64(2), np.int64(3), np.float32(4)],
+    "zero-dimensional arrays": lambda: [np.array(i) for i in range(4)],
+    "arrays": lambda: [np.full((2, 3), i, dtype=np.float32) for i in range(4)],
+    "float64 arrays": lambda: [np.full(3, i / 3) for i in range(4)],
+    "uint8 images": lambda: [np.full((4, 4, 3), i, dtype=np.uint8) for i in range(4)],
+    "uint16 arrays": lambda: [np.full(3, 60000 + i, dtype=np.uint16) for i in range(4)],
+    "bool arrays": lambda: [np.array([True, False]) for _ in range(4)],
+    "fortran arrays": lambda: [np.asfortranarray(np.arange(6).reshape(2, 3) + i) for i in range(4)],
+    "transposed arrays": lambda: [np.arange(6).reshape(2, 3).T + i for i in range(4)],
+    "every second": lambda: [np.arange(10)[::2] + i for i in range(4)],
+    "empty arrays": lambda: [np.zeros((0, 3)) for _ in range(4)],
+    "tensors": lambda: [torch.full((2, 3), float(i)) for i in range(4)],
+    "scalars": lambda: [torch.tensor(i) for i in range(4)],
+    "views": lambda: [torch.arange(12).reshape(3, 4)[:, i] for i in range(4)],
+    "transposed tensors": lambda: [torch.arange(6).reshape(2, 3).t() + i for i in range(4)],
+    "expanded tensors": lambda: [torch.tensor([[float(i)]]).expand(3, 2) for i in range(4)],
+    "channels last": lambda: [torch.ones(1, 3, 2, 2).contiguous(memory_format=torch.channels_last)[0] * i for i in range(4)],
+    "bool tensors": lambda: [torch.tensor([i > 1, True]) for i in range(4)],
+    "uint8 tensors": lambda: [torch.tensor([i, 255], dtype=torch.uint8) for i in range(4)],
+    "float16 tensors": lambda: [torch.tensor([i / 3], dtype=torch.float16) for i in range(4)],
+    "bfloat16 tensors": lambda: [torch.tensor([i / 3], dtype=torch.bfloat16) for i in range(4)],
+    "float8 tensors": lambda: [torch.tensor([float(i)]).to(torch.float8_e4m3fn).view(torch.uint8) for i in range(4)],
+    "complex tensors": lambda: [torch.tensor([i + 1j]) for i in range(4)],
+    "complex128 tensors": lambda: [torch.tensor([i + 1j], dtype=torch.complex128) for i in range(4)],
+    "conjugated tensors": lambda: [torch.tensor([i + 1j]).conj() for i in range(4)],
+    "uint16 tensors": lambda: [torch.tensor([i], dtype=torch.uint16) for i in range(4)],
+    "empty tensors": lambda: [torch.empty(0) for _ in range(4)],
+    "empty inner dimension": lambda: [torch.empty(2, 0, 3) for _ in range(4)],
+    "tuples": lambda: [(torch.tensor(i), i, str(i)) for i in range(4)],
+    "lists": lambda: [[torch.tensor(i), i] for i in range(4)],
+    "nested": lambda: [{"a": [(i, {"b": np.float32(i)})], "c": ((i,), [i])} for i in range(4)],
+    "empty containers": lambda: [{"a": [], "b": {}} for _ in range(4)],
+    "namedtuples": lambda: [datasets.Point(torch.tensor(i), {"z": i}) for i in range(4)],
+    "typed namedtuples": lambda: [datasets.Labelled(torch.ones(2) * i, i) for i in range(4)],
+    "ordered dicts": lambda: [collections.OrderedDict(b=i, a=float(i)) for i in range(4)],
+    "default dicts": lambda: [collections.defaultdict(int, a=i) for i in range(4)],
+    "counters": lambda: [collections.Counter(a=i) for i in range(4)],
+    "user dicts": lambda: [collections.UserDict({"a": i}) for i in range(4)],
+    "dicts with extra keys": lambda: [{"a": i, **({"b": i} if i else {})} for i in range(4)],
+    "dicts with number keys": lambda: [{1: i, (2, 3): i} for i in range(4)],
+    "tagged dicts": lambda: [tagged_dict(i) for i in range(4)],
+    "tagged lists": lambda: [tagged_list(i) for i in range(4)],
+    "user lists": lambda: [collections.UserList([i, i]) for i in range(4)],
+    "deques": lambda: [collections.deque([i, i + 1]) for i in range(4)],
+    "ranges": lambda: [range(i, i + 3) for i in range(4)],
+    "strings in lists": lambda: [["a", "bb"], ["c", "dd"], ["e", "ff"], ["g", "hh"]],
+    "arrays in dicts": lambda: [{"x": np.arange(2) + i, "y": np.float64(i)} for i in range(4)],
+    "tensor subclasses": lambda: [torch.ones(2).mul(i).as_subclass(datasets.TaggedTensor) for i in range(4)],
+    "parameters without gradients": lambda: [
+        torch.nn.Parameter(torch.ones(2) * i, requires_grad=False) for i in range(4)
+    ],
+    "buffers of bytes": lambda: [torch.frombuffer(bytearray([i, 2, 3]), dtype=torch.uint8) for i in range(4)],
+    "memory maps": lambda: [np.arange(3).view(np.memmap) + i for i in range(4)],
+}
+
+# What works inline but not with torch's workers, for reasons that are no part of collation.
+INLINE_ONLY = ("buffers of bytes", "memory maps", "tensor subclasses", "conjugated tensors")
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_default_collation(inline_parity: Parity, name: str) -> None:
+    def code(side: Side) -> object:
+        dataset = datasets.Samples(SAMPLES[name]())
+        return [list(side.loader(dataset, batch_size=size)) for size in (1, 2, 3, 4)]
+
+    inline_parity.same(code)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in INLINE_ONLY])
+def test_default_collation_in_workers(worker_parity: Parity, name: str) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(datasets.Samples(SAMPLES[name]()), batch_size=2))
+
+    worker_parity.same(code)
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, "objects", "nothing", "decimals", "sets"])
+def test_default_conversion_without_batches(inline_parity: Parity, name: str) -> None:
+    samples = {**SAMPLES, **OTHER_SAMPLES}[name]
+    inline_parity.same(lambda side: list(side.loader(datasets.Samples(samples()), batch_size=None)))
+
+
+OTHER_SAMPLES: dict[str, Make] = {
+    "objects": lambda: [datasets.PlainObject(torch.tensor(i), "note") for i in range(4)],
+    "nothing": lambda: [None, None],
+    "decimals": lambda: [Decimal(i) for i in range(4)],
+    "sets": lambda: [{1, 2}, {3}],
+    "dataclasses": lambda: [datasets.Boxes(torch.ones(2), ["a"]) for _ in range(4)],
+    "string arrays": lambda: [np.array(["a", "b"]), np.array(["c", "dd"])],
+    "object arrays": lambda: [np.array([{"a": 1}, None], dtype=object)],
+    "dates": lambda: [np.datetime64("2020-01-01"), np.datetime64("2021-01-01")],
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ints", "floats", "strings", "bytes", "uint8 images", "namedtuples", "nested", "tagged dicts", "transposed tensors"]
+    + ["objects", "nothing", "decimals", "sets", "dataclasses", "string arrays", "object arrays", "complex tensors"],
+)
+def test_default_conversion_in_workers(worker_parity: Parity, name: str) -> None:
+    samples = {**SAMPLES, **OTHER_SAMPLES}[name]
+    worker_parity.same(lambda side: list(side.loader(datasets.Samples(samples()), batch_size=None)))
+
+
+# What cannot be collated
+
+UNCOLLATABLE: dict[str, tuple[Make, str]] = {
+    "nothing": (lambda: [None, None], "found <class 'NoneType'>"),
+    "nothing in a dict": (lambda: [{"a": 1, "b": None}] * 2, "found <class 'NoneType'>"),
+    "objects": (lambda: [object(), object()], "found <class 'object'>"),
+    "own objects": (lambda: [Custom(1), Custom(2)], "Custom'>"),
+    "dataclasses": (lambda: [datasets.Boxes(torch.ones(2), ["a"])] * 2, "Boxes'>"),
+    "decimals": (lambda: [Decimal(1)] * 2, "found <class 'decimal.Decimal'>"),
+    "sets": (lambda: [{1}, {2}], "found <class 'set'>"),
+    "string arrays": (lambda: [np.array(["a"])] * 2, "found <U1"),
+    "object arrays": (lambda: [np.array([None], dtype=object)] * 2, "found object"),
+    "dates": (lambda: [np.datetime64("2020-01-01")] * 2, "found <class 'numpy.datetime64'>"),
+    "complex numbers": (lambda: [1j, 2j], "found <class 'complex'>"),
+    "nothing after numbers": (lambda: [1, None], "NoneType"),
+    "lists of different lengths": (lambda: [[1], [1, 2]], "each element in list of batch should be of equal size"),
+    "tensors of different shapes": (lambda: [torch.ones(2), torch.ones(3)], "size"),
+    "arrays of different shapes": (lambda: [np.ones(2), np.ones((2, 2))], "size"),
+    "a missing key": (lambda: [{"a": 1, "b": 2}, {"a": 1}], "b"),
+    "numbers after strings in a list": (lambda: [[1], ["a"]], "str"),
+    "strings after numbers": (lambda: [1, "a"], "str"),
+    "sparse tensors": (lambda: [torch.eye(2).to_sparse()] * 2, "sparse tensors are not currently supported"),
+    "compressed sparse tensors": (lambda: [torch.eye(2).to_sparse_csr()] * 2, "sparse tensors are not currently"),
+    "nested tensors": (
+        lambda: [torch.nested.nested_tensor([torch.ones(1), torch.ones(2)])] * 2,
+        "nested tensors are not currently supported",
+    ),
+    "too large a number": (lambda: [2**70, 1], ""),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("name", UNCOLLATABLE)
+def test_what_cannot_be_collated_says_so(inline_parity: Parity, name: str) -> None:
+    make, text = UNCOLLATABLE[name]
+    inline_parity.same_failure(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)), text)
+
+
+@pytest.mark.parametrize("name", ["nothing", "own objects", "string arrays", "lists of different lengths", "a missing key"])
+def test_what_cannot_be_collated_says_so_in_workers(worker_parity: Parity, name: str) -> None:
+    make, text = UNCOLLATABLE[name]
+    worker_parity.same_failure(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)), text)
+
+
+@pytest.mark.parametrize(
+    "name", ["tensors of different shapes", "arrays of different shapes", "sparse tensors", "strings after numbers"]
+)
+def test_what_cannot_be_collated_fails_with_torchs_type_in_workers(worker_parity: Parity, name: str) -> None:
+    """Inside its workers torch stacks into shared memory, and some texts differ from those of ordinary stacking."""
+    make, _ = UNCOLLATABLE[name]
+    expected, actual = worker_parity.both(lambda side: list(side.loader(datasets.Samples(make()), batch_size=2)))
+    assert expected.failure is not None
+    assert actual.failure is not None
+    assert actual.failure.kind is expected.failure.kind
+
+
+def test_different_dtypes_are_promoted_as_torch_does(inline_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        samples = [torch.ones(2, dtype=torch.int32), torch.ones(2, dtype=torch.float64)]
+        return list(side.loader(datasets.Samples(samples), batch_size=2))
+
+    inline_parity.same(code)
+
+
+def test_gradients_survive_collation_inline(inline_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        weights = torch.arange(4.0).requires_grad_()
+        samples = [weights[i] * 2 for i in range(4)]
+        for batch in side.loader(datasets.Samples(samples), batch_size=2):
+            assert batch.requires_grad
+            batch.sum().backward()
+        return weights.grad
+
+    inline_parity.same(code)
+
+
+def test_leaves_with_gradients_travel_unbatched(worker_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        samples = [torch.full((2,), float(i)).requires_grad_() for i in range(3)]
+        return list(side.loader(datasets.Samples(samples), batch_size=None))
+
+    worker_parity.same(code)
+
+
+def test_gradients_with_a_history_cannot_travel_between_processes() -> None:
+    """torch's loader never returns here: its worker cannot pickle the sample, and nobody tells the consumer."""
+    loader = feedline.DataLoader(datasets.WithHistory(3), batch_size=None, num_workers=1, engine="process")
+    with pytest.raises(Exception, match="requires_grad"):
+        next(iter(loader))
+
+
+# Registrations
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    def collate_custom(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return torch.tensor([sample.value for sample in batch]) + 1000
+
+    default_collate_fn_map[Custom] = collate_custom
+    yield
+    del default_collate_fn_map[Custom]
+
+
+@pytest.mark.usefixtures("registered")
+@pytest.mark.parametrize("kind", [Custom, CustomChild])
+def test_registered_types_are_collated(parity: Parity, kind: type[Custom]) -> None:
+    def code(side: Side) -> object:
+        samples = [{"object": kind(i), "number": i} for i in range(4)]
+        return list(side.loader(datasets.Samples(samples), batch_size=2))
+
+    parity.same(code)
+
+
+@pytest.fixture
+def tensors_replaced() -> Iterator[None]:
+    def collate_tensor(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return [torch.stack(list(batch)), "replaced"]
+
+    before = default_collate_fn_map[torch.Tensor]
+    default_collate_fn_map[torch.Tensor] = collate_tensor
+    yield
+    default_collate_fn_map[torch.Tensor] = before
+
+
+@pytest.mark.usefixtures("tensors_replaced")
+@pytest.mark.parametrize(
+    "dataset",
+    [datasets.Squares(4), torch.utils.data.TensorDataset(torch.arange(4)), datasets.Arrays(4), datasets.Records(4)],
+)
+def test_a_replaced_registration_is_obeyed_also_for_tensors(parity: Parity, dataset: Any) -> None:
+    parity.same(lambda side: list(side.loader(dataset, batch_size=2)))
+
+
+@pytest.fixture
+def numbers_replaced() -> Iterator[None]:
+    def collate_int(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return sum(batch)
+
+    before = default_collate_fn_map[int]
+    default_collate_fn_map[int] = collate_int
+    yield
+    default_collate_fn_map[int] = before
+
+
+@pytest.mark.usefixtures("numbers_replaced")
+def test_a_replaced_registration_is_obeyed_also_for_numbers(parity: Parity) -> None:
+    parity.same(lambda side: list(side.loader(datasets.Pairs(4), batch_size=2)))
+
+
+def test_a_map_of_the_users_own(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        def stack_and_count(batch: Any, *, collate_fn_map: Any = None) -> Any:
+            return torch.stack(list(batch)), len(batch)
+
+        def own(batch: Any) -> Any:
+            return collate(batch, collate_fn_map={torch.Tensor: stack_and_count, int: lambda b, **_: list(b)})
+
+        return list(side.loader(datasets.Pairs(5), batch_size=2, collate_fn=own))
+
+    parity.same(code)
+
+
+# The user's own functions
+
+FUNCTIONS = [
+    datasets.as_list,
+    datasets.as_tuple,
+    datasets.count,
+    datasets.nothing,
+    datasets.stack_twice,
+    datasets.to_boxes,
+    datasets.to_object,
+    datasets.to_point,
+    datasets.to_ordered,
+    datasets.to_array,
+    datasets.to_sparse,
+    datasets.to_channels_last,
+    datasets.to_views,
+    datasets.to_empty,
+    datasets.to_everything,
+    datasets.Pinnable,
+    datasets.AddOffset(0.5),
+    default_collate,
+    default_convert,
+]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_own_collate_functions(parity: Parity, function: Callable[[Any], Any]) -> None:
+    parity.same(lambda side: list(side.loader(datasets.Squares(5), batch_size=2, collate_fn=function)))
+
+
+def test_padding(parity: Parity) -> None:
+    parity.same(lambda side: list(side.loader(datasets.Ragged(7), batch_size=3, collate_fn=datasets.pad)))
+
+
+def test_ragged_samples_as_lists(parity: Parity) -> None:
+    parity.same(lambda side: list(side.loader(datasets.Ragged(7), batch_size=3, collate_fn=datasets.as_list)))
+
+
+def test_lambdas_and_closures(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        offset = 5
+        return list(
+            side.loader(datasets.Squares(5), batch_size=2, collate_fn=lambda samples: torch.stack(samples) + offset)
+        )
+
+    parity.same(code)
+
+
+def test_bound_methods(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(datasets.Squares(5), batch_size=2, collate_fn=datasets.AddOffset(3).__call__))
+
+    parity.same(code)
+
+
+def test_a_function_gets_a_list_of_samples(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(datasets.Squares(5), batch_size=2, collate_fn=lambda samples: str(type(samples))))
+
+    parity.same(code)
+
+
+def test_a_function_gets_each_sample_without_batches(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(datasets.Squares(5), batch_size=None, collate_fn=lambda sample: sample * 2))
+
+    parity.same(code)
+
+
+def test_a_function_over_tensors_gets_tuples_of_rows(parity: Parity) -> None:
+    """Reading the rows at once must not show: a function of the user's own still gets one tuple per sample."""
+
+    def code(side: Side) -> object:
+        dataset = torch.utils.data.TensorDataset(torch.arange(6).reshape(3, 2), torch.arange(3))
+        return list(side.loader(dataset, batch_size=2, collate_fn=datasets.as_list))
+
+    parity.same(code)
+
+
+def test_a_function_may_return_its_samples_changed_in_place(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        def collate_in_place(samples: list[Any]) -> Any:
+            for sample in samples:
+                sample.mul_(2)
+            samples.append(torch.zeros(2))
+            return samples
+
+        return list(side.loader(datasets.Squares(5), batch_size=2, collate_fn=collate_in_place))
+
+    parity.same(code)
+
+
+def compressed(samples: list[torch.Tensor], layout: str) -> torch.Tensor:
+    return getattr(torch.stack(samples), f"to_sparse_{layout}")()  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("layout", ["csr", "csc"])
+def test_compressed_sparse_batches(parity: Parity, layout: str) -> None:
+    def code(side: Side) -> object:
+        torch.eye(2).to_sparse_csr()  # torch warns about it once per process
+        loader = side.loader(datasets.Squares(4), batch_size=2, collate_fn=lambda samples: compressed(samples, layout))
+        return list(loader)
+
+    expected, actual = parity.both(code)
+    assert actual.failure is None
+    assert actual.value == expected.value
+
+
+def test_uncoalesced_sparse_batches(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        def twice(samples: list[torch.Tensor]) -> torch.Tensor:
+            indices = torch.tensor([[0, 0, 1]])
+            return torch.sparse_coo_tensor(indices, torch.cat(samples)[:3], (4,), check_invariants=False)
+
+        return list(side.loader(datasets.Squares(4), batch_size=2, collate_fn=twice))
+
+    parity.same(code)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("scheme", ["tensor", "channel"])
+def test_quantised_batches(parity: Parity, scheme: str) -> None:
+    def code(side: Side) -> object:
+        def quantise(samples: list[torch.Tensor]) -> torch.Tensor:
+            stacked = torch.stack(samples)
+            if scheme == "tensor":
+                return torch.quantize_per_tensor(stacked, 0.5, 3, torch.qint8)
+            scales, zero_points = torch.tensor([0.5, 0.25]), torch.tensor([0, 1])
+            return torch.quantize_per_channel(stacked, scales, zero_points, 1, torch.quint8)
+
+        return list(side.loader(datasets.Squares(4), batch_size=2, collate_fn=quantise))
+
+    expected, actual = parity.both(code)
+    if expected.failure is None:
+        assert actual.failure is None, actual.failure.report
+        assert actual.value == expected.value
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["conjugate", "negative", "subclass", "parameter", "frozen parameter", "leaf", "nested", "zero stride", "float8"]
+    + ["scalar", "half", "overlapping", "offset", "large stride", "attributes"],
+)
+def test_odd_tensors_in_a_batch_of_the_users_own(parity: Parity, kind: str) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(datasets.Squares(4), batch_size=2, collate_fn=lambda samples: odd_tensor(samples, kind))
+        return list(loader)
+
+    expected, actual = parity.both(code)
+    if expected.failure is None:  # what torch's workers cannot send is no requirement
+        assert actual.failure is None, actual.failure.report
+        assert actual.value == expected.value
+
+
+def odd_tensor(samples: list[torch.Tensor], kind: str) -> torch.Tensor:
+    stacked = torch.stack(samples)
+    if kind == "conjugate":
+        return torch.complex(stacked, -stacked).conj()
+    if kind == "negative":
+        return torch.complex(stacked, -stacked).conj().imag
+    if kind == "subclass":
+        return stacked.as_subclass(datasets.TaggedTensor)
+    if kind == "parameter":
+        return torch.nn.Parameter(stacked)
+    if kind == "frozen parameter":
+        return torch.nn.Parameter(stacked, requires_grad=False)
+    if kind == "leaf":
+        return stacked.requires_grad_()
+    if kind == "nested":
+        return torch.nested.nested_tensor(samples)
+    if kind == "zero stride":
+        return stacked[:1].expand(3, 2)
+    if kind == "float8":
+        return stacked.to(torch.float8_e5m2)
+    if kind == "scalar":
+        return stacked.sum()
+    if kind == "half":
+        return stacked.half()
+    if kind == "overlapping":
+        return torch.arange(6.0).as_strided((3, 3), (1, 1))
+    if kind == "offset":
+        return torch.arange(100.0)[40:44].reshape(2, 2)
+    if kind == "large stride":
+        return torch.arange(100.0)[::25]
+    stacked.note = "an attribute"  # type: ignore[attr-defined]
+    return stacked
+
+
+@pytest.mark.parametrize("size", [1, 100, 5000, 200_000])
+def test_batches_of_every_size(parity: Parity, size: int) -> None:
+    """From a few bytes to several pages, alone and several per batch."""
+
+    def code(side: Side) -> object:
+        def several(samples: list[torch.Tensor]) -> Any:
+            base = torch.arange(size) + int(samples[0][0])
+            return [base, base.float(), base.to(torch.uint8), "x" * size, b"y" * size, base.numpy()[::-1].copy()]
+
+        batches = list(side.loader(datasets.Squares(3), batch_size=1, collate_fn=several))
+        return [
+            [len(part) if isinstance(part, (str, bytes)) else (part.dtype, part.shape, float(part.sum())) for part in batch]
+            for batch in batches
+        ]
+
+    parity.same(code)
+
+
+def test_sizes_that_change_from_batch_to_batch(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        sampler = [0, 30, 3, 25, 1, 29, 2, 28]
+        return list(side.loader(datasets.Ragged(31), sampler=sampler, batch_size=2, collate_fn=datasets.pad))
+
+    parity.same(code)
+
+
+def test_read_only_mappings(inline_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        samples = [MappingProxyType({"a": i}) for i in range(4)]
+        return [(type(batch), dict(batch)) for batch in side.loader(datasets.Samples(samples), batch_size=2)]
+
+    inline_parity.same(code)

@@ -1,0 +1,169 @@
+"""The dependency ladder of CONTRIBUTING.md, read as data and checked against every import in the package."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "src" / "feedline"
+FORBIDDEN = {"utils", "util", "common", "helpers", "misc"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One row of the ladder."""
+
+    name: str
+    rung: int
+    rungs: range
+    """Rungs it may import."""
+    names: frozenset[str]
+    """Parts it may import besides."""
+
+    def may_import(self, other: Part) -> bool:
+        return other.name == self.name or other.rung in self.rungs or other.name in self.names
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """One import of one part by another."""
+
+    importer: str
+    imported: str
+    where: str
+
+
+def read_ladder(text: str) -> dict[str, Part]:
+    table = text.partition("<!-- ladder: begin -->")[2].partition("<!-- ladder: end -->")[0]
+    parts = {}
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) != 4 or not cells[0].isdecimal():
+            continue
+        name = cells[1].strip("`").removesuffix("/").removesuffix(".py")
+        first, last = re.match(r"(?:(\d)(?:-(\d))?)?", cells[3]).groups()  # type: ignore[union-attr]  # always matches
+        rungs = range(int(first), int(last or first) + 1) if first else range(0)
+        parts[name] = Part(name, int(cells[0]), rungs, frozenset(re.findall(r"`(\w+)`", cells[3])))
+    return parts
+
+
+def part_of(file: Path, package: Path) -> str:
+    """Name the row that a file belongs to."""
+    return file.relative_to(package).parts[0].removesuffix(".py")
+
+
+def imported_modules(file: Path, package: Path) -> Iterator[tuple[str, int]]:
+    """Yield (dotted name, line) for everything that a file imports from the package, wherever in the file it does.
+
+    `from feedline import x` yields "feedline.x": x may be a module or a name of `__init__`, which the caller knows.
+    """
+    root = package.name
+    here = [root, *file.relative_to(package).with_suffix("").parts]
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = [*here[: -node.level], *filter(None, [node.module])] if node.level else [node.module or ""]
+            names = [".".join([*base, alias.name]) for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.partition(".")[0] == root:
+                yield name, node.lineno
+
+
+def find_arrows(package: Path, parts: dict[str, Part]) -> list[Arrow]:
+    arrows = []
+    for file in sorted(package.rglob("*.py")):
+        for module, line in imported_modules(file, package):
+            target = module.split(".")[1:2]
+            imported = target[0] if target and target[0] in parts else "__init__"
+            where = f"{file.relative_to(package).as_posix()}:{line}"
+            arrows.append(Arrow(part_of(file, package), imported, where))
+    return arrows
+
+
+def find_wrong_arrows(package: Path, parts: dict[str, Part]) -> list[str]:
+    return [
+        f"{arrow.where}: {arrow.importer} (rung {parts[arrow.importer].rung}) imports "
+        f"{arrow.imported} (rung {parts[arrow.imported].rung})"
+        for arrow in find_arrows(package, parts)
+        if not parts[arrow.importer].may_import(parts[arrow.imported])
+    ]
+
+
+@pytest.fixture(scope="module")
+def parts() -> dict[str, Part]:
+    return read_ladder((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))
+
+
+def test_every_file_and_folder_has_a_rung(parts: dict[str, Part]) -> None:
+    present = {part_of(file, PACKAGE) for file in PACKAGE.rglob("*.py")}
+    assert present <= parts.keys(), f"no row in CONTRIBUTING.md for {sorted(present - parts.keys())}"
+
+
+def test_imports_only_go_down(parts: dict[str, Part]) -> None:
+    wrong = find_wrong_arrows(PACKAGE, parts)
+    assert not wrong, "imports against the ladder of CONTRIBUTING.md:\n" + "\n".join(wrong)
+
+
+def test_no_drawer_for_odds_and_ends() -> None:
+    found = [path for path in PACKAGE.rglob("*") if path.stem in FORBIDDEN]
+    assert not found, "these names say nothing; name the noun instead"
+
+
+def test_folders_with_many_files_have_a_map() -> None:
+    folders = {file.parent for file in PACKAGE.rglob("*.py")} - {PACKAGE}
+    large = [folder for folder in folders if sum(file.stem != "__init__" for file in folder.glob("*.py")) > 3]
+    missing = sorted(folder.name for folder in large if not (folder / "README.md").exists())
+    assert not missing, f"more than three files and no README.md: {missing}"
+
+
+# The checker itself, on a package made for it.
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "complaint"),
+    [
+        ("policies/order.py", "from feedline.engines import inline", "policies (rung 2) imports engines (rung 3)"),
+        ("policies/order.py", "import feedline.transport.ring", "policies (rung 2) imports transport (rung 2)"),
+        ("policies/order.py", "def f() -> None:\n    from feedline.loader import x", "imports loader (rung 4)"),
+        ("policies/order.py", "if TYPE_CHECKING:\n    from ..loader import x", "imports loader (rung 4)"),
+        ("policies/order.py", "from feedline import DataLoader", "imports __init__"),
+        ("policies/order.py", "from .. import engines", "imports engines (rung 3)"),
+        ("errors.py", "from .types import Task", "errors (rung 0) imports types (rung 0)"),
+        ("report/html.py", "from feedline.plan import x", "report (rung 5) imports plan (rung 2)"),
+    ],
+)
+def test_wrong_arrow_is_found(tmp_path: Path, parts: dict[str, Part], file: str, source: str, complaint: str) -> None:
+    package = tmp_path / "feedline"
+    path = package / file
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    (wrong,) = find_wrong_arrows(package, parts)
+    assert complaint in wrong
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("policies/order.py", "from feedline.errors import FeedlineError\nfrom feedline import types\nimport numpy"),
+        ("policies/order.py", "from .depth import x\nimport feedline.policies.depth"),
+        ("_optional.py", "from feedline.errors import MissingExtra"),
+        ("report/html.py", "from feedline.observe import x"),
+        ("cli/main.py", "from feedline import DataLoader"),
+        ("engines/processes.py", "from feedlines.loader import x"),
+    ],
+)
+def test_right_arrow_passes(tmp_path: Path, parts: dict[str, Part], file: str, source: str) -> None:
+    package = tmp_path / "feedline"
+    path = package / file
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    assert find_wrong_arrows(package, parts) == []
