@@ -108,7 +108,7 @@ class Column:
 
 RATE = Column("batches_per_s", "batches/s", with_range=True)
 COSTS = (
-    Column("cpu_s_per_1000", "CPU s\nper 1,000", digits=3),
+    Column("cpu_s_per_1000", "CPU s\nper 1,000", digits=4),
     Column("consumer_cpu_us", "consumer\nCPU us"),
     Column("wait_p50_us", "wait us\np50"),
     Column("wait_p99_us", "\np99"),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
+
+from feedline import errors
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
@@ -67,13 +72,31 @@ def test_links_of_page_lead_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def test_every_error_that_is_raised_has_advice() -> None:
+    headings = re.findall(r"^## (\w+)$", (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    parents = {base for name in errors.__all__ for base in getattr(errors, name).__mro__[1:]}
+    raised = {name for name in errors.__all__ if getattr(errors, name) not in parents}
+    assert raised - set(headings) == set()
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_docstring_examples_run(module: str) -> None:
-    failed, tried = doctest.testmod(
-        importlib.import_module(module), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-    )
-    assert tried > 0, "the module has examples, but not in a docstring that doctest finds"
-    assert failed == 0
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    output: list[str] = []
+    for example in find_examples(module):
+        runner.run(example, out=output.append)
+    assert runner.tries > 0, "there is >>> in the file, but not in a docstring"
+    assert runner.failures == 0, "".join(output)
+
+
+def find_examples(module: str) -> Iterator[doctest.DocTest]:
+    """Yield the examples in a module's docstrings, those under an assignment included, which doctest does not find."""
+    loaded = importlib.import_module(module)
+    file = Path(str(loaded.__file__))
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and ">>>" in str(node.value.value):
+            text = str(node.value.value)
+            yield doctest.DocTestParser().get_doctest(text, vars(loaded).copy(), module, str(file), node.lineno - 1)
 
 
 def test_block_with_a_reason_is_left_out() -> None:

@@ -3,6 +3,8 @@
     FeedlineError
     ├── BadOption (ValueError)            arguments that cannot work together, refused at construction
     ├── MissingExtra (ImportError)        an optional package is needed and absent
+    ├── CollateError (RuntimeError)       the samples of a batch do not fit together
+    │   └── EmptyBatch                    nothing was left of a batch
     ├── WorkerError (RuntimeError)        something happened to a worker
     │   ├── WorkerDied                    it was killed, crashed or left
     │   ├── WorkerTimeout                 no batch arrived within `timeout`
@@ -21,6 +23,8 @@ from __future__ import annotations
 __all__ = [
     "BadOption",
     "BatchNotPicklable",
+    "CollateError",
+    "EmptyBatch",
     "FeedlineError",
     "InternalError",
     "MissingExtra",
@@ -51,6 +55,14 @@ class MissingExtra(FeedlineError, ImportError):
         )
         self.module = module
         self.extra = extra
+
+
+class CollateError(FeedlineError, RuntimeError):
+    """The samples of a batch cannot be put together: their shapes, fields or types differ."""
+
+
+class EmptyBatch(CollateError):
+    """No sample of a batch was left to make it from. A training loop may catch this and go on with the next batch."""
 
 
 class WorkerError(FeedlineError, RuntimeError):

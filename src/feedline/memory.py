@@ -9,12 +9,19 @@ The memory that a batch is being read from is announced in the same way, for fun
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Memory(Protocol):
     """Room for one batch."""
+
+    crosses: bool
+    """True if the batch is on its way to another process."""
 
     def allocate(self, size: int) -> tuple[Any, int] | None:
         """Reserve `size` bytes.
@@ -54,6 +61,17 @@ def current() -> Memory | None:
 def set_current(memory: Memory | None) -> None:
     """Announce `memory` for the task that starts now on this thread; None when it ends."""
     _current.memory = memory
+
+
+def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Make an array to be filled: in the memory of the current task if there is room, else as usual."""
+    memory = _current.memory
+    if memory is not None and not dtype.hasobject:
+        size = math.prod(shape) * dtype.itemsize
+        place = memory.allocate(size) if size else None
+        if place is not None:
+            return np.ndarray(shape, dtype, place[0], place[1])
+    return np.empty(shape, dtype)
 
 
 def being_read() -> Any:

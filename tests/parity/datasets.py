@@ -556,16 +556,11 @@ class Exiting(Squares):
         return super().__getitem__(index)
 
 
-class Stuck(Squares):
-    """Never returns at one index. Waits on an event that nobody sets."""
-
-    def __init__(self, at: int = 0, n: int = 6) -> None:
-        super().__init__(n)
-        self.at = at
+class StuckBriefly(Squares):
+    """Takes a second for every sample: long against a time-out of a fifth, short enough to end by itself."""
 
     def __getitem__(self, index: int) -> Tensor:
-        if index == self.at:
-            threading.Event().wait(60)
+        threading.Event().wait(1)
         return super().__getitem__(index)
 
 
@@ -732,3 +727,21 @@ class WithHistory(Squares):
 
     def __getitem__(self, index: int) -> Tensor:
         return torch.full((2,), float(index)).requires_grad_() * 2
+
+
+class Convolving(Squares):
+    """Uses the operation that starts torch's intra-op threads."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        image = torch.full((1, 16, 64, 64), float(index))
+        return torch.nn.functional.conv2d(image, torch.ones(16, 16, 3, 3))[0]
+
+
+def count_or_one(samples: Any) -> int:
+    """The number of samples in a batch; a sample on its own counts as one."""
+    return len(samples) if isinstance(samples, list) else 1
+
+
+def init_seeds_of_random(worker_id: int) -> None:
+    """Seed one of the three global generators and leave the others as the loader set them."""
+    random.seed(100 + worker_id)

@@ -1,7 +1,8 @@
 """Contracts between the parts."""
 
+from feedline.abc.columnar import Columnar
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.abc.scheduler import Scheduler, WorkerView
 
-__all__ = ["Engine", "Framework", "Scheduler", "WorkerView"]
+__all__ = ["Columnar", "Engine", "Framework", "Scheduler", "WorkerView"]

@@ -32,11 +32,16 @@ class Engine(ABC):
         """
 
     @abstractmethod
-    def collect(self, timeout_s: float | None) -> list[Result]:
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         """Wait until something happened, at most `timeout_s` (None: without limit).
 
+        Args:
+            timeout_s: the longest wait.
+            worker: the worker whose answer is needed next. What the others say may be left for a later call, which
+                spares the training loop being woken for batches it cannot deliver yet.
+
         Returns:
-            What happened since the last call, in the order in which each worker reported it; empty on time-out.
+            What happened, in the order in which each worker reported it; empty on time-out.
         """
 
     @abstractmethod

@@ -30,10 +30,23 @@ class Framework(Protocol):
         """Return a vectorised fetch for `dataset`, or None if it has to be asked sample by sample."""
 
     def bind_collate(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return `collate`, or a faster function with the same results."""
+        """Return `collate`, or a faster function with the same results.
+
+        A collate function that serves every framework has a method `bound_to`, which is given this one.
+        """
 
     def reducers(self) -> dict[type, Reducer]:
         """Return how arrays of exact types are written into a slot."""
+
+    def describe(self, batch: Any, writer: Writer) -> Any:
+        """Place a batch of a usual form in the slot and describe it in what `marshal` can write.
+
+        A short cut that spares small batches the cost of a pickle. Returns None for a batch of any other form, which
+        is pickled; what was placed by then stays valid.
+        """
+
+    def rebuild(self, description: Any, buffer: Any) -> Any:
+        """Make the batch that `describe` placed, as views of `buffer`."""
 
     def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
         """Seed this worker and make it known to the library; returns the dataset the worker is to use."""

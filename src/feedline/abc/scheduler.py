@@ -28,6 +28,9 @@ class Scheduler(ABC):
     every task, `take` for every batch, and `relieve` only while the training loop is waiting.
     """
 
+    in_order: bool = False
+    """True if `take` never returns anything but `expected`: the loader then waits for that batch alone."""
+
     depth: int = 1
     """Tasks a worker may have at once (torch's `prefetch_factor`)."""
 

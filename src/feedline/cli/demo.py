@@ -39,7 +39,7 @@ def make_pictures(folder: Path, images: int, console: Console) -> None:
     with _progress(console) as progress:
         bar = progress.add_task("drawing pictures", total=images)
         write_pictures(folder, images, report=partial(progress.advance, bar))
-    console.print(f"{images} JPEG pictures of {', '.join(PATTERNS)}: which is which?")
+    console.print(f"{images} JPEG pictures of {len(PATTERNS)} patterns: which is which?")
 
 
 def train_on_pictures(folder: Path, images: int, epochs: int, console: Console) -> None:

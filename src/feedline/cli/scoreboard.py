@@ -121,7 +121,7 @@ def _describe_machine(comparisons: Sequence[Comparison]) -> str:
     versions = describe_versions()
     rounds = min((len(comparison.torch) for comparison in comparisons), default=0)
     return (
-        f"medians of {rounds} rounds in turns; start: construction to first batch, torch/feedline\n"
+        f"medians of {rounds} rounds in turns; start: until the first batch, torch/feedline\n"
         f"{versions['cores']} cores, {versions['system']} {versions['processor']}, Python {versions['python']}, "
         f"torch {versions['torch']}, feedline {versions['feedline']}"
     )

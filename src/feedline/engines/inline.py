@@ -34,7 +34,7 @@ class InlineEngine(Engine):
     def revoke(self, worker: int) -> int | None:
         return self._tasks.popleft().id if self._tasks else None
 
-    def collect(self, timeout_s: float | None) -> list[Result]:
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         if not self._tasks:
             return []
         return [run_task(self._runner, self._tasks.popleft(), 0, self._arena)]

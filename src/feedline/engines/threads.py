@@ -60,7 +60,7 @@ class ThreadEngine(Engine):
             return None if task is None else task.id
         return None
 
-    def collect(self, timeout_s: float | None) -> list[Result]:
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         results: list[Result] = []
         with contextlib.suppress(queue.Empty):
             results.append(self._answers.get(timeout=timeout_s))

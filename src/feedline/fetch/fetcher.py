@@ -42,12 +42,13 @@ def _plain(indices: Any) -> Any:
 
 def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any]) -> Fetcher:
     def fetch(indices: Any) -> Any:
-        if type(indices) is IndexBlock:
-            return gather(indices.array)
-        array = np.asarray(indices)
-        if array.dtype.kind not in "iu" or array.ndim != 1:  # the dataset itself has the right error for these
-            return collate([dataset[index] for index in indices])
-        return gather(array.astype(np.int64, copy=False))
+        array = indices.array if type(indices) is IndexBlock else np.asarray(indices)
+        try:
+            if array.dtype.kind in "iu" and array.ndim == 1:
+                return gather(array.astype(np.int64, copy=False))
+        except IndexError:
+            return collate([dataset[index] for index in array.tolist()])  # the dataset itself has the right error
+        return collate([dataset[index] for index in indices])
 
     return fetch
 

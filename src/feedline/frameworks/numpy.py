@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline import memory
+from feedline.abc.columnar import Columnar
 from feedline.abc.framework import Gather, Reducer
 from feedline.types import WorkerIdentity, WorkerSpec
 
@@ -20,15 +21,26 @@ class NumpyFramework:
     name = "numpy"
 
     def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
-        gather = getattr(dataset, "gather", None)
-        return gather if callable(gather) and getattr(collate, "is_default", False) else None
+        if not isinstance(dataset, Columnar) or not getattr(collate, "is_default", False):
+            return None
+        table = dataset.columns()
+        return None if table is None else _gather(table)
 
     def bind_collate(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
         bind = getattr(collate, "bound_to", None)
-        return bind("numpy") if bind is not None else collate
+        if bind is None:
+            return collate
+        bound: Callable[[Any], Any] = bind(self)
+        return bound
 
     def reducers(self) -> dict[type, Reducer]:
         return {}  # NumPy's own pickling hands its buffers over already
+
+    def describe(self, batch: Any, writer: memory.Writer) -> Any:
+        return None
+
+    def rebuild(self, description: Any, buffer: Any) -> Any:
+        raise NotImplementedError("NumPy batches are always pickled")
 
     def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
         if not worker.threaded:  # threads share these generators with the training loop
@@ -43,22 +55,38 @@ class NumpyFramework:
         return True
 
 
-def stack(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    """Stack arrays of one shape, in the slot of the current task if there is room."""
-    first = arrays[0]
-    out = empty((len(arrays), *first.shape), first.dtype)
-    if any(array.dtype != first.dtype for array in arrays):
-        return np.stack(arrays)
-    return np.stack(arrays, out=out)
+Indices = NDArray[np.int64]
 
 
-def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Make an array to be filled, in the slot of the current task if there is room."""
-    current = memory.current()
-    if current is not None and not dtype.hasobject:
-        size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        place = current.allocate(size) if size else None
-        if place is not None:
-            buffer, offset = place
-            return np.ndarray(shape, dtype, buffer=buffer, offset=offset)
-    return np.empty(shape, dtype)
+def _gather(table: Any) -> Gather | None:
+    """Return a function that takes rows of arrays, None if the rows of one have to be collated one by one."""
+    if isinstance(table, dict):
+        columns = {name: _column(array) for name, array in table.items()}
+        if any(column is None for column in columns.values()):
+            return None
+        return lambda indices: {name: _take(column, indices) for name, column in columns.items()}
+    if isinstance(table, tuple):
+        listed = [_column(array) for array in table]
+        if any(column is None for column in listed):
+            return None
+        return lambda indices: tuple([_take(column, indices) for column in listed])
+    single = _column(table)
+    return None if single is None else lambda indices: _take(single, indices)
+
+
+def _column(array: Any) -> Any:
+    column = np.asarray(array)
+    # Strings are collated into lists, objects by their own kind; the rows of a masked array have a mask.
+    plain = column.dtype.kind in "biufcmM" and column.dtype.isnative and not isinstance(array, np.ma.MaskedArray)
+    return column if plain else None
+
+
+def _take(column: NDArray[Any], indices: Indices) -> NDArray[Any]:
+    """Take rows, straight into the slot of the current task."""
+    count = len(column)
+    if len(indices) and not -count <= indices.min() <= indices.max() < count:
+        wrong = indices.max() if indices.max() >= count else indices.min()
+        raise IndexError(f"index {wrong} is out of range for a dataset of {count} samples")
+    out = memory.empty((len(indices), *column.shape[1:]), column.dtype)
+    # With the check above, "wrap" only serves negative indices; "raise" would go through a second copy.
+    return column.take(indices, 0, out=out, mode="wrap")

@@ -10,13 +10,30 @@ from feedline import memory
 from feedline.engines.runner import Runner
 from feedline.loader.crew import Counters, Crew, Prepare
 from feedline.loader.map_epoch import MapEpoch
+from feedline.loader.settings import Settings
 from feedline.loader.stream_epoch import StreamEpoch
 from feedline.transport.arena import Arena
 from feedline.transport.room import LocalRoom
-from feedline.types import WorkerSpec
+from feedline.types import DatasetKind, WorkerSpec
 
 Epoch = MapEpoch | StreamEpoch
 MakeEpoch = Callable[[Crew], Epoch]
+
+
+def begin_epoch(
+    crew: Crew, settings: Settings, kind: DatasetKind, plan: Iterator[Any], shared_seed: int | None = None
+) -> Epoch:
+    """Begin a pass over a dataset. The plan of an iterable dataset is the same request over and over."""
+    if kind is DatasetKind.ITERABLE:
+        return StreamEpoch(
+            crew,
+            next(plan),
+            settings.depth,
+            in_order=settings.in_order,
+            timeout_s=settings.timeout_s,
+            shared_seed=shared_seed,
+        )
+    return MapEpoch(crew, plan, settings.make_scheduler(), settings.window, settings.timeout_s, max(1, settings.depth))
 
 
 class InlineBatches(Iterator[Any]):

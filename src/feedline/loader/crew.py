@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 from feedline.abc.engine import Engine
@@ -19,6 +18,10 @@ from feedline.abc.scheduler import WorkerView
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
 from feedline.types import Parcel, Result, ResultKind, Task
+
+
+_START_UP_S = 2.0
+"""Time a worker has for getting ready before it can count as late; importing torch takes about one second."""
 
 
 @dataclass(slots=True)
@@ -57,7 +60,8 @@ class Crew:
         self, engine: Engine, arena: Arena | None, framework: Framework, counters: Counters, prepare: Prepare | None
     ) -> None:
         self.engine = engine
-        self.workers = [WorkerView(number) for number in range(engine.worker_count)]
+        started_s = time.monotonic() + _START_UP_S
+        self.workers = [WorkerView(number, since_s=started_s) for number in range(engine.worker_count)]
         self.counters = counters
         self.epoch = 0
         self._arena = arena
@@ -72,18 +76,19 @@ class Crew:
         """True while another task can be given a slot, or nothing is under way."""
         return self._arena is None or self._arena.available() or not self._pending
 
-    def submit(self, owner: Any, ordinal: int, indices: Any, worker: int, shared_seed: int | None = None) -> None:
+    def submit(self, owner: Any, ordinal: int, indices: Any, worker: int, shared_seed: int | None = None) -> Pending:
         """Give a task to a worker."""
         slot = self._arena.acquire(worker) if self._arena is not None else -1
         task = Task(self._next_id, indices, slot, self.epoch, shared_seed)
         self._next_id += 1
-        self._pending[task.id] = Pending(owner, ordinal, worker, task)
+        pending = self._pending[task.id] = Pending(owner, ordinal, worker, task)
         self._hand_over(worker, task)
+        return pending
 
     def _hand_over(self, worker: int, task: Task) -> None:
         view = self.workers[worker]
         if view.outstanding == 0:
-            view.since_s = time.monotonic()
+            view.since_s = max(view.since_s, time.monotonic())
         view.outstanding += 1
         self.engine.submit(worker, task)
 
@@ -99,14 +104,14 @@ class Crew:
         self._hand_over(target, pending.task)
         return True
 
-    def collect(self, timeout_s: float | None) -> list[tuple[Pending | None, Result]]:
-        """Wait for answers; those that nobody waits for any more are dealt with here.
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[tuple[Pending | None, Result]]:
+        """Wait for answers, of `worker` if one is named; those that nobody wants any more are dealt with here.
 
         Returns:
             Answers with the tasks they belong to; a death belongs to none.
         """
         begun = time.perf_counter_ns()
-        results = self.engine.collect(timeout_s)
+        results = self.engine.collect(timeout_s, worker)
         self.counters.wait_ns += time.perf_counter_ns() - begun
         if not results:
             return []
@@ -132,18 +137,8 @@ class Crew:
 
     def typical_s(self) -> float:
         """The median time of recent tasks."""
-        return median(self._recent) / 1e9 if self._recent else 0.1
-
-    def running(self, owner: Any) -> dict[int, int]:
-        """Return which worker has which ordinal of an epoch."""
-        return {p.ordinal: p.worker for p in self._pending.values() if p.owner is owner}
-
-    def worker_of(self, owner: Any, ordinal: int) -> int | None:
-        """Return who has the task of `ordinal`."""
-        for pending in self._pending.values():
-            if pending.ordinal == ordinal and pending.owner is owner:
-                return pending.worker
-        return None
+        recent = sorted(self._recent)
+        return recent[len(recent) // 2] / 1e9 if recent else 0.1
 
     def deliver(self, result: Result) -> Any:
         """Turn an answer into the batch, or raise what went wrong."""

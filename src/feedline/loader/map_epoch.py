@@ -14,7 +14,7 @@ from typing import Any
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption, WorkerTimeout
-from feedline.loader.crew import Crew
+from feedline.loader.crew import Crew, Pending
 from feedline.types import Result, ResultKind
 
 _RUN_AHEAD = 16
@@ -44,6 +44,7 @@ class MapEpoch:
         self._sent = 0
         self._held: Any = _NOTHING
         self._exhausted = False
+        self._under_way: dict[int, Pending] = {}
         self._ready: dict[int, Result] = {}
         self._expected = 0
         self._delivered_early: set[int] = set()
@@ -121,63 +122,65 @@ class MapEpoch:
         if not 0 <= worker < len(workers):
             raise BadOption(f"{self._scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}.")
         self._held = _NOTHING
-        self._crew.submit(self, self._sent, indices, worker)
+        self._under_way[self._sent] = self._crew.submit(self, self._sent, indices, worker)
         self._sent += 1
         return True
 
     def _wait(self) -> None:
-        """Wait for an answer, and meanwhile keep every worker busy."""
+        """Wait for an answer; if the batch that is due is late, keep the other workers busy meanwhile."""
         deadline = time.monotonic() + self._timeout_s if self._timeout_s else None
         while True:
-            pause = self._help_idle_workers()
+            due = self._under_way.get(self._expected) if self._scheduler.in_order else None
+            if due is None:
+                worker, pause = None, None
+            else:
+                worker, pause = due.worker, self._time_left_s(due.worker)
+                if pause <= 0:
+                    worker, pause = None, self._help_idle_workers()
             if deadline is not None:
                 left = max(0.0, deadline - time.monotonic())
                 pause = left if pause is None else min(pause, left)
-            answers = self._crew.collect(pause)
+            answers = self._crew.collect(pause, worker)
             for pending, result in answers:
                 if pending is None:
                     self._crew.close()
                     raise result.payload
+                del self._under_way[pending.ordinal]
                 self._ready[pending.ordinal] = result
             if answers:
                 return
             if deadline is not None and time.monotonic() >= deadline:
                 raise WorkerTimeout(self._late_message())
 
+    def _time_left_s(self, worker: int) -> float:
+        """How long until the worker that has the batch that is due counts as late."""
+        grace_s = self._scheduler.grace_s(self._crew.typical_s())
+        return self._crew.workers[worker].since_s + grace_s - time.monotonic()
+
     def _help_idle_workers(self) -> float | None:
         """Find work for idle workers; returns after how many seconds to look again, None if there is no need."""
-        workers = self._crew.workers
-        if all(worker.outstanding for worker in workers):
-            return None
-        typical_s = self._crew.typical_s()
+        crew = self._crew
+        workers = crew.workers
         now_s = time.monotonic()
-        while (move := self._scheduler.relieve(workers, now_s, typical_s)) is not None:
-            if not self._crew.move(*move):
-                break
-        late = self._crew.worker_of(self, self._expected)
-        if late is None:
-            return None
-        grace_s = self._scheduler.grace_s(typical_s)
-        left_s = workers[late].since_s + grace_s - now_s
-        if left_s > 0:
-            return left_s
+        typical_s = crew.typical_s()
         while any(not worker.outstanding for worker in workers):
-            if self._sent - self._delivered >= self._window * _RUN_AHEAD or not self._crew.room_for_more():
+            move = self._scheduler.relieve(workers, now_s, typical_s)
+            if move is not None and crew.move(*move):
+                continue
+            if self._sent - self._delivered >= self._window * _RUN_AHEAD or not crew.room_for_more():
                 return None
             if not self._send_one():
-                return grace_s
-            self._crew.counters.run_ahead += 1
-            if (move := self._scheduler.relieve(workers, now_s, typical_s)) is not None:
-                self._crew.move(*move)
-        return None
+                return self._scheduler.grace_s(typical_s)
+            crew.counters.run_ahead += 1
+        return self._scheduler.grace_s(typical_s)
 
     def _late_message(self) -> str:
-        late = self._crew.worker_of(self, self._expected)
-        text = f"DataLoader timed out after {self._timeout_s:g} seconds"
+        late = self._under_way.get(self._expected)
+        text = f"DataLoader timed out after {self._timeout_s} seconds"
         if late is None:
             return text + "."
         return (
-            f"{text}: worker {late} is still at batch {self._expected}. Raise `timeout`, or look for a sample that "
+            f"{text}: worker {late.worker} is still at batch {self._expected}. Raise `timeout`, or look for a sample that "
             "blocks (a network read without its own time-out is the usual cause)."
         )
 
@@ -188,6 +191,7 @@ class MapEpoch:
         for result in self._ready.values():
             self._crew.discard(result)
         self._ready.clear()
+        self._under_way.clear()
         if not self._crew.closed:
             self._crew.abandon(self)
 

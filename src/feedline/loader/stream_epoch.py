@@ -96,7 +96,7 @@ class StreamEpoch:
             if deadline is not None and time.monotonic() >= deadline:
                 worker = self._active[self._turn]
                 raise WorkerTimeout(
-                    f"DataLoader timed out after {self._timeout_s:g} seconds: worker {worker} has not delivered the "
+                    f"DataLoader timed out after {self._timeout_s} seconds: worker {worker} has not delivered the "
                     "next batch of its stream. Raise `timeout`, or look for what blocks in the dataset's iterator."
                 )
 

@@ -35,6 +35,10 @@ class Supply:
             settings = self.settings
             count = min(_MOST_SLOTS, settings.window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
             arena = Arena(count, shared=settings.engine_name == "process", budget=settings.budget_bytes())
+            if settings.pin:
+                from feedline.device.pinning import SlotPinner
+
+                SlotPinner(arena)
             self._arena = arena
         return arena
 

@@ -19,13 +19,12 @@ from torch.utils.data import BatchSampler, Dataset, IterDataPipe, MapDataPipe, S
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 
 from feedline.abc.scheduler import Scheduler
+from feedline.errors import BadOption
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_samplers import index_blocks
-from feedline.loader.batches import CrewBatches, Epoch, InlineBatches
+from feedline.loader.batches import CrewBatches, Epoch, InlineBatches, begin_epoch
 from feedline.loader.crew import Crew
-from feedline.loader.map_epoch import MapEpoch
 from feedline.loader.settings import Settings
-from feedline.loader.stream_epoch import StreamEpoch
 from feedline.loader.supply import Supply
 from feedline.plan.batching import batches_of
 from feedline.types import DatasetKind, WorkerSpec
@@ -104,6 +103,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             generator,
             **options,
         )
+        if self.num_workers > 0 and self.prefetch_factor == 0:
+            raise BadOption(
+                "prefetch_factor=0 leaves the workers nothing to do: give at least 1, or None for the default of 2."
+            )
         self.in_order = in_order
         self.engine = engine or self._default_engine
         self.scheduler = scheduler
@@ -124,7 +127,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             context=self.multiprocessing_context,
             scheduler=self.scheduler,
             memory_budget=self.memory_budget,
-            pin=self.pin_memory,
+            pin=bool(self.pin_memory) and torch.cuda.is_available(),
         )
 
     # -- iteration ---------------------------------------------------------------------------------------------------
@@ -202,6 +205,8 @@ class TorchBatches(Iterator[Any]):
             return
         loader.check_worker_number_rationality()
         crew = supply.crew(spec, prepare)
+        self._seed_pipes(loader, first=False)  # torch draws both again before the first task, and so the
+        plan = self._plan(loader)  # caller's generators and an eager sampler end where they would with torch
         self._batches = CrewBatches(
             crew, lambda crew: self._epoch(loader, crew, plan, shared_seed), persistent=loader.persistent_workers
         )
@@ -238,19 +243,8 @@ class TorchBatches(Iterator[Any]):
         return iter(self._index_sampler)
 
     def _epoch(self, loader: DataLoader[Any], crew: Crew, plan: Iterator[Any], shared_seed: int | None) -> Epoch:
-        settings = loader._supply.settings
-        if self._iterable:
-            return StreamEpoch(
-                crew,
-                loader.batch_size,
-                settings.depth,
-                in_order=settings.in_order,
-                timeout_s=settings.timeout_s,
-                shared_seed=shared_seed,
-            )
-        return MapEpoch(
-            crew, plan, settings.make_scheduler(), settings.window, settings.timeout_s, max(1, settings.depth)
-        )
+        kind = DatasetKind.ITERABLE if self._iterable else DatasetKind.MAP
+        return begin_epoch(crew, loader._supply.settings, kind, plan, shared_seed)
 
     def _restart(self, loader: DataLoader[Any]) -> None:
         assert isinstance(self._batches, CrewBatches)

@@ -8,6 +8,11 @@ from typing import Any
 from feedline.abc.scheduler import Scheduler, WorkerView
 
 
+_SURELY_LATE_S = 0.1
+"""Below this a pause may be the operating system's doing. Work moves to another worker only when one is surely late,
+so that users who look see batch i come from worker i mod n; idle workers run ahead with their own work before that."""
+
+
 class InOrder(Scheduler):
     """The default scheduler.
 
@@ -20,12 +25,10 @@ class InOrder(Scheduler):
         True
     """
 
+    in_order = True
+
     def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
-        preferred = workers[ordinal % len(workers)]
-        if preferred.outstanding < self.depth:
-            return preferred.id
-        least = min(workers, key=_outstanding)
-        return least.id if least.outstanding < self.depth else None
+        return ordinal % len(workers)
 
     def take(self, ready: Collection[int], expected: int) -> int | None:
         return expected if expected in ready else None
@@ -34,15 +37,11 @@ class InOrder(Scheduler):
         idle = next((worker for worker in workers if worker.outstanding == 0), None)
         if idle is None:
             return None
-        late_since = now_s - self.grace_s(typical_s)
+        late_since = now_s - max(_SURELY_LATE_S, 4 * typical_s)
         late = [worker for worker in workers if worker.outstanding > 1 and worker.since_s < late_since]
         if not late:
             return None
         return min(late, key=_since).id, idle.id
-
-
-def _outstanding(worker: WorkerView) -> int:
-    return worker.outstanding
 
 
 def _since(worker: WorkerView) -> float:

@@ -72,6 +72,7 @@ class Arena:
         self._retired: set[int] = set()
         self._expected_bytes = 0
         self._opening = threading.Lock()
+        self._on_growth: Callable[[int, int], None] | None = None
         self._before_reuse: Callable[[int], bool] | None = None
         self._on_release: Callable[[int], None] | None = None
         _arenas.add(self)
@@ -97,10 +98,28 @@ class Arena:
         """Slots that a fork of the consumer has put out of use."""
         return len(self._retired)
 
-    def watch(self, *, on_release: Callable[[int], None], may_reuse: Callable[[int], bool]) -> None:
-        """Let a device say when a released slot may be written again (copies from it may still be under way)."""
+    def watch(
+        self,
+        *,
+        on_growth: Callable[[int, int], None],
+        on_release: Callable[[int], None],
+        may_reuse: Callable[[int], bool],
+    ) -> None:
+        """Let a device follow the slots.
+
+        Args:
+            on_growth: called with a slot and its size when a batch reaches further into it than any before.
+            on_release: called when the training loop has dropped a batch, on the thread that dropped it.
+            may_reuse: asked before a slot is written again: copies from it may still be under way.
+        """
+        self._on_growth = on_growth
         self._on_release = on_release
         self._before_reuse = may_reuse
+
+    @property
+    def mapping(self) -> mmap.mmap:
+        """The memory itself; it lives until the last view dies."""
+        return self._map
 
     def available(self) -> bool:
         """True if `acquire` would find a slot."""
@@ -178,6 +197,8 @@ class Arena:
         """Remember how far a slot has been written."""
         pages = -(-used // _PAGE) * _PAGE
         if pages > self._touched[slot]:
+            if self._on_growth is not None:
+                self._on_growth(slot, pages)
             self._touched[slot] = pages
             if pages > self._expected_bytes:
                 self._expected_bytes = pages

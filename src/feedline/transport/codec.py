@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copyreg
 import io
+import marshal
 import pickle
 import struct
 from collections.abc import Callable
@@ -47,6 +48,8 @@ class SlotWriter:
     """
 
     __slots__ = ("_end", "address", "used", "view")
+
+    crosses = True
 
     def __init__(self, view: Bytes, address: int) -> None:
         self.view = view
@@ -119,6 +122,7 @@ class Codec:
     """Writes and reads batches of one framework. One instance per worker or consumer thread."""
 
     def __init__(self, framework: Framework, reducers: dict[type, Callable[[Any], Any]] | None = None) -> None:
+        self._framework = framework
         self._encoder = _Encoder(framework.reducers(), reducers or {})
 
     def encode(self, batch: Any, writer: SlotWriter) -> bytes:
@@ -128,6 +132,9 @@ class Codec:
             SlotFull: the batch does not fit; nothing usable was written.
             BatchNotPicklable: the batch holds something that cannot be sent.
         """
+        description = self._framework.describe(batch, writer)
+        if description is not None:
+            return b"\2" + marshal.dumps(description)
         try:
             return self.encode_object(batch, writer)
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
@@ -152,6 +159,8 @@ class Codec:
 
     def decode(self, header: bytes, memory: Bytes) -> Any:
         """Read a batch; its arrays are views of `memory` and keep it alive."""
+        if header[0] == 2:
+            return self._framework.rebuild(marshal.loads(memoryview(header)[1:]), memory)
         if header[0] == 1:
             start, size = _SPILLED.unpack_from(header, 1)
             packed = memoryview(memory[start : start + size])

@@ -15,6 +15,8 @@ class LocalRoom:
 
     __slots__ = ("_arena", "_lease", "_slot", "_used")
 
+    crosses = False
+
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._lease: Bytes | None = None

@@ -57,6 +57,7 @@ class _Channel:
         self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process: BaseProcess | None = None
         self.pidfd = -1
+        self.poll = select.poll()
         self.unsent: deque[Message] = deque()
         self.dead = False
 
@@ -136,6 +137,7 @@ class ProcessEngine(Engine):
         channel.pidfd = os.pidfd_open(channel.process.pid)
         for fd in (channel.near.fileno(), channel.pidfd):
             self._epoll.register(fd, select.EPOLLIN)
+            channel.poll.register(fd, select.POLLIN)
             self._by_fd[fd] = channel
 
     def _strangers(self, link: Link) -> list[socket.socket]:
@@ -176,8 +178,11 @@ class ProcessEngine(Engine):
         self._slots.pop(message.task_id, None)
         return message.task_id
 
-    def collect(self, timeout_s: float | None) -> list[Result]:
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         results: list[Result] = []
+        if worker is not None and not self._channels[worker].dead:
+            self._collect_from(self._channels[worker], timeout_s, results)
+            return results
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not results:
             wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
@@ -196,7 +201,16 @@ class ProcessEngine(Engine):
                 break
         return results
 
-    def _read(self, channel: _Channel, results: list[Result]) -> None:
+    def _collect_from(self, channel: _Channel, timeout_s: float | None, results: list[Result]) -> None:
+        self._read(channel, results, one=True)
+        if results:
+            return
+        ready = channel.poll.poll(None if timeout_s is None else timeout_s * 1000)
+        self._read(channel, results, one=True)
+        if not results and any(fd == channel.pidfd for fd, _ in ready):
+            results.append(self._bury(channel))
+
+    def _read(self, channel: _Channel, results: list[Result], *, one: bool = False) -> None:
         while True:
             try:
                 message = receive(channel.near, block=False)
@@ -205,6 +219,8 @@ class ProcessEngine(Engine):
             if message is None:
                 break
             results.append(self._result(channel.number, message))
+            if one:
+                break
         if channel.unsent:
             self._flush(channel)
 

@@ -25,6 +25,13 @@ _PACKET_BYTES = 48 << 10
 _HEAD = struct.Struct("<BBQQQ")
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 
+# Plain numbers: combining the socket module's enum members costs more than the system call they are for.
+_SEND_FLAGS = {True: 0, False: int(socket.MSG_DONTWAIT)}
+_RECEIVE_FLAGS = {
+    True: int(socket.MSG_CMSG_CLOEXEC),
+    False: int(socket.MSG_CMSG_CLOEXEC) | int(socket.MSG_DONTWAIT),
+}
+
 
 class Kind(IntEnum):
     """What a message says."""
@@ -33,6 +40,9 @@ class Kind(IntEnum):
     DONE = 2
     FAILED = 3
     ENDED = 4
+
+
+_KINDS = {int(kind): kind for kind in Kind}
 
 
 @dataclass(slots=True)
@@ -67,7 +77,7 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
             _write_all(fd, body)
             body = len(body).to_bytes(8, "little")
         head = _HEAD.pack(message.kind, long, message.task_id, message.used, message.busy_ns)
-        flags = 0 if block else socket.MSG_DONTWAIT
+        flags = _SEND_FLAGS[block]
         if fd < 0:
             sock.send(head + body, flags)
         else:
@@ -91,9 +101,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
     Raises:
         BlockingIOError: `block` is False and nothing is waiting.
     """
-    data, ancillary, _, _ = sock.recvmsg(
-        _PACKET_BYTES + _HEAD.size, _ANCILLARY, socket.MSG_CMSG_CLOEXEC | (0 if block else socket.MSG_DONTWAIT)
-    )
+    data, ancillary, _, _ = sock.recvmsg(_PACKET_BYTES + _HEAD.size, _ANCILLARY, _RECEIVE_FLAGS[block])
     if not data:
         return None
     kind, long, task_id, used, busy_ns = _HEAD.unpack_from(data)
@@ -108,7 +116,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
             body = mapping[:]
         os.close(fd)
         fd = -1
-    return Message(Kind(kind), task_id, body, used, busy_ns, fd)
+    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd)
 
 
 def task_message(task: Task) -> Message:

@@ -39,7 +39,11 @@ class Payload:
         try:
             self._header = codec.encode_object(spec, writer)
         except SlotFull:
+            self.close()
             raise TransportError(f"The dataset is larger than the {size >> 30} GiB this process may map.") from None
+        except BaseException:
+            self.close()
+            raise
         finally:
             context.set_spawning_popen(previous)
         self._size = max(writer.used, 1)

@@ -63,7 +63,7 @@ class ArenaView:
         self.slot_bytes = arena.slot_bytes
         self._size = arena.slot_bytes * arena.slot_count
         self._fd = arena.fd
-        self._map: Any = arena._map
+        self._map: Any = arena.mapping
         self.address = arena.address
 
     def __getstate__(self) -> dict[str, Any]:

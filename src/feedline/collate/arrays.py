@@ -1,0 +1,208 @@
+"""NumPy arrays and torch tensors as collate functions need them.
+
+Work is done on NumPy arrays wherever possible, also for torch: a tensor and an array share their memory, and NumPy
+copies small pieces several times faster. Tensors that NumPy cannot express (bfloat16, on a device, with gradient) are
+worked on as tensors; the same code fits both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import memory
+from feedline._optional import is_tensor, require
+from feedline.collate import fields
+from feedline.collate.fields import Path
+from feedline.errors import BadOption, CollateError
+
+
+class Arrays(Protocol):
+    """The arrays of one framework. `Any` stands for an array of whatever library."""
+
+    name: str
+
+    def adopt(self, array: Any) -> Any:
+        """Return an array or tensor as an array of this framework, without a copy where possible."""
+
+    def workable(self, values: Sequence[Any]) -> list[Any]:
+        """Return arrays, tensors or lists of numbers as what `empty` and slicing work on."""
+
+    def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
+        """Make an array that can hold values of `like`, in the slot of the current task if there is one."""
+
+    def holds(self, array: Any, value: float) -> bool:
+        """True if a number can be stored in `array` without becoming another."""
+
+
+class NumpyArrays:
+    """Arrays of NumPy."""
+
+    name = "numpy"
+
+    def adopt(self, array: Any) -> Any:
+        return np.asarray(array)
+
+    def workable(self, values: Sequence[Any]) -> list[Any]:
+        return [np.asarray(value) for value in values]
+
+    def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
+        return memory.empty(shape, np.result_type(*dtypes_of(like)))
+
+    def holds(self, array: Any, value: float) -> bool:
+        kind = array.dtype.kind
+        if kind == "b":
+            return value in (0, 1)
+        if kind not in "iu":
+            return True
+        limits = np.iinfo(array.dtype)
+        return value == value // 1 and limits.min <= value <= limits.max
+
+
+class TorchArrays:
+    """Tensors of torch."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self._torch = require("torch", extra="torch", purpose="Collating into torch tensors")
+
+    def __reduce__(self) -> Any:
+        return TorchArrays, ()
+
+    def adopt(self, array: Any) -> Any:
+        if isinstance(array, self._torch.Tensor):
+            return array
+        if isinstance(array, np.ndarray) and array.dtype.kind not in "biufc":
+            return array  # torch has no such type: strings, objects, dates
+        if isinstance(array, np.ndarray) and not array.flags.writeable:
+            array = array.copy()  # a tensor could be written to, and torch says so in a warning
+        return self._torch.as_tensor(array)
+
+    def workable(self, values: Sequence[Any]) -> list[Any]:
+        arrays = [value if isinstance(value, np.ndarray) else self._from_list(value) for value in values]
+        plain = [self._plain(array) for array in arrays]
+        if all(array is not None for array in plain) and len(set(dtypes_of(plain))) == 1:
+            return plain
+        return [self.adopt(array) for array in arrays]
+
+    def _from_list(self, value: Any) -> Any:
+        if isinstance(value, list):
+            array = np.asarray(value)
+            if array.dtype in (np.int64, np.bool_):  # quicker, and the same to torch
+                return array
+        return self._torch.as_tensor(value)
+
+    def _plain(self, array: Any) -> NDArray[Any] | None:
+        if isinstance(array, np.ndarray):
+            return array
+        if not array.is_cpu or array.requires_grad or array.layout is not self._torch.strided:
+            return None
+        try:
+            plain: NDArray[Any] = array.numpy()
+        except (TypeError, RuntimeError):  # a type that NumPy lacks; conjugate and negative views
+            return None
+        return plain
+
+    def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
+        kinds = dtypes_of(like)
+        if isinstance(like[0], np.ndarray):
+            return memory.empty(shape, kinds[0])
+        dtype = kinds[0]
+        for other in kinds:
+            dtype = self._torch.promote_types(dtype, other)
+        return self._torch.empty(shape, dtype=dtype, device=like[0].device)
+
+    def holds(self, array: Any, value: float) -> bool:
+        if isinstance(array, np.ndarray):
+            return NumpyArrays.holds(self, array, value)  # type: ignore[arg-type]  # has no state
+        if array.dtype.is_floating_point or array.dtype.is_complex:
+            return True
+        return bool(array.new_full((), value) == value)
+
+
+def dtypes_of(arrays: Sequence[Any]) -> list[Any]:
+    """Return the types of arrays, once each. An empty one says nothing: an empty list became an array of floats."""
+    kinds = dict.fromkeys(array.dtype for array in arrays if 0 not in array.shape)
+    return list(kinds) or [arrays[0].dtype]
+
+
+def arrays_named(name: str) -> Arrays:
+    """Return the arrays of a framework.
+
+    Raises:
+        BadOption: no framework has this name.
+        MissingExtra: it is not installed.
+    """
+    if name == "numpy":
+        return NumpyArrays()
+    if name == "torch":
+        return TorchArrays()
+    raise BadOption(f"{name!r} is not a framework that feedline.collate knows: bind to 'numpy' or 'torch'.")
+
+
+def is_array(value: Any) -> bool:
+    """True for NumPy arrays and torch tensors."""
+    return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def framework_of(samples: Iterable[Any]) -> str:
+    """Return what a batch of these samples should be made of: torch if the first holds a tensor, else NumPy."""
+    first = next((sample for sample in samples if sample is not None), None)
+    return "torch" if _holds_tensor(first) else "numpy"
+
+
+def _holds_tensor(value: Any) -> bool:
+    names = fields.names_of(value)
+    if names is None:
+        return is_tensor(value)
+    return any(_holds_tensor(fields.column([value], name)[0]) for name in names)
+
+
+def stack(values: Sequence[Any], path: Path = ()) -> NDArray[Any]:
+    """Stack NumPy arrays of one shape, in the slot of the current task if there is one.
+
+    Raises:
+        CollateError: the shapes differ, or a value is no array.
+    """
+    arrays = [
+        value if isinstance(value, np.ndarray) else _read(value, number, path) for number, value in enumerate(values)
+    ]
+    first = arrays[0]
+    shape, dtype = first.shape, first.dtype
+    for position, array in enumerate(arrays):
+        if array.shape != shape:
+            raise shapes_differ(shape, array.shape, position, path)
+        if array.dtype != dtype:
+            dtype = np.result_type(dtype, array.dtype)
+    if isinstance(first, np.ma.MaskedArray):
+        masked: NDArray[Any] = np.ma.stack(arrays)  # the mask would be lost in a slot
+        return masked
+    out = memory.empty((len(arrays), *shape), dtype)
+    if not shape:
+        return np.stack(arrays, out=out)
+    # Quicker than np.stack, and the same for arrays of one shape.
+    np.concatenate(arrays, out=out.reshape((len(arrays) * shape[0], *shape[1:])))
+    return out
+
+
+def _read(value: Any, position: int, path: Path) -> NDArray[Any]:
+    if isinstance(value, (int, float, complex, np.generic)) or hasattr(value, "__array__"):
+        return np.asarray(value)
+    raise CollateError(
+        f"Sample {position} of the batch has a {type(value).__name__} where sample 0 has an "
+        f"array{fields.inside(path)}. Let the dataset return an array for every sample, or leave such samples out "
+        "with feedline.collate.drop_none()."
+    )
+
+
+def shapes_differ(first: Sequence[int], other: Sequence[int], position: int, path: Path) -> CollateError:
+    """Return the error for arrays that cannot be stacked."""
+    return CollateError(
+        f"Samples 0 and {position} of the batch have shapes {tuple(first)} and {tuple(other)}{fields.inside(path)}, "
+        "and only arrays of one shape can be stacked. Resize or crop them in the dataset, use feedline.collate.pad() "
+        "for sequences or feedline.collate.detection() for images, or give the loader a collate function of your own."
+    )

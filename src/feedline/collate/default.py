@@ -1,0 +1,126 @@
+"""The default: arrays are stacked, numbers become arrays, containers keep their form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import require
+from feedline.abc.framework import Framework
+from feedline.collate import fields
+from feedline.collate.arrays import arrays_named, framework_of, stack
+from feedline.collate.binding import no_samples
+from feedline.collate.fields import Path
+from feedline.errors import CollateError
+
+
+class Default:
+    """The type of `feedline.collate.default`."""
+
+    is_default = True
+    """Lets a framework take its own short cuts: a vectorised gather, a faster function with the same results."""
+
+    def bound_to(self, framework: Framework | str) -> Callable[[Any], Any]:
+        """Return the default collate function of one framework: the loader's, or "numpy" or "torch"."""
+        name = framework if isinstance(framework, str) else framework.name
+        if arrays_named(name).name == "numpy":
+            return collate_numpy
+        torch_data = require("torch.utils.data", extra="torch", purpose="Collating into torch tensors")
+        collate: Callable[[Any], Any] = torch_data.default_collate
+        return collate
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        return self.bound_to(framework_of(samples))(samples)
+
+    def __reduce__(self) -> str:
+        return "default"
+
+    def __repr__(self) -> str:
+        return "feedline.collate.default"
+
+
+default = Default()
+"""Stack the samples of a batch field by field.
+
+In `feedline.DataLoader` it is torch's `default_collate`. In `feedline.Loader`, and by hand unless samples are tensors:
+
+- arrays of one shape are stacked; numbers become an array; strings and bytes a list;
+- dicts, lists, tuples, named tuples and dataclasses keep their form, with a batch in the place of each value.
+
+Example:
+    >>> import numpy as np
+    >>> from feedline.collate import default
+    >>> default([{"point": np.array([0, 1]), "name": "a"}, {"point": np.array([2, 3]), "name": "b"}])
+    {'point': array([[0, 1],
+           [2, 3]]), 'name': ['a', 'b']}
+"""
+
+
+def collate_numpy(samples: Sequence[Any]) -> Any:
+    """Make a batch of NumPy arrays; see `default`.
+
+    Raises:
+        CollateError: samples differ in shape or fields, or hold what cannot be stacked.
+        EmptyBatch: there are no samples.
+    """
+    if len(samples) == 0:
+        raise no_samples()
+    return _collate(samples, ())
+
+
+def _collate(values: Sequence[Any], path: Path) -> Any:
+    first = values[0]
+    if isinstance(first, np.ndarray):
+        return stack(values, path)
+    if isinstance(first, (str, bytes)):
+        return list(values)
+    if isinstance(first, (int, float, complex, np.generic)):
+        return _collate_numbers(values, path)
+    names = fields.names_of(first)
+    if names is not None:
+        if isinstance(first, (tuple, list)):
+            fields.check_alike(values, path)
+        return fields.build(first, {name: _collate(fields.column(values, name, path), (*path, name)) for name in names})
+    if hasattr(first, "__array__"):  # a torch tensor, an image
+        return stack(values, path)
+    raise _cannot_stack(values, 0, path)
+
+
+_NUMERIC = "biufcmMV"
+
+
+def _collate_numbers(values: Sequence[Any], path: Path) -> NDArray[Any]:
+    try:
+        numbers = np.array(values)
+    except ValueError:  # some are sequences
+        numbers = None
+    if numbers is not None and numbers.ndim == 1 and numbers.dtype.kind in _NUMERIC:
+        rounded = numbers.dtype.kind == "f" and all(isinstance(value, int) for value in values)
+        if not rounded:  # NumPy makes floats of integers that have no type in common
+            return numbers
+    for position, value in enumerate(values):
+        if isinstance(value, (str, bytes)) or not isinstance(value, (int, float, complex, np.generic)):
+            raise _cannot_stack(values, position, path)
+    raise CollateError(
+        f"The numbers{fields.inside(path)} have no integer type of 64 bits in common: {list(values)[:4]}... Return them "
+        "as strings, or as floats."
+    )
+
+
+def _cannot_stack(values: Sequence[Any], position: int, path: Path) -> CollateError:
+    kind = type(values[position])
+    what = f"Sample {position} of the batch has {'None' if values[position] is None else f'a {kind.__name__}'}"
+    advice = (
+        "To leave out such samples, use feedline.collate.drop_none(); if only a field may be missing, give it a "
+        "value in the dataset."
+        if values[position] is None
+        else "Return an array, a number, a string or a container of these from the dataset, or give the loader a "
+        "collate function of your own."
+    )
+    return CollateError(
+        f"{what}{fields.inside(path)}, which cannot become part of a batch of arrays"
+        f"{f' (sample 0 has a {type(values[0]).__name__})' if position else ''}. {advice}"
+    )

@@ -1,0 +1,102 @@
+"""Images and, for each, a target of its own size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from feedline.collate import fields
+from feedline.collate.arrays import Arrays, is_array, shapes_differ
+from feedline.collate.binding import Collate
+from feedline.collate.default import default
+from feedline.collate.fields import Field
+from feedline.errors import BadOption, CollateError
+
+Stack = Literal["auto", True, False]
+
+
+def detection(stack: Stack = "auto", *, image: Field = 0) -> Detection:
+    """Collate samples of an image and a target: images stacked or listed, targets as a list.
+
+    A target (boxes, labels, masks: usually a dict) differs in size from image to image, so targets stay as they are;
+    their arrays become tensors in `feedline.DataLoader` and NumPy arrays in `feedline.Loader`.
+
+    Args:
+        stack: True to stack the images, which then need one shape; False to list them, as torchvision's detection
+            models take them; "auto" to stack them in those batches whose images have one shape.
+        image: which field is the image: the first of a pair, or the key of a dict. All other fields are listed.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline.collate import detection
+        >>> one = np.zeros((3, 8, 8)), {"boxes": np.zeros((2, 4))}
+        >>> two = np.zeros((3, 8, 8)), {"boxes": np.zeros((5, 4))}
+        >>> images, targets = detection()([one, two])
+        >>> images.shape, [target["boxes"].shape for target in targets]
+        ((2, 3, 8, 8), [(2, 4), (5, 4)])
+    """
+    return Detection(stack, image)
+
+
+class Detection(Collate):
+    """What `detection` returns."""
+
+    def __init__(self, stack: Stack, image: Field) -> None:
+        super().__init__(default)
+        if stack not in ("auto", True, False):
+            raise BadOption(
+                f"stack={stack!r} is not 'auto', True or False. The loader gets detection(), called once when the "
+                "loader is built."
+            )
+        self.stack = stack
+        self.image = image
+
+    def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+        names = fields.names_of(samples[0])
+        if names is None or self.image not in names:
+            raise CollateError(
+                f"Sample 0 of the batch, a {type(samples[0]).__name__}, has no field {self.image!r} with the image. "
+                "Return (image, target) from the dataset, or say which field it is: detection(image=...)."
+            )
+        columns: dict[Field, Any] = {}
+        for name in names:
+            values = fields.column(samples, name)
+            columns[name] = (
+                self._images(values, arrays) if name == self.image else [_convert(value, arrays) for value in values]
+            )
+        return fields.build(samples[0], columns)
+
+    def _images(self, images: Sequence[Any], arrays: Arrays) -> Any:
+        if self.stack is False:
+            return [_convert(image, arrays) for image in images]
+        shape = _shape(images, 0, self.image)
+        for position in range(1, len(images)):
+            other = _shape(images, position, self.image)
+            if other != shape:
+                if self.stack == "auto":
+                    return [_convert(image, arrays) for image in images]
+                raise shapes_differ(shape, other, position, (self.image,))
+        return self._inner(images)
+
+    def __repr__(self) -> str:
+        return f"detection(stack={self.stack!r}, image={self.image!r})"
+
+
+def _shape(images: Sequence[Any], position: int, name: Field) -> tuple[int, ...]:
+    image = images[position]
+    if not is_array(image):
+        raise CollateError(
+            f"Sample {position} of the batch has a {type(image).__name__} as its image (field {name!r}), not an array "
+            "or tensor. Convert it in the dataset, or use detection(stack=False), which takes images as they are."
+        )
+    return tuple(image.shape)
+
+
+def _convert(value: Any, arrays: Arrays) -> Any:
+    """Turn every array in a value into one of the framework; all else stays."""
+    if is_array(value):
+        return arrays.adopt(value)
+    names = fields.names_of(value)
+    if names is None:
+        return value
+    return fields.build(value, {name: _convert(fields.column([value], name)[0], arrays) for name in names})

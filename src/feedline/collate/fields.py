@@ -1,0 +1,110 @@
+"""The fields of a sample: keys of a dict, positions of a tuple or list, attributes of a named tuple or dataclass."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+from feedline.errors import CollateError
+
+Field = Hashable
+Path = tuple[Field, ...]
+"""Where a value sits in a sample: the fields to follow, from the outside in."""
+
+
+def names_of(sample: Any) -> Sequence[Field] | None:
+    """Return the names of a sample's fields; None if it is a single value.
+
+    Example:
+        >>> names_of({"image": 1, "label": 2}), names_of((1, 2)), names_of("text")
+        (['image', 'label'], range(0, 2), None)
+    """
+    if isinstance(sample, Mapping):
+        return list(sample)
+    if isinstance(sample, (tuple, list)):
+        named: Sequence[Field] | None = getattr(sample, "_fields", None)
+        return range(len(sample)) if named is None else named
+    if dataclasses.is_dataclass(sample) and not isinstance(sample, type):
+        return [field.name for field in dataclasses.fields(sample)]
+    return None
+
+
+def column(samples: Sequence[Any], name: Field, path: Path = ()) -> list[Any]:
+    """Return the values that the samples have in one field.
+
+    Raises:
+        CollateError: a sample does not have the field.
+    """
+    by_attribute = isinstance(name, str) and not isinstance(samples[0], Mapping)
+    try:
+        if by_attribute:
+            return [getattr(sample, name) for sample in samples]  # type: ignore[call-overload]  # a str here
+        return [sample[name] for sample in samples]
+    except (KeyError, IndexError, AttributeError, TypeError) as exc:
+        raise _missing(samples, name, path) from exc
+
+
+def _missing(samples: Sequence[Any], name: Field, path: Path) -> CollateError:
+    for position, sample in enumerate(samples):
+        names = names_of(sample)
+        if names is None or name not in names:
+            has = f"is a {type(sample).__name__}" if names is None else f"has {', '.join(map(repr, names)) or 'none'}"
+            return CollateError(
+                f"Sample {position} of the batch has no field {place(name, path)}: it {has}. All samples of a batch "
+                "need the same fields; give the missing one a value in the dataset."
+            )
+    return CollateError(f"Field {place(name, path)} could not be read from the samples.")
+
+
+def check_alike(samples: Sequence[Any], path: Path) -> None:
+    """Raise a CollateError if tuples or lists differ in length."""
+    size = len(samples[0])
+    for position, sample in enumerate(samples):
+        if len(sample) != size:
+            raise CollateError(
+                f"Samples 0 and {position} of the batch have {size} and {len(sample)} fields{inside(path)}. All "
+                "samples of a batch need the same number; if they are sequences of varying length, "
+                "feedline.collate.pad() is made for them."
+            )
+
+
+def build(like: Any, columns: Mapping[Field, Any]) -> Any:
+    """Return a container of the kind of `like` with these values in its fields."""
+    kind = type(like)
+    if kind is dict:
+        return dict(columns)
+    if isinstance(like, Mapping):
+        return _build_mapping(like, columns)
+    if isinstance(like, tuple) and hasattr(like, "_fields"):
+        return kind(*columns.values())
+    if isinstance(like, (tuple, list)):
+        return tuple(columns.values()) if isinstance(like, tuple) else list(columns.values())
+    clone = copy.copy(like)  # not through __init__, which may check what only holds for a sample
+    for name, value in columns.items():
+        object.__setattr__(clone, str(name), value)  # also when it is frozen
+    return clone
+
+
+def _build_mapping(like: Mapping[Any, Any], columns: Mapping[Field, Any]) -> Any:
+    if not isinstance(like, MutableMapping):
+        return dict(columns)
+    clone = copy.copy(like)  # keeps what else the mapping holds, such as the factory of a defaultdict
+    clone.update(columns)
+    return clone
+
+
+def place(name: Field, path: Path = ()) -> str:
+    """Return how a message names a field.
+
+    Example:
+        >>> place("ids", ("inputs", 0))
+        "'inputs' / 0 / 'ids'"
+    """
+    return " / ".join(map(repr, (*path, name)))
+
+
+def inside(path: Path) -> str:
+    """Complete a sentence with the field it is about; nothing if the sample has none."""
+    return f" in field {place(path[-1], path[:-1])}" if path else ""

@@ -1,0 +1,327 @@
+"""Sequences of different lengths, padded to the longest."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from feedline.collate import fields
+from feedline.collate.arrays import Arrays, is_array
+from feedline.collate.binding import Collate, CollateFunction
+from feedline.collate.default import default
+from feedline.collate.fields import Field
+from feedline.errors import BadOption, CollateError
+
+Side = Literal["left", "right"]
+
+
+def pad(
+    value: float | Mapping[Any, float] = 0,
+    *,
+    fields: Collection[Field] | None = None,
+    lengths: bool | str = True,
+    multiple_of: int | None = None,
+    sort: bool = False,
+    axis: int = 0,
+    side: Side = "right",
+    inner: CollateFunction = default,
+) -> Pad:
+    """Pad sequences to the longest of the batch.
+
+    A sequence is an array, a tensor or a list of numbers. The batch has the form of a sample: a dict for dicts, a
+    tuple for tuples. A sample may also be nothing but a sequence.
+
+    Args:
+        value: what to pad with: a number, or one for each field, which also says which fields to pad.
+        fields: the fields to pad: keys of a dict, positions of a tuple. If not given, the fields of `value`, or every
+            field that is a sequence.
+        lengths: True to add the lengths before padding: for dicts as `<field>_lengths`, for tuples at the end, one
+            for each padded field; for a bare sequence the batch becomes (padded, lengths). A name to add them once
+            under that name, for dicts whose padded fields agree in length. False to add none.
+        multiple_of: round the padded length up to a multiple of this; 8 suits tensor cores.
+        sort: True to bring the samples in order of length, longest first (of the first padded field).
+        axis: the axis of a sample's array whose length differs; negative counts from the last.
+        side: where the padding goes.
+        inner: collates the fields that are not padded. It gets a dict of them for each sample (for tuples the keys
+            are positions) and returns a dict.
+
+    Raises:
+        BadOption: arguments that cannot work.
+        CollateError: when a batch is made: sequences that differ in more than their length, a missing field, a padding
+            value that the array cannot hold.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline.collate import pad
+        >>> pad({"ids": -1})([{"ids": np.array([5, 6, 7]), "label": 0}, {"ids": np.array([8]), "label": 1}])
+        {'ids': array([[ 5,  6,  7],
+               [ 8, -1, -1]]), 'label': array([0, 1]), 'ids_lengths': array([3, 1])}
+    """
+    return Pad(
+        value, fields=fields, lengths=lengths, multiple_of=multiple_of, sort=sort, axis=axis, side=side, inner=inner
+    )
+
+
+class Pad(Collate):
+    """What `pad` returns."""
+
+    def __init__(
+        self,
+        value: float | Mapping[Any, float],
+        *,
+        fields: Collection[Field] | None,
+        lengths: bool | str,
+        multiple_of: int | None,
+        sort: bool,
+        axis: int,
+        side: Side,
+        inner: CollateFunction,
+    ) -> None:
+        super().__init__(inner)
+        self.values = _check_values(value)
+        self.fields = _check_fields(fields, self.values)
+        if not isinstance(lengths, (bool, str)):
+            raise BadOption(f"lengths={lengths!r} is not True, False or the name of a field to put the lengths in.")
+        if multiple_of is not None and (not _is_int(multiple_of) or multiple_of < 1):
+            raise BadOption(f"multiple_of={multiple_of!r} is not a positive integer.")
+        if not _is_int(axis):
+            raise BadOption(f"axis={axis!r} is not the number of an axis.")
+        if side not in ("left", "right"):
+            raise BadOption(f"side={side!r} is not 'left' or 'right'.")
+        self.lengths = lengths
+        self.multiple_of = multiple_of or 1
+        self.sort = bool(sort)
+        self.axis = int(axis)
+        self.side = side
+
+    def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+        if _dimensions(samples[0]):
+            return self._collate_bare(samples, arrays)
+        names = fields.names_of(samples[0])
+        if names is None:
+            raise CollateError(
+                f"Sample 0 of the batch is a {type(samples[0]).__name__}: pad() takes arrays, lists of numbers, and "
+                "dicts or tuples of these."
+            )
+        chosen = self._chosen(samples[0], names)
+        columns = {name: self._sequences(fields.column(samples, name), name, arrays) for name in chosen}
+        if self.sort and chosen:
+            order = self._longest_first(columns[chosen[0]])
+            samples = [samples[i] for i in order]
+            columns = {name: [column[i] for i in order] for name, column in columns.items()}
+        batch = self._others(samples, [name for name in names if name not in columns])
+        for name, column in columns.items():
+            batch[name] = self._padded(column, name, arrays)
+        batch = {name: batch[name] for name in (*names, *(name for name in batch if name not in names))}
+        return self._finish(samples[0], batch, columns, arrays)
+
+    def _collate_bare(self, samples: Sequence[Any], arrays: Arrays) -> Any:
+        """Make the batch of samples that are nothing but a sequence."""
+        if self.fields is not None:
+            raise CollateError(
+                f"pad() is to pad the fields {', '.join(map(repr, self.fields))}, but the samples have no fields: "
+                f"sample 0 is a {type(samples[0]).__name__}. Return dicts or tuples from the dataset, or call pad() "
+                "without fields."
+            )
+        if isinstance(self.lengths, str):
+            raise self._no_place(samples[0])
+        sequences = self._sequences(samples, None, arrays)
+        if self.sort:
+            sequences = [sequences[i] for i in self._longest_first(sequences)]
+        padded = self._padded(sequences, None, arrays)
+        return (padded, self._lengths(sequences, arrays)) if self.lengths else padded
+
+    def _chosen(self, sample: Any, names: Sequence[Field]) -> list[Field]:
+        """Return the fields to pad."""
+        if self.fields is not None:
+            return list(self.fields)
+        return [name for name in names if self._has_axis(fields.column([sample], name)[0])]
+
+    def _has_axis(self, value: Any) -> bool:
+        dimensions = _dimensions(value)
+        return -dimensions <= self.axis < dimensions
+
+    def _sequences(self, values: Sequence[Any], name: Field, arrays: Arrays) -> list[Any]:
+        """Return the arrays of a field, checked."""
+        for position, value in enumerate(values):
+            if not self._has_axis(value):
+                shape = f" of shape {tuple(value.shape)}" if is_array(value) else ""
+                raise CollateError(
+                    f"Sample {position} of the batch has a {type(value).__name__}{shape}{_inside(name)}, which pad() "
+                    f"cannot pad along axis {self.axis}. Return an array or a list of numbers that has this axis; "
+                    "name the fields to pad with pad(fields=...), or leave such samples out with "
+                    "feedline.collate.drop_none(pad())."
+                )
+        try:
+            sequences = arrays.workable(values)
+        except (TypeError, ValueError) as exc:  # lists that are no array
+            raise CollateError(
+                f"The sequences{_inside(name)} cannot be read as arrays of numbers: {exc}. Return lists of numbers, or "
+                "arrays, from the dataset."
+            ) from exc
+        first = self._without_axis(sequences[0])
+        for position, sequence in enumerate(sequences):
+            if self._without_axis(sequence) != first:
+                raise CollateError(
+                    f"Samples 0 and {position} of the batch have shapes {tuple(sequences[0].shape)} and "
+                    f"{tuple(sequence.shape)}{_inside(name)}. pad() makes axis {self.axis} equal; all others have to "
+                    "be equal already. Choose another axis, or resize the arrays in the dataset."
+                )
+        return sequences
+
+    def _without_axis(self, array: Any) -> list[int]:
+        shape = list(array.shape)
+        del shape[self.axis]
+        return shape
+
+    def _longest_first(self, sequences: Sequence[Any]) -> list[int]:
+        return sorted(range(len(sequences)), key=lambda i: -sequences[i].shape[self.axis])
+
+    def _padded(self, sequences: list[Any], name: Field, arrays: Arrays) -> Any:
+        """Copy sequences into one array, each element of which is written once."""
+        axis = self.axis % sequences[0].ndim
+        longest = max(sequence.shape[axis] for sequence in sequences)
+        width = -(-longest // self.multiple_of) * self.multiple_of
+        shape = list(sequences[0].shape)
+        shape[axis] = width
+        out = arrays.empty((len(sequences), *shape), sequences)
+        value = self.values[name] if isinstance(self.values, Mapping) else self.values
+        if not arrays.holds(out, value):
+            raise CollateError(
+                f"The padding value {value} does not fit into {out.dtype}, the type of the arrays{_inside(name)}. "
+                "Choose another value, or convert the arrays in the dataset."
+            )
+        before = (slice(None),) * axis
+        for number, sequence in enumerate(sequences):
+            size = sequence.shape[axis]
+            if self.side == "right":
+                kept, filled = slice(0, size), slice(size, width)
+            else:
+                kept, filled = slice(width - size, width), slice(0, width - size)
+            out[(number, *before, kept)] = sequence
+            if size < width:
+                out[(number, *before, filled)] = value
+        return arrays.adopt(out)
+
+    def _lengths(self, sequences: Sequence[Any], arrays: Arrays) -> Any:
+        return arrays.adopt(np.array([sequence.shape[self.axis] for sequence in sequences], np.int64))
+
+    def _others(self, samples: Sequence[Any], names: Sequence[Field]) -> dict[Field, Any]:
+        """Collate the fields that are not padded."""
+        if not names:
+            return {}
+        columns = [fields.column(samples, name) for name in names]
+        rest = self._inner([dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)])
+        missing = [name for name in names if not isinstance(rest, Mapping) or name not in rest]
+        if missing:
+            raise CollateError(
+                f"{self.inner!r}, the inner collate function of pad(), was given dicts with the fields "
+                f"{', '.join(map(repr, names))} and returned a {type(rest).__name__} without {missing[0]!r}. It has "
+                "to return a dict with all of them."
+            )
+        return dict(rest)
+
+    def _finish(
+        self, sample: Any, batch: dict[Field, Any], columns: Mapping[Field, Sequence[Any]], arrays: Arrays
+    ) -> Any:
+        """Add the lengths and give the batch the form of a sample."""
+        if self.lengths is False:
+            return fields.build(sample, batch)
+        is_dict = isinstance(sample, Mapping)
+        if not is_dict and (type(sample) not in (tuple, list) or isinstance(self.lengths, str)):
+            raise self._no_place(sample)
+        if isinstance(self.lengths, str):
+            added: dict[Field, Any] = {self.lengths: self._common_lengths(columns, arrays)} if columns else {}
+        elif is_dict:
+            added = {f"{name}_lengths": self._lengths(column, arrays) for name, column in columns.items()}
+        else:
+            added = {len(batch) + i: self._lengths(column, arrays) for i, column in enumerate(columns.values())}
+        taken = batch.keys() & added.keys()
+        if taken:
+            raise CollateError(
+                f"pad() adds the lengths as {taken.pop()!r}, but the samples have a field of that name. Choose "
+                "another with pad(lengths='name'), or pad(lengths=False) if the samples know their lengths."
+            )
+        return fields.build(sample, {**batch, **added})
+
+    def _common_lengths(self, columns: Mapping[Field, Sequence[Any]], arrays: Arrays) -> Any:
+        (first, sequences), *others = columns.items()
+        for name, column in others:
+            for position, (one, other) in enumerate(zip(sequences, column, strict=True)):
+                if one.shape[self.axis] != other.shape[self.axis]:
+                    raise CollateError(
+                        f"pad(lengths={self.lengths!r}) adds one length per sample, but in sample {position} of the "
+                        f"batch {first!r} has length {one.shape[self.axis]} and {name!r} has "
+                        f"{other.shape[self.axis]}. Use lengths=True, which adds the lengths of each field."
+                    )
+        return self._lengths(sequences, arrays)
+
+    def _no_place(self, sample: Any) -> CollateError:
+        return CollateError(
+            f"pad(lengths={self.lengths!r}) cannot add lengths to a {type(sample).__name__}, the form of the samples. "
+            f"Use {'lengths=True or ' if isinstance(self.lengths, str) else ''}lengths=False, or return dicts from "
+            "the dataset."
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"pad({self.values!r}, fields={self.fields!r}, lengths={self.lengths!r}, multiple_of={self.multiple_of}, "
+            f"sort={self.sort}, axis={self.axis}, side={self.side!r}, inner={self.inner!r})"
+        )
+
+
+def _check_values(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        for name, number in value.items():
+            if not _is_number(number):
+                raise BadOption(f"The padding value of field {name!r} is {number!r}, not a number.")
+        return dict(value)
+    if not _is_number(value):
+        raise BadOption(
+            f"value={value!r} is not a number or a mapping from fields to numbers. The loader gets pad(), called once "
+            "when the loader is built."
+        )
+    return value
+
+
+def _check_fields(chosen: Any, values: Any) -> tuple[Field, ...] | None:
+    if chosen is None:
+        return tuple(values) if isinstance(values, dict) else None
+    if isinstance(chosen, (str, bytes)) or not isinstance(chosen, Collection):
+        raise BadOption(f"fields={chosen!r} is not a list of fields; for a single one write fields=[{chosen!r}].")
+    if isinstance(values, dict):
+        for name in chosen:
+            if name not in values:
+                raise BadOption(
+                    f"Field {name!r} is to be padded, but value= has no number for it, only for "
+                    f"{', '.join(map(repr, values)) or 'none'}. Add it there."
+                )
+    return tuple(chosen)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float, np.integer, np.floating, np.bool_))
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _dimensions(value: Any) -> int:
+    """Return how many axes an array has, or a list of numbers (lists within lists); 0 for anything else."""
+    if is_array(value):
+        dimensions: int = value.ndim
+        return dimensions
+    depth = 0
+    while isinstance(value, list):
+        depth += 1
+        if not value:
+            return depth
+        value = value[0]
+    return depth if _is_number(value) else 0
+
+
+def _inside(name: Field) -> str:
+    return "" if name is None else fields.inside((name,))

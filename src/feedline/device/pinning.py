@@ -1,0 +1,65 @@
+"""Slots in pinned memory: copies to the GPU start from them directly, at the full rate of the link.
+
+Pages of a slot are registered with CUDA when the slot first holds a batch, and again when a batch outgrows what was
+registered. When the training loop drops a batch, an event is recorded on its current stream; the slot is not written
+again before that event has happened, so a copy with `non_blocking=True` is never overtaken by the next batch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from feedline.errors import TransportError
+from feedline.transport.arena import Arena
+
+_GRANULE = 2 << 20
+"""Registration is rounded up to this, so that batches of nearly the same size do not register again and again."""
+
+
+class SlotPinner:
+    """Keeps the slots of one arena registered with CUDA."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._base = arena.address
+        self._slot_bytes = arena.slot_bytes
+        self._registered: dict[int, int] = {}
+        self._events: dict[int, Any] = {}
+        arena.watch(on_growth=self._grow, on_release=self._record, may_reuse=self._is_done)
+        weakref.finalize(arena.mapping, _unregister, self._base, self._slot_bytes, self._registered).atexit = False
+
+    def _grow(self, slot: int, size: int) -> None:
+        wanted = min(-(-(size + size // 8) // _GRANULE) * _GRANULE, self._slot_bytes)
+        known = self._registered.get(slot, 0)
+        if size <= known:
+            return
+        address = self._base + slot * self._slot_bytes
+        runtime: Any = torch.cuda.cudart()
+        if known:
+            runtime.cudaHostUnregister(address)
+            del self._registered[slot]
+        code = int(runtime.cudaHostRegister(address, wanted, 0))
+        if code != 0:
+            raise TransportError(
+                f"CUDA refused to pin {wanted >> 20} MiB for batches (error {code}). The limit on locked memory or the "
+                "memory of this container is the usual cause: use pin_memory=False, a smaller batch or fewer workers."
+            )
+        self._registered[slot] = wanted
+
+    def _record(self, slot: int) -> None:
+        event = self._events.get(slot)
+        if event is None:
+            event = self._events[slot] = torch.cuda.Event()
+        event.record()
+
+    def _is_done(self, slot: int) -> bool:
+        event = self._events.get(slot)
+        return event is None or bool(event.query())
+
+
+def _unregister(base: int, slot_bytes: int, registered: dict[int, int]) -> None:
+    runtime: Any = torch.cuda.cudart()
+    for slot in registered:
+        runtime.cudaHostUnregister(base + slot * slot_bytes)

@@ -1,0 +1,111 @@
+"""Checks of single arguments of `feedline.Loader`. The torch drop-in leaves its checks to torch."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import sys
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import BadOption
+from feedline.types import DatasetKind
+
+
+def kind_of(dataset: Any) -> DatasetKind:
+    """Return how samples come out of a dataset; refuse what is none."""
+    kind = type(dataset)
+    torch_data = sys.modules.get("torch.utils.data")  # whose iterable datasets inherit a __getitem__ that only raises
+    if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
+        return DatasetKind.ITERABLE
+    if hasattr(kind, "__getitem__"):
+        return DatasetKind.MAP
+    if not hasattr(kind, "__iter__"):
+        raise BadOption(
+            f"dataset={dataset!r} is not a dataset: it has neither __getitem__ nor __iter__. Give an object with "
+            "__getitem__ and __len__, an iterable, a list of samples, or arrays."
+        )
+    check_lasting("dataset", dataset)
+    return DatasetKind.ITERABLE
+
+
+def check_sized(dataset: Any) -> None:
+    """Refuse a dataset whose indices nobody knows."""
+    if not hasattr(type(dataset), "__len__"):
+        raise BadOption(
+            f"dataset= is a {type(dataset).__name__} with __getitem__ but without __len__, so its indices are not "
+            "known. Add a __len__, or say with sampler= which indices there are."
+        )
+
+
+def check_sampler(name: str, sampler: Any) -> None:
+    """Refuse a sampler that cannot be iterated over in every epoch."""
+    if sampler is None:
+        return
+    if not hasattr(type(sampler), "__iter__") or isinstance(sampler, (str, bytes)):
+        raise BadOption(f"{name}={sampler!r} cannot be iterated over, so it yields no indices.")
+    check_lasting(name, sampler)
+
+
+def check_lasting(name: str, value: Any) -> None:
+    """Refuse generators and the like, which are empty from the second epoch on."""
+    kind = type(value)
+    if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools"):
+        raise BadOption(
+            f"{name}= is a {kind.__name__}, which can be iterated over only once, but every epoch begins anew. Give a "
+            "list, or an object whose __iter__ starts from the beginning."
+        )
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Refuse what is not a bool."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise BadOption(f"{name}={value!r} is not True or False.")
+
+
+def check_count(name: str, value: Any, *, least: int, optional: bool = False) -> None:
+    """Refuse what is not an integer of at least `least`; None passes if optional."""
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise BadOption(f"{name}={value!r} is not an integer{' or None' if optional else ''}.")
+    if value < least:
+        raise BadOption(f"{name}={value} is less than {least}, the smallest that makes sense.")
+
+
+def check_callable(name: str, value: Any, what: str) -> None:
+    """Refuse what cannot be called; `what` completes "a function that ..."."""
+    if value is not None and not callable(value):
+        raise BadOption(f"{name}={value!r} is not a function that {what}.")
+
+
+def check_timeout(timeout_s: Any) -> float:
+    """Return a time-out as a float; refuse what is none."""
+    number = isinstance(timeout_s, (int, float, np.integer, np.floating)) and not isinstance(timeout_s, bool)
+    if not number or not math.isfinite(timeout_s) or timeout_s < 0:
+        raise BadOption(f"timeout_s={timeout_s!r} is not a number of seconds; 0 waits without limit.")
+    return float(timeout_s)
+
+
+def check_persistent(persistent: bool, workers: int) -> bool:
+    """Refuse to keep workers that do not exist."""
+    if persistent and workers == 0:
+        raise BadOption("persistent=True keeps workers from epoch to epoch, but there are none: workers=0. Drop it.")
+    return bool(persistent)
+
+
+def context_of(start_method: str | None, workers: int, engine: str) -> BaseContext | None:
+    """Return the multiprocessing context of a start method; None for the program's default."""
+    if start_method is None:
+        return None
+    known = multiprocessing.get_all_start_methods()
+    if start_method not in known:
+        raise BadOption(f"start_method={start_method!r} is not one of {', '.join(map(repr, known))}.")
+    if workers == 0 or engine not in ("auto", "process"):
+        raise BadOption(
+            f"start_method={start_method!r} is about worker processes, and there are none: workers={workers}, "
+            f"engine={engine!r}. Drop it."
+        )
+    return multiprocessing.get_context(start_method)

@@ -1,0 +1,267 @@
+"""The loader for NumPy, and for whatever takes NumPy arrays: the same engines as the torch drop-in, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.scheduler import Scheduler
+from feedline.collate import default
+from feedline.datasets.arrays import ArrayDataset, is_arrays
+from feedline.errors import BadOption
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.loader.arguments import (
+    check_callable,
+    check_count,
+    check_flag,
+    check_persistent,
+    check_sampler,
+    check_sized,
+    check_timeout,
+    context_of,
+    kind_of,
+)
+from feedline.loader.batches import CrewBatches, InlineBatches, begin_epoch
+from feedline.loader.settings import Settings
+from feedline.loader.supply import Supply
+from feedline.plan.batching import batches_of
+from feedline.plan.order import grouped, sequential, shuffled
+from feedline.types import DatasetKind, WorkerSpec
+
+
+class Loader:
+    """Iterates over the batches of a dataset: NumPy in, NumPy out. torch is never imported.
+
+    Args:
+        dataset: an object with `__getitem__` and `__len__`, or one with only `__iter__`, of which each worker iterates
+            over a copy. An array, and a tuple or dict of arrays, is a dataset as well; a list is a list of samples.
+        batch_size: samples in a batch; None to get single samples.
+        shuffle: True for another order in every epoch.
+        sampler: yields the indices of an epoch, every time it is iterated.
+        batch_sampler: yields lists of indices.
+        drop_last: True to leave out a last batch that is not full.
+        collate: makes a batch of a list of samples; `feedline.collate.default` if not given. Without batches it is
+            applied to each sample.
+        workers: how many; 0 to make batches in the training loop itself.
+        engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes.
+        prefetch: batches per worker that are under way or waiting.
+        in_order: False to get batches as they finish.
+        timeout_s: the longest wait for a batch; 0 for no limit.
+        seed: makes order and workers' seeds follow from it and the epoch; None for another order every time.
+        persistent: True to keep the workers from epoch to epoch.
+        start_method: of worker processes: "fork", "forkserver" or "spawn"; None for Python's default.
+        worker_init: called with the worker's number when it starts.
+        scheduler: a `feedline.abc.Scheduler` that decides who works on what.
+        memory_budget: bytes that batches under way may take; a quarter of the memory if not given.
+
+    Raises:
+        BadOption: an argument, or a combination of arguments, that cannot work.
+
+    Example:
+        >>> import numpy as np
+        >>> from feedline import Loader
+        >>> loader = Loader({"x": np.arange(6) * 10, "y": np.arange(6)}, 4)
+        >>> [batch["x"].tolist() for batch in loader]
+        [[0, 10, 20, 30], [40, 50]]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        *,
+        shuffle: bool = False,
+        sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Iterable[Any]] | None = None,
+        drop_last: bool = False,
+        collate: Callable[[Any], Any] | None = None,
+        workers: int = 0,
+        engine: str = "auto",
+        prefetch: int = 2,
+        in_order: bool = True,
+        timeout_s: float = 0,
+        seed: int | None = None,
+        persistent: bool = False,
+        start_method: str | None = None,
+        worker_init: Callable[[int], None] | None = None,
+        scheduler: Scheduler | None = None,
+        memory_budget: int | None = None,
+    ) -> None:
+        for name, value in (
+            ("shuffle", shuffle),
+            ("drop_last", drop_last),
+            ("in_order", in_order),
+            ("persistent", persistent),
+        ):
+            check_flag(name, value)
+        check_count("batch_size", batch_size, least=1, optional=True)
+        check_count("workers", workers, least=0)
+        check_count("prefetch", prefetch, least=1)
+        check_count("seed", seed, least=0, optional=True)
+        check_count("memory_budget", memory_budget, least=0, optional=True)
+        check_callable("collate", collate, "takes a list of samples and returns a batch")
+        check_callable("worker_init", worker_init, "takes the number of a worker")
+        self.dataset = ArrayDataset(dataset) if is_arrays(dataset) else dataset
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self.shuffle = bool(shuffle)
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.drop_last = bool(drop_last)
+        self.collate = collate
+        self.seed = seed
+        self._worker_init = worker_init
+        self._kind = kind_of(self.dataset)
+        self._check_order(batch_size)
+        if self._kind is DatasetKind.ITERABLE and scheduler is not None:
+            raise BadOption(
+                "scheduler= has nothing to decide here: the dataset has no __getitem__, so each worker iterates over "
+                "a copy of it, and a stream cannot move to another worker. Drop the scheduler."
+            )
+        self._settings = Settings(
+            worker_count=workers,
+            engine=engine,
+            depth=prefetch,
+            in_order=bool(in_order),
+            timeout_s=check_timeout(timeout_s),
+            persistent=check_persistent(persistent, workers),
+            context=context_of(start_method, workers, engine),
+            scheduler=scheduler,
+            memory_budget=memory_budget,
+        )
+        self._supply = Supply(self._settings, NumpyFramework())
+        self._epoch = 0
+        self._kept: CrewBatches | None = None
+
+    def _check_order(self, batch_size: int | None) -> None:
+        """Refuse arguments that each say what comes when, and disagree."""
+        order = {"shuffle": self.shuffle or None, "sampler": self.sampler, "batch_sampler": self.batch_sampler}
+        given = [name for name, value in order.items() if value is not None]
+        if self._kind is DatasetKind.ITERABLE and given:
+            raise BadOption(
+                f"{given[0]}= was given, but the dataset has no __getitem__: its own iterator decides the order. Drop "
+                f"{given[0]}, or give the dataset a __getitem__ and a __len__."
+            )
+        if self.batch_sampler is not None:
+            given += ["drop_last"] * self.drop_last + ["batch_size"] * (batch_size != 1)
+            if len(given) > 1:
+                other = next(name for name in given if name != "batch_sampler")
+                raise BadOption(
+                    f"batch_sampler= and {other}= were both given, and a batch sampler already decides which samples "
+                    "make a batch. Drop one of them."
+                )
+        if len(given) > 1:
+            raise BadOption("shuffle=True and sampler= were both given, and each decides the order. Drop one of them.")
+        if batch_size is None and self.drop_last:
+            raise BadOption(
+                "drop_last=True needs batches, but batch_size=None asks for single samples. Drop one of them."
+            )
+        check_sampler("sampler", self.sampler)
+        check_sampler("batch_sampler", self.batch_sampler)
+        if self._kind is DatasetKind.MAP and self.sampler is None and self.batch_sampler is None:
+            check_sized(self.dataset)
+
+    # -- iteration ---------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        epoch = self._epoch
+        self._epoch += 1
+        plan = self._plan(epoch)
+        if self._kept is not None and not self._kept.closed:
+            self._kept.restart(lambda crew: begin_epoch(crew, self._settings, self._kind, plan))
+            return self._kept
+        supply = self._supply
+        spec = self._spec(epoch)
+        if self._settings.worker_count == 0:
+            return InlineBatches(spec, plan, supply.arena(), supply.counters, None)
+        crew = supply.crew(spec, None)
+        batches = CrewBatches(
+            crew,
+            lambda crew: begin_epoch(crew, self._settings, self._kind, plan),
+            persistent=self._settings.persistent,
+        )
+        if self._settings.persistent:
+            self._kept = batches
+        return batches
+
+    def _plan(self, epoch: int) -> Iterator[Any]:
+        """Return what each batch consists of."""
+        if self._kind is DatasetKind.ITERABLE:
+            return repeat(self.batch_size)
+        if self.batch_sampler is not None:
+            return iter(self.batch_sampler)
+        if self.sampler is not None:
+            if self.batch_size is None:
+                return iter(self.sampler)
+            return grouped(self.sampler, self.batch_size, drop_last=self.drop_last)
+        count = len(self.dataset)
+        blocks = shuffled(count, seed=self.seed, epoch=epoch) if self.shuffle else sequential(count)
+        if self.batch_size is None:
+            return (index for block in blocks for index in block.tolist())
+        return batches_of(blocks, self.batch_size, drop_last=self.drop_last)
+
+    def _spec(self, epoch: int) -> WorkerSpec:
+        batched = self.batch_size is not None or self.batch_sampler is not None
+        # The last number sets these seeds apart from the one that the order is drawn from.
+        entropy = None if self.seed is None else [self.seed, epoch, 1]
+        return WorkerSpec(
+            dataset=self.dataset,
+            kind=self._kind,
+            collate=self.collate or (default if batched else _as_it_is),
+            framework=NumpyFramework(),
+            worker_count=self._settings.worker_count,
+            base_seed=int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1)),
+            batched=batched,
+            drop_last=self.drop_last,
+            init=self._worker_init,
+        )
+
+    def __len__(self) -> int:
+        if self.batch_sampler is not None:
+            return _length_of(self.batch_sampler)
+        count = _length_of(self.dataset if self.sampler is None else self.sampler)
+        if self.batch_size is None:
+            return count
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is. Without this they are counted from 0."""
+        check_count("epoch", epoch, least=0)
+        self._epoch = epoch
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters: batches, waiting time, fallbacks, memory."""
+        return self._supply.stats()
+
+    def close(self) -> None:
+        """End persistent workers and give the memory back. The loader can be iterated again afterwards."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+        self._supply.close()
+
+    def __repr__(self) -> str:
+        parts = [repr(self.dataset) if isinstance(self.dataset, ArrayDataset) else type(self.dataset).__name__]
+        options = {name: getattr(self, name) for name in _SHOWN}
+        parts += [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]
+        parts += [f"workers={self._settings.worker_count}", f"engine={self._settings.engine_name!r}"]
+        return f"Loader({', '.join(parts)})"
+
+
+_SHOWN = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate", "seed")
+
+
+def _as_it_is(sample: Any) -> Any:
+    return sample
+
+
+def _length_of(source: Any) -> int:
+    try:
+        return len(source)
+    except TypeError as exc:
+        raise TypeError(f"The number of batches is not known: {type(source).__name__} has no __len__.") from exc
+
+
+__all__ = ["Loader"]

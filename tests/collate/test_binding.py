@@ -1,0 +1,45 @@
+"""How collate functions come to serve a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import default_collate
+
+from feedline import collate
+from feedline.errors import BadOption
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.frameworks.torch import TorchFramework
+from feedline.frameworks.torch import default_collate as fast_collate
+
+MAKERS: list[Callable[[], Any]] = [collate.pad, collate.detection, collate.drop_none]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_binding_leaves_the_original_as_it_is(make: Callable[[], Any]) -> None:
+    original = make()
+    samples = [(np.ones(2), np.ones(1))]
+    bound = original.bound_to("torch")
+    assert isinstance(bound(samples)[0], torch.Tensor)
+    assert isinstance(original(samples)[0], np.ndarray)
+    assert isinstance(bound.bound_to("numpy")(samples)[0], np.ndarray)
+
+
+@pytest.mark.parametrize("inner", [collate.default, default_collate])
+def test_a_framework_brings_its_own_default(inner: Any) -> None:
+    assert collate.drop_none(inner).bound_to(TorchFramework())._inner is fast_collate
+
+
+def test_a_function_of_the_user_stays_what_it_is() -> None:
+    for framework in (TorchFramework(), NumpyFramework(), "torch", "numpy"):
+        assert collate.drop_none(list).bound_to(framework)._inner is list
+
+
+@pytest.mark.parametrize("make", [lambda: collate.default, *MAKERS])
+def test_a_framework_that_does_not_exist(make: Callable[[], Any]) -> None:
+    with pytest.raises(BadOption, match="bind to 'numpy' or 'torch'"):
+        make().bound_to("tensorflow")

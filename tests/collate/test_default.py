@@ -1,0 +1,240 @@
+"""The default collate function, for NumPy and for torch."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections import OrderedDict, defaultdict
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from numpy.typing import NDArray
+from torch.utils.data import default_collate
+
+from feedline.collate import default
+from feedline.errors import CollateError, EmptyBatch
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.frameworks.torch import TorchFramework
+
+to_numpy = default.bound_to("numpy")
+to_torch = default.bound_to("torch")
+
+
+class Point(NamedTuple):
+    x: Any  # a number in a sample, an array in a batch
+    y: Any
+
+
+@dataclass(frozen=True)
+class Picture:
+    image: Any  # an array, with one axis more in a batch
+    name: Any
+
+    def __post_init__(self) -> None:
+        if getattr(self.image, "ndim", 2) != 2:
+            raise ValueError("a sample's image has two axes")
+
+
+def same(ours: Any, torchs: Any) -> bool:
+    """Whether a NumPy batch equals torch's, apart from tuples, which torch turns into lists."""
+    if isinstance(torchs, torch.Tensor):
+        return (
+            isinstance(ours, np.ndarray)
+            and torch.as_tensor(ours).dtype == torchs.dtype
+            and np.array_equal(ours, torchs.numpy(), equal_nan=ours.dtype.kind in "fc")
+        )
+    if isinstance(torchs, dict):
+        return ours.keys() == torchs.keys() and all(same(ours[key], torchs[key]) for key in torchs)
+    if isinstance(torchs, (list, tuple)):
+        return len(ours) == len(torchs) and all(map(same, ours, torchs))
+    return bool(ours == torchs)
+
+
+numbers = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(), st.booleans())
+dtypes = st.sampled_from(["float32", "float64", "float16", "int64", "int32", "uint8", "bool", "complex64"])
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Any]:
+    """Samples of one random structure with random values in it."""
+    count = draw(st.integers(1, 4))
+
+    def column(depth: int) -> st.SearchStrategy[list[Any]]:
+        arrays = st.tuples(dtypes, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)).flatmap(
+            lambda form: st.lists(hnp.arrays(*form), min_size=count, max_size=count)
+        )
+        plain = st.sampled_from([st.integers(-(2**63), 2**63 - 1), st.floats(), st.booleans(), st.text()]).flatmap(
+            lambda value: st.lists(value, min_size=count, max_size=count)
+        )
+        if depth == 0:
+            return arrays | plain
+        inner = st.lists(column(depth - 1), min_size=1, max_size=3)
+        as_tuples = inner.map(lambda columns: list(zip(*columns, strict=True)))
+        as_dicts = inner.map(lambda columns: [dict(enumerate(values)) for values in zip(*columns, strict=True)])
+        return arrays | plain | as_tuples | as_dicts
+
+    return draw(column(2))
+
+
+@given(batches())
+def test_numpy_batches_equal_torchs(samples: list[Any]) -> None:
+    assert same(to_numpy(samples), default_collate(samples))
+
+
+@given(batches())
+def test_bound_to_torch_it_is_torchs(samples: list[Any]) -> None:
+    for bound in (to_torch, TorchFramework().bind_collate(default)):
+        ours, torchs = bound(samples), default_collate(samples)
+        assert repr(ours) == repr(torchs)
+
+
+@given(hnp.arrays("int16", hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4)).filter(len))
+def test_rows_of_the_batch_are_the_samples(array: NDArray[np.int16]) -> None:
+    batch = to_numpy(list(array))
+    assert batch.dtype == array.dtype
+    assert batch.shape == array.shape
+    assert np.array_equal(batch, array)
+    assert not np.shares_memory(batch, array)
+
+
+def test_samples_that_are_not_contiguous() -> None:
+    whole = np.arange(24).reshape(2, 3, 4)
+    assert np.array_equal(to_numpy([whole[0].T, whole[1].T]), whole.transpose(0, 2, 1))
+
+
+def test_tuples_lists_and_mappings_keep_their_type() -> None:
+    assert isinstance(to_numpy([(1, 2)]), tuple)
+    assert isinstance(to_numpy([[1, 2]]), list)
+    assert isinstance(to_numpy([OrderedDict(a=1)]), OrderedDict)
+    assert to_numpy([defaultdict(list, a=1)]).default_factory is list
+    assert to_numpy([MappingProxyType({"a": 1})])["a"].tolist() == [1]
+
+
+def test_named_tuples() -> None:
+    batch = to_numpy([Point(1, "a"), Point(2, "b")])
+    assert isinstance(batch, Point)
+    assert batch.x.tolist() == [1, 2]
+    assert batch.y == ["a", "b"]
+
+
+def test_dataclasses_even_frozen_ones_that_check_their_values() -> None:
+    batch = to_numpy([Picture(np.zeros((2, 2)), "a"), Picture(np.ones((2, 2)), "b")])
+    assert isinstance(batch, Picture)
+    assert batch.image.shape == (2, 2, 2)
+    assert batch.name == ["a", "b"]
+
+
+@pytest.mark.parametrize("values", [["a", "b"], [b"a", b"b"], [np.str_("a"), np.str_("b")]])
+def test_text_stays_a_list(values: list[Any]) -> None:
+    assert to_numpy(values) == values
+    assert isinstance(to_numpy(values), list)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([True, False], "bool"),
+        ([1, 2], "int64"),
+        ([1, 2.5], "float64"),
+        ([2**63, 2**63 + 1], "uint64"),
+        ([np.float32(1), np.float32(2)], "float32"),
+        ([np.uint8(1), np.uint8(2)], "uint8"),
+        ([1j, 2], "complex128"),
+        ([np.datetime64("2024-01-01"), np.datetime64("2024-01-02")], "datetime64[D]"),
+    ],
+)
+def test_numbers(values: list[Any], dtype: str) -> None:
+    batch = to_numpy(values)
+    assert batch.dtype == dtype
+    assert batch.tolist() == [np.asarray(value).tolist() for value in values]
+
+
+def test_types_are_promoted_so_that_no_value_changes() -> None:
+    batch = to_numpy([np.array([1], np.uint8), np.array([300], np.int16), np.array([0.5], np.float32)])
+    assert batch.dtype == np.float32
+    assert batch.tolist() == [[1], [300], [0.5]]
+
+
+def test_masks_are_kept() -> None:
+    one = np.ma.array([1, 2], mask=[True, False])
+    batch = to_numpy([one, one])
+    assert batch.mask.tolist() == [[True, False], [True, False]]
+
+
+def test_tensors_become_arrays_when_bound_to_numpy() -> None:
+    batch = to_numpy([{"x": torch.ones(2)}, {"x": torch.zeros(2)}])
+    assert isinstance(batch["x"], np.ndarray)
+    assert batch["x"].tolist() == [[1, 1], [0, 0]]
+
+
+def test_by_hand_it_follows_its_samples() -> None:
+    assert isinstance(default([{"a": np.ones(2)}, {"a": np.ones(2)}])["a"], np.ndarray)
+    assert isinstance(default([{"a": torch.ones(2)}, {"a": torch.ones(2)}])["a"], torch.Tensor)
+
+
+# Errors say which field, which sample, and what to do.
+
+
+def test_shapes_that_differ() -> None:
+    samples = [{"image": np.zeros((2, 3))}, {"image": np.zeros((2, 3))}, {"image": np.zeros((2, 4))}]
+    with pytest.raises(CollateError, match=r"Samples 0 and 2 .* \(2, 3\) and \(2, 4\) in field 'image'.*collate.pad"):
+        to_numpy(samples)
+
+
+def test_shapes_that_only_agree_in_sum() -> None:
+    with pytest.raises(CollateError, match=r"Samples 0 and 1 .* \(3,\) and \(2,\), and"):
+        to_numpy([np.zeros(3), np.zeros(2), np.zeros(4)])
+
+
+def test_a_nested_field_is_named_from_the_outside_in() -> None:
+    with pytest.raises(CollateError, match="in field 'inputs' / 1 / 'ids'"):
+        to_numpy([{"inputs": (0, {"ids": np.zeros(size)})} for size in (1, 2)])
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([1, None], r"Sample 1 of the batch has None.*\(sample 0 has a int\).*drop_none"),
+        ([None, 1], "Sample 0 of the batch has None.*drop_none"),
+        ([1, "a"], "Sample 1 of the batch has a str"),
+        ([1, [1, 2]], "Sample 1 of the batch has a list"),
+        ([np.zeros(1), None], "Sample 1 of the batch has a NoneType where sample 0 has an array"),
+        ([{"a": object()}], "Sample 0 of the batch has a object in field 'a'.*collate function of your own"),
+        ([{"a": 1, "b": 2}, {"a": 1}], "Sample 1 of the batch has no field 'b': it has 'a'"),
+        ([{"a": 1}, 5], "Sample 1 of the batch has no field 'a': it is a int"),
+        ([(1, 2), (1,)], "Samples 0 and 1 of the batch have 2 and 1 fields"),
+        ([2**70, 1], "no integer type of 64 bits in common"),
+        ([{"a": 2**63}, {"a": -1}], "numbers in field 'a' have no integer type"),
+    ],
+)
+def test_samples_that_do_not_fit_together(samples: list[Any], message: str) -> None:
+    with pytest.raises(CollateError, match=message):
+        to_numpy(samples)
+
+
+def test_no_samples() -> None:
+    with pytest.raises(EmptyBatch, match="batch sampler"):
+        to_numpy([])
+
+
+def test_it_is_one_object_wherever_it_goes() -> None:
+    assert pickle.loads(pickle.dumps(default)) is default
+    assert repr(default) == "feedline.collate.default"
+    for framework in (NumpyFramework(), TorchFramework()):
+        assert pickle.loads(pickle.dumps(framework.bind_collate(default))) is framework.bind_collate(default)
+
+
+def test_torch_is_not_imported_for_numpy() -> None:
+    code = (
+        "import sys, numpy, feedline; c = feedline.collate; a = numpy.zeros(2);"
+        "c.default([a]); c.pad()([a]); c.detection()([(a, {})]); c.drop_none()([a]); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,101 @@
+"""Images and targets."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+from feedline.collate import detection
+from feedline.errors import BadOption, CollateError
+
+
+def sample(height: int, boxes: int) -> tuple[Any, dict[str, Any]]:
+    return np.full((3, height, 4), height, np.uint8), {
+        "boxes": np.ones((boxes, 4), np.float32),
+        "labels": np.arange(boxes),
+        "id": boxes,
+        "file": f"{boxes}.jpg",
+        "masks": [np.zeros((height, 4), bool)],
+    }
+
+
+EQUAL = [sample(5, 2), sample(5, 0), sample(5, 7)]
+UNEQUAL = [sample(5, 2), sample(6, 0)]
+
+
+@pytest.mark.parametrize("stack", ["auto", True])
+def test_images_of_one_shape_are_stacked(stack: Literal["auto", True]) -> None:
+    images, targets = detection(stack)(EQUAL)
+    assert images.shape == (3, 3, 5, 4)
+    assert [target["boxes"].shape for target in targets] == [(2, 4), (0, 4), (7, 4)]
+    assert [target["id"] for target in targets] == [2, 0, 7]
+    assert [target["file"] for target in targets] == ["2.jpg", "0.jpg", "7.jpg"]
+
+
+@pytest.mark.parametrize(("stack", "samples"), [("auto", UNEQUAL), (False, UNEQUAL), (False, EQUAL)])
+def test_images_are_listed(stack: Literal["auto", False], samples: list[Any]) -> None:
+    images, _ = detection(stack)(samples)
+    assert isinstance(images, list)
+    assert [image.shape for image in images] == [image.shape for image, _ in samples]
+
+
+def test_shapes_that_differ_and_have_to_be_stacked() -> None:
+    with pytest.raises(CollateError, match=r"Samples 0 and 1 .* \(3, 5, 4\) and \(3, 6, 4\) in field 0"):
+        detection(True)(UNEQUAL)
+
+
+@pytest.mark.parametrize("samples", [EQUAL, UNEQUAL])
+def test_bound_to_torch_everything_is_a_tensor(samples: list[Any]) -> None:
+    images, targets = detection().bound_to("torch")(samples)
+    assert all(isinstance(image, torch.Tensor) and image.dtype == torch.uint8 for image in images)
+    assert all(isinstance(target["boxes"], torch.Tensor) for target in targets)
+    assert all(isinstance(target["masks"][0], torch.Tensor) for target in targets)
+    assert [target["id"] for target in targets] == [target["id"] for _, target in samples]
+
+
+def test_bound_to_numpy_everything_is_an_array() -> None:
+    samples = [(torch.zeros(3, 2, 2), {"boxes": torch.ones(size, 4)}) for size in (1, 2)]
+    images, targets = detection().bound_to("numpy")(samples)
+    assert isinstance(images, np.ndarray)
+    assert all(isinstance(target["boxes"], np.ndarray) for target in targets)
+
+
+def test_read_only_arrays_become_tensors_without_a_warning() -> None:
+    boxes = np.ones((2, 4))
+    boxes.flags.writeable = False
+    _, targets = detection(False).bound_to("torch")([(boxes, {"boxes": boxes})])
+    assert targets[0]["boxes"].tolist() == boxes.tolist()
+
+
+def test_samples_that_are_dicts_or_longer_tuples() -> None:
+    batch = detection(image="pixels")([{"pixels": image, **target} for image, target in EQUAL])
+    assert batch["pixels"].shape == (3, 3, 5, 4)
+    assert batch["id"] == [2, 0, 7]
+    images, targets, numbers = detection()([(*pair, number) for number, pair in enumerate(EQUAL)])
+    assert (len(images), len(targets), numbers) == (3, 3, [0, 1, 2])
+
+
+@pytest.mark.parametrize("samples", [[np.zeros((3, 4, 4))], [{"image": np.zeros((3, 4, 4))}], [7]])
+def test_samples_without_the_field(samples: list[Any]) -> None:
+    with pytest.raises(CollateError, match="no field 0 with the image"):
+        detection()(samples)
+
+
+def test_images_that_are_no_arrays() -> None:
+    with pytest.raises(CollateError, match="Sample 0 of the batch has a str as its image"):
+        detection()([("a.jpg", {})])
+    assert detection(False)([("a.jpg", {})])[0] == ["a.jpg"]
+
+
+@pytest.mark.parametrize("stack", ["yes", None, EQUAL])
+def test_an_option_that_does_not_exist(stack: Any) -> None:
+    with pytest.raises(BadOption, match="is not 'auto', True or False"):
+        detection(stack)
+
+
+def test_pickle_and_repr() -> None:
+    assert repr(pickle.loads(pickle.dumps(detection(False)))) == "detection(stack=False, image=0)"

@@ -1,0 +1,51 @@
+"""Fields of samples, whatever holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+
+from feedline.collate import fields
+from feedline.errors import CollateError
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+@dataclass
+class Record:
+    a: int
+    b: int
+
+
+SAMPLES = [{"a": 1, "b": 2}, (1, 2), [1, 2], Pair(1, 2), Record(1, 2)]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+def test_taking_apart_and_putting_together(sample: Any) -> None:
+    names = fields.names_of(sample)
+    assert names is not None
+    values = {name: fields.column([sample, sample], name)[0] for name in names}
+    rebuilt = fields.build(sample, values)
+    assert rebuilt == sample
+    assert type(rebuilt) is type(sample)
+    assert rebuilt is not sample
+
+
+@pytest.mark.parametrize("value", [1, "text", b"bytes", None, range(3), Record, {1}])
+def test_single_values_have_no_fields(value: Any) -> None:
+    assert fields.names_of(value) is None
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+def test_a_field_that_is_missing(sample: Any) -> None:
+    with pytest.raises(CollateError, match="Sample 0 of the batch has no field 'c'"):
+        fields.column([sample], "c")
+
+
+def test_a_string_is_a_key_of_a_mapping_also_where_it_names_an_attribute() -> None:
+    assert fields.column([{"keys": 1}], "keys") == [1]

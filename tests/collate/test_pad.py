@@ -1,0 +1,302 @@
+"""Padding."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from feedline import memory
+from feedline.collate import pad
+from feedline.errors import BadOption, CollateError, EmptyBatch
+
+
+@st.composite
+def ragged(draw: st.DrawFn) -> tuple[list[NDArray[Any]], int]:
+    """Arrays that differ in the length of one axis, and that axis."""
+    dimensions = draw(st.integers(1, 3))
+    axis = draw(st.integers(-dimensions, dimensions - 1))
+    shape = draw(st.lists(st.integers(1, 3), min_size=dimensions, max_size=dimensions))
+    dtype = draw(st.sampled_from(["int64", "uint8", "float32", "bool"]))
+    arrays = []
+    for number, length in enumerate(draw(st.lists(st.integers(0, 6), min_size=1, max_size=6))):
+        shape[axis] = length
+        arrays.append((np.arange(np.prod(shape)).reshape(shape) + number + 1).astype(dtype))
+    return arrays, axis
+
+
+@given(
+    arrays_and_axis=ragged(),
+    multiple_of=st.sampled_from([None, 1, 4]),
+    side=st.sampled_from(["left", "right"]),
+    framework=st.sampled_from(["numpy", "torch"]),
+    tensors=st.booleans(),
+)
+def test_padded_and_trimmed_again_gives_the_samples(
+    arrays_and_axis: tuple[list[NDArray[Any]], int],
+    multiple_of: int | None,
+    side: Literal["left", "right"],
+    framework: str,
+    tensors: bool,
+) -> None:
+    arrays, axis = arrays_and_axis
+    samples = [torch.as_tensor(array) for array in arrays] if tensors else arrays
+    collate = pad(1, axis=axis, multiple_of=multiple_of, side=side).bound_to(framework)
+    padded, lengths = collate(samples)
+    assert isinstance(padded, torch.Tensor if framework == "torch" else np.ndarray)
+    padded, lengths = np.asarray(padded), np.asarray(lengths)
+    longest = max(array.shape[axis] for array in arrays)
+    width = padded[0].shape[axis]
+    assert longest <= width < longest + (multiple_of or 1)
+    assert width % (multiple_of or 1) == 0
+    assert lengths.dtype == np.int64
+    assert padded.dtype == arrays[0].dtype
+    for row, length, array in zip(padded, lengths, arrays, strict=True):
+        along = np.moveaxis(row, axis, 0)
+        kept, filled = (along[:length], along[length:]) if side == "right" else np.split(along, [width - length])[::-1]
+        assert np.array_equal(np.moveaxis(kept, 0, axis), array)
+        assert (filled == 1).all()
+
+
+@given(lengths=st.lists(st.integers(0, 20), min_size=1, max_size=8))
+def test_equal_to_pad_sequence_of_torch(lengths: list[int]) -> None:
+    samples = [torch.arange(length) for length in lengths]
+    padded, _ = pad(-1)(samples)
+    assert torch.equal(padded, torch.nn.utils.rnn.pad_sequence(samples, batch_first=True, padding_value=-1))
+
+
+@given(lengths=st.lists(st.integers(0, 20), min_size=1, max_size=8))
+def test_sorted_longest_first_together_with_the_other_fields(lengths: list[int]) -> None:
+    batch = pad(sort=True)([{"ids": np.arange(length), "number": i} for i, length in enumerate(lengths)])
+    assert batch["ids_lengths"].tolist() == sorted(lengths, reverse=True)
+    assert [lengths[i] for i in batch["number"]] == batch["ids_lengths"].tolist()
+    ties = [(-lengths[i], i) for i in batch["number"]]
+    assert ties == sorted(ties), "samples of one length stay in order"
+
+
+TOKENS = [
+    {"ids": np.array([1, 2, 3]), "labels": np.array([4, 5, 6]), "weight": 0.5, "text": "abc"},
+    {"ids": np.array([7]), "labels": np.array([8]), "weight": 0.25, "text": "a"},
+]
+
+
+def test_a_value_for_each_field() -> None:
+    batch = pad({"ids": 0, "labels": -100})(TOKENS)
+    assert list(batch) == ["ids", "labels", "weight", "text", "ids_lengths", "labels_lengths"]
+    assert batch["ids"].tolist() == [[1, 2, 3], [7, 0, 0]]
+    assert batch["labels"].tolist() == [[4, 5, 6], [8, -100, -100]]
+    assert batch["weight"].tolist() == [0.5, 0.25]
+    assert batch["text"] == ["abc", "a"]
+    assert batch["ids_lengths"].tolist() == batch["labels_lengths"].tolist() == [3, 1]
+
+
+def test_every_sequence_is_padded_unless_fields_are_named() -> None:
+    samples = [{"ids": np.arange(n), "image": np.zeros((3, 2)), "label": np.array(n)} for n in (1, 2)]
+    batch = pad(multiple_of=4)(samples)
+    assert (batch["ids"].shape, batch["image"].shape, batch["label"].shape) == ((2, 4), (2, 4, 2), (2,))
+    batch = pad(multiple_of=4, fields=["ids"])(samples)
+    assert (batch["ids"].shape, batch["image"].shape, batch["label"].shape) == ((2, 4), (2, 3, 2), (2,))
+
+
+def test_one_set_of_lengths_for_fields_that_agree() -> None:
+    batch = pad({"ids": 0, "labels": -100}, lengths="length")(TOKENS)
+    assert list(batch) == ["ids", "labels", "weight", "text", "length"]
+    assert batch["length"].tolist() == [3, 1]
+    with pytest.raises(CollateError, match="in sample 1 of the batch 'a' has length 2 and 'b' has 3.*lengths=True"):
+        pad(lengths="n")([{"a": [1], "b": [1]}, {"a": [1, 2], "b": [1, 2, 3]}])
+
+
+def test_no_lengths() -> None:
+    assert list(pad(lengths=False)(TOKENS)) == list(TOKENS[0])
+    assert pad(lengths=False)([np.arange(2), np.arange(1)]).tolist() == [[0, 1], [0, 0]]
+
+
+def test_tuples_get_lengths_at_the_end() -> None:
+    ids, label, mask, ids_lengths, mask_lengths = pad()([(np.arange(n), n, np.ones(n + 1)) for n in (1, 2)])
+    assert ids.tolist() == [[0, 0], [0, 1]]
+    assert label.tolist() == [1, 2]
+    assert mask.shape == (2, 3)
+    assert (ids_lengths.tolist(), mask_lengths.tolist()) == ([1, 2], [2, 3])
+    ids, label, lengths = pad(fields=[0])([(np.arange(n), n) for n in (1, 2)])
+    assert (ids.shape, label.tolist(), lengths.tolist()) == ((2, 2), [1, 2], [1, 2])
+
+
+class Pair(NamedTuple):
+    ids: Any  # an array
+    label: Any  # a number in a sample, an array in a batch
+
+
+@dataclass
+class Record:
+    ids: Any  # an array
+    label: Any  # a number in a sample, an array in a batch
+
+
+@pytest.mark.parametrize("kind", [Pair, Record])
+def test_samples_with_no_place_for_lengths(kind: Any) -> None:
+    samples = [kind(np.arange(n), n) for n in (1, 3)]
+    batch = pad(lengths=False)(samples)
+    assert type(batch) is kind
+    assert batch.ids.shape == (2, 3)
+    assert batch.label.tolist() == [1, 3]
+    with pytest.raises(CollateError, match=f"cannot add lengths to a {kind.__name__}.*lengths=False"):
+        pad()(samples)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_lists_of_numbers_are_sequences(framework: str) -> None:
+    batch = pad().bound_to(framework)([{"ids": [1, 2, 3]}, {"ids": []}, {"ids": [4]}])
+    assert batch["ids"].tolist() == [[1, 2, 3], [0, 0, 0], [4, 0, 0]]
+    assert "int64" in str(batch["ids"].dtype)
+    batch = pad().bound_to(framework)([{"ids": [0.5]}, {"ids": [1.5, 2]}])
+    assert str(batch["ids"].dtype) == {"numpy": "float64", "torch": "torch.float32"}[framework]
+
+
+def test_types_are_promoted_as_the_framework_does() -> None:
+    samples = [np.array([1], np.int64), np.array([0.5, 2], np.float32)]
+    assert pad()(samples)[0].dtype == np.float64
+    padded, _ = pad().bound_to("torch")(samples)
+    assert padded.dtype == torch.float32
+    assert padded.tolist() == [[1, 0], [0.5, 2]]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int32])
+def test_tensors_of_types_that_numpy_lacks(dtype: torch.dtype) -> None:
+    padded, lengths = pad(2)([torch.ones(1, dtype=dtype), torch.zeros(3, dtype=dtype)])
+    assert padded.dtype == dtype
+    assert padded.tolist() == [[1, 2, 2], [0, 0, 0]]
+    assert lengths.tolist() == [1, 3]
+
+
+def test_gradients_pass_through() -> None:
+    sample = torch.ones(2, requires_grad=True)
+    padded, _ = pad()([sample, torch.zeros(3)])
+    padded.sum().backward()
+    assert sample.grad is not None
+    assert sample.grad.tolist() == [1, 1]
+
+
+def test_read_only_arrays_bound_to_torch_without_a_warning() -> None:
+    array = np.arange(3)
+    array.flags.writeable = False
+    padded, _ = pad().bound_to("torch")([array, array[:1]])
+    assert padded.tolist() == [[0, 1, 2], [0, 0, 0]]
+
+
+def test_the_other_fields_go_through_the_inner_function() -> None:
+    def inner(samples: list[dict[Any, Any]]) -> dict[Any, Any]:
+        return {"label": [sample["label"] for sample in samples], "count": len(samples)}
+
+    batch = pad(inner=inner)([{"label": n, "ids": np.arange(n)} for n in (1, 2)])
+    assert list(batch) == ["label", "ids", "count", "ids_lengths"]
+    assert (batch["label"], batch["count"]) == ([1, 2], 2)
+
+
+def test_an_inner_function_that_loses_fields() -> None:
+    with pytest.raises(CollateError, match=r"inner collate function of pad\(\).*returned a list without 'label'"):
+        pad(inner=list)([{"label": 1, "ids": np.arange(1)}])
+
+
+class Room:
+    """Memory of a task."""
+
+    crosses = True
+
+    def __init__(self) -> None:
+        self.buffer = np.zeros(1 << 12, np.uint8)
+        self.used = 0
+
+    def allocate(self, size: int) -> tuple[Any, int] | None:
+        start = self.used
+        self.used += -(-size // 64) * 64
+        return self.buffer, start
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+def test_the_batch_is_written_into_the_slot(framework: str) -> None:
+    room = Room()
+    memory.set_current(room)
+    try:
+        padded, _ = pad().bound_to(framework)([np.arange(3.0), np.arange(5.0)])
+    finally:
+        memory.set_current(None)
+    assert np.shares_memory(np.asarray(padded), room.buffer)
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        ([np.zeros((2, 3)), np.zeros((4, 5))], r"Samples 0 and 1 .* \(2, 3\) and \(4, 5\)\. pad\(\) makes axis 0 equal"),
+        ([{"a": np.zeros(2)}, {"a": np.array(1)}], r"Sample 1 .* a ndarray of shape \(\) in field 'a'.*axis 0"),
+        ([{"a": np.zeros(2)}, {"a": None}], r"Sample 1 .* a NoneType in field 'a'.*drop_none\(pad\(\)\)"),
+        ([{"a": np.zeros(2)}, {"b": 1}], "Sample 1 of the batch has no field 'a': it has 'b'"),
+        ([{"a": [[1, 2], [3]]}], "in field 'a' cannot be read as arrays"),
+        (["text"], "Sample 0 of the batch is a str"),
+        ([{"a": [1], "a_lengths": 1}], "adds the lengths as 'a_lengths', but.*lengths='name'"),
+    ],
+)
+def test_samples_that_cannot_be_padded(samples: list[Any], message: str) -> None:
+    with pytest.raises(CollateError, match=message):
+        pad()(samples)
+
+
+def test_fields_that_the_samples_do_not_have() -> None:
+    with pytest.raises(CollateError, match="no field 'ids'"):
+        pad(fields=["ids"])([{"tokens": np.arange(2)}])
+    with pytest.raises(CollateError, match="samples have no fields"):
+        pad({"ids": 0})([np.arange(2)])
+    with pytest.raises(CollateError, match="cannot add lengths to a ndarray"):
+        pad(lengths="n")([np.arange(2)])
+
+
+def test_no_samples() -> None:
+    with pytest.raises(EmptyBatch):
+        pad()([])
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(-1, "uint8"), (256, "uint8"), (0.5, "int64"), (2, "bool"), (float("nan"), "int32"), (float("inf"), "int32")],
+)
+def test_a_padding_value_that_the_array_cannot_hold(value: float, dtype: str, framework: str) -> None:
+    with pytest.raises(CollateError, match="does not fit into"):
+        pad(value).bound_to(framework)([np.zeros(1, dtype), np.zeros(2, dtype)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"value": [np.arange(3)]}, r"The loader gets pad\(\)"),
+        ({"value": {"a": "b"}}, "padding value of field 'a'"),
+        ({"value": {"a": 0}, "fields": ["a", "b"]}, "Field 'b' is to be padded, but value= has no number for it"),
+        ({"fields": "ids"}, r"fields=\['ids'\]"),
+        ({"fields": 3}, "not a list of fields"),
+        ({"lengths": 3}, "lengths=3"),
+        ({"multiple_of": 0}, "multiple_of=0"),
+        ({"multiple_of": 1.5}, "multiple_of=1.5"),
+        ({"axis": "time"}, "axis='time'"),
+        ({"side": "top"}, "side='top'"),
+        ({"inner": 3}, "inner=3"),
+    ],
+)
+def test_arguments_that_cannot_work(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        pad(**arguments)
+
+
+def test_pickle_and_repr() -> None:
+    for collate in (pad({"a": 1}, axis=-1), pad({"a": 1}, axis=-1).bound_to("torch")):
+        copy = pickle.loads(pickle.dumps(collate))
+        assert repr(copy) == repr(collate)
+        assert copy([{"a": [5]}])["a"].tolist() == [[5]]

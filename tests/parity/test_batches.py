@@ -1,0 +1,512 @@
+"""What people do with batches. Those of workers are views of memory that is used again, which must never show."""
+
+import copy
+import gc
+import io
+import itertools
+import multiprocessing
+import pickle
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing
+import torch.utils.dlpack
+from torch import Tensor
+
+import feedline
+from tests.parity import datasets
+from tests.parity.sides import Parity, Side
+
+N = 40  # with two samples per batch five times as many batches as two workers have in flight
+
+Derive = Callable[[Any], Any]  # Any: whatever is made of a batch
+
+
+class Rows(datasets.Squares):
+    """Rows wide enough to lie in shared memory rather than in a message."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.arange(512, dtype=torch.float32) + 1000 * index
+
+
+def rows(side: Side, **options: Any) -> Any:
+    return side.loader(Rows(N), batch_size=2, **options)
+
+
+def checksum(value: Any) -> list[float]:
+    """A few numbers that tell one batch from another."""
+    flat = torch.as_tensor(np.asarray(value)).double().flatten()
+    return [float(flat[0]), float(flat[-1]), float(flat.sum()), float(flat.numel())]
+
+
+# Keeping batches
+
+
+def test_keeping_all_of_them(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return [checksum(batch) for batch in list(rows(side))]
+
+    parity.same(code)
+
+
+def test_keeping_all_of_them_over_several_epochs(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = rows(side, shuffle=True)
+        return [checksum(batch) for batch in [*loader, *loader, *loader]]
+
+    parity.same(code)
+
+
+def test_keeping_all_of_them_with_persistent_workers(worker_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = rows(side, shuffle=True, persistent_workers=True)
+        return [checksum(batch) for batch in [*loader, *loader, *loader]]
+
+    worker_parity.same(code)
+
+
+def test_keeping_every_third(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        kept = [batch for number, batch in enumerate(rows(side)) if number % 3 == 0]
+        return [checksum(batch) for batch in kept]
+
+    parity.same(code)
+
+
+def test_keeping_the_last_two(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        seen = []
+        previous = None
+        for batch in rows(side):
+            if previous is not None:
+                seen.append((checksum(previous), checksum(batch)))
+            previous = batch
+        return seen
+
+    parity.same(code)
+
+
+def test_keeping_them_after_the_loader_is_gone(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = rows(side)
+        iterator = iter(loader)
+        kept = [next(iterator) for _ in range(6)]
+        del iterator, loader
+        gc.collect()
+        return [checksum(batch) for batch in kept]
+
+    parity.same(code)
+
+
+def test_keeping_them_while_another_loader_runs(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        kept = list(rows(side))
+        other = [checksum(batch) for batch in side.loader(Rows(N), batch_size=2, sampler=range(N - 1, -1, -1))]
+        return [checksum(batch) for batch in kept], other
+
+    parity.same(code)
+
+
+def test_keeping_more_than_the_memory_budget() -> None:
+    """Beyond the budget ordinary memory serves; nothing waits for batches that the user keeps."""
+    loader = feedline.DataLoader(Rows(N), batch_size=2, num_workers=2, engine="process", memory_budget=64 * 1024)
+    kept = list(loader)
+    expected = torch.stack([Rows(N)[index] for index in range(N)])
+    assert torch.equal(torch.cat(kept), expected)
+
+
+def test_a_batch_that_is_larger_than_the_memory_budget() -> None:
+    loader = feedline.DataLoader(Rows(N), batch_size=N, num_workers=1, engine="process", memory_budget=4096)
+    (batch,) = loader
+    assert torch.equal(batch, torch.stack([Rows(N)[index] for index in range(N)]))
+
+
+def test_one_batch_at_a_time_is_not_overwritten_while_it_is_used(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        steady = []
+        for batch in rows(side):
+            before = batch.clone()
+            steady.append(bool(torch.equal(batch, before)))
+            del before
+        return steady
+
+    parity.same(code)
+
+
+# What is derived from a batch keeps its memory
+
+
+
+
+DERIVED: dict[str, Derive] = {
+    "the batch": lambda batch: batch,
+    "a row": lambda batch: batch[0],
+    "a slice": lambda batch: batch[:, 10:20],
+    "a slice of a slice": lambda batch: batch[1:][:, ::7],
+    "detached": lambda batch: batch.detach(),
+    "data": lambda batch: batch.data,
+    "transposed": lambda batch: batch.t(),
+    "viewed": lambda batch: batch.view(-1),
+    "viewed as bytes": lambda batch: batch.view(torch.uint8),
+    "strided": lambda batch: batch.as_strided((2, 3), (512, 2)),
+    "unbound": lambda batch: batch.unbind()[1],
+    "chunked": lambda batch: batch.chunk(2, dim=1)[1],
+    "one of an iteration": lambda batch: list(batch)[1],
+    "narrowed": lambda batch: batch.narrow(1, 3, 5),
+    "expanded": lambda batch: batch[:, :1].expand(2, 4),
+    "as NumPy": lambda batch: batch.numpy(),
+    "as NumPy, sliced": lambda batch: batch.numpy()[1, 5:9],
+    "asarray": np.asarray,
+    "NumPy and back": lambda batch: torch.from_numpy(batch.numpy()),
+    "memory view": lambda batch: np.frombuffer(memoryview(batch.numpy()).cast("B"), dtype=np.float32),
+    "dlpack": lambda batch: torch.utils.dlpack.from_dlpack(batch),
+    "dlpack to NumPy": lambda batch: np.from_dlpack(batch),
+    "as a subclass": lambda batch: batch.as_subclass(datasets.TaggedTensor),
+    "a parameter": lambda batch: torch.nn.Parameter(batch).data,
+    "from its storage": lambda batch: torch.empty(0).set_(batch.untyped_storage(), 0, (2, 512)),
+    "a clone": lambda batch: batch.clone(),
+    "another dtype": lambda batch: batch.double(),
+    "alias": lambda batch: torch.ops.aten.alias(batch),
+    "deep copy": copy.deepcopy,
+    "shallow copy": copy.copy,
+    "pickled": lambda batch: pickle.loads(pickle.dumps(batch)),
+    "pickled out of band": lambda batch: pickle.loads(pickle.dumps(batch.numpy(), protocol=5)),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_what_is_derived_outlives_the_batch(parity: Parity, name: str) -> None:
+    def code(side: Side) -> object:
+        kept = []
+        iterator = iter(rows(side))
+        for batch in iterator:
+            kept.append(DERIVED[name](batch))
+            del batch
+        return [checksum(part.detach() if isinstance(part, Tensor) else part) for part in kept]
+
+    parity.same(code)
+
+
+def test_what_autograd_saves_outlives_the_batch(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        weight = torch.ones(512, requires_grad=True)
+        losses = []
+        for batch in rows(side):
+            losses.append((batch * weight).pow(2).sum())
+            del batch
+        torch.stack(losses).sum().backward()  # type: ignore[no-untyped-call]
+        return checksum(weight.grad)
+
+    parity.same(code)
+
+
+def test_a_part_of_a_nested_batch_outlives_the_rest(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        kept = [batch["meta"]["point"].x for batch in side.loader(datasets.Records(N), batch_size=2)]
+        return kept
+
+    parity.same(code)
+
+
+def test_arrays_of_the_users_own_collate_function(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        kept = []
+        for batch in side.loader(Rows(N), batch_size=2, collate_fn=datasets.to_array):
+            kept.append(batch[1:])
+            batch[0] = -1
+        return [(checksum(array), array.flags.writeable) for array in kept]
+
+    parity.same(code)
+
+
+def test_large_bytes_and_strings(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        def collate(samples: list[Tensor]) -> Any:
+            number = int(samples[0][0]) // 1000
+            return [bytes([number]) * 5000, str(number) * 5000, bytearray([number]) * 5000]
+
+        kept = list(side.loader(Rows(N), batch_size=2, collate_fn=collate))
+        return [(len(set(part)), part[0], type(part)) for batch in kept for part in batch]
+
+    parity.same(code)
+
+
+# Changing batches in place
+
+
+def test_changing_one_in_place_changes_no_other(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        kept = []
+        for batch in rows(side):
+            batch.mul_(2).add_(1)
+            batch[0].zero_()
+            kept.append(batch)
+        return [checksum(batch) for batch in kept]
+
+    parity.same(code)
+
+
+def test_changing_one_in_place_does_not_reach_the_next_epoch(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = rows(side)
+        for batch in loader:
+            batch.fill_(-7)
+        return [checksum(batch) for batch in loader]
+
+    parity.same(code)
+
+
+def test_changing_one_through_numpy(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        kept = []
+        for batch in rows(side):
+            batch.numpy()[:] = 3
+            kept.append(batch)
+        return [checksum(batch) for batch in kept]
+
+    parity.same(code)
+
+
+@pytest.mark.parametrize("size", [(1, 100), (2, 512), (4, 1000)])
+def test_resizing_one(inline_parity: Parity, size: tuple[int, int]) -> None:
+    def code(side: Side) -> object:
+        return [tuple(batch.resize_(size).shape) for batch in rows(side)]
+
+    inline_parity.same(code)
+
+
+def test_replacing_the_data_of_one(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        kept = []
+        for batch in rows(side):
+            batch.data = torch.zeros(3)
+            kept.append(batch)
+        return kept
+
+    parity.same(code)
+
+
+def test_asking_for_gradients_of_one(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        gradients = []
+        for batch in rows(side):
+            batch.requires_grad_()
+            (batch * batch).sum().backward()
+            gradients.append(checksum(batch.grad))
+        return gradients
+
+    parity.same(code)
+
+
+def test_adding_to_the_containers(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        kept = []
+        for batch in side.loader(datasets.Records(8), batch_size=2):
+            batch["extra"] = batch.pop("image") + 1
+            batch["meta"]["flags"].append("more")
+            kept.append(batch)
+        return kept
+
+    parity.same(code)
+
+
+# Tensors of one batch that share memory go on sharing it
+
+
+def test_views_of_one_tensor_in_a_batch_stay_views_of_it(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        seen = []
+        for base, part, transposed, column in side.loader(
+            datasets.Squares(6), batch_size=2, collate_fn=datasets.to_views
+        ):
+            base.fill_(9)
+            seen.append((part.tolist(), transposed.tolist(), column.tolist()))
+        return seen
+
+    parity.same(code)
+
+
+def test_one_tensor_twice_in_a_batch_stays_one(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        def twice(samples: list[Tensor]) -> Any:
+            stacked = torch.stack(samples)
+            return {"one": stacked, "two": stacked, "list": [stacked]}
+
+        return [
+            (batch["one"] is batch["two"], batch["one"] is batch["list"][0])
+            for batch in side.loader(datasets.Squares(6), batch_size=2, collate_fn=twice)
+        ]
+
+    parity.same(code)
+
+
+# Sizes of what is saved
+
+
+@pytest.mark.parametrize("save", ["torch.save", "pickle"])
+def test_saving_one_batch_does_not_save_the_memory_around_it(parity: Parity, save: str) -> None:
+    def code(side: Side) -> object:
+        sizes = []
+        for batch in itertools.islice(rows(side), 4):
+            buffer = io.BytesIO()
+            if save == "torch.save":
+                torch.save(batch, buffer)
+            else:
+                pickle.dump(batch, buffer)
+            sizes.append(len(buffer.getvalue()) // 1024)
+            buffer.seek(0)
+            loaded = torch.load(buffer) if save == "torch.save" else pickle.load(buffer)
+            assert torch.equal(loaded, batch)
+        return sizes
+
+    parity.same(code)
+
+
+def test_the_storage_is_as_large_as_the_batch(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return [(batch.untyped_storage().nbytes(), batch.storage_offset()) for batch in rows(side)]
+
+    parity.same(code)
+
+
+# Other processes and threads
+
+
+def test_sharing_one(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        context = multiprocessing.get_context("fork")
+        seen = []
+        for batch in itertools.islice(rows(side), 2):
+            shared = batch.share_memory_()
+            child = context.Process(target=shared.fill_, args=(5.0,))
+            child.start()
+            child.join()
+            seen.append((shared.is_shared(), shared is batch, checksum(batch)))
+        return seen
+
+    parity.same(code)
+
+
+def answer_with_checksums(received: Any, answers: Any) -> None:
+    for batch in iter(received.get, None):
+        answers.put(checksum(batch))
+
+
+def test_sending_them_to_another_process(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        context = torch.multiprocessing.get_context("fork")
+        sent, answers = context.SimpleQueue(), context.SimpleQueue()
+        child = context.Process(target=answer_with_checksums, args=(sent, answers))
+        child.start()
+        results = []
+        for batch in itertools.islice(rows(side), 4):
+            sent.put(batch)
+            results.append(answers.get())
+        sent.put(None)
+        child.join()
+        sent.close()
+        answers.close()
+        return results
+
+    parity.same(code)
+
+
+def test_sending_them_through_a_plain_pipe(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        receiver, sender = multiprocessing.Pipe(duplex=False)
+        results = []
+        with receiver, sender:
+            for batch in itertools.islice(rows(side), 4):
+                sender.send_bytes(pickle.dumps(batch))
+                results.append(checksum(pickle.loads(receiver.recv_bytes())))
+        return results
+
+    parity.same(code)
+
+
+def test_reading_one_in_a_forked_child(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        context = multiprocessing.get_context("fork")
+        kept = list(itertools.islice(rows(side), 3))
+        receiver, sender = context.Pipe(duplex=False)
+        with receiver, sender:
+            child = context.Process(target=lambda: sender.send([checksum(batch) for batch in kept]))
+            child.start()
+            answer = receiver.recv()
+            child.join()
+        return answer, [checksum(batch) for batch in kept]
+
+    parity.same(code)
+
+
+def test_dropping_one_in_a_forked_child_does_not_take_it_from_the_parent(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        context = multiprocessing.get_context("fork")
+        iterator = iter(rows(side))
+        kept = [next(iterator) for _ in range(3)]
+        child = context.Process(target=kept.clear)  # the child's copy of the list
+        child.start()
+        child.join()
+        rest = [checksum(batch) for batch in iterator]
+        return [checksum(batch) for batch in kept], rest
+
+    parity.same(code)
+
+
+def test_handing_them_to_another_thread(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        handed: queue.Queue[Any] = queue.Queue()
+        results: list[Any] = []
+        thread = threading.Thread(target=lambda: results.extend(checksum(batch) for batch in iter(handed.get, None)))
+        thread.start()
+        for batch in rows(side):
+            handed.put(batch)
+            del batch
+        handed.put(None)
+        thread.join()
+        return results
+
+    parity.same(code)
+
+
+# What a training step does
+
+
+def test_a_training_loop_ends_with_the_same_weights(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 1)
+        optimiser = torch.optim.SGD(model.parameters(), lr=1e-4)
+        loader = side.loader(datasets.Squares(12), batch_size=4, shuffle=True, generator=torch.Generator())
+        for _ in range(3):
+            for batch in loader:
+                optimiser.zero_grad()
+                loss = torch.nn.functional.mse_loss(model(batch), batch[:, :1])
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    parity.same(code)
+
+
+def test_concatenating_stacking_and_converting(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        batches = list(side.loader(datasets.Pairs(8), batch_size=2))
+        images = torch.cat([image for image, _ in batches])
+        labels = torch.stack([label for _, label in batches])
+        return images, labels, images.to(torch.float16), images.to("cpu"), images.numpy().tolist()
+
+    parity.same(code)
+
+
+def test_comparing_and_hashing(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        batches = list(side.loader(datasets.Squares(6), batch_size=2))
+        return len({id(batch) for batch in batches}), len(set(batches)), batches[0] in [batches[0]]
+
+    parity.same(code)

@@ -1,0 +1,421 @@
+"""What goes wrong: the user's own exception arrives, the worker's traceback with it, and nothing hangs."""
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import feedline
+from tests.parity import datasets
+from tests.parity.observation import Failure
+from tests.parity.sides import Parity, Side
+
+Make = Callable[[int], BaseException]
+
+ORDINARY: dict[str, tuple[Make, str]] = {
+    "ValueError": (datasets.value_error, "bad sample 5"),
+    "KeyError": (datasets.key_error, "column-5"),
+    "IndexError": (datasets.index_error, "no row 5"),
+    "FileNotFoundError": (datasets.file_not_found, "no file 5.jpg"),
+    "OSError": (datasets.os_error, "input/output error at 5"),
+    "with a message field": (datasets.message_field, "message 5"),
+}
+
+
+def drain(loader: Any, limit: int = 50) -> list[Any]:
+    """Everything the loader delivers, exceptions included, until it ends."""
+    results: list[Any] = []
+    iterator = iter(loader)
+    while len(results) < limit:
+        try:
+            results.append(next(iterator))
+        except StopIteration:
+            return results
+        except Exception as error:
+            Failure.of(error)
+            results.append(error.with_traceback(None))
+    raise AssertionError("the loader never ends")
+
+
+@pytest.mark.parametrize("name", ORDINARY)
+def test_an_exception_of_the_dataset_arrives_as_itself(parity: Parity, name: str) -> None:
+    make, text = ORDINARY[name]
+
+    def code(side: Side) -> object:
+        return list(side.loader(datasets.Failing(make), batch_size=2))
+
+    failure = parity.same_failure(code, text)
+    assert "__getitem__" in failure.report, "the traceback of the dataset is lost"
+    assert "datasets.py" in failure.report
+
+
+@pytest.mark.parametrize("name", ["ValueError", "KeyError"])
+def test_an_exception_of_an_unbatched_dataset(parity: Parity, name: str) -> None:
+    make, text = ORDINARY[name]
+    failure = parity.same_failure(lambda side: list(side.loader(datasets.Failing(make), batch_size=None)), text)
+    assert "__getitem__" in failure.report
+
+
+def test_the_first_of_several_exceptions_in_order_arrives(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(datasets.Failing(datasets.value_error, at=(3, 7, 9)), batch_size=2))
+
+    parity.same_failure(code, "bad sample 3")
+
+
+def test_batches_before_the_failure_arrive(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        seen = []
+        try:
+            for batch in side.loader(datasets.Failing(datasets.value_error, at=(6,)), batch_size=2):
+                seen.append(batch)
+        except ValueError as error:
+            Failure.of(error)
+        return seen
+
+    parity.same(code)
+
+
+@pytest.mark.parametrize("at", [(0,), (5,), (11,), (0, 1, 2), (2, 4, 6, 8), tuple(range(12))])
+def test_iteration_goes_on_after_a_failed_batch(parity: Parity, at: tuple[int, ...]) -> None:
+    parity.same(lambda side: drain(side.loader(datasets.Failing(datasets.value_error, at=at), batch_size=2)))
+
+
+def test_iteration_goes_on_after_a_failed_sample(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return drain(side.loader(datasets.Failing(datasets.value_error, at=(1, 4)), batch_size=None))
+
+    parity.same(code)
+
+
+def test_the_next_epoch_is_not_affected_by_a_failure(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        dataset = datasets.Failing(datasets.value_error)
+        loader = side.loader(dataset, batch_size=2)
+        first = drain(loader)
+        dataset.at = ()
+        return first, drain(loader)
+
+    parity.same(code)
+
+
+def test_persistent_workers_survive_a_failure(worker_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(datasets.Failing(datasets.value_error), batch_size=2, persistent_workers=True)
+        return drain(loader), drain(loader)
+
+    worker_parity.same(code)
+
+
+def test_leaving_the_loop_at_a_failure_and_starting_again(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(datasets.Failing(datasets.value_error, at=(3,)), batch_size=2)
+        seen = []
+        for _ in range(3):
+            try:
+                for batch in loader:
+                    seen.append(batch)
+            except ValueError as error:
+                Failure.of(error)
+        return seen
+
+    parity.same(code)
+
+
+# Other places that may raise
+
+
+def test_an_exception_of_the_collate_function(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(datasets.Squares(12), batch_size=2, collate_fn=datasets.collate_fails))
+
+    failure = parity.same_failure(code, "cannot collate sample 5")
+    assert "collate_fails" in failure.report
+
+
+def test_iteration_goes_on_after_a_failed_collation(parity: Parity) -> None:
+    parity.same(lambda side: drain(side.loader(datasets.Squares(12), batch_size=2, collate_fn=datasets.collate_fails)))
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_an_exception_of_an_iterable_dataset(parity: Parity, at: int) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(datasets.FailingIterable(at), batch_size=2))
+
+    failure = parity.same_failure(code, f"cannot read value {at}")
+    assert "__iter__" in failure.report
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_what_an_iterable_dataset_delivers_around_a_failure(parity: Parity, batch_size: int | None) -> None:
+    """A generator that raised is finished, so the samples that it read for the failed batch are gone."""
+    parity.same(lambda side: drain(side.loader(datasets.FailingIterable(3), batch_size=batch_size)))
+
+
+def test_an_iterable_dataset_that_cannot_start(parity: Parity) -> None:
+    parity.same_failure(lambda side: list(side.loader(datasets.FailingStart(), batch_size=2)), "cannot open the stream")
+
+
+def test_an_exception_of_getitems(parity: Parity) -> None:
+    class FailingBulk(datasets.Squares):
+        def __getitems__(self, indices: list[int]) -> Any:
+            raise ZeroDivisionError("in bulk")
+
+    failure = parity.same_failure(lambda side: list(side.loader(FailingBulk(4), batch_size=2)), "in bulk")
+    assert "__getitems__" in failure.report
+
+
+def test_an_index_out_of_range(parity: Parity) -> None:
+    parity.same_failure(lambda side: list(side.loader(datasets.Squares(4), sampler=[0, 99])), "sample 99 of 4")
+
+
+@pytest.mark.parametrize("index", [99, -99])
+def test_an_index_out_of_range_of_tensors(parity: Parity, index: int) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(TensorDataset(torch.arange(4)), sampler=[0, index]))
+
+    parity.same_failure(code, "out of bounds")
+
+
+@pytest.mark.parametrize("garbage", [["a"], [None], [object], [1.5], [{}]])
+def test_a_sampler_that_yields_garbage(parity: Parity, garbage: list[Any]) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(["x", "y"], sampler=garbage, batch_size=1))
+
+    parity.same_failure(code, "list indices must be integers or slices")
+
+
+def test_a_sampler_that_yields_garbage_for_tensors(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return list(side.loader(TensorDataset(torch.arange(4)), sampler=["a"], batch_size=1))
+
+    expected, actual = parity.both(code)
+    assert expected.failure is not None
+    assert actual.failure is not None
+    assert actual.failure.kind is expected.failure.kind
+
+
+@pytest.mark.parametrize("garbage", [[3], [None]])
+def test_a_batch_sampler_that_yields_no_batches(parity: Parity, garbage: list[Any]) -> None:
+    parity.same_failure(lambda side: list(side.loader(datasets.Squares(4), batch_sampler=garbage)), "not iterable")
+
+
+def test_a_dataset_without_a_length_cannot_be_iterated_in_order(parity: Parity) -> None:
+    parity.same_failure(lambda side: list(side.loader(datasets.Identity(), batch_size=2)), "has no len()")
+
+
+def test_a_dataset_without_getitem(parity: Parity) -> None:
+    class Empty:
+        def __len__(self) -> int:
+            return 3
+
+    parity.same_failure(lambda side: list(side.loader(Empty(), batch_size=2)), "not subscriptable")
+
+
+def test_a_number_is_no_dataset(inline_parity: Parity) -> None:
+    inline_parity.same_failure(lambda side: list(side.loader(5, batch_size=2)), "has no len()")
+
+
+# Exceptions that are hard to carry
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (datasets.two_arguments, "sample 5: broken header"),
+        (datasets.keyword_only, "code 5"),
+        (datasets.unpicklable_error, "locked 5"),
+        (datasets.unicode_error, "bad byte in 5"),
+        (datasets.picky, "number 5"),
+    ],
+)
+def test_exceptions_with_odd_constructors(parity: Parity, make: Make, text: str) -> None:
+    """torch falls back on RuntimeError where it cannot build the exception; the original type is better still."""
+    expected, actual = parity.both(lambda side: list(side.loader(datasets.Failing(make), batch_size=2)))
+    assert expected.failure is not None
+    assert actual.failure is not None, "the exception was lost"
+    assert actual.failure.kind in (type(make(5)), expected.failure.kind), actual.failure.report
+    assert text in actual.failure.text
+    assert "__getitem__" in actual.failure.report
+
+
+def test_iteration_goes_on_after_an_exception_with_an_odd_constructor(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        results = drain(side.loader(datasets.Failing(datasets.two_arguments), batch_size=2))
+        return ["failed" if isinstance(result, Exception) else result for result in results]
+
+    parity.same(code)
+
+
+def test_exceptions_of_local_classes(parity: Parity) -> None:
+    """torch's loader never returns here with workers: their class cannot be found by name in the other process."""
+
+    class Local(Exception):
+        pass
+
+    loader = parity.feedline.loader(datasets.Failing(lambda index: Local(f"local {index}")), batch_size=2)
+    with pytest.raises(Exception, match="local 5") as caught:
+        list(loader)
+    assert "__getitem__" in Failure.of(caught.value).report
+
+
+def test_an_exception_with_a_cause(parity: Parity) -> None:
+    class Caused(datasets.Squares):
+        def __getitem__(self, index: int) -> Any:
+            try:
+                return {}["missing"]
+            except KeyError as error:
+                raise RuntimeError("cannot decode") from error
+
+    failure = parity.same_failure(lambda side: list(side.loader(Caused(4), batch_size=2)), "cannot decode")
+    assert "missing" in failure.report, "the cause is lost"
+
+
+def test_attributes_of_an_exception_arrive_where_it_can_be_carried(parity: Parity) -> None:
+    """torch loses them in workers; feedline carries the exception itself."""
+    loader = parity.feedline.loader(datasets.Failing(datasets.os_error), batch_size=2)
+    with pytest.raises(OSError, match="input/output error") as caught:
+        list(loader)
+    assert caught.value.errno == 5
+    Failure.of(caught.value)
+
+
+def test_notes_name_the_worker() -> None:
+    loader = feedline.DataLoader(datasets.Failing(datasets.value_error), batch_size=2, num_workers=2, engine="process")
+    with pytest.raises(ValueError, match="bad sample 5") as caught:
+        list(loader)
+    assert "worker 0" in Failure.of(caught.value).report
+
+
+def test_stop_iteration_of_a_map_dataset(worker_parity: Parity) -> None:
+    """From a worker it cannot end the loop by accident."""
+
+    def code(side: Side) -> object:
+        loader = side.loader(datasets.Failing(datasets.stop_iteration), batch_size=2)
+        iterator = iter(loader)
+        seen = []
+        try:
+            for _ in range(6):
+                seen.append(next(iterator))
+        except StopIteration as error:
+            Failure.of(error)
+            seen.append("stopped")
+        return seen
+
+    worker_parity.same(code)
+
+
+def test_stop_iteration_of_a_map_dataset_inline(inline_parity: Parity) -> None:
+    inline_parity.same(lambda side: list(side.loader(datasets.Failing(datasets.stop_iteration), batch_size=2)))
+
+
+def test_keyboard_interrupt_inline(inline_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        try:
+            list(side.loader(datasets.Failing(lambda index: KeyboardInterrupt()), batch_size=2))
+        except KeyboardInterrupt:
+            return "interrupted"
+        return "not interrupted"
+
+    inline_parity.same(code)
+
+
+# Batches that cannot be carried. torch's loader hangs on these: its worker prints a traceback and never answers.
+
+
+@pytest.mark.parametrize("collate", [datasets.unpicklable_batch, datasets.lock_in_batch])
+def test_a_batch_that_cannot_be_pickled_is_a_clear_error(collate: Callable[[list[Any]], Any]) -> None:
+    loader = feedline.DataLoader(datasets.Squares(4), batch_size=2, num_workers=1, engine="process", collate_fn=collate)
+    with pytest.raises(Exception, match="(?i)pickle") as caught:
+        next(iter(loader))
+    Failure.of(caught.value)
+
+
+@pytest.mark.parametrize("collate", [datasets.unpicklable_batch, datasets.lock_in_batch])
+@pytest.mark.parametrize("engine", ["inline", "thread"])
+def test_a_batch_that_stays_in_the_process_need_not_be_pickled(
+    engine: str, collate: Callable[[list[Any]], Any]
+) -> None:
+    workers = 0 if engine == "inline" else 1
+    loader = feedline.DataLoader(
+        datasets.Squares(4), batch_size=2, num_workers=workers, engine=engine, collate_fn=collate
+    )
+    assert len(list(loader)) == 2
+
+
+def test_iteration_goes_on_after_a_batch_that_cannot_be_pickled() -> None:
+    def collate(samples: list[Any]) -> Any:
+        return datasets.lock_in_batch(samples) if float(samples[0][0]) == 2 else torch.stack(samples)
+
+    loader = feedline.DataLoader(datasets.Squares(8), batch_size=2, num_workers=2, engine="process", collate_fn=collate)
+    results = drain(loader)
+    assert [isinstance(result, Exception) for result in results] == [False, True, False, False]
+
+
+# Time-outs
+
+
+def test_a_timeout_says_so_in_torchs_words(worker_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        return next(iter(side.loader(datasets.StuckBriefly(2), batch_size=1, timeout=0.2)))
+
+    failure = worker_parity.same_failure(code, "DataLoader timed out after 0.2 seconds")
+    assert issubclass(failure.kind, RuntimeError)
+
+
+def test_a_timeout_that_is_not_reached_changes_nothing(worker_parity: Parity) -> None:
+    worker_parity.same(lambda side: list(side.loader(datasets.Squares(6), batch_size=2, timeout=60)))
+
+
+# Workers that die
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT])
+def test_a_killed_worker_is_a_runtime_error_that_names_its_process(
+    process_parity: Parity, tmp_path: Path, signal_number: int
+) -> None:
+    pids = []
+
+    def code(side: Side) -> object:
+        note = tmp_path / f"{side.is_feedline}"
+        try:
+            return list(side.loader(datasets.Killed(note, signal_number=signal_number), batch_size=2))
+        finally:
+            pids.append(note.read_text())
+
+    expected, actual = process_parity.both(code)
+    for observation, pid in zip((expected, actual), pids, strict=True):
+        assert observation.failure is not None
+        assert issubclass(observation.failure.kind, RuntimeError)
+        assert pid in observation.failure.text
+
+
+def test_a_worker_that_exits_is_a_runtime_error_that_names_its_process(process_parity: Parity, tmp_path: Path) -> None:
+    pids = []
+
+    def code(side: Side) -> object:
+        note = tmp_path / f"{side.is_feedline}"
+        try:
+            return list(side.loader(datasets.Exiting(note), batch_size=2))
+        finally:
+            pids.append(note.read_text())
+
+    expected, actual = process_parity.both(code)
+    for observation, pid in zip((expected, actual), pids, strict=True):
+        assert observation.failure is not None
+        assert issubclass(observation.failure.kind, RuntimeError)
+        assert pid in observation.failure.text
+
+
+def test_a_loader_can_be_iterated_again_after_a_worker_died(tmp_path: Path) -> None:
+    dataset = datasets.Killed(tmp_path / "note")
+    loader = feedline.DataLoader(dataset, batch_size=2, num_workers=2, engine="process")
+    with pytest.raises(RuntimeError) as caught:
+        list(loader)
+    Failure.of(caught.value)
+    dataset.at = -1
+    assert len(list(loader)) == 4

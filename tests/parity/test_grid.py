@@ -1,0 +1,264 @@
+"""Everything combined with everything.
+
+Inline the whole grid is run. With workers, where every case costs a start of processes, a selection of it is run in
+which every pair of settings occurs together in at least one case.
+"""
+
+import itertools
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DistributedSampler,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from tests.parity import datasets
+from tests.parity.sides import Parity, Side
+
+N = 11
+
+
+def tensors() -> Any:
+    return TensorDataset(torch.arange(2 * N).reshape(N, 2), torch.arange(N, dtype=torch.float32))
+
+
+DATASETS: dict[str, Callable[[], Any]] = {
+    "tensors": tensors,
+    "plain": lambda: datasets.Squares(N),
+    "pairs": lambda: datasets.Pairs(N),
+    "records": lambda: datasets.Records(N),
+    "arrays": lambda: datasets.Arrays(N),
+    "bulk": lambda: datasets.Bulk(N),
+    "subset": lambda: Subset(TensorDataset(torch.arange(20)), range(1, 12)),
+    "concatenation": lambda: ConcatDataset([TensorDataset(torch.arange(4)), TensorDataset(-torch.arange(7))]),
+}
+ITERABLES: dict[str, Callable[[], Any]] = {
+    "counting": lambda: datasets.Counting(N),
+    "sharded": lambda: datasets.Sharded(N),
+    "uneven": lambda: datasets.Uneven((5, 0, 4)),
+}
+
+Options = Mapping[str, Any]  # Any: torch's arguments
+
+ORDERS: dict[str, Callable[[], Options]] = {
+    "sequential": lambda: {},
+    "shuffled": lambda: {"shuffle": True},
+    "shuffled by a generator": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(3)},
+    "with replacement": lambda: {"sampler": RandomSampler(range(N), replacement=True, num_samples=14)},
+    "weighted": lambda: {"sampler": WeightedRandomSampler([1.0 + i for i in range(N)], 9)},
+    "subset": lambda: {"sampler": SubsetRandomSampler(range(2, 9))},
+    "distributed": lambda: {"sampler": DistributedSampler(datasets.Squares(N), num_replicas=2, rank=1)},
+    "list": lambda: {"sampler": [10, 0, 5, 5, 1]},
+    "batches": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(N)), 4, False)},
+    "list of batches": lambda: {"batch_sampler": [[0, 1, 2], [10], [4, 3]]},
+}
+BATCH_SIZES: tuple[int | None, ...] = (None, 1, 2, 4, N, 100)
+COLLATES: dict[str, Callable[[Any], Any] | None] = {
+    "default": None,
+    "list": datasets.as_list,
+    "count": datasets.count_or_one,
+    "wrapped": datasets.as_single,
+}
+# How many batches of each epoch are taken; None is all of them.
+EXITS: dict[str, tuple[int | None, ...]] = {
+    "one epoch": (None,),
+    "two epochs": (None, None),
+    "left early, then whole": (1, None),
+    "left early twice": (2, 0, 3),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One combination of settings."""
+
+    dataset: str
+    order: str = "sequential"
+    batch_size: int | None = 4
+    drop_last: bool = False
+    collate: str = "default"
+    leaving: str = "one epoch"
+    workers: int = 2
+    prefetch: int = 2
+    persistent: bool = False
+    in_order: bool = True
+
+    @property
+    def is_valid(self) -> bool:
+        if self.dataset in ITERABLES and self.order != "sequential":
+            return False
+        if self.batch_size is None and self.drop_last:
+            return False
+        own_batches = self.order in ("batches", "list of batches")
+        if own_batches and (self.batch_size != 4 or self.drop_last):
+            return False  # a batch sampler decides for itself; one of the sizes stands for "not given"
+        # Out of order, what comes first depends on the workers' pace, so only whole epochs can be compared.
+        return self.in_order or self.leaving in ("one epoch", "two epochs")
+
+    def options(self) -> dict[str, Any]:
+        chosen: dict[str, Any] = dict(ORDERS[self.order]())
+        if "batch_sampler" not in chosen:
+            chosen |= {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        return chosen | {"collate_fn": COLLATES[self.collate]}
+
+    def worker_options(self) -> dict[str, Any]:
+        return {
+            "num_workers": self.workers,
+            "prefetch_factor": self.prefetch,
+            "persistent_workers": self.persistent,
+            "in_order": self.in_order,
+        }
+
+    def __str__(self) -> str:
+        return "-".join(f"{getattr(self, field.name)}" for field in fields(self))
+
+
+def epochs(loader: Any, case: Case) -> list[Any]:
+    taken = [list(itertools.islice(loader, count)) for count in EXITS[case.leaving]]
+    return taken if case.in_order else [sorted(epoch, key=repr) for epoch in taken]
+
+
+# Inline: the whole grid
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("dataset", [*DATASETS, *ITERABLES])
+def test_inline(inline_parity: Parity, dataset: str, order: str) -> None:
+    cases = [
+        case
+        for batch_size, drop_last, collate in itertools.product(BATCH_SIZES, (False, True), COLLATES)
+        if (case := Case(dataset, order, batch_size, drop_last, collate, "left early, then whole")).is_valid
+    ]
+    if not cases:
+        pytest.skip("an iterable dataset has its own order")
+    make = {**DATASETS, **ITERABLES}[dataset]
+
+    def code(side: Side) -> object:
+        return {str(case): epochs(side.loader(make(), **case.options()), case) for case in cases}
+
+    inline_parity.same(code)
+
+
+# With workers: every pair of settings
+
+AXES: dict[str, tuple[Any, ...]] = {
+    "dataset": (*DATASETS, *ITERABLES),
+    "order": tuple(ORDERS),
+    "batch_size": BATCH_SIZES,
+    "drop_last": (False, True),
+    "collate": tuple(COLLATES),
+    "leaving": tuple(EXITS),
+    "workers": (1, 2, 3),
+    "prefetch": (1, 2, 5),
+    "persistent": (False, True),
+    "in_order": (True, False),
+}
+
+
+def pairs_of(case: Case) -> set[tuple[tuple[str, Any], tuple[str, Any]]]:
+    settings = [(axis, getattr(case, axis)) for axis in AXES]
+    return set(itertools.combinations(settings, 2))
+
+
+def covering_cases() -> list[Case]:
+    """Choose cases greedily until every pair of settings that can occur together has occurred.
+
+    The candidates are drawn at random, from a fixed seed: the selection is the same in every run.
+    """
+    draw = random.Random(1)
+    candidates = [
+        case
+        for _ in range(6000)
+        if (case := Case(**{axis: draw.choice(values) for axis, values in AXES.items()})).is_valid
+    ]
+    waiting = set().union(*(pairs_of(case) for case in candidates))
+    chosen: list[Case] = []
+    while waiting:
+        best = max(draw.sample(candidates, 300), key=lambda case: len(waiting & pairs_of(case)))
+        if not waiting & pairs_of(best):
+            pair = next(iter(sorted(waiting, key=repr)))
+            best = next(case for case in candidates if pair in pairs_of(case))
+        waiting -= pairs_of(best)
+        chosen.append(best)
+    return chosen
+
+
+@pytest.mark.parametrize("case", covering_cases(), ids=str)
+def test_workers(worker_parity: Parity, case: Case) -> None:
+    make = {**DATASETS, **ITERABLES}[case.dataset]
+
+    def code(side: Side) -> object:
+        return epochs(side.loader(make(), **case.options(), **case.worker_options()), case)
+
+    worker_parity.same(code)
+
+
+# Other start methods. What arrives does not depend on them, so torch's side is forked, which is fast.
+
+STARTED: dict[str, Case] = {
+    "tensors": Case("tensors", "shuffled", 4),
+    "records": Case("records", "weighted", 2, drop_last=True, leaving="two epochs", persistent=True),
+    "iterable": Case("uneven", "sequential", 2, workers=3),
+    "left early": Case("pairs", "shuffled by a generator", 2, leaving="left early, then whole"),
+    "own collate function": Case("arrays", "list of batches", collate="list", workers=1),
+}
+
+
+def started(case: Case, method: str) -> Callable[[Side], object]:
+    make = {**DATASETS, **ITERABLES}[case.dataset]
+
+    def code(side: Side) -> object:
+        context = method if side.is_feedline else "fork"
+        options = {**case.options(), **case.worker_options(), "multiprocessing_context": context}
+        return epochs(side.loader(make(), **options), case)
+
+    return code
+
+
+@pytest.mark.parametrize("name", STARTED)
+def test_forkserver(process_parity: Parity, name: str) -> None:
+    process_parity.same(started(STARTED[name], "forkserver"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tensors", "iterable"])
+def test_spawn(process_parity: Parity, name: str) -> None:
+    process_parity.same(started(STARTED[name], "spawn"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_what_workers_see_under_other_start_methods(process_parity: Parity, method: str) -> None:
+    """Fields, seeds and draws: these are set up by other code than after a fork, so torch's side starts alike."""
+
+    def code(side: Side) -> object:
+        options: dict[str, Any] = {"multiprocessing_context": method, "generator": torch.Generator().manual_seed(1)}
+        fields_seen = list(side.loader(datasets.WorkerFields(4), batch_size=None, **options))
+        drawn = list(
+            side.loader(datasets.Draws(4), batch_size=2, worker_init_fn=datasets.init_seeds_of_random, **options)
+        )
+        return fields_seen, drawn
+
+    process_parity.same(code)
+
+
+@pytest.mark.slow
+def test_an_exception_under_spawn(process_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        context = "spawn" if side.is_feedline else "fork"
+        dataset = datasets.Failing(datasets.value_error)
+        return list(side.loader(dataset, batch_size=2, num_workers=1, multiprocessing_context=context))
+
+    failure = process_parity.same_failure(code, "bad sample 5")
+    assert "__getitem__" in failure.report
