@@ -7,8 +7,8 @@ A benchmark describes `Entry` objects (one loader configuration each) and hands 
 3. repeats a measurement during which other programs used more than `max_other_cores`, up to `repeats` times,
    and marks it when none was quiet. Marked rounds stay out of medians and ratios while there are quiet ones.
 
-The clock of one measurement starts when `warmup` batches have been consumed and stops `warmup` batches before the end
-of the epoch, or when enough was counted. The window of prefetched batches is full at both ends, so nothing that was
+The clock of one measurement starts when `Span.margin` batches have been consumed and stops as many before the end of
+the epoch, or when enough was counted. The window of prefetched batches is full at both ends, so nothing that was
 made before the clock started is counted for free. An epoch too short for that is followed by more epochs, with the
 clock stopped in between; starting up is a question of its own (`w4_start`).
 """
@@ -39,6 +39,9 @@ Figures = dict[str, float | None]
 
 class SizedIterable(Protocol):
     """What the harness needs of a loader."""
+
+    num_workers: int
+    prefetch_factor: int | None
 
     def __len__(self) -> int: ...
 
@@ -102,7 +105,11 @@ class Span:
     batches: int = 1
     """Count at least this many batches."""
     warmup: int = 8
-    """Batches left out at both ends of an epoch; at least the window of prefetched batches."""
+    """Batches left out at both ends of an epoch; more where the window of prefetched batches asks for it."""
+
+    def margin(self, worker_count: int, prefetch: int | None = None) -> int:
+        """Tell how many batches are left out at either end: twice what the workers may have made ahead, or more."""
+        return max(self.warmup, 2 * worker_count * (prefetch or 2))
 
 
 @dataclass(frozen=True)
@@ -220,12 +227,13 @@ def measure(entry: Entry, span: Span) -> Figures:
 def peak_pss_mb(entry: Entry, span: Span, *, every_s: float = 0.05) -> float | None:
     """Run the entry untimed and return the highest summed PSS seen between two batches, in MB."""
     loader = entry.open()
+    margin = span.margin(loader.num_workers, loader.prefetch_factor)
     peak, seconds, last = None, 0.0, time.perf_counter()
     try:
         for count, batch in enumerate(loader, start=1):
             entry.consume(batch)
             now = time.perf_counter()
-            enough = seconds + now - last >= span.seconds and count >= span.batches + span.warmup
+            enough = seconds + now - last >= span.seconds and count >= span.batches + margin
             if now - last >= every_s or enough:
                 peak = max(peak or 0, machine.pss_bytes() or 0) or None
                 seconds, last = seconds + now - last, time.perf_counter()
@@ -334,11 +342,12 @@ def own_inline(outcome: Outcome, outcomes: Iterable[Outcome]) -> Outcome | None:
 
 
 def _count(loader: SizedIterable, entry: Entry, span: Span) -> Figures:
-    countable = len(loader) - 2 * span.warmup - 1
+    margin = span.margin(loader.num_workers, loader.prefetch_factor)
+    countable = len(loader) - 2 * margin - 1
     if countable < 1:
         raise ValueError(
-            f"an epoch of {len(loader)} batches leaves nothing to count with warmup={span.warmup} at both ends. "
-            f"Lower --warmup, or make the dataset longer."
+            f"an epoch of {len(loader)} batches leaves nothing to count: {margin} are left out at both ends. "
+            f"Lower --warmup, use fewer workers, or make the dataset longer."
         )
     meter, waits = Meter(), list[int]()
     clock, consume = time.perf_counter_ns, entry.consume
@@ -348,7 +357,7 @@ def _count(loader: SizedIterable, entry: Entry, span: Span) -> Figures:
         consume(next(iterator))
         if not waits:
             meter.find_processes()
-        for _ in range(span.warmup):
+        for _ in range(margin):
             consume(next(iterator))
         meter.start()
         left = span.seconds - meter.elapsed_s
@@ -368,7 +377,7 @@ def _count(loader: SizedIterable, entry: Entry, span: Span) -> Figures:
             for batch in iterator:
                 consume(batch)
         del iterator
-    return _figures(meter, waits, entry.batch_size, first_batch=span.warmup + 1)
+    return _figures(meter, waits, entry.batch_size, first_batch=margin + 1)
 
 
 def _figures(meter: Meter, waits: list[int], batch_size: int, *, first_batch: int) -> Figures:

@@ -54,7 +54,10 @@ def flags(doc: str | None, *, seconds: float | None, warmup: int = 8, engine: Se
     if seconds is not None:
         parser.add_argument("--seconds", type=float, default=seconds, help=f"counted seconds per round ({seconds})")
         parser.add_argument(
-            "--warmup", type=int, default=warmup, help=f"batches left out at both ends of an epoch ({warmup})"
+            "--warmup",
+            type=int,
+            default=warmup,
+            help=f"batches left out at both ends of an epoch, or twice the prefetched ones if more ({warmup})",
         )
     return parser
 

@@ -41,9 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--prefetch", type=int, help="prefetch_factor of both loaders; torch's default if unset")
     parser.add_argument("--unordered", action="store_true", help="in_order=False for both loaders")
     arguments = parser.parse_args(argv)
-    batches = arguments.batches + 2 * arguments.warmup + 1
+    # One length for all worker counts, so that the slow samples are the same ones.
+    margin = rows.span(arguments).margin(max(arguments.workers), arguments.prefetch)
     dataset = workloads.Stragglers(
-        batches * arguments.batch_size,
+        (arguments.batches + 2 * margin + 1) * arguments.batch_size,
         usual_s=arguments.usual_ms / 1e3,
         slow_s=arguments.slow_ms / 1e3,
         slow_share=arguments.slow_share,

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from feedline.abc.framework import Framework
 
 
 class DatasetKind(Enum):
@@ -91,7 +88,8 @@ class WorkerSpec:
     dataset: Any
     kind: DatasetKind
     collate: Callable[[Any], Any]
-    framework: Framework
+    framework: Any
+    """A `feedline.abc.Framework`, which this rung may not name."""
     worker_count: int
     base_seed: int
     batched: bool = True

@@ -14,7 +14,6 @@ from feedline import collate
 from feedline.errors import BadOption
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
-from feedline.frameworks.torch import default_collate as fast_collate
 
 MAKERS: list[Callable[[], Any]] = [collate.pad, collate.detection, collate.drop_none]
 
@@ -31,7 +30,8 @@ def test_binding_leaves_the_original_as_it_is(make: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("inner", [collate.default, default_collate])
 def test_a_framework_brings_its_own_default(inner: Any) -> None:
-    assert collate.drop_none(inner).bound_to(TorchFramework())._inner is fast_collate
+    framework = TorchFramework()
+    assert collate.drop_none(inner).bound_to(framework)._inner is framework.bind_collate(default_collate)
 
 
 def test_a_function_of_the_user_stays_what_it_is() -> None:

@@ -58,7 +58,6 @@ def same(ours: Any, torchs: Any) -> bool:
     return bool(ours == torchs)
 
 
-numbers = st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(), st.booleans())
 dtypes = st.sampled_from(["float32", "float64", "float16", "int64", "int32", "uint8", "bool", "complex64"])
 
 

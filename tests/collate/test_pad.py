@@ -109,7 +109,7 @@ def test_one_set_of_lengths_for_fields_that_agree() -> None:
     batch = pad({"ids": 0, "labels": -100}, lengths="length")(TOKENS)
     assert list(batch) == ["ids", "labels", "weight", "text", "length"]
     assert batch["length"].tolist() == [3, 1]
-    with pytest.raises(CollateError, match="in sample 1 of the batch 'a' has length 2 and 'b' has 3.*lengths=True"):
+    with pytest.raises(CollateError, match=r"in sample 1 of the batch 'a' has length 2 and 'b' has 3.*lengths=True"):
         pad(lengths="n")([{"a": [1], "b": [1]}, {"a": [1, 2], "b": [1, 2, 3]}])
 
 
@@ -236,7 +236,10 @@ def test_the_batch_is_written_into_the_slot(framework: str) -> None:
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ([np.zeros((2, 3)), np.zeros((4, 5))], r"Samples 0 and 1 .* \(2, 3\) and \(4, 5\)\. pad\(\) makes axis 0 equal"),
+        (
+            [np.zeros((2, 3)), np.zeros((4, 5))],
+            r"Samples 0 and 1 .* \(2, 3\) and \(4, 5\)\. pad\(\) makes axis 0 equal",
+        ),
         ([{"a": np.zeros(2)}, {"a": np.array(1)}], r"Sample 1 .* a ndarray of shape \(\) in field 'a'.*axis 0"),
         ([{"a": np.zeros(2)}, {"a": None}], r"Sample 1 .* a NoneType in field 'a'.*drop_none\(pad\(\)\)"),
         ([{"a": np.zeros(2)}, {"b": 1}], "Sample 1 of the batch has no field 'a': it has 'b'"),

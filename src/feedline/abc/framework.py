@@ -53,6 +53,3 @@ class Framework(Protocol):
 
     def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
         """Begin another epoch in a worker that stays; returns the dataset to use."""
-
-    def prefers_lists(self) -> bool:
-        """True if datasets of this library expect a Python list of integers rather than an array."""

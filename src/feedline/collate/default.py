@@ -105,8 +105,8 @@ def _collate_numbers(values: Sequence[Any], path: Path) -> NDArray[Any]:
         if isinstance(value, (str, bytes)) or not isinstance(value, (int, float, complex, np.generic)):
             raise _cannot_stack(values, position, path)
     raise CollateError(
-        f"The numbers{fields.inside(path)} have no integer type of 64 bits in common: {list(values)[:4]}... Return them "
-        "as strings, or as floats."
+        f"The numbers{fields.inside(path)} have no integer type of 64 bits in common: {list(values)[:4]}... Return "
+        "them as strings, or as floats."
     )
 
 

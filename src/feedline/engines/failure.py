@@ -38,7 +38,7 @@ def pack_failure(exc: BaseException, where: str) -> bytes:
             if carrier is exc and not _same(exc, pickle.loads(packed)):
                 continue
             return pickle.dumps({**parts, "carrier": packed}, 5)
-        except Exception:  # noqa: S112  whatever a user's __reduce__ raises, the next carrier is tried
+        except Exception:
             continue
     return pickle.dumps({**parts, "carrier": None}, 5)
 
@@ -86,4 +86,4 @@ def add_note(exc: BaseException, note: str) -> None:
         exc.add_note(note)
         return
     notes = getattr(exc, "__notes__", None)
-    exc.__notes__ = [*(notes or []), note]  # type: ignore[attr-defined]
+    exc.__notes__ = [*(notes or []), note]

@@ -51,9 +51,6 @@ class NumpyFramework:
     def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
         return dataset
 
-    def prefers_lists(self) -> bool:
-        return True
-
 
 Indices = NDArray[np.int64]
 

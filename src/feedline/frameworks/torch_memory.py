@@ -9,7 +9,19 @@ from feedline import memory
 
 AS_NUMPY = {
     getattr(torch, name): np.dtype(name)
-    for name in "float32 float64 float16 int64 int32 int16 int8 uint8 bool complex64 complex128".split()
+    for name in [
+        "float32",
+        "float64",
+        "float16",
+        "int64",
+        "int32",
+        "int16",
+        "int8",
+        "uint8",
+        "bool",
+        "complex64",
+        "complex128",
+    ]
 }
 """The types that NumPy knows as well. A view made through NumPy takes half the time of one made by torch."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from feedline import memory
 from feedline.engines.runner import Runner
+from feedline.errors import WorkerDied
 from feedline.loader.crew import Counters, Crew, Prepare
 from feedline.loader.map_epoch import MapEpoch
 from feedline.loader.settings import Settings
@@ -112,9 +113,8 @@ class CrewBatches(Iterator[Any]):
             if not self._persistent:
                 self.close()
             raise
-        except BaseException as exc:
-            if self._crew.closed:
-                self._death = exc
+        except WorkerDied as exc:
+            self._death = exc
             raise
 
     def close(self) -> None:

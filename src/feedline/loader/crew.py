@@ -19,7 +19,6 @@ from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
 from feedline.types import Parcel, Result, ResultKind, Task
 
-
 _START_UP_S = 2.0
 """Time a worker has for getting ready before it can count as late; importing torch takes about one second."""
 
@@ -191,8 +190,9 @@ class Crew:
             return
         self.closed = True
         self.engine.close()
-        if self._arena is not None:
-            for pending in self._pending.values():
+        for pending in self._pending.values():
+            pending.owner = None  # which refers to it in turn: memory is not to wait for the garbage collector
+            if self._arena is not None:
                 self._arena.release(pending.task.slot)
         self._pending.clear()
 

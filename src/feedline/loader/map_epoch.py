@@ -120,7 +120,9 @@ class MapEpoch:
             self._held = indices
             return False
         if not 0 <= worker < len(workers):
-            raise BadOption(f"{self._scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}.")
+            raise BadOption(
+                f"{self._scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}."
+            )
         self._held = _NOTHING
         self._under_way[self._sent] = self._crew.submit(self, self._sent, indices, worker)
         self._sent += 1
@@ -180,8 +182,8 @@ class MapEpoch:
         if late is None:
             return text + "."
         return (
-            f"{text}: worker {late.worker} is still at batch {self._expected}. Raise `timeout`, or look for a sample that "
-            "blocks (a network read without its own time-out is the usual cause)."
+            f"{text}: worker {late.worker} is still at batch {self._expected}. Raise `timeout`, or look for a sample "
+            "that blocks (a network read without its own time-out is the usual cause)."
         )
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from feedline.types import DatasetKind, WorkerSpec
 
 T_co = TypeVar("T_co", covariant=True)
 
+_profiler: Any = torch.autograd.profiler
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
@@ -54,6 +55,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     """
 
     _default_engine = "auto"
+    _iterator: Any
+    """The iterator of persistent workers, under torch's name for it."""
 
     def __init__(
         self,
@@ -86,7 +89,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         }
         if "in_order" in _TORCH_PARAMETERS:  # torch 2.6 and later
             options["in_order"] = in_order
-        self._batches: CrewBatches | None = None
         super().__init__(
             dataset,
             batch_size,
@@ -141,7 +143,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             return self._iterator
         iterator = TorchBatches(self)
         if self.persistent_workers:
-            self._iterator = iterator  # type: ignore[assignment]  # plays the part of torch's iterator
+            self._iterator = iterator
         return iterator
 
     def _get_iterator(self) -> Any:
@@ -213,7 +215,7 @@ class TorchBatches(Iterator[Any]):
 
     def _begin(self, loader: DataLoader[Any]) -> None:
         self._num_yielded = 0
-        self._length_called = loader._IterableDataset_len_called
+        self._length_called: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
     def _seed_pipes(self, loader: DataLoader[Any], *, first: bool) -> int | None:
@@ -260,8 +262,8 @@ class TorchBatches(Iterator[Any]):
         return len(self._index_sampler)
 
     def __next__(self) -> Any:
-        if torch.autograd.profiler._is_profiler_enabled:
-            with torch.autograd.profiler.record_function(self._profile_name):
+        if _profiler._is_profiler_enabled:
+            with _profiler.record_function(self._profile_name):
                 batch = next(self._batches)
         else:
             batch = next(self._batches)
@@ -308,7 +310,9 @@ def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | Non
         init = functools.partial(torch.utils.data.dataloader._sharding_worker_init_fn, init, world_size, rank)
     return WorkerSpec(
         dataset=dataset,
-        kind=DatasetKind.ITERABLE if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable else DatasetKind.MAP,
+        kind=DatasetKind.ITERABLE
+        if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable
+        else DatasetKind.MAP,
         collate=loader.collate_fn,
         framework=TorchFramework(),
         worker_count=loader.num_workers,

@@ -7,7 +7,6 @@ from typing import Any
 
 from feedline.abc.scheduler import Scheduler, WorkerView
 
-
 _SURELY_LATE_S = 0.1
 """Below this a pause may be the operating system's doing. Work moves to another worker only when one is surely late,
 so that users who look see batch i come from worker i mod n; idle workers run ahead with their own work before that."""

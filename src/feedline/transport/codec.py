@@ -78,7 +78,7 @@ class SlotWriter:
     def offset_of(self, address: int, size: int) -> int | None:
         """Return the offset of memory at `address` if it lies in what was handed out, else None."""
         offset = address - self.address
-        return offset if 0 <= offset and offset + size <= self.used else None
+        return offset if offset >= 0 and offset + size <= self.used else None
 
     def write(self, data: Any) -> int:
         """Copy a contiguous buffer into the slot, unless it lies there already; returns its offset."""
@@ -163,7 +163,7 @@ class Codec:
             return self._framework.rebuild(marshal.loads(memoryview(header)[1:]), memory)
         if header[0] == 1:
             start, size = _SPILLED.unpack_from(header, 1)
-            packed = memoryview(memory[start : start + size])
+            packed = memory[start : start + size].data
             position = 0
         else:
             packed = memoryview(header)

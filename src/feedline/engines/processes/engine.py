@@ -133,7 +133,8 @@ class ProcessEngine(Engine):
         self._channels.append(channel)
         _channels.add(channel)
         channel.process = launch(Link(number, channel.far, ArenaView(self._arena), os.getpid()))
-        assert channel.process is not None and channel.process.pid is not None
+        assert channel.process is not None
+        assert channel.process.pid is not None
         channel.pidfd = os.pidfd_open(channel.process.pid)
         for fd in (channel.near.fileno(), channel.pidfd):
             self._epoll.register(fd, select.EPOLLIN)

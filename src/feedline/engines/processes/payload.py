@@ -33,9 +33,9 @@ class Payload:
         view = np.frombuffer(mapping, np.uint8)
         writer = SlotWriter(view, view.__array_interface__["data"][0])
         collector = _Descriptors()
-        codec = Codec(spec.framework, reduction.ForkingPickler._extra_reducers)
+        codec = Codec(spec.framework, _extra_reducers())
         previous = context.get_spawning_popen()
-        context.set_spawning_popen(collector)
+        context.set_spawning_popen(collector)  # type: ignore[arg-type]  # plays the part of a process
         try:
             self._header = codec.encode_object(spec, writer)
         except SlotFull:
@@ -76,6 +76,13 @@ class Payload:
         self._fd = -1
         spec: WorkerSpec = Codec(self._framework).decode(self._header, np.frombuffer(mapping, np.uint8))
         return spec
+
+
+def _extra_reducers() -> dict[type, Any]:
+    """Return what multiprocessing and torch have registered for objects that processes share."""
+    pickler: Any = reduction.ForkingPickler
+    reducers: dict[type, Any] = pickler._extra_reducers
+    return reducers
 
 
 def _sparse() -> tuple[int, int]:

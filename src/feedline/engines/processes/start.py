@@ -82,7 +82,7 @@ def preload_in_forkserver(spec: WorkerSpec) -> None:
     That is feedline's worker, the modules that the dataset and the functions come from, and the modules that the main
     program has imported by name. A server that runs already is left as it is.
     """
-    server = forkserver._forkserver
+    server: Any = forkserver._forkserver
     if server._forkserver_pid is not None:
         return
     names = dict.fromkeys(["feedline.engines.processes.start", type(spec.framework).__module__])

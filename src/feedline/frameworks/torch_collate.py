@@ -1,0 +1,109 @@
+"""torch's default collate function, writing into slots.
+
+Same results, types and errors as torch's, bit for bit; a user's registrations in `default_collate_fn_map` are obeyed.
+Test: tests/frameworks/test_torch_collate.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data._utils import collate as torch_collate
+
+from feedline import memory
+from feedline.frameworks.torch_memory import room
+
+_tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
+
+
+def is_default(collate: Callable[[Any], Any]) -> bool:
+    """True for torch's default collate function and for `feedline.collate.default`, which stands for it here."""
+    return collate is torch_collate.default_collate or getattr(collate, "is_default", False)
+
+
+def collate_tensors(
+    batch: tuple[torch.Tensor, ...] | list[torch.Tensor], *, collate_fn_map: Any = None
+) -> torch.Tensor:
+    """Stack tensors as torch's own function does, but into the slot of the current task.
+
+    Outside a task this is torch's function. Inside one, torch's would make a new shared-memory file per tensor.
+    """
+    current = memory.current()
+    elem = batch[0]
+    if current is None or not elem.is_cpu or elem.layout is not torch.strided or elem.is_nested:
+        result: torch.Tensor = _tensor_collate(batch, collate_fn_map=collate_fn_map)
+        return result
+    out = room((len(batch), *elem.shape), elem) if type(elem) is torch.Tensor and not elem.is_quantized else None
+    if out is None:
+        return torch.stack(batch, 0)
+    if not current.crosses and any(tensor.dtype != elem.dtype or tensor.requires_grad for tensor in batch):
+        return torch.stack(batch, 0)  # torch has no target either when the batch stays in its process
+    return torch.stack(batch, 0, out=out)
+
+
+def install_collate() -> None:
+    """Let every use of torch's `default_collate` in this process write into the current slot.
+
+    A user's own registration for tensors is left alone.
+    """
+    if torch_collate.default_collate_fn_map.get(torch.Tensor) is _tensor_collate:
+        torch_collate.default_collate_fn_map[torch.Tensor] = collate_tensors
+        _known_registrations.clear()
+        _known_registrations.update(torch_collate.default_collate_fn_map)
+
+
+_known_registrations = dict(torch_collate.default_collate_fn_map)
+
+
+def registrations_untouched() -> bool:
+    """True while nobody but feedline has changed torch's table of collate functions."""
+    return torch_collate.default_collate_fn_map == _known_registrations
+
+
+def default_collate(batch: Any) -> Any:
+    """Do what torch's `default_collate` does, faster for the usual kinds of samples."""
+    if not registrations_untouched():
+        return torch_collate.default_collate(batch)
+    return _collate_known(batch)
+
+
+def _collate_known(batch: Any) -> Any:
+    elem = batch[0]
+    kind = type(elem)
+    if kind is torch.Tensor:
+        return collate_tensors(batch)
+    if kind is int:
+        return _collate_ints(batch)
+    if kind is float:
+        return torch.tensor(batch, dtype=torch.float64)
+    if kind is tuple or kind is list:
+        size = len(elem)
+        for other in batch:
+            if len(other) != size:
+                raise RuntimeError("each element in list of batch should be of equal size")
+        return [_collate_known(column) for column in zip(*batch, strict=True)]
+    if kind is dict:
+        return {key: _collate_known([sample[key] for sample in batch]) for key in elem}
+    if kind is np.ndarray and elem.dtype.kind in "biufc":
+        return collate_tensors([torch.as_tensor(array) for array in batch])
+    return torch_collate.collate(batch, collate_fn_map=torch_collate.default_collate_fn_map)
+
+
+def _collate_ints(batch: Sequence[Any]) -> torch.Tensor:
+    """Do what `torch.tensor` does with integers, at a fifth of its price: NumPy reads a list much faster."""
+    values = np.array(batch)
+    if values.dtype is not _INT64 or values.ndim != 1:
+        return torch.tensor(batch)
+    current = memory.current()
+    place = current.allocate(values.nbytes) if current is not None else None
+    if place is not None:
+        target = np.ndarray(values.shape, _INT64, *place)
+        target[:] = values
+        values = target
+    return torch.from_numpy(values)
+
+
+_INT64 = np.dtype(np.int64)

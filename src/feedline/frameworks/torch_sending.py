@@ -1,0 +1,128 @@
+"""How tensors cross to another process: the data in a slot, a few small numbers in the header.
+
+A plain tensor (on the CPU, contiguous) becomes a leaf: dtype, offset, shape. Everything else torch's loader carries
+goes by its parts: sparse tensors as indices and values, views with their strides, leaves with their gradient flag.
+"""
+
+from __future__ import annotations
+
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+
+import numpy as np
+import torch
+from torch.multiprocessing.reductions import reduce_tensor as reduce_shared
+
+from feedline import memory
+from feedline.frameworks.torch_memory import AS_NUMPY
+
+_OTHER_DTYPES = [
+    "bfloat16",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float8_e4m3fn",
+    "float8_e5m2",
+    "float8_e4m3fnuz",
+    "float8_e5m2fnuz",
+]
+_DTYPES = [*AS_NUMPY, *(getattr(torch, name) for name in _OTHER_DTYPES if hasattr(torch, name))]
+_DTYPE_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
+_NUMPY_BY_CODE = list(AS_NUMPY.values())
+
+Leaf = tuple[int, int, tuple[int, ...]]
+"""A contiguous tensor in a slot: dtype code, offset, shape."""
+
+
+def place(tensor: torch.Tensor, writer: memory.Writer) -> Leaf | None:
+    """Put a plain tensor into the slot if it is not there already; None if it is not plain."""
+    code = _DTYPE_CODES.get(tensor.dtype)
+    if code is None or not tensor.is_cpu or tensor.requires_grad or tensor.layout is not torch.strided:
+        return None
+    if tensor.is_nested or not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
+        return None
+    shape = tuple(tensor.shape)
+    size = tensor.nbytes
+    if size == 0:
+        return code, -1, shape
+    offset = writer.offset_of(tensor.data_ptr(), size)
+    if offset is None:
+        offset = writer.place(size)
+        target = torch.frombuffer(writer.view, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+        target.copy_(tensor.view(-1))
+    return code, offset, shape
+
+
+def read(leaf: Leaf, buffer: Any) -> torch.Tensor:
+    """Make the tensor that `place` put into a slot, as a view."""
+    code, offset, shape = leaf
+    if offset < 0:
+        return torch.empty(shape, dtype=_DTYPES[code])
+    if code < len(_NUMPY_BY_CODE):
+        return torch.from_numpy(np.ndarray(shape, _NUMPY_BY_CODE[code], buffer, offset))
+    count = 1
+    for length in shape:
+        count *= length
+    return torch.frombuffer(buffer, dtype=_DTYPES[code], count=count, offset=offset).view(shape)
+
+
+def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
+    """Describe a tensor for a pickle: a few small numbers, and the data in the slot."""
+    if get_spawning_popen() is not None and tensor.is_shared():  # part of the dataset, and meant for several processes
+        return reduce_shared(tensor)
+    leaf = place(tensor, writer)
+    if leaf is not None:
+        return _read_pickled, (leaf,)
+    plain = tensor.is_cpu and not tensor.requires_grad and tensor.layout is torch.strided and not tensor.is_nested
+    if not plain or tensor.dtype not in _DTYPE_CODES:
+        return _reduce_special(tensor)
+    tensor = tensor.resolve_conj().resolve_neg()
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    span = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    if span <= tensor.numel():  # transposed, channels_last, expanded, overlapping: the memory goes as it is
+        return _read_pickled, (place(tensor.as_strided((span,), (1,)), writer), shape, strides)
+    return _read_pickled, (place(tensor.contiguous(), writer),)  # a view that skips elements: without the gaps
+
+
+def _read_pickled(leaf: Leaf, shape: tuple[int, ...] | None = None, strides: tuple[int, ...] = ()) -> torch.Tensor:
+    tensor = read(leaf, memory.being_read())
+    return tensor if shape is None else tensor.as_strided(shape, strides)
+
+
+def _reduce_special(tensor: torch.Tensor) -> Any:
+    """Reduce what is not a plain tensor: with gradient, on a device, sparse, nested or quantised."""
+    if tensor.requires_grad:
+        if not tensor.is_leaf:
+            raise RuntimeError(
+                "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support "
+                "crossing process boundaries.  If you just want to transfer the data, call detach() on the tensor "
+                "before serializing (e.g., putting it on the queue)."
+            )
+        return _with_grad, (tensor.detach(),)
+    if tensor.device.type not in ("cpu", "meta"):
+        return reduce_shared(tensor)
+    if tensor.layout is torch.sparse_coo:  # torch's own pickling of sparse tensors keeps each of them alive for good
+        return _sparse, (tensor._indices(), tensor._values(), tensor.shape, tensor.is_coalesced())
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        parts = (tensor.crow_indices(), tensor.col_indices(), tensor.values())
+        return _compressed, (str(tensor.layout).removeprefix("torch."), *parts, tensor.shape)
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        parts = (tensor.ccol_indices(), tensor.row_indices(), tensor.values())
+        return _compressed, (str(tensor.layout).removeprefix("torch."), *parts, tensor.shape)
+    return tensor.__reduce_ex__(5)  # by its parts, which are plain tensors where they are large
+
+
+def _sparse(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size, coalesced: bool) -> torch.Tensor:
+    return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=coalesced, check_invariants=False)
+
+
+def _compressed(
+    layout: str, outer: torch.Tensor, inner: torch.Tensor, values: torch.Tensor, shape: torch.Size
+) -> torch.Tensor:
+    return torch.sparse_compressed_tensor(
+        outer, inner, values, shape, layout=getattr(torch, layout), check_invariants=False
+    )
+
+
+def _with_grad(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.requires_grad_()

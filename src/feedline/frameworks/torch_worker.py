@@ -1,0 +1,40 @@
+"""How a worker becomes what torch calls a worker: `get_worker_info()`, in processes and in threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from torch.utils.data._utils import worker as torch_worker
+
+from feedline.types import WorkerIdentity
+
+
+def worker_info(worker: WorkerIdentity, dataset: Any) -> Any:
+    """Return what `get_worker_info()` is to answer in this worker."""
+    info = torch_worker.WorkerInfo
+    fields: dict[str, Any] = {"id": worker.id, "num_workers": worker.count, "seed": worker.seed, "dataset": dataset}
+    if worker.threaded and "worker_method" in getattr(info, "__dataclass_fields__", {}):
+        fields["worker_method"] = "thread"
+    return info(**fields)
+
+
+def set_thread_worker(info: Any) -> None:
+    """Make `torch.utils.data.get_worker_info()` answer `info` on this thread, None to make it forget.
+
+    torch keeps the answer in a module global, which threads cannot share, and programs hold direct references to the
+    function. So its code is exchanged, once, for code that asks the thread first; outside feedline's threads the
+    answer is what it was.
+    """
+    if "_feedline_thread" not in torch_worker.__dict__:
+        torch_worker._feedline_thread = _ThreadInfo()  # type: ignore[attr-defined]
+        torch_worker.get_worker_info.__code__ = _get_worker_info.__code__
+    torch_worker._feedline_thread.info = info  # type: ignore[attr-defined]
+
+
+class _ThreadInfo(threading.local):
+    info: Any = None
+
+
+def _get_worker_info() -> Any:
+    return _feedline_thread.info or _worker_info  # type: ignore[name-defined]  # noqa: F821  (torch's globals)

@@ -1,0 +1,70 @@
+"""Pinned slots. Needs a CUDA device: run with `pytest -m gpu` on a machine that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from feedline import DataLoader
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+ENGINES = [("auto", 0), ("thread", 2), ("process", 2)]
+
+
+class Numbered(Dataset[torch.Tensor]):
+    """Sample i is an image full of i."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3, 128, 128), float(index))
+
+
+def batches(engine: str, workers: int, **options: Any) -> Iterator[Any]:
+    return iter(DataLoader(Numbered(), 16, num_workers=workers, engine=engine, pin_memory=True, **options))
+
+
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_batches_are_pinned(engine: str, workers: int) -> None:
+    assert all(batch.is_pinned() for batch in batches(engine, workers))
+
+
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_a_copy_under_way_is_never_overtaken_by_the_next_batch(engine: str, workers: int) -> None:
+    copies = []
+    for batch in batches(engine, workers):
+        torch.cuda._sleep(20_000_000)  # the stream is busy, so the copy begins long after the batch was dropped
+        copies.append(batch.to("cuda", non_blocking=True))
+        del batch
+    rows = torch.cat([copy[:, 0, 0, 0] for copy in copies]).cpu()
+    torch.testing.assert_close(rows, torch.arange(400.0))
+    assert all(bool((copy == copy[:, :1, :1, :1]).all()) for copy in copies)
+
+
+class Pair:
+    def __init__(self, samples: list[torch.Tensor]) -> None:
+        self.images = torch.stack(samples)
+        self.pinned_by_hand = False
+
+    def pin_memory(self) -> Pair:
+        self.images = self.images.pin_memory()
+        self.pinned_by_hand = True
+        return self
+
+
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_the_pin_memory_method_of_a_batch_is_called(engine: str, workers: int) -> None:
+    for batch in batches(engine, workers, collate_fn=Pair):
+        assert batch.pinned_by_hand
+        assert batch.images.is_pinned()
+
+
+def test_kept_batches_stay_what_they_are() -> None:
+    kept = list(batches("process", 2))
+    assert torch.cat([batch[:, 0, 0, 0] for batch in kept]).tolist() == list(range(400))
