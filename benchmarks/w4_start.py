@@ -12,7 +12,7 @@ How to read it, in milliseconds from `iter()` to the first batch in hand:
   later          another loader in the same program
   restart, kept  the second epoch of that one, whose workers persist
 The constructor's own time is in the rows (`construct`). Ratios are torch's time divided by ours, round by round: above
-1 is faster. With fork, threads and the size of the dataset should not matter; with forkserver and spawn the dataset has
+1 is faster. With fork the size of the dataset should hardly matter; with forkserver and spawn the dataset has
 to reach the workers, once or once for each.
 
     python -m benchmarks.w4_start --start-method fork --workers 2 4

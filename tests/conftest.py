@@ -13,7 +13,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_sharer, resource_tracker
 from pathlib import Path
@@ -29,6 +29,7 @@ GRACE_S = 10.0
 RUNNER_THREADS = ("pytest_timeout", "pydevd", "execnet")
 
 _failed = pytest.StashKey[bool]()
+_sharer: object = vars(resource_sharer)["_resource_sharer"]
 
 
 @pytest.fixture(params=ENGINES)
@@ -45,7 +46,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.when == "call":
         item.stash[_failed] = report.failed
@@ -122,7 +123,7 @@ class Surroundings:
             for thread in threading.enumerate()
             if id(thread) not in self.threads
             and not thread.name.startswith(RUNNER_THREADS)
-            and thread is not getattr(resource_sharer._resource_sharer, "_thread", None)
+            and thread is not getattr(_sharer, "_thread", None)
         ]
 
 
@@ -197,7 +198,7 @@ def _open_files() -> dict[int, str]:
 
     Those are the pipes to its two servers and the socket on which a process hands descriptors to others.
     """
-    listener = getattr(getattr(resource_sharer._resource_sharer, "_listener", None), "_listener", None)
+    listener = getattr(getattr(_sharer, "_listener", None), "_listener", None)
     servers = {
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),

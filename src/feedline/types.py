@@ -24,12 +24,11 @@ class IndexBlock:
 
     array: NDArray[np.int64]
 
-    def __reduce__(self) -> Any:
-        return _read_block, (self.array.tobytes(),)
+    def __len__(self) -> int:
+        return len(self.array)
 
-
-def _read_block(data: bytes) -> IndexBlock:
-    return IndexBlock(np.frombuffer(bytearray(data), np.int64))  # torch dislikes read-only memory
+    def __getitem__(self, place: int) -> int:
+        return int(self.array[place])
 
 
 @dataclass(slots=True)

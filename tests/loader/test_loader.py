@@ -314,7 +314,7 @@ def test_collate_functions_give_arrays(engine: str) -> None:
 
 
 def test_the_same_collate_functions_give_tensors_in_the_drop_in(engine: str) -> None:
-    both = {"engine": engine, "num_workers": 0 if engine == "inline" else 2}
+    both: dict[str, Any] = {"engine": engine, "num_workers": 0 if engine == "inline" else 2}
     padding = collate.drop_none(collate.pad(-1, sort=True))
     ragged: Any = Ragged()  # torch's annotations ask for a subclass of its own dataset
     batches = list(feedline.DataLoader(ragged, 5, collate_fn=padding, **both))

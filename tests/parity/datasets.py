@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from torch.utils.data._utils.worker import WorkerInfo
 
-Point = namedtuple("Point", ["x", "y"])  # noqa: PYI024  the untyped kind is what most code has
+Point = namedtuple("Point", ["x", "y"])  # the untyped kind is what most code has
 
 
 class Labelled(NamedTuple):
@@ -371,6 +371,13 @@ class Draws(Squares):
         }
 
 
+class WorkerFieldsAndDraws(Draws):
+    """Both, so that one worker has to be started to compare them."""
+
+    def __getitem__(self, index: int) -> Any:
+        return [super().__getitem__(index), *describe_worker(get_worker_info())]
+
+
 class DrawsIterable(IterableDataset[Any]):
     def __iter__(self) -> Iterator[Any]:
         for _ in range(4):
@@ -383,7 +390,7 @@ class ThreadCounts(Squares):
 
 
 class Counter(Squares):
-    """Counts its own calls: shows whether a worker kept its copy of the dataset, and whether the caller's is touched."""
+    """Counts its own calls: shows whether a worker kept its copy of the dataset, and whether the caller's changed."""
 
     def __init__(self, n: int = 4) -> None:
         super().__init__(n)

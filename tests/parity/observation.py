@@ -117,7 +117,7 @@ def describe(value: Any) -> Facts:  # Any: whatever a loader may deliver
         return (_name(value), tuple((field.name, describe(getattr(value, field.name))) for field in fields(value)))
     if isinstance(value, torch.Generator):
         return (_name(value), value.initial_seed())
-    if type(value).__repr__ is object.__repr__:
+    if "__repr__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}:
         return (_name(value), *_attributes(value))
     return (_name(value), normalise(repr(value)))
 
@@ -157,15 +157,25 @@ def _contents(tensor: torch.Tensor) -> tuple[Facts, ...]:
         return describe(tensor.crow_indices()), describe(tensor.col_indices()), describe(tensor.values())
     if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
         return describe(tensor.ccol_indices()), describe(tensor.row_indices()), describe(tensor.values())
-    # The stride of a dimension of length one, or of an empty tensor, means nothing.
-    strides = tuple(
-        stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1 and tensor.numel()
-    )
+    layout = _memory_order(tensor)
     if tensor.is_quantized:
         scheme = str(tensor.qscheme())
         if "channel" in scheme:
             parameters = (describe(tensor.q_per_channel_scales()), describe(tensor.q_per_channel_zero_points()))
-            return (strides, scheme, *parameters, tensor.q_per_channel_axis(), repr(tensor.int_repr().tolist()))
-        return (strides, scheme, tensor.q_scale(), tensor.q_zero_point(), repr(tensor.int_repr().tolist()))
+            return (layout, scheme, *parameters, tensor.q_per_channel_axis(), repr(tensor.int_repr().tolist()))
+        return (layout, scheme, tensor.q_scale(), tensor.q_zero_point(), repr(tensor.int_repr().tolist()))
     flags = f"conj={tensor.is_conj()} neg={tensor.is_neg()}"
-    return (strides, flags, repr(tensor.as_subclass(torch.Tensor).tolist()))
+    return (layout, flags, repr(tensor.as_subclass(torch.Tensor).tolist()))
+
+
+def _memory_order(tensor: torch.Tensor) -> str:
+    """In which order the dimensions lie in memory, and which of them are only repeated.
+
+    Not the strides themselves: whether a view with gaps arrives with its gaps shows nowhere but in memory.
+    """
+    if not tensor.numel():
+        return "empty"
+    dimensions = [dimension for dimension, size in enumerate(tensor.shape) if size > 1]
+    repeated = [dimension for dimension in dimensions if tensor.stride(dimension) == 0]
+    moving = [dimension for dimension in dimensions if tensor.stride(dimension) != 0]
+    return f"order={sorted(moving, key=tensor.stride, reverse=True)} repeated={repeated}"

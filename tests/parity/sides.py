@@ -21,12 +21,12 @@ Code = Callable[["Side"], object]
 class Side:
     """One of the two loaders, and how many workers it is to have when the test does not say."""
 
-    kind: type[torch.utils.data.DataLoader[Any]]
+    kind: Any  # a class of loaders; Any, so that a test may call it with wrong arguments
     workers: int
     options: dict[str, object] = field(default_factory=dict)
     """What only this side's constructor understands."""
 
-    def loader(self, *args: Any, **options: Any) -> torch.utils.data.DataLoader[Any]:  # Any: torch's own arguments
+    def loader(self, *args: Any, **options: Any) -> Any:  # Any: torch's arguments, and the loader
         """Build the loader with torch's arguments; the number of workers follows the engine unless given."""
         if len(args) < 6:
             options.setdefault("num_workers", self.workers)
@@ -49,6 +49,11 @@ class Parity:
     @property
     def workers(self) -> int:
         return self.feedline.workers
+
+    @property
+    def has_own_generators(self) -> bool:
+        """Whether global generators inside the workers are others than the caller's; those of threads are not."""
+        return self.feedline.options.get("engine") != "thread"
 
     def both(self, code: Code) -> tuple[Observation, Observation]:
         """Return torch's observation of `code` and feedline's."""

@@ -267,7 +267,7 @@ def test_an_exception_with_a_cause(parity: Parity) -> None:
     class Caused(datasets.Squares):
         def __getitem__(self, index: int) -> Any:
             try:
-                return {}["missing"]
+                return dict[str, int]()["missing"]
             except KeyError as error:
                 raise RuntimeError("cannot decode") from error
 
@@ -288,7 +288,7 @@ def test_notes_name_the_worker() -> None:
     loader = feedline.DataLoader(datasets.Failing(datasets.value_error), batch_size=2, num_workers=2, engine="process")
     with pytest.raises(ValueError, match="bad sample 5") as caught:
         list(loader)
-    assert "worker 0" in Failure.of(caught.value).report
+    assert "in DataLoader worker process 0" in Failure.of(caught.value).report
 
 
 def test_stop_iteration_of_a_map_dataset(worker_parity: Parity) -> None:
@@ -330,7 +330,7 @@ def test_keyboard_interrupt_inline(inline_parity: Parity) -> None:
 @pytest.mark.parametrize("collate", [datasets.unpicklable_batch, datasets.lock_in_batch])
 def test_a_batch_that_cannot_be_pickled_is_a_clear_error(collate: Callable[[list[Any]], Any]) -> None:
     loader = feedline.DataLoader(datasets.Squares(4), batch_size=2, num_workers=1, engine="process", collate_fn=collate)
-    with pytest.raises(Exception, match="(?i)pickle") as caught:
+    with pytest.raises(Exception, match=r"(?i)pickle") as caught:
         next(iter(loader))
     Failure.of(caught.value)
 
@@ -363,8 +363,9 @@ def test_a_timeout_says_so_in_torchs_words(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         return next(iter(side.loader(datasets.StuckBriefly(2), batch_size=1, timeout=0.2)))
 
-    failure = worker_parity.same_failure(code, "DataLoader timed out after 0.2 seconds")
+    failure = worker_parity.same_refusal(code)
     assert issubclass(failure.kind, RuntimeError)
+    assert "DataLoader timed out after 0.2 seconds" in failure.text
 
 
 def test_a_timeout_that_is_not_reached_changes_nothing(worker_parity: Parity) -> None:

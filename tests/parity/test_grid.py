@@ -239,16 +239,20 @@ def test_spawn(process_parity: Parity, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_what_workers_see_under_other_start_methods(process_parity: Parity, method: str) -> None:
-    """Fields, seeds and draws: these are set up by other code than after a fork, so torch's side starts alike."""
+def test_what_a_worker_sees_under_other_start_methods(process_parity: Parity, method: str) -> None:
+    """Fields, seeds and draws. One worker: of several the first to be up may relieve the others of their work."""
 
     def code(side: Side) -> object:
-        options: dict[str, Any] = {"multiprocessing_context": method, "generator": torch.Generator().manual_seed(1)}
-        fields_seen = list(side.loader(datasets.WorkerFields(4), batch_size=None, **options))
-        drawn = list(
-            side.loader(datasets.Draws(4), batch_size=2, worker_init_fn=datasets.init_seeds_of_random, **options)
+        context = method if side.is_feedline else "fork"
+        loader = side.loader(
+            datasets.WorkerFieldsAndDraws(4),
+            batch_size=2,
+            num_workers=1,
+            worker_init_fn=datasets.init_seeds_of_random,
+            generator=torch.Generator().manual_seed(1),
+            multiprocessing_context=context,
         )
-        return fields_seen, drawn
+        return list(loader)
 
     process_parity.same(code)
 

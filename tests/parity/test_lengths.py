@@ -266,7 +266,9 @@ def test_a_loader_without_a_length_still_iterates(parity: Parity) -> None:
 def test_a_loader_is_true_exactly_if_it_has_batches(plain_parity: Parity) -> None:
     def code(side: Side) -> object:
         return [
-            bool(side.kind(datasets.Squares(n), batch_size=4, drop_last=drop)) for n in (0, 3, 4) for drop in (0 > 1, 1 > 0)
+            bool(side.kind(datasets.Squares(n), batch_size=4, drop_last=drop))
+            for n in (0, 3, 4)
+            for drop in (0 > 1, 1 > 0)
         ]
 
     plain_parity.same(code)

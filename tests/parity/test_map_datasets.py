@@ -33,12 +33,12 @@ class Doubled(TensorDataset):
     """A subclass with its own `__getitem__`: what it returns counts, not the tensors underneath."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
-        return tuple(2 * tensor for tensor in super().__getitem__(index))
+        return tuple(2 * tensor[index] for tensor in self.tensors)
 
 
 class ShiftedSubset(Subset[Any]):
     def __getitem__(self, index: Any) -> Any:
-        return super().__getitem__(index)[0] + 100
+        return self.dataset[self.indices[index]][0] + 100
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [self[index] for index in indices]
@@ -199,7 +199,9 @@ def test_samples_one_by_one_through_workers(worker_parity: Parity, name: str) ->
     worker_parity.same(lambda side: list(side.loader(KINDS[name](), batch_size=None)))
 
 
-@pytest.mark.parametrize("name", ["pairs", "records", "subset", "concatenation", "two tensors", "stack by name", "bulk"])
+@pytest.mark.parametrize(
+    "name", ["pairs", "records", "subset", "concatenation", "two tensors", "stack by name", "bulk"]
+)
 def test_shuffled_through_workers(worker_parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
         loader = side.loader(KINDS[name](), batch_size=2, shuffle=True, drop_last=True)

@@ -359,7 +359,9 @@ def test_with_workers_the_sampler_is_read_no_further_ahead_than_torch_reads(
         read[side.is_feedline] = [sampler.read for _ in loader]
         return None
 
-    fresh = Parity(worker_parity.feedline, (*worker_parity.key, worker_parity.feedline.options["engine"]), worker_parity.kept)
+    fresh = Parity(
+        worker_parity.feedline, (*worker_parity.key, worker_parity.feedline.options["engine"]), worker_parity.kept
+    )
     fresh.same(code)
     assert all(ours <= theirs for ours, theirs in zip(read[True], read[False], strict=True)), read
 

@@ -83,29 +83,25 @@ class TorchArrays:
         return self._torch.as_tensor(array)
 
     def workable(self, values: Sequence[Any]) -> list[Any]:
-        arrays = [value if isinstance(value, np.ndarray) else self._from_list(value) for value in values]
-        plain = [self._plain(array) for array in arrays]
-        if all(array is not None for array in plain) and len(set(dtypes_of(plain))) == 1:
+        kinds = (np.ndarray, self._torch.Tensor)
+        arrays = [value if type(value) in kinds else self._read(value) for value in values]
+        try:
+            plain = [array if type(array) is np.ndarray else array.numpy() for array in arrays]
+        except (
+            TypeError,
+            RuntimeError,
+        ):  # NumPy lacks the type, or the tensor is on a device, sparse, or has a gradient
+            plain = []
+        if plain and len(dtypes_of(plain)) == 1:
             return plain
         return [self.adopt(array) for array in arrays]
 
-    def _from_list(self, value: Any) -> Any:
+    def _read(self, value: Any) -> Any:
         if isinstance(value, list):
             array = np.asarray(value)
             if array.dtype in (np.int64, np.bool_):  # quicker, and the same to torch
                 return array
         return self._torch.as_tensor(value)
-
-    def _plain(self, array: Any) -> NDArray[Any] | None:
-        if isinstance(array, np.ndarray):
-            return array
-        if not array.is_cpu or array.requires_grad or array.layout is not self._torch.strided:
-            return None
-        try:
-            plain: NDArray[Any] = array.numpy()
-        except (TypeError, RuntimeError):  # a type that NumPy lacks; conjugate and negative views
-            return None
-        return plain
 
     def empty(self, shape: tuple[int, ...], like: Sequence[Any]) -> Any:
         kinds = dtypes_of(like)

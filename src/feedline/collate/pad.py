@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -64,6 +65,25 @@ def pad(
     )
 
 
+_SMALL_BYTES = 1 << 20
+"""Below this, writing the padding value everywhere first is quicker than finding the places that need it."""
+
+
+@dataclass(frozen=True)
+class _Sequences:
+    """One field of all samples: arrays that differ in the length of one axis."""
+
+    arrays: list[Any]
+    sizes: list[int]
+    axis: int
+
+    def longest_first(self) -> list[int]:
+        return sorted(range(len(self.sizes)), key=lambda i: -self.sizes[i])
+
+    def in_order(self, order: list[int]) -> _Sequences:
+        return _Sequences([self.arrays[i] for i in order], [self.sizes[i] for i in order], self.axis)
+
+
 class Pad(Collate):
     """What `pad` returns."""
 
@@ -108,9 +128,9 @@ class Pad(Collate):
         chosen = self._chosen(samples[0], names)
         columns = {name: self._sequences(fields.column(samples, name), name, arrays) for name in chosen}
         if self.sort and chosen:
-            order = self._longest_first(columns[chosen[0]])
+            order = columns[chosen[0]].longest_first()
             samples = [samples[i] for i in order]
-            columns = {name: [column[i] for i in order] for name, column in columns.items()}
+            columns = {name: column.in_order(order) for name, column in columns.items()}
         batch = self._others(samples, [name for name in names if name not in columns])
         for name, column in columns.items():
             batch[name] = self._padded(column, name, arrays)
@@ -129,7 +149,7 @@ class Pad(Collate):
             raise self._no_place(samples[0])
         sequences = self._sequences(samples, None, arrays)
         if self.sort:
-            sequences = [sequences[i] for i in self._longest_first(sequences)]
+            sequences = sequences.in_order(sequences.longest_first())
         padded = self._padded(sequences, None, arrays)
         return (padded, self._lengths(sequences, arrays)) if self.lengths else padded
 
@@ -143,17 +163,12 @@ class Pad(Collate):
         dimensions = _dimensions(value)
         return -dimensions <= self.axis < dimensions
 
-    def _sequences(self, values: Sequence[Any], name: Field, arrays: Arrays) -> list[Any]:
+    def _sequences(self, values: Sequence[Any], name: Field, arrays: Arrays) -> _Sequences:
         """Return the arrays of a field, checked."""
-        for position, value in enumerate(values):
-            if not self._has_axis(value):
-                shape = f" of shape {tuple(value.shape)}" if is_array(value) else ""
-                raise CollateError(
-                    f"Sample {position} of the batch has a {type(value).__name__}{shape}{_inside(name)}, which pad() "
-                    f"cannot pad along axis {self.axis}. Return an array or a list of numbers that has this axis; "
-                    "name the fields to pad with pad(fields=...), or leave such samples out with "
-                    "feedline.collate.drop_none(pad())."
-                )
+        if len({type(value) for value in values}) > 1 or not is_array(values[0]):
+            for position, value in enumerate(values):
+                if not self._has_axis(value):
+                    raise self._cannot_pad(value, position, name)
         try:
             sequences = arrays.workable(values)
         except (TypeError, ValueError) as exc:  # lists that are no array
@@ -161,52 +176,59 @@ class Pad(Collate):
                 f"The sequences{_inside(name)} cannot be read as arrays of numbers: {exc}. Return lists of numbers, or "
                 "arrays, from the dataset."
             ) from exc
-        first = self._without_axis(sequences[0])
-        for position, sequence in enumerate(sequences):
-            if self._without_axis(sequence) != first:
-                raise CollateError(
-                    f"Samples 0 and {position} of the batch have shapes {tuple(sequences[0].shape)} and "
-                    f"{tuple(sequence.shape)}{_inside(name)}. pad() makes axis {self.axis} equal; all others have to "
-                    "be equal already. Choose another axis, or resize the arrays in the dataset."
-                )
-        return sequences
+        first = sequences[0]
+        if not self._has_axis(first):
+            raise self._cannot_pad(first, 0, name)
+        axis = self.axis % first.ndim
+        shapes = [sequence.shape for sequence in sequences]
+        others = [(*shape[:axis], *shape[axis + 1 :]) for shape in shapes]
+        if others.count(others[0]) < len(others) or () in shapes:
+            position = next(i for i, other in enumerate(others) if other != others[0] or not shapes[i])
+            raise CollateError(
+                f"Samples 0 and {position} of the batch have shapes {tuple(shapes[0])} and {tuple(shapes[position])}"
+                f"{_inside(name)}. pad() makes axis {self.axis} equal; all others have to be equal already. Choose "
+                "another axis, or resize the arrays in the dataset."
+            )
+        sizes = [shape[axis] for shape in shapes]
+        return _Sequences(sequences, sizes, axis)
 
-    def _without_axis(self, array: Any) -> list[int]:
-        shape = list(array.shape)
-        del shape[self.axis]
-        return shape
+    def _cannot_pad(self, value: Any, position: int, name: Field) -> CollateError:
+        shape = f" of shape {tuple(value.shape)}" if is_array(value) else ""
+        return CollateError(
+            f"Sample {position} of the batch has a {type(value).__name__}{shape}{_inside(name)}, which pad() cannot "
+            f"pad along axis {self.axis}. Return an array or a list of numbers that has this axis; name the fields to "
+            "pad with pad(fields=...), or leave such samples out with feedline.collate.drop_none(pad())."
+        )
 
-    def _longest_first(self, sequences: Sequence[Any]) -> list[int]:
-        return sorted(range(len(sequences)), key=lambda i: -sequences[i].shape[self.axis])
-
-    def _padded(self, sequences: list[Any], name: Field, arrays: Arrays) -> Any:
-        """Copy sequences into one array, each element of which is written once."""
-        axis = self.axis % sequences[0].ndim
-        longest = max(sequence.shape[axis] for sequence in sequences)
+    def _padded(self, sequences: _Sequences, name: Field, arrays: Arrays) -> Any:
+        """Copy sequences into one array."""
+        axis = sequences.axis
+        longest = max(sequences.sizes)
         width = -(-longest // self.multiple_of) * self.multiple_of
-        shape = list(sequences[0].shape)
+        shape = list(sequences.arrays[0].shape)
         shape[axis] = width
-        out = arrays.empty((len(sequences), *shape), sequences)
+        out = arrays.empty((len(sequences.arrays), *shape), sequences.arrays)
         value = self.values[name] if isinstance(self.values, Mapping) else self.values
         if not arrays.holds(out, value):
             raise CollateError(
                 f"The padding value {value} does not fit into {out.dtype}, the type of the arrays{_inside(name)}. "
                 "Choose another value, or convert the arrays in the dataset."
             )
+        filled = out.nbytes < _SMALL_BYTES
+        if filled:
+            out[...] = value
         before = (slice(None),) * axis
-        for number, sequence in enumerate(sequences):
-            size = sequence.shape[axis]
-            if self.side == "right":
-                kept, filled = slice(0, size), slice(size, width)
-            else:
-                kept, filled = slice(width - size, width), slice(0, width - size)
+        right = self.side == "right"
+        for number, (sequence, size) in enumerate(zip(sequences.arrays, sequences.sizes, strict=True)):
+            kept = slice(0, size) if right else slice(width - size, width)
             out[(number, *before, kept)] = sequence
-            if size < width:
-                out[(number, *before, filled)] = value
+            if not filled and size < width:
+                rest = slice(size, width) if right else slice(0, width - size)
+                out[(number, *before, rest)] = value
         return arrays.adopt(out)
 
-    def _lengths(self, sequences: Sequence[Any], arrays: Arrays) -> Any:
-        return arrays.adopt(np.array([sequence.shape[self.axis] for sequence in sequences], np.int64))
+    def _lengths(self, sequences: _Sequences, arrays: Arrays) -> Any:
+        return arrays.adopt(np.array(sequences.sizes, np.int64))
 
     def _others(self, samples: Sequence[Any], names: Sequence[Field]) -> dict[Field, Any]:
         """Collate the fields that are not padded."""
@@ -223,9 +245,7 @@ class Pad(Collate):
             )
         return dict(rest)
 
-    def _finish(
-        self, sample: Any, batch: dict[Field, Any], columns: Mapping[Field, Sequence[Any]], arrays: Arrays
-    ) -> Any:
+    def _finish(self, sample: Any, batch: dict[Field, Any], columns: Mapping[Field, _Sequences], arrays: Arrays) -> Any:
         """Add the lengths and give the batch the form of a sample."""
         if self.lengths is False:
             return fields.build(sample, batch)
@@ -246,15 +266,15 @@ class Pad(Collate):
             )
         return fields.build(sample, {**batch, **added})
 
-    def _common_lengths(self, columns: Mapping[Field, Sequence[Any]], arrays: Arrays) -> Any:
+    def _common_lengths(self, columns: Mapping[Field, _Sequences], arrays: Arrays) -> Any:
         (first, sequences), *others = columns.items()
         for name, column in others:
-            for position, (one, other) in enumerate(zip(sequences, column, strict=True)):
-                if one.shape[self.axis] != other.shape[self.axis]:
+            for position, (one, other) in enumerate(zip(sequences.sizes, column.sizes, strict=True)):
+                if one != other:
                     raise CollateError(
                         f"pad(lengths={self.lengths!r}) adds one length per sample, but in sample {position} of the "
-                        f"batch {first!r} has length {one.shape[self.axis]} and {name!r} has "
-                        f"{other.shape[self.axis]}. Use lengths=True, which adds the lengths of each field."
+                        f"batch {first!r} has length {one} and {name!r} has {other}. Use lengths=True, which adds the "
+                        "lengths of each field."
                     )
         return self._lengths(sequences, arrays)
 

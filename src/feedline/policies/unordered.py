@@ -16,7 +16,7 @@ class Unordered(Scheduler):
         >>> policy.open(worker_count=2, depth=1)
         >>> policy.assign(0, [0], [WorkerView(0, outstanding=1), WorkerView(1)])
         1
-        >>> policy.take({4, 2}, expected=1)
+        >>> policy.take([4, 2], expected=1)
         4
     """
 

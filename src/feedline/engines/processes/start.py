@@ -12,6 +12,7 @@ spawn: every worker is a new interpreter; they start side by side.
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import sys
 from collections.abc import Iterable
@@ -47,6 +48,7 @@ def start_forked(context: Any, link: Link, spec: WorkerSpec, strangers: Iterable
 def _forked(link: Link, spec: WorkerSpec, strangers: list[Any]) -> None:
     for sock in strangers:
         sock.close()
+    gc.freeze()  # what was inherited is not garbage: looking through it would copy its pages, again and again
     serve(link, spec)
 
 
