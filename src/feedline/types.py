@@ -32,6 +32,16 @@ class IndexBlock:
 
 
 @dataclass(slots=True)
+class Part:
+    """Some rows of a batch whose layout is known: one worker fills them, others fill the rest of the slot."""
+
+    places: list[tuple[int, int]]
+    """Offset and size of the rows of each array, in the order in which they are made."""
+    description: Any
+    """What the framework will say of the rows if they came out as expected."""
+
+
+@dataclass(slots=True)
 class Task:
     """The work for one batch, or for the next batch of one worker's stream."""
 
@@ -45,6 +55,7 @@ class Task:
     """A worker that sees a higher number than before begins its stream again."""
     shared_seed: int | None = None
     """Seed of the epoch that all workers and ranks share, for torch's data pipes."""
+    part: Part | None = None
 
 
 class ResultKind(Enum):
@@ -54,6 +65,7 @@ class ResultKind(Enum):
     FAILED = 2
     ENDED = 3
     DIED = 4
+    MISFIT = 5
 
 
 @dataclass(slots=True)

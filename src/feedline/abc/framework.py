@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.memory import Writer
-from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 Gather = Callable[[NDArray[np.int64]], Any]
 """Makes the batch of these indices in one vectorised step."""
@@ -47,6 +47,12 @@ class Framework(Protocol):
 
     def rebuild(self, description: Any, buffer: Any) -> Any:
         """Make the batch that `describe` placed, as views of `buffer`."""
+
+    def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
+        """Return where rows `start` to `stop` lie in a batch of `count` rows that `describe` described.
+
+        None if the batch does not consist of rows.
+        """
 
     def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
         """Seed this worker and make it known to the library; returns the dataset the worker is to use."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from feedline import memory
 from feedline.abc.columnar import Columnar
 from feedline.abc.framework import Gather, Reducer
-from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 
 class NumpyFramework:
@@ -41,6 +41,9 @@ class NumpyFramework:
 
     def rebuild(self, description: Any, buffer: Any) -> Any:
         raise NotImplementedError("NumPy batches are always pickled")
+
+    def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
+        return None
 
     def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
         if not worker.threaded:  # threads share these generators with the training loop

@@ -15,9 +15,9 @@ from feedline import memory
 from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
-from feedline.frameworks.torch_sending import place, read, reduce_tensor
+from feedline.frameworks.torch_sending import cut_leaf, place, read, reduce_tensor
 from feedline.frameworks.torch_worker import set_thread_worker, worker_info
-from feedline.types import WorkerIdentity, WorkerSpec
+from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 
 class TorchFramework:
@@ -67,6 +67,16 @@ class TorchFramework:
         if form is False:
             return tensors
         return tuple(tensors) if form is True else dict(zip(form, tensors, strict=True))
+
+    def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
+        single = type(description) is tuple
+        leaves = [description] if single else description[0]
+        cut = [cut_leaf(leaf, start, stop, count) for leaf in leaves]
+        places = [place for place, _ in cut if place is not None]
+        if not cut or len(places) != len(cut):
+            return None
+        rows = [leaf for _, leaf in cut]
+        return Part(places, rows[0] if single else [rows, description[1]])
 
     def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
         install_collate()

@@ -66,6 +66,18 @@ def read(leaf: Leaf, buffer: Any) -> torch.Tensor:
     return torch.frombuffer(buffer, dtype=_DTYPES[code], count=count, offset=offset).view(shape)
 
 
+def cut_leaf(leaf: Leaf, start: int, stop: int, count: int) -> tuple[tuple[int, int] | None, Leaf]:
+    """Return the place of some rows of a tensor in a slot, and the leaf they make; no place if it has other rows."""
+    code, offset, shape = leaf
+    if offset < 0 or not shape or shape[0] != count:
+        return None, leaf
+    row_bytes = _DTYPES[code].itemsize
+    for length in shape[1:]:
+        row_bytes *= length
+    first = offset + start * row_bytes
+    return (first, (stop - start) * row_bytes), (code, first, (stop - start, *shape[1:]))
+
+
 def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     """Describe a tensor for a pickle: a few small numbers, and the data in the slot."""
     if get_spawning_popen() is not None and tensor.is_shared():  # part of the dataset, and meant for several processes

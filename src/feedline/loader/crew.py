@@ -15,6 +15,7 @@ from typing import Any
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.abc.scheduler import WorkerView
+from feedline.loader.splitting import Group, Splitter
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
 from feedline.types import Parcel, Result, ResultKind, Task
@@ -50,13 +51,22 @@ class Pending:
     ordinal: int
     worker: int
     task: Task
+    group: Group | None = None
+    """Of which batch it is a part, if it is one."""
 
 
 class Crew:
     """Workers, their slots and their tasks. Used by one epoch at a time, from one thread."""
 
     def __init__(
-        self, engine: Engine, arena: Arena | None, framework: Framework, counters: Counters, prepare: Prepare | None
+        self,
+        engine: Engine,
+        arena: Arena | None,
+        framework: Framework,
+        counters: Counters,
+        *,
+        prepare: Prepare | None = None,
+        splitter: Splitter | None = None,
     ) -> None:
         self.engine = engine
         started_s = time.monotonic() + _START_UP_S
@@ -66,6 +76,7 @@ class Crew:
         self._arena = arena
         self._codec = Codec(framework)
         self._prepare = prepare
+        self._splitter = splitter
         self._pending: dict[int, Pending] = {}
         self._next_id = 0
         self._recent: deque[int] = deque(maxlen=32)
@@ -76,12 +87,25 @@ class Crew:
         return self._arena is None or self._arena.available() or not self._pending
 
     def submit(self, owner: Any, ordinal: int, indices: Any, worker: int, shared_seed: int | None = None) -> Pending:
-        """Give a task to a worker."""
+        """Give a task to a worker, or its parts to this one and those after it."""
         slot = self._arena.acquire(worker) if self._arena is not None else -1
-        task = Task(self._next_id, indices, slot, self.epoch, shared_seed)
+        cut = self._splitter.cut(indices, slot) if self._splitter is not None else None
+        if cut is None:
+            return self._begin(Pending(owner, ordinal, worker, self._task(indices, slot, shared_seed)))
+        group, parts = cut
+        for number, (rows, part) in enumerate(parts):
+            task = self._task(rows, slot, shared_seed)
+            task.part = part
+            pending = self._begin(Pending(owner, ordinal, (worker + number) % len(self.workers), task, group))
+        return pending
+
+    def _task(self, indices: Any, slot: int, shared_seed: int | None) -> Task:
         self._next_id += 1
-        pending = self._pending[task.id] = Pending(owner, ordinal, worker, task)
-        self._hand_over(worker, task)
+        return Task(self._next_id, indices, slot, self.epoch, shared_seed)
+
+    def _begin(self, pending: Pending) -> Pending:
+        self._pending[pending.task.id] = pending
+        self._hand_over(pending.worker, pending.task)
         return pending
 
     def _hand_over(self, worker: int, task: Task) -> None:
@@ -126,13 +150,44 @@ class Crew:
             if result.busy_ns:
                 self._recent.append(result.busy_ns)
             pending = self._pending.pop(result.task_id)
-            if pending.owner is None:
-                self.discard(result)
-                continue
-            if result.kind is not ResultKind.DONE and self._arena is not None:
-                self._arena.release(pending.task.slot)
-            answers.append((pending, result))
+            if pending.group is not None:
+                answer = self._join(pending, pending.group, result)
+            else:
+                answer = self._settle(pending, result)
+            if answer is not None:
+                answers.append((pending, answer))
         return answers
+
+    def _settle(self, pending: Pending, result: Result) -> Result | None:
+        """Take an answer; its slot comes back unless a batch lies in it that somebody wants."""
+        wanted = pending.owner is not None
+        if not wanted or result.kind is not ResultKind.DONE:
+            self._release(pending.task.slot)
+        elif self._splitter is not None and type(result.payload) is Parcel:
+            self._splitter.learn(pending.task.indices, result.payload)
+        return result if wanted else None
+
+    def _join(self, pending: Pending, group: Group, result: Result) -> Result | None:
+        """Take the answer of one part; returns what became of the batch when it was the last."""
+        group.remaining -= 1
+        if result.kind is ResultKind.FAILED and group.trouble is None:
+            group.trouble = result
+        group.misfit = group.misfit or result.kind is ResultKind.MISFIT
+        if group.remaining:
+            return None
+        if group.misfit and group.trouble is None and pending.owner is not None:
+            assert self._splitter is not None
+            self._splitter.forget(group.indices)
+            task = self._task(group.indices, group.slot, pending.task.shared_seed)
+            pending.group = None  # the epoch looks at this very object
+            pending.task = task
+            self._begin(pending)
+            return None
+        return self._settle(pending, group.result(pending.worker, pending.task.id))
+
+    def _release(self, slot: int) -> None:
+        if self._arena is not None:
+            self._arena.release(slot)
 
     def typical_s(self) -> float:
         """The median time of recent tasks."""
@@ -143,7 +198,10 @@ class Crew:
         """Turn an answer into the batch, or raise what went wrong."""
         if result.kind is ResultKind.FAILED:
             self.counters.failures += 1
-            raise result.payload
+            try:
+                raise result.payload
+            finally:
+                del result  # the traceback refers to this frame: no cycle for the garbage collector
         self.counters.batches += 1
         batch = result.payload
         if type(batch) is Parcel:
@@ -168,21 +226,28 @@ class Crew:
         return self._codec.decode(parcel.header, memory)
 
     def discard(self, result: Result) -> None:
-        """Take back the slot of an answer nobody wants."""
-        if self._arena is not None and type(result.payload) is Parcel:
-            self._arena.release(result.payload.slot)
+        """Take back the slot of a batch nobody wants."""
+        if type(result.payload) is Parcel:
+            self._release(result.payload.slot)
 
     def abandon(self, owner: Any) -> None:
         """Forget an epoch: take back what has not begun; what has is dropped when it arrives."""
         for view in self.workers:
             while (task_id := self.engine.revoke(view.id)) is not None:
                 view.outstanding -= 1
-                pending = self._pending.pop(task_id)
-                if self._arena is not None:
-                    self._arena.release(pending.task.slot)
+                self._drop(self._pending.pop(task_id))
         for pending in self._pending.values():
             if pending.owner is owner:
                 pending.owner = None
+
+    def _drop(self, pending: Pending) -> None:
+        """Take back the slot of a task that will not be answered, with the last of its parts."""
+        pending.owner = None  # which refers to it in turn: memory is not to wait for the garbage collector
+        if pending.group is not None:
+            pending.group.remaining -= 1
+            if pending.group.remaining:
+                return
+        self._release(pending.task.slot)
 
     def close(self) -> None:
         """End the workers and take back every slot they had. May be called twice."""
@@ -191,9 +256,7 @@ class Crew:
         self.closed = True
         self.engine.close()
         for pending in self._pending.values():
-            pending.owner = None  # which refers to it in turn: memory is not to wait for the garbage collector
-            if self._arena is not None:
-                self._arena.release(pending.task.slot)
+            self._drop(pending)
         self._pending.clear()
 
 

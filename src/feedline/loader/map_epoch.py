@@ -78,7 +78,6 @@ class MapEpoch:
             self._wait()
 
     def _hand_out(self, ordinal: int) -> Any:
-        result = self._ready.pop(ordinal)
         self._delivered += 1
         if ordinal == self._expected:
             self._expected += 1
@@ -88,7 +87,7 @@ class MapEpoch:
         else:
             self._delivered_early.add(ordinal)
         try:
-            return self._crew.deliver(result)
+            return self._crew.deliver(self._ready.pop(ordinal))
         finally:
             self._fill()
 
@@ -133,7 +132,7 @@ class MapEpoch:
         deadline = time.monotonic() + self._timeout_s if self._timeout_s else None
         while True:
             due = self._under_way.get(self._expected) if self._scheduler.in_order else None
-            if due is None:
+            if due is None or due.group is not None:
                 worker, pause = None, None
             else:
                 worker, pause = due.worker, self._time_left_s(due.worker)

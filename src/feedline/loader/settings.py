@@ -29,6 +29,8 @@ class Settings:
     scheduler: Scheduler | None = None
     memory_budget: int | None = None
     """Bytes of slots; None for a quarter of the machine's memory."""
+    split: int = 1
+    """How many workers share one batch."""
     pin: bool = False
     extras: dict[str, Any] = field(default_factory=dict)
 
@@ -45,6 +47,13 @@ class Settings:
         if self.scheduler is not None and not isinstance(self.scheduler, Scheduler):
             raise BadOption(
                 f"scheduler={self.scheduler!r} is not a feedline.abc.Scheduler: subclass it and override what you need."
+            )
+        if self.split < 1:
+            raise BadOption(f"split={self.split!r} is not a number of parts; give 1 or more.")
+        if self.split > 1 and self.engine_name != "process":
+            raise BadOption(
+                f"split={self.split} lets several worker processes fill one batch, but the engine is "
+                f"{self.engine_name!r}. Use engine='process' with workers, or leave split out."
             )
         if self.memory_budget is not None and self.memory_budget < 0:
             raise BadOption(f"memory_budget={self.memory_budget} is negative; give a number of bytes.")

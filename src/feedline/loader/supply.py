@@ -9,6 +9,7 @@ from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.loader.crew import Counters, Crew, Prepare
 from feedline.loader.settings import Settings
+from feedline.loader.splitting import Splitter
 from feedline.transport.arena import Arena
 from feedline.types import WorkerSpec
 
@@ -46,7 +47,9 @@ class Supply:
         """Start workers."""
         engine, arena = self._engine()
         engine.open(spec)
-        return Crew(engine, arena, self.framework, self.counters, prepare)
+        parts = self.settings.split
+        splitter = Splitter(self.framework, parts) if parts > 1 and arena is not None else None
+        return Crew(engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter)
 
     def _engine(self) -> tuple[Engine, Arena | None]:
         settings = self.settings

@@ -21,6 +21,7 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
 from feedline.frameworks.torch import TorchFramework
+from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import index_blocks
 from feedline.loader.batches import CrewBatches, Epoch, InlineBatches, begin_epoch
 from feedline.loader.crew import Crew
@@ -45,6 +46,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes.
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
         memory_budget: bytes that batches under way may take; a quarter of the memory if not given.
+        split: how many workers share one batch, each filling some of its rows; for batches so large that the first one
+            takes too long, or a window of them too much memory.
 
     Example:
         >>> import torch
@@ -81,6 +84,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         engine: str | None = None,
         scheduler: Scheduler | None = None,
         memory_budget: int | None = None,
+        split: int = 1,
     ) -> None:
         options: dict[str, Any] = {
             "prefetch_factor": prefetch_factor,
@@ -113,6 +117,12 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.engine = engine or self._default_engine
         self.scheduler = scheduler
         self.memory_budget = memory_budget
+        self.split = split
+        if split != 1 and (not is_default(self.collate_fn) or self._dataset_kind != torch.utils.data._DatasetKind.Map):
+            raise BadOption(
+                f"split={split} needs a map-style dataset and the default collate function: the rows of a batch are "
+                "collated apart from each other, and only the default is known to allow that."
+            )
         self._supply = Supply(self._settings(), TorchFramework())
 
     def _settings(self) -> Settings:
@@ -129,6 +139,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             context=self.multiprocessing_context,
             scheduler=self.scheduler,
             memory_budget=self.memory_budget,
+            split=self.split,
             pin=bool(self.pin_memory) and torch.cuda.is_available(),
         )
 

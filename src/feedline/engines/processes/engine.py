@@ -234,6 +234,8 @@ class ProcessEngine(Engine):
                 os.close(message.fd)
             parcel = Parcel(message.body, slot, message.used, overflow)
             return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns)
+        if message.kind is Kind.MISFIT:
+            return Result(ResultKind.MISFIT, worker, message.task_id)
         if message.kind is Kind.ENDED:
             return Result(ResultKind.ENDED, worker, message.task_id)
         return Result(ResultKind.FAILED, worker, message.task_id, unpack_failure(message.body))

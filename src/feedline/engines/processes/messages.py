@@ -42,6 +42,7 @@ class Kind(IntEnum):
     DONE = 2
     FAILED = 3
     ENDED = 4
+    MISFIT = 5
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -128,10 +129,10 @@ _BLOCK_HEAD = struct.Struct("<Bq")
 def task_message(task: Task) -> Message:
     """Put a task into a message."""
     indices = task.indices
-    if type(indices) is IndexBlock and task.shared_seed is None:
+    if type(indices) is IndexBlock and task.shared_seed is None and task.part is None:
         body = _BLOCK_HEAD.pack(1, task.epoch) + indices.array.tobytes()
     else:
-        body = b"\0" + pickle.dumps((indices, task.epoch, task.shared_seed), 5)
+        body = b"\0" + pickle.dumps((indices, task.epoch, task.shared_seed, task.part), 5)
     return Message(Kind.TASK, task.id, body, task.slot + 1)
 
 
@@ -143,5 +144,5 @@ def read_task(message: Message) -> Task:
         _, epoch = _BLOCK_HEAD.unpack_from(body)
         indices = np.frombuffer(bytearray(body), np.int64, offset=_BLOCK_HEAD.size)  # writable: torch asks for it
         return Task(message.task_id, IndexBlock(indices), slot, epoch)
-    indices, epoch, shared_seed = pickle.loads(memoryview(body)[1:])
-    return Task(message.task_id, indices, slot, epoch, shared_seed)
+    indices, epoch, shared_seed, part = pickle.loads(memoryview(body)[1:])
+    return Task(message.task_id, indices, slot, epoch, shared_seed, part)

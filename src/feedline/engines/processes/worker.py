@@ -25,8 +25,8 @@ from feedline.engines.processes.messages import Kind, Message, read_task, receiv
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
 from feedline.transport.arena import Arena, Bytes, create_memfd
-from feedline.transport.codec import Codec, SlotFull, SlotWriter
-from feedline.types import Task, WorkerIdentity, WorkerSpec
+from feedline.transport.codec import Codec, PartWriter, SlotFull, SlotWriter
+from feedline.types import Part, Task, WorkerIdentity, WorkerSpec
 
 _OVERFLOW_BYTES = 64 << 30
 """Address space for a batch that does not fit its slot; only what is written becomes memory."""
@@ -76,10 +76,11 @@ class ArenaView:
         os.close(fd)
         self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
 
-    def writer(self, slot: int) -> SlotWriter:
-        """Return a writer over a slot."""
+    def writer(self, slot: int, part: Part | None = None) -> SlotWriter:
+        """Return a writer over a slot, or over the places of some rows in it."""
         view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
-        return SlotWriter(view, self.address + slot * self.slot_bytes)
+        address = self.address + slot * self.slot_bytes
+        return SlotWriter(view, address) if part is None else PartWriter(view, address, part.places)
 
 
 def serve(link: Link, spec: WorkerSpec) -> None:
@@ -101,7 +102,7 @@ def serve(link: Link, spec: WorkerSpec) -> None:
 def _answer(runner: Runner, codec: Codec, link: Link, task: Task) -> Message:
     """Run a task and say what became of it."""
     begun = time.perf_counter_ns()
-    room = link.arena.writer(task.slot) if task.slot >= 0 else None
+    room = link.arena.writer(task.slot, task.part) if task.slot >= 0 else None
     where = f"in DataLoader worker process {link.number}"
     try:
         batch = runner.run(task, room)
@@ -112,6 +113,8 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task) -> Message:
     except Exception as exc:
         return Message(Kind.FAILED, task.id, pack_failure(exc, where))
     try:
+        if task.part is not None:
+            return _send_part(codec, batch, room, task, begun)
         return _send_batch(codec, batch, room, task.id, begun)
     except (Exception, MemoryError) as exc:
         return Message(Kind.FAILED, task.id, pack_failure(exc, where))
@@ -125,6 +128,17 @@ def _send_batch(codec: Codec, batch: Any, room: SlotWriter | None, task_id: int,
         except SlotFull:
             room = None
     return _send_overflow(codec, batch, task_id, begun)
+
+
+def _send_part(codec: Codec, batch: Any, room: SlotWriter | None, task: Task, begun: int) -> Message:
+    """Say whether the rows lie where they belong; the training process knows the rest of the header."""
+    assert task.part is not None
+    assert room is not None
+    try:
+        fits = codec.describe(batch, room) == task.part.description
+    except SlotFull:
+        fits = False
+    return Message(Kind.DONE if fits else Kind.MISFIT, task.id, b"", room.used, time.perf_counter_ns() - begun)
 
 
 def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Message:

@@ -1,0 +1,87 @@
+"""Splitting: several workers fill rows of one batch.
+
+The first batch of each size is made by one worker and shows the layout: which arrays there are, and where they lie in
+a slot. From then on a batch of that size is cut into parts, each worker gets the places of its rows, and the batch is
+whole when all parts are done. Rows that do not come out as expected (another shape or type) make the batch be done
+again by one worker. Only the default collate function may be split: it treats rows alike and independently.
+"""
+
+from __future__ import annotations
+
+import marshal
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.abc.framework import Framework
+from feedline.types import IndexBlock, Parcel, Part, Result, ResultKind
+
+
+@dataclass(slots=True)
+class Group:
+    """The parts of one batch."""
+
+    indices: Any
+    slot: int
+    header: bytes
+    used: int
+    remaining: int
+    trouble: Result | None = None
+    """The first part that failed."""
+    misfit: bool = False
+
+    def result(self, worker: int, task_id: int) -> Result:
+        """Return what became of the batch, once no part remains."""
+        if self.trouble is not None:
+            return self.trouble
+        return Result(ResultKind.DONE, worker, task_id, Parcel(self.header, self.slot, self.used))
+
+
+class Splitter:
+    """Knows the layouts of batches and cuts tasks into parts.
+
+    Args:
+        framework: the array library.
+        part_count: into how many parts.
+    """
+
+    def __init__(self, framework: Framework, part_count: int) -> None:
+        self._framework = framework
+        self._part_count = part_count
+        self._layouts: dict[int, tuple[bytes, Any]] = {}
+
+    def learn(self, indices: Any, parcel: Parcel) -> None:
+        """Remember the layout of a batch that one worker made."""
+        count = len(indices)
+        if count in self._layouts or parcel.header[0] != 2 or parcel.overflow is not None:
+            return
+        description = marshal.loads(memoryview(parcel.header)[1:])
+        if self._framework.rows_of(description, 0, count, count) is not None:
+            self._layouts[count] = (parcel.header, description)
+
+    def forget(self, indices: Any) -> None:
+        """Drop a layout that did not hold."""
+        self._layouts.pop(len(indices), None)
+
+    def cut(self, indices: Any, slot: int) -> tuple[Group, list[tuple[Any, Part]]] | None:
+        """Cut a task into parts; None if its layout is not known or it is too small."""
+        count = len(indices)
+        known = self._layouts.get(count)
+        if known is None or slot < 0 or count < self._part_count:
+            return None
+        header, description = known
+        parts = []
+        used = 0
+        for number in range(self._part_count):
+            start = count * number // self._part_count
+            stop = count * (number + 1) // self._part_count
+            part = self._framework.rows_of(description, start, stop, count)
+            assert part is not None
+            used = max(used, *(offset + size for offset, size in part.places))
+            parts.append((_rows(indices, start, stop), part))
+        return Group(indices, slot, header, used, len(parts)), parts
+
+
+def _rows(indices: Any, start: int, stop: int) -> Any:
+    if type(indices) is IndexBlock:
+        return IndexBlock(indices.array[start:stop])
+    return indices[start:stop]
