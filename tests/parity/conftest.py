@@ -1,7 +1,8 @@
 """Fixtures of the comparison with torch's loader.
 
 `parity` runs a test on every engine, `worker_parity` on those that have workers, `process_parity` where workers are
-processes, `plain_parity` once, with no engine named. Engines with workers get two of them.
+processes, `inline_parity` without any, `plain_parity` once, with no engine named. Engines with workers get two of
+them, or as many as the marker `workers` says: every worker is a process that torch's loader has to start, too.
 """
 
 import pytest
@@ -11,12 +12,16 @@ pytest.register_assert_rewrite("tests.parity.sides")  # so that a failed compari
 from tests.parity.observation import Observation  # noqa: E402  after the line above, or it has no effect
 from tests.parity.sides import Parity, feedline_side  # noqa: E402
 
-WORKERS = {"inline": 0, "thread": 2, "process": 2}
-
 _kept: dict[tuple[object, ...], Observation] = {}
 
 
-def _parity(request: pytest.FixtureRequest, engine: str | None, workers: int) -> Parity:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "workers(count): how many workers the loaders of a test have, if any")
+
+
+def _parity(request: pytest.FixtureRequest, engine: str | None) -> Parity:
+    marker = request.node.get_closest_marker("workers")
+    workers = 0 if engine in ("inline", None) else marker.args[0] if marker else 2
     callspec = getattr(request.node, "callspec", None)
     ours = ("engine", "worker_parity")
     # A parameter is the same object whichever engine it is combined with.
@@ -27,25 +32,24 @@ def _parity(request: pytest.FixtureRequest, engine: str | None, workers: int) ->
 
 @pytest.fixture
 def parity(request: pytest.FixtureRequest, engine: str) -> Parity:
-    return _parity(request, engine, WORKERS[engine])
+    return _parity(request, engine)
 
 
 @pytest.fixture(params=["thread", "process"])
 def worker_parity(request: pytest.FixtureRequest) -> Parity:
-    engine: str = request.param
-    return _parity(request, engine, WORKERS[engine])
+    return _parity(request, request.param)
 
 
 @pytest.fixture
 def process_parity(request: pytest.FixtureRequest) -> Parity:
-    return _parity(request, "process", WORKERS["process"])
+    return _parity(request, "process")
 
 
 @pytest.fixture
 def inline_parity(request: pytest.FixtureRequest) -> Parity:
-    return _parity(request, "inline", WORKERS["inline"])
+    return _parity(request, "inline")
 
 
 @pytest.fixture
 def plain_parity(request: pytest.FixtureRequest) -> Parity:
-    return _parity(request, None, 0)
+    return _parity(request, None)

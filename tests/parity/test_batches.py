@@ -177,6 +177,7 @@ DERIVED: dict[str, Derive] = {
 }
 
 
+@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", DERIVED)
 def test_what_is_derived_outlives_the_batch(parity: Parity, name: str) -> None:
     def code(side: Side) -> object:

@@ -19,6 +19,8 @@ import feedline
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
+pytestmark = pytest.mark.workers(1)  # one sends what many send
+
 Make = Callable[[], list[Any]]  # Any: samples of every kind
 
 

@@ -41,6 +41,7 @@ def drain(loader: Any, limit: int = 50) -> list[Any]:
     raise AssertionError("the loader never ends")
 
 
+@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", ORDINARY)
 def test_an_exception_of_the_dataset_arrives_as_itself(parity: Parity, name: str) -> None:
     make, text = ORDINARY[name]

@@ -71,6 +71,7 @@ def test_batches_of_an_iterable_dataset_round_up_or_down(plain_parity: Parity, d
     plain_parity.same(code)
 
 
+@pytest.mark.workers(1)
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_the_length_is_the_number_of_batches_delivered(parity: Parity, drop_last: bool) -> None:
     def code(side: Side) -> object:

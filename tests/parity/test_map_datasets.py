@@ -172,6 +172,7 @@ KINDS: dict[str, Make] = {
 Samples = datasets.Samples
 
 
+@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_in_batches(parity: Parity, name: str) -> None:
     parity.same(lambda side: list(side.loader(KINDS[name](), batch_size=3)))

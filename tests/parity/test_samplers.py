@@ -104,6 +104,7 @@ def test_every_sampler_over_three_epochs(inline_parity: Parity, name: str) -> No
     inline_parity.same(code)
 
 
+@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_sampler_through_workers(worker_parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
@@ -133,7 +134,7 @@ def test_every_sampler_over_tensors(inline_parity: Parity, name: str) -> None:
 # Shuffling: the same seed gives the same order as torch's
 
 
-@pytest.mark.parametrize("seed", [0, 1, 12345, 2**40])
+@pytest.mark.parametrize("seed", [0, 2**40])
 def test_a_generator_gives_torchs_order_over_epochs(parity: Parity, seed: int) -> None:
     def code(side: Side) -> object:
         generator = seeded(seed)
@@ -143,7 +144,7 @@ def test_a_generator_gives_torchs_order_over_epochs(parity: Parity, seed: int) -
     parity.same(code)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 12345, 2**40])
+@pytest.mark.parametrize("seed", [0, 2**40])
 def test_the_global_seed_gives_torchs_order_over_epochs(parity: Parity, seed: int) -> None:
     def code(side: Side) -> object:
         torch.manual_seed(seed)
@@ -240,6 +241,7 @@ BATCH_SAMPLERS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", [name for name in BATCH_SAMPLERS if name != "iterator of iterators"])
 def test_every_batch_sampler(parity: Parity, name: str) -> None:
     def code(side: Side) -> object:
@@ -285,6 +287,7 @@ ANYTHING: dict[str, Callable[[], list[Any]]] = {
 }
 
 
+@pytest.mark.workers(1)
 @pytest.mark.parametrize("name", ANYTHING)
 def test_whatever_the_sampler_yields_reaches_the_dataset(parity: Parity, name: str) -> None:
     def code(side: Side) -> object:

@@ -10,14 +10,21 @@ from feedline.types import Result, Task, WorkerSpec
 class Engine(ABC):
     """Runs tasks on workers. Every method is called from the consumer's thread.
 
-    The order of calls is `open`, then any mix of `submit`, `revoke` and `collect`, then `close`.
+    The order of calls is `open`, perhaps `submit`, then `start`, then any mix of `submit`, `revoke` and `collect`, and
+    at last `close`.
     """
 
     worker_count: int
 
     @abstractmethod
     def open(self, spec: WorkerSpec) -> None:
-        """Start the workers. Returns without waiting until they are ready."""
+        """Get ready to take tasks."""
+
+    def start(self) -> None:  # noqa: B027  an engine without anything to start has nothing to do
+        """Start the workers, if `open` has not. Returns without waiting until they are ready.
+
+        Called after the first tasks were submitted: the first worker is at work while the others are being started.
+        """
 
     @abstractmethod
     def submit(self, worker: int, task: Task) -> None:

@@ -10,6 +10,11 @@ import pickle
 import traceback
 from typing import Any
 
+from feedline.errors import BatchNotPicklable
+
+UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
+"""What pickle raises about an object it cannot take."""
+
 
 class WorkerTraceback(Exception):
     """The cause of an exception that was raised in a worker; its text is the worker's traceback."""
@@ -87,3 +92,11 @@ def add_note(exc: BaseException, note: str) -> None:
         return
     notes = getattr(exc, "__notes__", None)
     exc.__notes__ = [*(notes or []), note]
+
+
+def unsendable(indices: Any, exc: BaseException) -> BatchNotPicklable:
+    """Return what to raise about indices that cannot be pickled."""
+    return BatchNotPicklable(
+        f"The indices of a batch ({indices!r:.80}) cannot be sent to a worker process: {exc}. Let the sampler yield "
+        "numbers, strings or tuples of these, or use engine='thread', which sends nothing."
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
 from feedline.abc.engine import Engine
@@ -10,7 +9,7 @@ from feedline.engines.runner import Runner
 from feedline.errors import BadOption
 from feedline.transport.arena import Arena
 from feedline.transport.room import LocalRoom
-from feedline.types import Result, ResultKind, Task, WorkerSpec
+from feedline.types import Result, Task, WorkerSpec
 
 
 class InlineEngine(Engine):
@@ -47,14 +46,4 @@ class InlineEngine(Engine):
 def run_task(runner: Runner | None, task: Task, worker: int, arena: Arena | None) -> Result:
     """Run a task in this process and report on it; the batch may be views of a slot of `arena`."""
     assert runner is not None
-    room = None if arena is None else LocalRoom(arena)
-    begun = time.perf_counter_ns()
-    try:
-        batch = runner.run(task, room)
-    except StopIteration as exc:
-        if runner.streams:
-            return Result(ResultKind.ENDED, worker, task.id)
-        return Result(ResultKind.FAILED, worker, task.id, exc)
-    except Exception as exc:
-        return Result(ResultKind.FAILED, worker, task.id, exc)
-    return Result(ResultKind.DONE, worker, task.id, batch, time.perf_counter_ns() - begun)
+    return runner.attempt(task, worker, None if arena is None else LocalRoom(arena))

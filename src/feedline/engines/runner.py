@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from feedline import memory
 from feedline.fetch import Fetcher, fetcher_for
-from feedline.types import DatasetKind, Task, WorkerIdentity, WorkerSpec
+from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity, WorkerSpec
 
 
 class Runner:
@@ -35,6 +36,19 @@ class Runner:
             self.fetch = fetcher_for(self._dataset, spec)
         except Exception as exc:
             self.trouble = exc
+
+    def attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
+        """Run a task and report on it: DONE with the batch, FAILED with the exception, ENDED."""
+        begun = time.perf_counter_ns()
+        try:
+            batch = self.run(task, room)
+        except StopIteration as exc:
+            if self.streams:
+                return Result(ResultKind.ENDED, worker, task.id)
+            return Result(ResultKind.FAILED, worker, task.id, exc)
+        except Exception as exc:
+            return Result(ResultKind.FAILED, worker, task.id, exc)
+        return Result(ResultKind.DONE, worker, task.id, batch, time.perf_counter_ns() - begun)
 
     def run(self, task: Task, room: memory.Memory | None) -> Any:
         """Make the batch, if possible in `room`; raises StopIteration at the end of a stream."""

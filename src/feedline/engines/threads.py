@@ -16,6 +16,7 @@ import contextlib
 import copy
 import queue
 import threading
+import time
 
 from feedline.abc.engine import Engine
 from feedline.engines.failure import add_note
@@ -73,9 +74,10 @@ class ThreadEngine(Engine):
             while self.revoke(number) is not None:
                 continue
             lane.put(None)
+        deadline = time.monotonic() + _PATIENCE_S
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(_PATIENCE_S)
+                thread.join(max(0.0, deadline - time.monotonic()))
         self._threads.clear()
         self._lanes.clear()
 
@@ -92,9 +94,20 @@ def _serve(
     except Exception:
         dataset = spec.dataset  # cannot be copied: shared, as the documentation says of threads
     identity = WorkerIdentity(number, spec.worker_count, spec.base_seed + number, dataset, threaded=True)
-    runner = Runner(spec, identity)
+    # SystemExit and the like would end this thread without anybody being told: they are reported as failures.
+    runner: Runner | None = None
+    trouble: BaseException | None = None
+    try:
+        runner = Runner(spec, identity)
+    except BaseException as exc:
+        trouble = exc
     while (task := lane.get()) is not None:
-        result = run_task(runner, task, number, arena)
+        try:
+            if trouble is not None:
+                raise trouble
+            result = run_task(runner, task, number, arena)
+        except BaseException as exc:
+            result = Result(ResultKind.FAILED, number, task.id, exc)
         if result.kind is ResultKind.FAILED:
             _annotate(result.payload, number)
         answers.put(result)

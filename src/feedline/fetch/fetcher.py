@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
 from feedline.types import DatasetKind, IndexBlock, WorkerSpec
@@ -42,15 +43,23 @@ def _plain(indices: Any) -> Any:
 
 def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any]) -> Fetcher:
     def fetch(indices: Any) -> Any:
-        array = indices.array if type(indices) is IndexBlock else np.asarray(indices)
+        array = indices.array if type(indices) is IndexBlock else _as_array(indices)
         try:
-            if array.dtype.kind in "iu" and array.ndim == 1:
+            if array is not None and array.dtype.kind in "iu" and array.ndim == 1 and len(array):
                 return gather(array.astype(np.int64, copy=False))
         except IndexError:
             return collate([dataset[index] for index in array.tolist()])  # the dataset itself has the right error
         return collate([dataset[index] for index in indices])
 
     return fetch
+
+
+def _as_array(indices: Any) -> NDArray[Any] | None:
+    """Return what a sampler yielded as an array; None if it is none, like lists of lists of different lengths."""
+    try:
+        return np.asarray(indices)
+    except ValueError:
+        return None
 
 
 class _StreamFetcher:

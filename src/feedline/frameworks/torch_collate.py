@@ -94,7 +94,10 @@ def _collate_known(batch: Any) -> Any:
 
 def _collate_ints(batch: Sequence[Any]) -> torch.Tensor:
     """Do what `torch.tensor` does with integers, at a fifth of its price: NumPy reads a list much faster."""
-    values = np.array(batch)
+    try:
+        values = np.array(batch)
+    except (ValueError, RuntimeError):  # not all are numbers: torch has the right words for that
+        return torch.tensor(batch)
     if values.dtype is not _INT64 or values.ndim != 1:
         return torch.tensor(batch)
     current = memory.current()

@@ -40,8 +40,8 @@ def _columns_of(dataset: Any) -> tuple[Take, Build] | None:
         return _from_tensors(list(dataset.tensors), _as_list)
     if kind is torch.Tensor and dataset.dim() > 0:
         return _from_tensors([dataset], _only)
-    if kind is np.ndarray and dataset.ndim > 1 and dataset.dtype.kind in "biufc" and dataset.flags.writeable:
-        return _from_tensors([torch.as_tensor(dataset)], _only)
+    if kind is np.ndarray and dataset.ndim > 1:
+        return _from_column_table(dataset)
     if kind is Subset:
         return _from_subset(dataset)
     if kind is ConcatDataset:
@@ -61,6 +61,8 @@ def _from_tensors(tensors: list[torch.Tensor], build: Build) -> tuple[Take, Buil
     for tensor in tensors:
         plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
         if not plain or tensor.requires_grad or tensor.is_quantized or tensor.dim() == 0:
+            return None
+        if tensor.is_conj() or tensor.is_neg():  # not what lies in memory
             return None
     count = min((len(tensor) for tensor in tensors), default=0)
     if count == 0:
@@ -100,15 +102,23 @@ def _from_column_table(table: Any) -> tuple[Take, Build] | None:
     tensors = []
     for array in arrays:
         if isinstance(array, np.ndarray):
-            if array.dtype.kind not in "biufc" or not array.flags.writeable:
-                return None
-            array = torch.as_tensor(array)
+            array = _as_tensor(array)
         if type(array) is not torch.Tensor:
             return None
         tensors.append(array)
     if names is not None:
         return _from_tensors(tensors, lambda columns: dict(zip(names, columns, strict=True)))
     return _from_tensors(tensors, _as_list if isinstance(table, tuple) else _only)
+
+
+def _as_tensor(array: NDArray[Any]) -> torch.Tensor | None:
+    """Return an array as a tensor of the same memory; None if torch cannot (its rows may still be possible)."""
+    if array.dtype.kind not in "biufc" or not array.flags.writeable:
+        return None
+    try:
+        return torch.as_tensor(array)
+    except (TypeError, ValueError):  # a type, byte order or negative stride that torch does not have
+        return None
 
 
 def _from_subset(subset: Subset[Any]) -> tuple[Take, Build] | None:
@@ -138,8 +148,8 @@ def _from_parts(dataset: ConcatDataset[Any]) -> tuple[Take, Build] | None:
         if indices.min() < 0:
             indices = np.where(indices < 0, indices + ends[-1], indices)
         owners = np.searchsorted(ends, indices, side="right")
-        if owners.max() >= len(takes):
-            raise IndexError(f"index {indices.max()} is out of range for a dataset of {ends[-1]} samples")
+        if owners.max() >= len(takes) or indices.min() < 0:
+            raise IndexError(f"an index is out of range for a dataset of {ends[-1]} samples")
         present = np.unique(owners)
         if len(present) == 1:
             owner = int(present[0])

@@ -85,6 +85,7 @@ class CrewBatches(Iterator[Any]):
         self._finalizer = weakref.finalize(self, crew.close)
         try:
             self._epoch = make_epoch(crew)
+            crew.engine.start()
         except BaseException:
             crew.close()
             raise

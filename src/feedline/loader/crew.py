@@ -78,6 +78,8 @@ class Crew:
         self._prepare = prepare
         self._splitter = splitter
         self._pending: dict[int, Pending] = {}
+        self._unread: set[int] = set()
+        """Slots of batches that an epoch has and the training loop does not have yet."""
         self._next_id = 0
         self._recent: deque[int] = deque(maxlen=32)
         self.closed = False
@@ -91,7 +93,11 @@ class Crew:
         slot = self._arena.acquire(worker) if self._arena is not None else -1
         cut = self._splitter.cut(indices, slot) if self._splitter is not None else None
         if cut is None:
-            return self._begin(Pending(owner, ordinal, worker, self._task(indices, slot, shared_seed)))
+            try:
+                return self._begin(Pending(owner, ordinal, worker, self._task(indices, slot, shared_seed)))
+            except Exception:  # indices that cannot be sent
+                self._release(slot)
+                raise
         group, parts = cut
         for number, (rows, part) in enumerate(parts):
             task = self._task(rows, slot, shared_seed)
@@ -104,16 +110,16 @@ class Crew:
         return Task(self._next_id, indices, slot, self.epoch, shared_seed)
 
     def _begin(self, pending: Pending) -> Pending:
-        self._pending[pending.task.id] = pending
         self._hand_over(pending.worker, pending.task)
+        self._pending[pending.task.id] = pending
         return pending
 
     def _hand_over(self, worker: int, task: Task) -> None:
+        self.engine.submit(worker, task)
         view = self.workers[worker]
         if view.outstanding == 0:
             view.since_s = max(view.since_s, time.monotonic())
         view.outstanding += 1
-        self.engine.submit(worker, task)
 
     def move(self, source: int, target: int) -> bool:
         """Give what one worker has waiting to another; False if it has begun everything it was given."""
@@ -163,8 +169,10 @@ class Crew:
         wanted = pending.owner is not None
         if not wanted or result.kind is not ResultKind.DONE:
             self._release(pending.task.slot)
-        elif self._splitter is not None and type(result.payload) is Parcel:
-            self._splitter.learn(pending.task.indices, result.payload)
+        elif type(result.payload) is Parcel:
+            self._unread.add(result.payload.slot)
+            if self._splitter is not None:
+                self._splitter.learn(pending.task.indices, result.payload)
         return result if wanted else None
 
     def _join(self, pending: Pending, group: Group, result: Result) -> Result | None:
@@ -210,9 +218,10 @@ class Crew:
 
     def _unpack(self, parcel: Parcel) -> Any:
         arena = self._arena
+        self._unread.discard(parcel.slot)
         if parcel.overflow is not None:
-            self.counters.overflowed += 1
             if arena is not None:
+                self.counters.overflowed += 1
                 arena.release(parcel.slot)
             return self._codec.decode(parcel.header, parcel.overflow)
         assert arena is not None
@@ -227,7 +236,8 @@ class Crew:
 
     def discard(self, result: Result) -> None:
         """Take back the slot of a batch nobody wants."""
-        if type(result.payload) is Parcel:
+        if type(result.payload) is Parcel and result.payload.slot in self._unread:
+            self._unread.remove(result.payload.slot)
             self._release(result.payload.slot)
 
     def abandon(self, owner: Any) -> None:
@@ -258,6 +268,9 @@ class Crew:
         for pending in self._pending.values():
             self._drop(pending)
         self._pending.clear()
+        for slot in self._unread:  # the iterator was dropped, or a worker died: no epoch will ask for them
+            self._release(slot)
+        self._unread.clear()
 
 
 Prepare = Callable[[Any], Any]

@@ -59,6 +59,11 @@ class MapEpoch:
         while True:
             ordinal = self._scheduler.take(self._ready, self._expected) if self._ready else None
             if ordinal is not None:
+                if ordinal not in self._ready:
+                    raise BadOption(
+                        f"{self._scheduler!r} delivers batch {ordinal}, which is not among the finished batches "
+                        f"{sorted(self._ready)[:8]}: `take` must choose one of them, or None."
+                    )
                 return self._hand_out(ordinal)
             if self._sent == self._delivered:
                 self._fill()
@@ -123,7 +128,10 @@ class MapEpoch:
                 f"{self._scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}."
             )
         self._held = _NOTHING
-        self._under_way[self._sent] = self._crew.submit(self, self._sent, indices, worker)
+        try:
+            self._under_way[self._sent] = self._crew.submit(self, self._sent, indices, worker)
+        except Exception as exc:  # indices that cannot be sent: raised when their batch would have come
+            self._ready[self._sent] = Result(ResultKind.FAILED, -1, -1, exc)
         self._sent += 1
         return True
 
@@ -166,14 +174,25 @@ class MapEpoch:
         typical_s = crew.typical_s()
         while any(not worker.outstanding for worker in workers):
             move = self._scheduler.relieve(workers, now_s, typical_s)
-            if move is not None and crew.move(*move):
-                continue
+            if move is not None:
+                self._check_move(*move)
+                if crew.move(*move):
+                    continue
             if self._sent - self._delivered >= self._window * _RUN_AHEAD or not crew.room_for_more():
                 return None
             if not self._send_one():
                 return self._scheduler.grace_s(typical_s)
             crew.counters.run_ahead += 1
         return self._scheduler.grace_s(typical_s)
+
+    def _check_move(self, source: int, target: int) -> None:
+        """Refuse what would never end: work that goes to a worker who has work."""
+        workers = self._crew.workers
+        if not 0 <= source < len(workers) or not 0 <= target < len(workers) or workers[target].outstanding:
+            raise BadOption(
+                f"{self._scheduler!r} gives work of worker {source} to worker {target}: `relieve` must choose among "
+                f"workers 0 to {len(workers) - 1}, and the second must have nothing to do."
+            )
 
     def _late_message(self) -> str:
         late = self._under_way.get(self._expected)

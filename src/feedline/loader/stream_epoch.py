@@ -77,8 +77,9 @@ class StreamEpoch:
         """Whose batch comes next, as a place among the active workers; None to wait."""
         if self._in_order:
             return self._turn if self._arrived[self._active[self._turn]] else None
-        for position, worker in enumerate(self._active):
-            if self._arrived[worker]:
+        for step in range(len(self._active)):  # from where the last one came: a quick stream does not starve others
+            position = (self._turn + step) % len(self._active)
+            if self._arrived[self._active[position]]:
                 return position
         return None
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
+from feedline.engines import abilities
 from feedline.loader.crew import Counters, Crew, Prepare
 from feedline.loader.settings import Settings
 from feedline.loader.splitting import Splitter
@@ -29,13 +30,19 @@ class Supply:
         self.counters = Counters()
         self._arena: Arena | None = None
 
-    def arena(self) -> Arena:
-        """Return the loader's memory; new in a forked process, and after a fork has put slots out of use."""
+    def arena(self) -> Arena | None:
+        """Return the loader's memory; new in a forked process, and after a fork has put slots out of use.
+
+        None if the system has no such memory: batches then lie in memory of their own.
+        """
+        shared = self.settings.engine_name == "process"
+        if not (abilities.can_share_arenas() if shared else abilities.can_map_sparsely()):
+            return None
         arena = self._arena
         if arena is None or arena.pid != os.getpid() or arena.retired_count:
             settings = self.settings
             count = min(_MOST_SLOTS, settings.window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
-            arena = Arena(count, shared=settings.engine_name == "process", budget=settings.budget_bytes())
+            arena = Arena(count, shared=shared, budget=settings.budget_bytes())
             if settings.pin:
                 from feedline.device.pinning import SlotPinner
 
@@ -53,13 +60,17 @@ class Supply:
 
     def _engine(self) -> tuple[Engine, Arena | None]:
         settings = self.settings
+        arena = self.arena()
         if settings.engine_name == "thread":
             from feedline.engines.threads import ThreadEngine
 
-            return ThreadEngine(settings.worker_count, self.arena()), None
+            return ThreadEngine(settings.worker_count, arena), None
+        if arena is None:
+            from feedline.engines.portable import PortableEngine
+
+            return PortableEngine(settings.worker_count, settings.context), None
         from feedline.engines.processes import ProcessEngine
 
-        arena = self.arena()
         return ProcessEngine(settings.worker_count, arena, settings.context), arena
 
     def stats(self) -> dict[str, Any]:

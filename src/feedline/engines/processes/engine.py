@@ -10,17 +10,15 @@ What the worker said before it died is still in the socket and is read before th
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
+import multiprocessing
 import os
-import pickle
 import select
-import signal
 import socket
 import time
-import warnings
 import weakref
 from collections import deque
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -28,25 +26,15 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.engine import Engine
-from feedline.engines.failure import unpack_failure
+from feedline.engines import lifetime
+from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.processes import start
 from feedline.engines.processes.messages import Kind, Message, receive, send, task_message
 from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.worker import ArenaView, Link
-from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerStartError
+from feedline.errors import WorkerDied
 from feedline.transport.arena import Arena
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
-
-_PATIENCE_S = 0.15
-"""How long `close` lets workers finish what they are doing before it ends them."""
-
-_PICKLE_WARNING = (
-    "Got pickle error when attempting to start a worker Process. "
-    "This might be because the worker Process arguments are not picklable. "
-    "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
-    "to 'forkserver', which requires the worker Process arguments to be picklable. "
-    "You can also try multiprocessing.set_start_method('fork')."
-)
 
 
 class _Channel:
@@ -90,56 +78,48 @@ class ProcessEngine(Engine):
         self._epoll: Any = None
         self._by_fd: dict[int, _Channel] = {}
         self._slots: dict[int, int] = {}
+        self._launch: Callable[[Link], BaseProcess] | None = None
+        self._payload: Payload | None = None
         self._owner_pid = os.getpid()
         self._closed = False
 
     def open(self, spec: WorkerSpec) -> None:
-        import multiprocessing
-
-        context = self._context or multiprocessing.get_context()
-        method = start.start_method(context)
-        try:
+        context: Any = self._context or multiprocessing.get_context()
+        method = lifetime.start_method(context)
+        with lifetime.explained_start(self):
             self._epoll = select.epoll()
+            for number in range(self.worker_count):
+                channel = _Channel(number)
+                self._channels.append(channel)
+                _channels.add(channel)
+                self._watch(channel, channel.near.fileno())
             if method == "fork":
-                start.dismiss_openmp_threads()
-                for number in range(self.worker_count):
-                    self._add(number, lambda link: start.start_forked(context, link, spec, self._strangers(link)))
+                self._launch = lambda link: start.start_forked(context, link, spec, self._strangers(link))
                 return
             if method == "forkserver":
-                start.preload_in_forkserver(spec)
-            payload = Payload(spec)
-            try:
-                for number in range(self.worker_count):
-                    self._add(number, lambda link: start.start_fresh(context, link, payload))
-            finally:
-                payload.close()
-        except OSError as exc:
-            self.close()
-            if exc.errno in (errno.EMFILE, errno.ENFILE):
-                raise TooManyOpenFiles(f"starting {self.worker_count} workers") from exc
-            if exc.errno in (errno.EAGAIN, errno.ENOMEM):
-                raise WorkerStartError(
-                    f"Worker {len(self._channels)} of {self.worker_count} could not be started: {exc}. "
-                    "The limit on processes (`ulimit -u`) or memory is reached; use fewer workers or engine='thread'."
-                ) from exc
-            raise
-        except (TypeError, AttributeError, pickle.PicklingError):
-            self.close()
-            warnings.warn(_PICKLE_WARNING, stacklevel=2)
-            raise
+                lifetime.preload_in_forkserver(spec, start.__name__)
+            payload = self._payload = Payload(spec)
+            self._launch = lambda link: start.start_fresh(context, link, payload)
 
-    def _add(self, number: int, launch: Any) -> None:
-        channel = _Channel(number)
-        self._channels.append(channel)
-        _channels.add(channel)
-        channel.process = launch(Link(number, channel.far, ArenaView(self._arena), os.getpid()))
-        assert channel.process is not None
-        assert channel.process.pid is not None
-        channel.pidfd = os.pidfd_open(channel.process.pid)
-        for fd in (channel.near.fileno(), channel.pidfd):
-            self._epoll.register(fd, select.EPOLLIN)
-            channel.poll.register(fd, select.POLLIN)
-            self._by_fd[fd] = channel
+    def start(self) -> None:
+        if self._launch is None:
+            return
+        launch, self._launch = self._launch, None
+        with lifetime.explained_start(self):
+            lifetime.dismiss_openmp_threads()
+            for channel in self._channels:
+                process = launch(Link(channel.number, channel.far, ArenaView(self._arena), os.getpid()))
+                channel.process = process
+                assert process.pid is not None
+                channel.pidfd = os.pidfd_open(process.pid)
+                self._watch(channel, channel.pidfd)
+        if self._payload is not None:
+            self._payload.close()
+
+    def _watch(self, channel: _Channel, fd: int) -> None:
+        self._epoll.register(fd, select.EPOLLIN)
+        channel.poll.register(fd, select.POLLIN)
+        self._by_fd[fd] = channel
 
     def _strangers(self, link: Link) -> list[socket.socket]:
         sockets = [sock for channel in _channels for sock in (channel.near, channel.far)]
@@ -151,9 +131,13 @@ class ProcessEngine(Engine):
         return [channel.process.pid or 0 for channel in self._channels if channel.process is not None]
 
     def submit(self, worker: int, task: Task) -> None:
+        try:
+            message = task_message(task)
+        except UNPICKLABLE as exc:
+            raise unsendable(task.indices, exc) from exc
         self._slots[task.id] = task.slot
         channel = self._channels[worker]
-        channel.unsent.append(task_message(task))
+        channel.unsent.append(message)
         self._flush(channel)
 
     def _flush(self, channel: _Channel) -> None:
@@ -246,8 +230,8 @@ class ProcessEngine(Engine):
         channel.dead = True
         self._epoll.unregister(channel.pidfd)
         self._epoll.unregister(channel.near.fileno())
-        channel.process.join(1.0)
-        return Result(ResultKind.DIED, channel.number, -1, WorkerDied(_obituary(channel)))
+        death = WorkerDied(lifetime.obituary(channel.process, channel.number))
+        return Result(ResultKind.DIED, channel.number, -1, death)
 
     def close(self) -> None:
         if self._closed:
@@ -259,46 +243,14 @@ class ProcessEngine(Engine):
             while self.revoke(channel.number) is not None:
                 continue
             channel.near.close()
-        deadline = time.monotonic() + _PATIENCE_S
-        for ending in (None, signal.SIGTERM, signal.SIGKILL):
-            alive = [c for c in self._channels if c.process is not None and c.process.is_alive()]
-            for channel in alive:
-                if ending is not None and channel.process is not None and channel.process.pid is not None:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(channel.process.pid, ending)
-            _wait_for(alive, deadline)
-            deadline = time.monotonic() + 1.0
+        lifetime.end(channel.process for channel in self._channels if channel.process is not None)
         for channel in self._channels:
             if channel.process is not None:
-                channel.process.join(0.1)
-                with contextlib.suppress(ValueError):
+                with contextlib.suppress(ValueError):  # it would not even be killed
                     channel.process.close()
             channel.close()
         self._channels.clear()
+        if self._payload is not None:
+            self._payload.close()
         if self._epoll is not None:
             self._epoll.close()
-
-
-def _wait_for(channels: list[_Channel], deadline: float) -> None:
-    for channel in channels:
-        if channel.process is not None:
-            channel.process.join(max(0.0, deadline - time.monotonic()))
-
-
-def _obituary(channel: _Channel) -> str:
-    assert channel.process is not None
-    code = channel.process.exitcode
-    pid = channel.process.pid
-    if code is not None and code < 0:
-        name = signal.Signals(-code).name
-        how = f"was killed by signal {-code} ({name})"
-        hint = (
-            "The system running out of memory is the usual cause: try fewer workers, a smaller batch or a smaller "
-            "prefetch_factor."
-            if -code == signal.SIGKILL
-            else "A crash in native code that the dataset calls is the usual cause: num_workers=0 shows where."
-        )
-    else:
-        how = f"left with exit code {code}"
-        hint = "Look for sys.exit() or os._exit() in the dataset, or for an error the worker printed above."
-    return f"DataLoader worker (pid(s) {pid}) exited unexpectedly: worker {channel.number} {how}. {hint}"

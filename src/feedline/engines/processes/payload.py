@@ -8,6 +8,8 @@ collected while pickling and handed to every worker.
 
 from __future__ import annotations
 
+import fcntl
+import importlib
 import mmap
 import os
 from multiprocessing import context, reduction
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.framework import Framework
 from feedline.errors import TransportError
 from feedline.transport.arena import create_memfd
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
@@ -27,7 +30,8 @@ class Payload:
     """A pickled `WorkerSpec` that travels to workers as a few descriptors."""
 
     def __init__(self, spec: WorkerSpec) -> None:
-        self._framework = spec.framework
+        kind = type(spec.framework)
+        self._framework = (kind.__module__, kind.__qualname__)  # by name: it is imported when it is a worker's turn
         self._fd, size = _sparse()
         mapping = mmap.mmap(self._fd, size)
         view = np.frombuffer(mapping, np.uint8)
@@ -68,13 +72,20 @@ class Payload:
         self._fd = state["_fd"].detach()
         self._inherited = [dup.detach() for dup in state["_inherited"]]
 
-    def open(self) -> WorkerSpec:
-        """Read the specification; in a worker, once."""
+    def open(self, worker: int) -> WorkerSpec:
+        """Read the specification; in a worker, once. This is where the dataset's modules and torch are imported.
+
+        Only as many workers as there are cores do so at a time, the first ones first: with all of them at it the
+        first batch would come as late as the last worker. The lock is freed with the process that holds it.
+        """
         _inherited[:] = self._inherited
         mapping = mmap.mmap(self._fd, self._size, access=mmap.ACCESS_COPY)
-        os.close(self._fd)
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, worker % len(os.sched_getaffinity(0)))
+        module, name = self._framework
+        framework: Framework = getattr(importlib.import_module(module), name)()
+        spec: WorkerSpec = Codec(framework).decode(self._header, np.frombuffer(mapping, np.uint8))
+        os.close(self._fd)  # and with it the lock
         self._fd = -1
-        spec: WorkerSpec = Codec(self._framework).decode(self._header, np.frombuffer(mapping, np.uint8))
         return spec
 
 

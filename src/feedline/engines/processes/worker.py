@@ -7,11 +7,9 @@ socket and keep it open.
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import select
-import signal
 import socket
 import time
 from dataclasses import dataclass
@@ -21,18 +19,16 @@ from typing import Any
 import numpy as np
 
 from feedline.engines.failure import pack_failure
+from feedline.engines.habits import settle
 from feedline.engines.processes.messages import Kind, Message, read_task, receive, send
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
 from feedline.transport.arena import Arena, Bytes, create_memfd
 from feedline.transport.codec import Codec, PartWriter, SlotFull, SlotWriter
-from feedline.types import Part, Task, WorkerIdentity, WorkerSpec
+from feedline.types import Part, ResultKind, Task, WorkerSpec
 
 _OVERFLOW_BYTES = 64 << 30
 """Address space for a batch that does not fit its slot; only what is written becomes memory."""
-
-_M_MMAP_THRESHOLD = -3
-_M_TRIM_THRESHOLD = -1
 
 
 @dataclass
@@ -85,12 +81,8 @@ class ArenaView:
 
 def serve(link: Link, spec: WorkerSpec) -> None:
     """Work until there is nobody left to work for."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training loop, which then ends its workers
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    keep_heap_warm()
     wait = _Waiter(link)
-    identity = WorkerIdentity(link.number, spec.worker_count, spec.base_seed + link.number, spec.dataset)
-    runner = Runner(spec, identity)
+    runner = settle(spec, link.number)
     codec = Codec(spec.framework)
     try:
         while (message := wait.next_message()) is not None:
@@ -104,18 +96,15 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task) -> Message:
     begun = time.perf_counter_ns()
     room = link.arena.writer(task.slot, task.part) if task.slot >= 0 else None
     where = f"in DataLoader worker process {link.number}"
-    try:
-        batch = runner.run(task, room)
-    except StopIteration as exc:
-        if runner.streams:
-            return Message(Kind.ENDED, task.id, b"")
-        return Message(Kind.FAILED, task.id, pack_failure(exc, where))
-    except Exception as exc:
-        return Message(Kind.FAILED, task.id, pack_failure(exc, where))
+    result = runner.attempt(task, link.number, room)
+    if result.kind is ResultKind.ENDED:
+        return Message(Kind.ENDED, task.id, b"")
+    if result.kind is ResultKind.FAILED:
+        return Message(Kind.FAILED, task.id, pack_failure(result.payload, where))
     try:
         if task.part is not None:
-            return _send_part(codec, batch, room, task, begun)
-        return _send_batch(codec, batch, room, task.id, begun)
+            return _send_part(codec, result.payload, room, task, begun)
+        return _send_batch(codec, result.payload, room, task.id, begun)
     except (Exception, MemoryError) as exc:
         return Message(Kind.FAILED, task.id, pack_failure(exc, where))
 
@@ -189,16 +178,3 @@ class _Waiter:
                 ready = self._poll.poll()
                 if any(fd == self._trainer for fd, _ in ready):
                     return None
-
-
-def keep_heap_warm() -> None:
-    """Tell glibc to keep freed memory: samples and batches of the same size come again and again.
-
-    Without this every large array is mapped anew and all its pages fault, which costs more than filling it.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
-        return  # another C library: its own habits apply
-    mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most glibc accepts
-    mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(2**31 - 1).value)

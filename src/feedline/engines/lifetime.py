@@ -1,0 +1,142 @@
+"""How worker processes begin and end, whatever connects them to the training process.
+
+fork: OpenMP's idle threads are dismissed before. They would not exist in the child, and a parallel region there would
+wait for them for ever. They come back in the parent when needed.
+
+forkserver: the server imports torch and the modules of the program once, before it forks anybody.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import multiprocessing
+import pickle
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from feedline.abc.engine import Engine
+from feedline.errors import TooManyOpenFiles, WorkerStartError
+from feedline.types import WorkerSpec
+
+_OMP_PAUSE_HARD = 2
+
+_PATIENCE_S = 0.15
+"""How long workers may finish what they are doing when they are no longer needed."""
+
+_PICKLE_WARNING = (
+    "Got pickle error when attempting to start a worker Process. "
+    "This might be because the worker Process arguments are not picklable. "
+    "Python 3.14+ changed the multiprocessing start method in non-Mac POSIX platforms "
+    "to 'forkserver', which requires the worker Process arguments to be picklable. "
+    "You can also try multiprocessing.set_start_method('fork')."
+)
+
+
+def start_method(context: BaseContext | None) -> str:
+    """Return the name of the start method that `context`, or the default, stands for."""
+    method: str | None = (context or multiprocessing).get_start_method()
+    return method or "fork"
+
+
+@contextmanager
+def explained_start(engine: Engine) -> Iterator[None]:
+    """Close the engine if its workers cannot be started, and say what to do about it."""
+    try:
+        yield
+    except BaseException as exc:
+        engine.close()
+        code = exc.errno if isinstance(exc, OSError) else None
+        if code in (errno.EMFILE, errno.ENFILE):
+            raise TooManyOpenFiles(f"starting {engine.worker_count} workers") from exc
+        if code in (errno.EAGAIN, errno.ENOMEM):
+            raise WorkerStartError(
+                f"{engine.worker_count} workers could not be started: {exc}. The limit on processes (`ulimit -u`) "
+                "or memory is reached; use fewer workers or engine='thread'."
+            ) from exc
+        if isinstance(exc, (TypeError, AttributeError, pickle.PicklingError)):
+            warnings.warn(_PICKLE_WARNING, stacklevel=6)  # where the loader is iterated
+        raise
+
+
+def dismiss_openmp_threads() -> None:
+    """End the idle threads of GNU OpenMP in this thread's pool, so that a fork does not inherit a dead pool.
+
+    Other OpenMP libraries look after forks themselves.
+    """
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return
+    paths = {line.split()[-1] for line in maps.read_text().splitlines() if "libgomp" in line}
+    for path in paths:
+        pause = getattr(ctypes.CDLL(path), "omp_pause_resource_all", None)
+        if pause is not None:
+            pause(_OMP_PAUSE_HARD)
+
+
+def preload_in_forkserver(spec: WorkerSpec, worker_module: str) -> None:
+    """Have the fork server import, once, what every worker would import for itself.
+
+    That is feedline's worker, the modules that the dataset and the functions come from, and the modules that the main
+    program has imported by name. A server that runs already is left as it is.
+    """
+    from multiprocessing import forkserver  # not on Windows
+
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        return
+    names = dict.fromkeys([worker_module, type(spec.framework).__module__])
+    for part in (spec.dataset, spec.collate, spec.init):
+        names[getattr(part, "__module__", None) or type(part).__module__] = None
+        names[type(part).__module__] = None
+    for value in list(vars(sys.modules["__main__"]).values()):
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(name, str):
+            names[name] = None
+    wanted = [name for name in names if name not in ("__main__", "__mp_main__", "builtins") and name in sys.modules]
+    server.set_forkserver_preload([*server._preload_modules, *wanted])
+
+
+def end(processes: Iterable[BaseProcess]) -> None:
+    """Wait until workers that have been told to leave are gone; those that take too long are made to leave."""
+    left = list(processes)
+    _wait_for(left, _PATIENCE_S)
+    for force in (BaseProcess.terminate, BaseProcess.kill):
+        left = [process for process in left if process.is_alive()]
+        for process in left:
+            force(process)
+        _wait_for(left, 1.0)
+
+
+def _wait_for(processes: Iterable[BaseProcess], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+
+
+def obituary(process: BaseProcess, number: int) -> str:
+    """Say how a worker died, and what is usually behind it."""
+    process.join(1.0)
+    code = process.exitcode
+    if code is not None and code < 0:
+        name = next((known.name for known in signal.Signals if known == -code), "real-time")
+        how = f"was killed by signal {-code} ({name})"
+        hint = (
+            "The system running out of memory is the usual cause: try fewer workers, a smaller batch or a smaller "
+            "prefetch_factor."
+            if name == "SIGKILL"
+            else "A crash in native code that the dataset calls is the usual cause: num_workers=0 shows where."
+        )
+    else:
+        how = f"left with exit code {code}"
+        hint = "Look for sys.exit() or os._exit() in the dataset, or for an error the worker printed above."
+    return f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly: worker {number} {how}. {hint}"

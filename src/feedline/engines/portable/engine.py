@@ -1,0 +1,223 @@
+"""The training process's side, for systems that lack what `engines/processes` is built on (macOS, Windows).
+
+Each worker has a pipe, a lane of waiting tasks, and a thread of this process that looks after it: it takes a task from
+the lane, sends it, waits for the answer or the worker's end, and puts what happened into one queue for all. A worker
+has one task at a time, so what waits can always be taken back, and it gets the next one whatever the training loop is
+doing. `queue.SimpleQueue` is atomic with and without the GIL: a task goes to the worker or is taken back, never both.
+
+What each side touches: the thread its worker's connection and nothing of the process but its sentinel; the consumer's
+thread everything else. A worker that dies with nothing to do is noticed when it is given something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import queue
+import secrets
+import threading
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from feedline.abc.engine import Engine
+from feedline.engines import lifetime
+from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
+from feedline.engines.portable import worker as worker_side
+from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
+from feedline.engines.portable.worker import Answer, Link, Request
+from feedline.errors import FeedlineError, WorkerDied
+from feedline.transport.arena import starting_workers
+from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
+
+_THREAD_PATIENCE_S = 1.0
+"""How long `close` waits for a thread whose worker is gone. It has nothing left to wait for itself."""
+
+
+@dataclass(slots=True)
+class _Errand:
+    """A request in a worker's lane."""
+
+    task_id: int
+    segment: str
+    data: bytes
+
+
+Lane = queue.SimpleQueue["_Errand | None"]
+
+
+@dataclass
+class _Channel:
+    """A worker that was started, seen from the training process."""
+
+    number: int
+    lane: Lane
+    pipe: Connection
+    process: BaseProcess
+    thread: threading.Thread | None = None
+
+
+class PortableEngine(Engine):
+    """Runs tasks in worker processes that send their batches back in memory of their own.
+
+    Args:
+        worker_count: how many.
+        context: a multiprocessing context, None for the program's default start method.
+    """
+
+    def __init__(self, worker_count: int, context: BaseContext | None = None) -> None:
+        self.worker_count = worker_count
+        self._context: Any = context  # Any: the base class does not know of `Process`
+        self._spec: WorkerSpec | None = None
+        self._lanes: list[Lane] = [queue.SimpleQueue() for _ in range(worker_count)]
+        self._channels: list[_Channel] = []
+        self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
+        self._inbox = Inbox()
+        self._prefix = f"feedline_{secrets.token_hex(4)}_"  # macOS allows names of 30 characters
+        self._owner_pid = os.getpid()
+        self._closed = False
+
+    def open(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+
+    def start(self) -> None:
+        if self._spec is None:
+            return
+        spec, self._spec = self._spec, None
+        context = self._context or multiprocessing.get_context()
+        method = lifetime.start_method(context)
+        with lifetime.explained_start(self):
+            if method == "fork":
+                lifetime.dismiss_openmp_threads()
+            elif method == "forkserver":
+                lifetime.preload_in_forkserver(spec, worker_side.__name__)
+            if os.name == "posix":
+                resource_tracker.ensure_running()  # one for all: a worker's own would remove segments when it ends
+            for number, lane in enumerate(self._lanes):
+                pipe, process = _start_worker(context, number, spec)
+                self._channels.append(_Channel(number, lane, pipe, process))
+            for channel in self._channels:  # after the last fork
+                channel.thread = threading.Thread(
+                    target=_look_after,
+                    args=(channel, channel.process.sentinel, self._answers, self._inbox),
+                    name=f"feedline-worker-{channel.number}",
+                    daemon=True,
+                )
+                channel.thread.start()
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [channel.process.pid or 0 for channel in self._channels]
+
+    def submit(self, worker: int, task: Task) -> None:
+        segment = f"{self._prefix}{task.id}"
+        try:
+            data = pickle.dumps(Request(task, segment), 5)
+        except UNPICKLABLE as exc:
+            raise unsendable(task.indices, exc) from exc
+        self._lanes[worker].put(_Errand(task.id, segment, data))
+
+    def revoke(self, worker: int) -> int | None:
+        with contextlib.suppress(queue.Empty):
+            errand = self._lanes[worker].get_nowait()
+            return None if errand is None else errand.task_id
+        return None
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        results: list[Result] = []
+        with contextlib.suppress(queue.Empty):
+            results.append(self._finish(self._answers.get(timeout=timeout_s)))
+            while True:
+                results.append(self._finish(self._answers.get_nowait()))
+        return results
+
+    def _finish(self, result: Result) -> Result:
+        """Do what is left for the consumer's thread: the user's exceptions, and processes."""
+        if result.kind is ResultKind.FAILED and isinstance(result.payload, bytes):
+            result.payload = unpack_failure(result.payload)
+        elif result.kind is ResultKind.DIED:
+            result.payload = WorkerDied(lifetime.obituary(self._channels[result.worker].process, result.worker))
+        return result
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._owner_pid:
+            return  # a fork of the trainer: these are the parent's workers
+        for number, lane in enumerate(self._lanes):
+            while self.revoke(number) is not None:
+                continue
+            lane.put(None)
+        for channel in self._channels:
+            if channel.thread is None:
+                channel.pipe.close()
+        lifetime.end(channel.process for channel in self._channels)
+        for channel in self._channels:
+            if channel.thread is not None and channel.thread is not threading.current_thread():
+                channel.thread.join(_THREAD_PATIENCE_S)
+            with contextlib.suppress(ValueError):  # it would not even be killed
+                channel.process.close()
+        self._channels.clear()
+        self._answers = queue.SimpleQueue()  # with the batches nobody asked for
+
+
+def _start_worker(context: Any, number: int, spec: WorkerSpec) -> tuple[Connection, BaseProcess]:
+    with not_while_forking:
+        near, far = context.Pipe()
+        worker_side.ends.update((near, far))
+    process = context.Process(target=worker_side.serve, args=(Link(number, far), spec), daemon=True)
+    try:
+        with starting_workers():
+            process.start()
+    except BaseException:
+        near.close()
+        raise
+    finally:
+        with not_while_forking:
+            far.close()  # or the pipe would not end with the worker
+    return near, process
+
+
+def _look_after(channel: _Channel, sentinel: int, answers: queue.SimpleQueue[Result], inbox: Inbox) -> None:
+    """Give a worker its tasks one by one and pass on what it says, until there are no more or it dies."""
+    number = channel.number
+    while (errand := channel.lane.get()) is not None:
+        answer = _exchange(channel.pipe, sentinel, errand)
+        if answer is None:
+            remove_segment(errand.segment)
+            answers.put(Result(ResultKind.DIED, number, -1))
+            break
+        answers.put(_result(number, errand.task_id, answer, inbox))
+        del answer  # an idle thread keeps no batch alive
+    with not_while_forking:  # or a forked worker might take another file of that number for the pipe
+        channel.pipe.close()
+
+
+def _exchange(pipe: Connection, sentinel: int, errand: _Errand) -> Answer | None:
+    """Send a request and wait for the answer; None if the worker is gone without one."""
+    try:
+        pipe.send_bytes(errand.data)
+        if pipe not in wait([pipe, sentinel]):
+            return None
+        answer: Answer = pickle.loads(pipe.recv_bytes())
+        return answer
+    except (EOFError, OSError):
+        return None
+
+
+def _result(number: int, task_id: int, answer: Answer, inbox: Inbox) -> Result:
+    if answer.freight is None:
+        return Result(answer.kind, number, task_id, answer.body)
+    try:
+        memory = inbox.open(answer.freight)
+    except (FeedlineError, OSError, MemoryError) as exc:
+        return Result(ResultKind.FAILED, number, task_id, exc)
+    parcel = Parcel(answer.body, -1, answer.freight.size, memory)
+    return Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns)

@@ -1,0 +1,104 @@
+"""The worker's side: takes one request at a time from its pipe and answers it; ends when the pipe does.
+
+The pipe ends with the training process, provided that no other process has a copy of that process's end. A forked
+worker closes the copies it inherits; a process that the program forks by itself, and that outlives it, keeps them.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+import weakref
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from feedline.engines.failure import pack_failure
+from feedline.engines.habits import settle
+from feedline.engines.portable.segments import Freight, Outbox
+from feedline.engines.runner import Runner
+from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.types import ResultKind, Task, WorkerSpec
+
+
+@dataclass(slots=True)
+class Request:
+    """What the training process sends."""
+
+    task: Task
+    segment: str
+    """Name for the memory of the batch, if it needs any."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the worker says about a request."""
+
+    kind: ResultKind
+    body: bytes = b""
+    """DONE: the header of the batch; FAILED: the packed exception."""
+    freight: Freight | None = None
+    """DONE: what the header refers to."""
+    busy_ns: int = 0
+
+
+@dataclass
+class Link:
+    """What connects one worker to the training process."""
+
+    number: int
+    pipe: Connection
+
+
+ends: weakref.WeakSet[Connection] = weakref.WeakSet()
+"""Every end of a pipe between a worker and the training process that this process has."""
+
+
+def serve(link: Link, spec: WorkerSpec) -> None:
+    """Work until there is nobody left to work for."""
+    for end in list(ends):  # inherited by fork
+        if end is not link.pipe:
+            end.close()
+    runner = settle(spec, link.number)
+    codec = Codec(spec.framework)
+    outbox = Outbox()
+    while (data := _receive(link.pipe)) is not None:
+        answer = _answer(runner, codec, outbox, link.number, pickle.loads(data))
+        try:
+            link.pipe.send_bytes(pickle.dumps(answer, 5))
+        except OSError:
+            return  # nobody is listening any more
+
+
+def _receive(pipe: Connection) -> bytes | None:
+    try:
+        return pipe.recv_bytes()
+    except (EOFError, OSError):
+        return None
+
+
+def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: Request) -> Answer:
+    """Run a task and say what became of it."""
+    begun = time.perf_counter_ns()
+    where = f"in DataLoader worker process {number}"
+    room = outbox.writer()
+    result = runner.attempt(request.task, number, room)
+    if result.kind is ResultKind.FAILED:
+        return Answer(ResultKind.FAILED, pack_failure(result.payload, where))
+    if result.kind is ResultKind.ENDED:
+        return Answer(ResultKind.ENDED)
+    try:
+        header, room = _encode(codec, outbox, result.payload, room)
+        freight = outbox.post(room, request.segment)
+    except Exception as exc:
+        return Answer(ResultKind.FAILED, pack_failure(exc, where))
+    return Answer(ResultKind.DONE, header, freight, time.perf_counter_ns() - begun)
+
+
+def _encode(codec: Codec, outbox: Outbox, batch: Any, room: SlotWriter) -> tuple[bytes, SlotWriter]:
+    """Write a batch, into more room if it needs more; returns its header and where it was written."""
+    while True:
+        try:
+            return codec.encode(batch, room), room
+        except SlotFull:
+            room = outbox.larger_writer()

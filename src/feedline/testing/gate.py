@@ -1,0 +1,114 @@
+"""A gate holds a worker inside a task; a journal records what workers did.
+
+Both are files on disk (two FIFOs, a text file), so the same object works for threads, for forked and for spawned
+workers: it travels as a path.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 30.0
+"""How long a test waits for what must happen. Generous: a spawned worker imports its modules first."""
+
+
+class Gate:
+    """Holds whoever passes through until the test opens it.
+
+    Args:
+        folder: an empty or missing folder for the gate's two FIFOs.
+
+    Example:
+        >>> import tempfile, threading
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> with folder, Gate(folder.name) as gate:
+        ...     worker = threading.Thread(target=gate.pass_through)
+        ...     worker.start()
+        ...     gate.wait_until_reached()
+        ...     held = worker.is_alive()
+        ...     gate.open()
+        ...     worker.join()
+        >>> held
+        True
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for name in ("reached", "opened"):
+            os.mkfifo(self._folder / name)
+        # Open for reading and writing, so that neither end waits for the other and no byte is lost.
+        self._reached = os.open(self._folder / "reached", os.O_RDWR)
+        self._opened = os.open(self._folder / "opened", os.O_RDWR)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_folder": self._folder}
+
+    def pass_through(self) -> None:
+        """Tell the test, then wait for it; called by the worker."""
+        # Both are open before the test hears of it: what it writes from then on is not lost, even if it closes its end.
+        opened = os.open(self._folder / "opened", os.O_RDWR)
+        reached = os.open(self._folder / "reached", os.O_RDWR)
+        try:
+            os.write(reached, b".")
+            os.read(opened, 1)
+        finally:
+            os.close(reached)
+            os.close(opened)
+
+    def wait_until_reached(self, times: int = 1) -> None:
+        """Return when so many workers have come to the gate since the last call."""
+        for _ in range(times):
+            ready, _, _ = select.select([self._reached], [], [], PATIENCE_S)
+            assert ready, f"no worker came to the gate within {PATIENCE_S} s"
+            os.read(self._reached, 1)
+
+    def open(self, times: int = 1) -> None:
+        """Let so many workers through, now or when they come."""
+        os.write(self._opened, b"." * times)
+
+    def close(self) -> None:
+        """Give the test's descriptors back; opens the gate for whoever is still held there."""
+        if self._opened >= 0:
+            self.open(64)
+            os.close(self._opened)
+            os.close(self._reached)
+            self._opened = self._reached = -1
+
+    def __enter__(self) -> Gate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Journal:
+    """What workers did, one line each, in the order in which it happened.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     journal = Journal(f"{folder}/journal")
+        ...     journal.write("begun")
+        ...     journal.read()
+        ['begun']
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._path.touch()
+
+    def write(self, line: object) -> None:
+        """Add a line; called by workers, any number of them at once."""
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(fd, f"{line}\n".encode())
+        finally:
+            os.close(fd)
+
+    def read(self) -> list[str]:
+        """Return the lines so far."""
+        return self._path.read_text().splitlines()

@@ -1,0 +1,285 @@
+"""Workers that are processes: the contract under every start method, and what only processes do."""
+
+from __future__ import annotations
+
+import faulthandler
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from feedline.abc import Engine
+from feedline.collate import default
+from feedline.engines.processes import ProcessEngine
+from feedline.errors import BatchNotPicklable, WorkerDied
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing import EngineContract, Gate
+from feedline.testing.engine import Numbers
+from feedline.transport.arena import Arena
+from feedline.transport.codec import Codec
+from feedline.types import DatasetKind, Parcel, Result, ResultKind, Task, WorkerSpec
+
+SLOTS = 300
+
+
+class ProcessContract(EngineContract):
+    """The contract, with an arena for the batches."""
+
+    start_method = "fork"
+    arena: Arena | None = None
+    _codec = Codec(NumpyFramework())
+
+    def make_engine(self) -> Engine:
+        self.arena = Arena(SLOTS, shared=True, budget=64 << 20)
+        return ProcessEngine(2, self.arena, multiprocessing.get_context(self.start_method))
+
+    def teardown_method(self) -> None:
+        self.arena = None  # and with it, its descriptors
+
+    def slot_for(self, worker: int) -> int:
+        assert self.arena is not None
+        return self.arena.acquire(worker)
+
+    def batch_of(self, result: Result) -> Any:
+        assert self.arena is not None
+        parcel = result.payload
+        assert isinstance(parcel, Parcel)
+        if parcel.overflow is not None:
+            return self._codec.decode(parcel.header, parcel.overflow)
+        return self._codec.decode(parcel.header, self.arena.lease(parcel.slot, parcel.used))
+
+
+class TestFork(ProcessContract):
+    pass
+
+
+class TestForkWithoutSlots(ProcessContract):
+    """Every batch travels in memory of its own."""
+
+    def slot_for(self, worker: int) -> int:
+        return -1
+
+
+class TestForkServer(ProcessContract):
+    start_method = "forkserver"
+
+
+def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
+    options = {"collate": default, "worker_count": 1, **options}
+    return WorkerSpec(dataset, DatasetKind.MAP, framework=NumpyFramework(), base_seed=0, **options)
+
+
+@contextmanager
+def at_work(
+    dataset: Any, worker_count: int = 1, *, slots: int = 4, start_method: str = "fork", **options: Any
+) -> Iterator[ProcessEngine]:
+    arena = Arena(slots, shared=True, budget=1 << 30)
+    engine = ProcessEngine(worker_count, arena, multiprocessing.get_context(start_method))
+    try:
+        engine.open(spec_of(dataset, worker_count=worker_count, **options))
+        engine.start()
+        yield engine
+    finally:
+        engine.close()
+
+
+def answer(engine: ProcessEngine, task: Task, worker: int = 0) -> Result:
+    engine.submit(worker, task)
+    (result,) = engine.collect(30)
+    return result
+
+
+def decode(parcel: Parcel) -> Any:
+    assert parcel.overflow is not None
+    return Codec(NumpyFramework()).decode(parcel.header, parcel.overflow)
+
+
+@pytest.mark.slow
+def test_spawned_workers_answer() -> None:
+    with at_work(Numbers(), 2, start_method="spawn") as engine:
+        for worker in range(2):
+            engine.submit(worker, Task(worker, [worker, 5]))
+        results: list[Result] = []
+        while len(results) < 2:
+            results += engine.collect(60)
+        assert {result.worker: decode(result.payload)[:, 0].tolist() for result in results} == {0: [0, 5], 1: [1, 5]}
+
+
+# -- what travels -----------------------------------------------------------------------------------------------------
+
+
+def local_function(samples: Any) -> Any:
+    return lambda: samples
+
+
+def test_a_batch_that_cannot_be_sent_says_so_and_the_worker_goes_on() -> None:
+    with at_work(Numbers(), collate=local_function) as engine:
+        for number in range(2):
+            result = answer(engine, Task(number, [1]))
+            assert result.kind is ResultKind.FAILED
+            assert type(result.payload) is BatchNotPicklable
+            assert "a function" in str(result.payload)
+            assert "engine='thread'" in str(result.payload)
+
+
+def test_indices_that_cannot_be_sent_say_so() -> None:
+    with at_work(Numbers()) as engine:
+        with pytest.raises(BatchNotPicklable, match=r"indices of a batch.*lambda.*sampler"):
+            engine.submit(0, Task(0, [lambda: 1]))
+        assert answer(engine, Task(1, [1])).kind is ResultKind.DONE
+
+
+def many_strings(samples: Any) -> list[str]:
+    return [f"{index:0100d}" for index in range(20_000)]
+
+
+@pytest.mark.parametrize("slot", [-1, 0])
+def test_a_header_of_megabytes(slot: int) -> None:
+    with at_work(Numbers(), collate=many_strings) as engine:
+        parcel = answer(engine, Task(0, [1], slot)).payload
+        assert (parcel.overflow is None) == (slot == 0)
+        assert len(parcel.header) < 1000, "what is long lies in memory"
+
+
+class Long(Exception):
+    pass
+
+
+def test_an_exception_of_megabytes() -> None:
+    with at_work(Numbers(failing={0: Long("x" * (3 << 20))})) as engine:
+        result = answer(engine, Task(0, [0]))
+        assert type(result.payload) is Long
+        assert len(str(result.payload)) == 3 << 20
+
+
+def test_a_task_too_long_for_a_packet() -> None:
+    with at_work(Numbers()) as engine:
+        result = answer(engine, Task(0, list(range(60_000))))
+        assert decode(result.payload)[:, 0].tolist() == list(range(60_000))
+
+
+class Wide:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> NDArray[np.float32]:
+        return np.full(1 << 20, index, np.float32)
+
+
+def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.transport.arena._LARGEST_MAPPING", 4 << 20)  # slots of one MiB
+    with at_work(Wide()) as engine:
+        for number in range(3):
+            parcel = answer(engine, Task(number, [number, 3], slot=0)).payload
+            batch = decode(parcel)
+            assert parcel.slot == 0, "so that it can be given back"
+            assert batch.shape == (2, 1 << 20)
+            assert (batch == np.array([[number], [3]])).all()
+
+
+# -- the end of a worker ------------------------------------------------------------------------------------------------
+
+
+class Dying:
+    """Sample i ends the worker in some way."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        faulthandler.disable()  # pytest's: it would tell of the crash as well
+        if index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if index == 3:
+            os._exit(7)
+        if index == 4:
+            os._exit(0)
+        if index == 5:
+            os.kill(os.getpid(), signal.SIGRTMIN + 3)
+        return index
+
+
+@pytest.mark.parametrize(
+    ("index", "told"),
+    [
+        (1, r"signal 9 \(SIGKILL\).*memory"),
+        (2, r"signal 11 \(SIGSEGV\).*native code"),
+        (3, r"exit code 7.*os\._exit"),
+        (4, r"exit code 0"),
+        (5, rf"signal {signal.SIGRTMIN + 3} "),
+    ],
+)
+@pytest.mark.parametrize("waiting_for", [None, 0])
+def test_a_death_is_reported_once_with_its_cause(index: int, told: str, waiting_for: int | None) -> None:
+    with at_work(Dying(), 2) as engine:
+        (pid, _) = engine.pids
+        engine.submit(0, Task(0, [10]))
+        engine.submit(0, Task(1, [index]))
+        engine.submit(0, Task(2, [11]))
+        results: list[Result] = []
+        while not results or results[-1].kind is not ResultKind.DIED:
+            results += engine.collect(30, waiting_for)
+        assert [result.kind for result in results] == [ResultKind.DONE, ResultKind.DIED], "what it said before is kept"
+        death = results[-1]
+        assert death.worker == 0
+        assert type(death.payload) is WorkerDied
+        assert isinstance(death.payload, RuntimeError)
+        with pytest.raises(WorkerDied, match=rf"(?s)pid\(s\) {pid}\).*worker 0.*{told}"):
+            raise death.payload
+        assert engine.collect(0.05) == []
+        engine.submit(1, Task(3, [12]))
+        assert engine.collect(30)[0].kind is ResultKind.DONE, "the other worker goes on"
+        engine.submit(0, Task(4, [13]))
+        assert engine.revoke(0) in (2, 4), "what the dead worker had waiting can be taken back"
+
+
+def test_workers_leave_quietly_when_the_engine_is_closed() -> None:
+    with at_work(Numbers(), 2) as engine:
+        answer(engine, Task(0, [0]))
+        processes = [channel.process for channel in engine._channels]
+        codes: list[Any] = []
+        for process in processes:
+            assert process is not None
+            real_close = process.close
+
+            def close(process: Any = process, real_close: Any = real_close) -> None:
+                codes.append(process.exitcode)
+                real_close()
+
+            process.close = close  # type: ignore[method-assign]
+        engine.close()
+    assert codes == [0, 0]
+
+
+def test_a_worker_that_ignores_everything_is_killed(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, at_work(Numbers(gate, held=(0,)), init=ignore_termination) as engine:
+        engine.submit(0, Task(0, [0]))
+        gate.wait_until_reached()
+        (pid,) = engine.pids
+        engine.close()
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def ignore_termination(_: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def test_a_fork_of_the_trainer_does_not_end_its_workers() -> None:
+    with at_work(Numbers()) as engine:
+        answer(engine, Task(0, [0]))
+        child = os.fork()
+        if child == 0:
+            engine.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert answer(engine, Task(1, [1])).kind is ResultKind.DONE

@@ -1,0 +1,166 @@
+"""Workers that are threads."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from feedline.abc import Engine
+from feedline.collate import default
+from feedline.engines.threads import ThreadEngine
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing import EngineContract, Gate
+from feedline.testing.engine import Numbers
+from feedline.transport.arena import Arena
+from feedline.types import DatasetKind, ResultKind, Task, WorkerSpec
+
+
+class TestThreads(EngineContract):
+    def make_engine(self) -> Engine:
+        return ThreadEngine(2)
+
+
+class TestThreadsWithAnArena(EngineContract):
+    def make_engine(self) -> Engine:
+        return ThreadEngine(2, Arena(4, shared=False, budget=1 << 20))
+
+
+def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
+    return WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=1, base_seed=0, **options)
+
+
+class Large:
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> NDArray[np.float64]:
+        return np.full(40_000, float(index))
+
+
+def test_a_large_batch_lies_in_a_slot_that_comes_back() -> None:
+    arena = Arena(4, shared=False, budget=64 << 20)
+    engine = ThreadEngine(1, arena)
+    engine.open(spec_of(Large()))
+    engine.start()
+    kept = []
+    for number in range(6):
+        engine.submit(0, Task(number, [number]))
+        (result,) = engine.collect(10)
+        kept.append(result.payload)
+    assert arena.leased_count == 4, "four slots, then ordinary memory"
+    assert [batch[0, 0] for batch in kept] == [0, 1, 2, 3, 4, 5]
+    del kept, result
+    engine.close()  # the worker's last look at the batch is over
+    assert arena.leased_count == 0
+
+
+def test_an_idle_worker_keeps_no_batch_alive() -> None:
+    arena = Arena(4, shared=False, budget=64 << 20)
+    engine = ThreadEngine(1, arena)
+    engine.open(spec_of(Large()))
+    engine.start()
+    for number in range(2):
+        engine.submit(0, Task(number, [number]))
+    while engine.collect(0.2):
+        continue
+    # The thread drops its references after it has answered; it waits for the next task when it has.
+    engine.submit(0, Task(2, [200]))
+    assert engine.collect(10)[0].kind is ResultKind.DONE
+    assert arena.leased_count <= 1
+    engine.close()
+
+
+class Mutable:
+    """Remembers in an attribute what `worker_init` set."""
+
+    owner: int | None = None
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, str]:
+        return index, threading.current_thread().name
+
+
+def test_workers_are_threads_with_a_name() -> None:
+    engine = ThreadEngine(2)
+    engine.open(spec_of(Mutable()))
+    engine.start()
+    for worker in range(2):
+        engine.submit(worker, Task(worker, [worker]))
+    answers = []
+    while len(answers) < 2:
+        answers += engine.collect(10)
+    engine.close()
+    assert {result.worker: result.payload[1] for result in answers} == {
+        0: ["feedline-worker-0"],
+        1: ["feedline-worker-1"],
+    }
+
+
+def test_a_failure_names_the_thread() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Numbers(failing={0: ValueError("no")})))
+    engine.start()
+    engine.submit(0, Task(0, [0]))
+    (result,) = engine.collect(10)
+    engine.close()
+    assert any("worker thread 0" in note for note in result.payload.__notes__)
+
+
+class Uncopyable(Mutable):
+    def __copy__(self) -> Any:
+        raise TypeError("there is only one")
+
+
+def test_a_dataset_that_cannot_be_copied_is_shared() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Uncopyable()))
+    engine.start()
+    engine.submit(0, Task(0, [3]))
+    assert engine.collect(10)[0].payload[0].tolist() == [3]
+    engine.close()
+
+
+def leave(_: int) -> None:
+    raise SystemExit(4)
+
+
+def test_a_worker_that_leaves_while_it_starts_does_not_go_unnoticed() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Numbers(), init=leave))
+    engine.start()
+    engine.submit(0, Task(0, [0]))
+    (result,) = engine.collect(10)
+    engine.close()
+    assert result.kind is ResultKind.FAILED
+    assert type(result.payload) is SystemExit
+
+
+def test_closing_many_stuck_workers_takes_no_longer_than_closing_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float | None] = []
+
+    class Noting(threading.Thread):
+        def join(self, timeout: float | None = None) -> None:
+            waits.append(timeout)
+            super().join(timeout)
+
+    monkeypatch.setattr("feedline.engines.threads.threading.Thread", Noting)
+    with Gate(tmp_path / "gate") as gate:
+        engine = ThreadEngine(4)
+        engine.open(spec_of(Numbers(gate, held=(0,))))
+        engine.start()
+        for worker in range(4):
+            engine.submit(worker, Task(worker, [0]))
+        gate.wait_until_reached(4)
+        engine.close()
+        gate.open(4)
+    assert waits[0] is not None
+    assert all(wait is not None and wait <= waits[0] / 4 for wait in waits[1:]), "the first used up the patience"
