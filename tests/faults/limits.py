@@ -12,9 +12,9 @@ from contextlib import contextmanager
 def descriptors_left(count: int) -> Iterator[None]:
     """Leave this process so many file descriptors to open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(map(int, os.listdir("/proc/self/fd")))
     taken = [os.open(os.devnull, os.O_RDONLY)]
-    # Everything below the highest descriptor is filled, then the limit is put right above what may still be opened.
-    while taken[-1] < max(map(int, os.listdir("/proc/self/fd"))):
+    while taken[-1] < highest:  # no gap is left below the limit
         taken.append(os.dup(taken[0]))
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 1 + count, hard))
     try:

@@ -24,6 +24,10 @@ _START_UP_S = 2.0
 """Time a worker has for getting ready before it can count as late; importing torch takes about one second."""
 
 
+_UNKNOWN_S = 0.1
+"""Taken for the time of a task before any has been answered. A guess, not measured."""
+
+
 @dataclass(slots=True)
 class Counters:
     """What happened so far; shown by `stats()`."""
@@ -82,6 +86,8 @@ class Crew:
         """Slots of batches that an epoch has and the training loop does not have yet."""
         self._next_id = 0
         self._recent: deque[int] = deque(maxlen=32)
+        self._answers = 0
+        self._typical_s: float | None = None
         self.closed = False
 
     def room_for_more(self) -> bool:
@@ -155,6 +161,7 @@ class Crew:
             view.since_s = now_s
             if result.busy_ns:
                 self._recent.append(result.busy_ns)
+                self._answers += 1
             pending = self._pending.pop(result.task_id)
             if pending.group is not None:
                 answer = self._join(pending, pending.group, result)
@@ -199,8 +206,10 @@ class Crew:
 
     def typical_s(self) -> float:
         """The median time of recent tasks."""
-        recent = sorted(self._recent)
-        return recent[len(recent) // 2] / 1e9 if recent else 0.1
+        if self._answers & 15 == 1 or self._typical_s is None:  # sorting for every batch would be felt by small ones
+            recent = sorted(self._recent)
+            self._typical_s = recent[len(recent) // 2] / 1e9 if recent else None
+        return _UNKNOWN_S if self._typical_s is None else self._typical_s
 
     def deliver(self, result: Result) -> Any:
         """Turn an answer into the batch, or raise what went wrong."""

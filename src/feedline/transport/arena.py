@@ -69,6 +69,7 @@ class Arena:
         self._touched = [0] * slot_count
         self._last_worker = [-1] * slot_count
         self._leases: dict[int, weakref.ref[Bytes]] = {}
+        self._returners: dict[int, _Returner] = {}
         self._retired: set[int] = set()
         self._expected_bytes = 0
         self._opening = threading.Lock()
@@ -190,7 +191,10 @@ class Arena:
             self.note_use(slot, used)
         size = self.slot_bytes if used is None else max(used, 1)
         array = np.frombuffer(self._map, np.uint8, size, slot * self.slot_bytes)
-        self._leases[slot] = weakref.ref(array, _Returner(self, slot))
+        returner = self._returners.get(slot)
+        if returner is None:
+            returner = self._returners[slot] = _Returner(self, slot)
+        self._leases[slot] = weakref.ref(array, returner)
         return array
 
     def note_use(self, slot: int, used: int) -> None:

@@ -125,9 +125,13 @@ class _Encoder(pickle.Pickler):
     def begin(self, writer: SlotWriter) -> None:
         self.file.seek(0)
         self.file.truncate()
-        self.clear_memo()
         self.buffers.clear()
         self.writer = writer
+
+    def end(self) -> None:
+        """Let go of what was pickled and of where it was written."""
+        self.clear_memo()
+        del self.writer
 
     def _take_buffer(self, buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
@@ -153,7 +157,10 @@ class Codec:
         """
         description = self._framework.describe(batch, writer)
         if description is not None:
-            return b"\2" + marshal.dumps(description)
+            body = marshal.dumps(description)
+            if len(body) <= _INLINE_HEADER_BYTES:
+                return b"\2" + body
+            return b"\3" + _SPILLED.pack(writer.write(body), len(body))
         try:
             return self.encode_object(batch, writer)
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
@@ -171,7 +178,10 @@ class Codec:
         """Write any object; errors of pickling come through as they are."""
         encoder = self._encoder
         encoder.begin(writer)
-        encoder.dump(value)
+        try:
+            encoder.dump(value)
+        finally:
+            encoder.end()
         body = encoder.file.getvalue()
         buffers = encoder.buffers
         head = _COUNT.pack(len(buffers)) + b"".join([_BUFFER.pack(*place) for place in buffers])
@@ -184,6 +194,9 @@ class Codec:
         """Read a batch; its arrays are views of `memory` and keep it alive."""
         if header[0] == 2:
             return self._framework.rebuild(marshal.loads(memoryview(header)[1:]), memory)
+        if header[0] == 3:
+            start, size = _SPILLED.unpack_from(header, 1)
+            return self._framework.rebuild(marshal.loads(memory[start : start + size].data), memory)
         if header[0] == 1:
             start, size = _SPILLED.unpack_from(header, 1)
             packed = memory[start : start + size].data

@@ -27,10 +27,10 @@ from feedline.transport.codec import SlotWriter
 _WORTH_A_SEGMENT = 64 << 10
 """Less than this goes through the pipe: a segment costs a dozen system calls. A guess, not measured elsewhere."""
 
-_FIRST_SCRATCH_BYTES = 1 << 20
+_FIRST_BYTES = 1 << 20
 
-_MOST_SEGMENTS = 64
-"""Segments an engine keeps mapped. Each has a descriptor, and macOS grants 256 of them; batches beyond are copied."""
+_MOST_SEGMENTS = 32
+"""Segments an engine keeps mapped. Each has two descriptors, and macOS grants 256; batches beyond are copied."""
 
 not_while_forking = threading.Lock()
 """Held while a thread does what a fork must not cut in half.
@@ -58,10 +58,11 @@ class Freight:
 
 
 class Outbox:
-    """The worker's side: memory to make batches in, and the segment that is on its way."""
+    """The worker's side: memory to make batches in, warm from the ones before, and the segment that is on its way."""
 
     def __init__(self) -> None:
-        self._scratch: Bytes = np.empty(_FIRST_SCRATCH_BYTES, np.uint8)
+        self._memory = bytearray(_FIRST_BYTES)
+        self._lease: weakref.ref[Bytes] | None = None
         self._sent: SharedMemory | None = None
 
     def writer(self) -> SlotWriter:
@@ -69,12 +70,19 @@ class Outbox:
         if self._sent is not None:
             self._sent.close()
             self._sent = None
-        return SlotWriter(self._scratch, self._scratch.__array_interface__["data"][0])
+        if self._lease is not None and self._lease() is not None:  # a collate function keeps the batch it made last
+            self._memory = bytearray(len(self._memory))
+        return self._lend()
 
     def larger_writer(self) -> SlotWriter:
         """Return an empty writer with twice the room; what lies in the one before stays valid."""
-        self._scratch = np.empty(2 * self._scratch.nbytes, np.uint8)
-        return self.writer()
+        self._memory = bytearray(2 * len(self._memory))
+        return self._lend()
+
+    def _lend(self) -> SlotWriter:
+        view: Bytes = np.frombuffer(self._memory, np.uint8)
+        self._lease = weakref.ref(view)  # every array in the memory keeps it alive
+        return SlotWriter(view, view.__array_interface__["data"][0])
 
     def post(self, writer: SlotWriter, name: str) -> Freight:
         """Get what was written ready to leave, if possible in a segment of that name."""

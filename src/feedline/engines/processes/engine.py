@@ -29,12 +29,15 @@ from feedline.abc.engine import Engine
 from feedline.engines import lifetime
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.processes import start
-from feedline.engines.processes.messages import Kind, Message, receive, send, task_message
+from feedline.engines.processes.messages import Kind, Message, receive, send, set_receive_timeout, task_message
 from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.worker import ArenaView, Link
 from feedline.errors import WorkerDied
 from feedline.transport.arena import Arena
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
+
+_LOOK_AROUND_S = 0.02
+"""How often a wait for one worker is interrupted to see whether it lives, and how late it is."""
 
 
 class _Channel:
@@ -45,9 +48,13 @@ class _Channel:
         self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process: BaseProcess | None = None
         self.pidfd = -1
-        self.poll = select.poll()
+        set_receive_timeout(self.near, _LOOK_AROUND_S)
         self.unsent: deque[Message] = deque()
         self.dead = False
+
+    def is_gone(self) -> bool:
+        """True if the worker has ended."""
+        return self.pidfd >= 0 and bool(select.select([self.pidfd], [], [], 0)[0])
 
     def close(self) -> None:
         self.near.close()
@@ -118,7 +125,6 @@ class ProcessEngine(Engine):
 
     def _watch(self, channel: _Channel, fd: int) -> None:
         self._epoll.register(fd, select.EPOLLIN)
-        channel.poll.register(fd, select.POLLIN)
         self._by_fd[fd] = channel
 
     def _strangers(self, link: Link) -> list[socket.socket]:
@@ -187,15 +193,26 @@ class ProcessEngine(Engine):
         return results
 
     def _collect_from(self, channel: _Channel, timeout_s: float | None, results: list[Result]) -> None:
-        self._read(channel, results, one=True)
-        if results:
+        """Wait for one worker alone: a receive that blocks is one system call, where polling first would be two."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            if channel.unsent:
+                self._flush(channel)
+            try:
+                message = receive(channel.near, block=True)
+            except BlockingIOError:  # nothing for _LOOK_AROUND_S
+                if channel.is_gone():
+                    self._read(channel, results)
+                    results.append(self._bury(channel))
+                    return
+                if deadline is not None and time.monotonic() >= deadline:
+                    return
+                continue
+            if message is not None:
+                results.append(self._result(channel.number, message))
             return
-        ready = channel.poll.poll(None if timeout_s is None else timeout_s * 1000)
-        self._read(channel, results, one=True)
-        if not results and any(fd == channel.pidfd for fd, _ in ready):
-            results.append(self._bury(channel))
 
-    def _read(self, channel: _Channel, results: list[Result], *, one: bool = False) -> None:
+    def _read(self, channel: _Channel, results: list[Result]) -> None:
         while True:
             try:
                 message = receive(channel.near, block=False)
@@ -204,8 +221,6 @@ class ProcessEngine(Engine):
             if message is None:
                 break
             results.append(self._result(channel.number, message))
-            if one:
-                break
         if channel.unsent:
             self._flush(channel)
 

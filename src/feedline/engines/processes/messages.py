@@ -98,11 +98,17 @@ def _write_all(fd: int, body: bytes) -> None:
         offset += os.pwrite(fd, view[offset : offset + (1 << 30)], offset)
 
 
+def set_receive_timeout(sock: socket.socket, timeout_s: float) -> None:
+    """Let a blocking `receive` give up after a while, with BlockingIOError."""
+    seconds, rest = divmod(timeout_s, 1.0)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("@ll", int(seconds), int(rest * 1e6)))
+
+
 def receive(sock: socket.socket, *, block: bool) -> Message | None:
     """Take the next message; None when the other side is gone.
 
     Raises:
-        BlockingIOError: `block` is False and nothing is waiting.
+        BlockingIOError: nothing is waiting, and `block` is False or the socket's time-out has passed.
     """
     data, ancillary, _, _ = sock.recvmsg(_PACKET_BYTES + _HEAD.size, _ANCILLARY, _RECEIVE_FLAGS[block])
     if not data:

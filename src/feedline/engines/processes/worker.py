@@ -7,11 +7,13 @@ socket and keep it open.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import select
 import socket
 import time
+import weakref
 from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any
@@ -20,7 +22,7 @@ import numpy as np
 
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import settle
-from feedline.engines.processes.messages import Kind, Message, read_task, receive, send
+from feedline.engines.processes.messages import Kind, Message, read_task, receive, send, set_receive_timeout
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
 from feedline.transport.arena import Arena, Bytes, create_memfd
@@ -29,6 +31,10 @@ from feedline.types import Part, ResultKind, Task, WorkerSpec
 
 _OVERFLOW_BYTES = 64 << 30
 """Address space for a batch that does not fit its slot; only what is written becomes memory."""
+
+
+_LOOK_AROUND_S = 0.2
+"""How often an idle worker looks whether the training process lives. Its end is usually seen at once, by the socket."""
 
 
 @dataclass
@@ -61,22 +67,40 @@ class ArenaView:
         self._fd = arena.fd
         self._map: Any = arena.mapping
         self.address = arena.address
+        self._moved: dict[int, mmap.mmap] = {}
+        """Slots that this process has mapped again somewhere else."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": reduction.DupFd(self._fd)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        fd = state.pop("_fd").detach()
+        self._fd = state.pop("_fd").detach()
         self.__dict__.update(state)
-        self._map = mmap.mmap(fd, self._size)
-        os.close(fd)
+        self._map = mmap.mmap(self._fd, self._size)
         self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
+        self._moved = {}
 
     def writer(self, slot: int, part: Part | None = None) -> SlotWriter:
-        """Return a writer over a slot, or over the places of some rows in it."""
-        view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
-        address = self.address + slot * self.slot_bytes
+        """Return a writer over a slot, or over the places of some rows in it. Without a slot it has no room at all."""
+        if slot < 0:
+            return SlotWriter(np.empty(0, np.uint8), 0)
+        moved = self._moved.get(slot)
+        if moved is None:
+            view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
+            address = self.address + slot * self.slot_bytes
+        else:
+            view = np.frombuffer(moved, np.uint8, self.slot_bytes)
+            address = view.__array_interface__["data"][0]
         return SlotWriter(view, address) if part is None else PartWriter(view, address, part.places)
+
+    def part_with(self, slot: int, address: int, used: int) -> None:
+        """Leave the memory of a slot to whoever in this process refers to it; the slot itself moves to other addresses.
+
+        A dataset that caches what it collated, or a collate function that remembers the last batch, would see the
+        batches of others appear there. Test: tests/engines/processes/test_worker.py
+        """
+        _make_private(address, used)
+        self._moved[slot] = mmap.mmap(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
 
 
 def serve(link: Link, spec: WorkerSpec) -> None:
@@ -86,15 +110,22 @@ def serve(link: Link, spec: WorkerSpec) -> None:
     codec = Codec(spec.framework)
     try:
         while (message := wait.next_message()) is not None:
-            send(link.sock, _answer(runner, codec, link, read_task(message)), block=True)
+            task = read_task(message)
+            room = link.arena.writer(task.slot, task.part)
+            memory, address = weakref.ref(room.view), room.address
+            answer = _answer(runner, codec, link, task, room)
+            used = room.used
+            del room
+            if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
+                link.arena.part_with(task.slot, address, used)
+            send(link.sock, answer, block=True)
     except (BrokenPipeError, ConnectionResetError):
         return  # nobody is listening any more
 
 
-def _answer(runner: Runner, codec: Codec, link: Link, task: Task) -> Message:
+def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWriter) -> Message:
     """Run a task and say what became of it."""
     begun = time.perf_counter_ns()
-    room = link.arena.writer(task.slot, task.part) if task.slot >= 0 else None
     where = f"in DataLoader worker process {link.number}"
     result = runner.attempt(task, link.number, room)
     if result.kind is ResultKind.ENDED:
@@ -104,7 +135,7 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task) -> Message:
     try:
         if task.part is not None:
             return _send_part(codec, result.payload, room, task, begun)
-        return _send_batch(codec, result.payload, room, task.id, begun)
+        return _send_batch(codec, result.payload, room if task.slot >= 0 else None, task.id, begun)
     except (Exception, MemoryError) as exc:
         return Message(Kind.FAILED, task.id, pack_failure(exc, where))
 
@@ -119,10 +150,9 @@ def _send_batch(codec: Codec, batch: Any, room: SlotWriter | None, task_id: int,
     return _send_overflow(codec, batch, task_id, begun)
 
 
-def _send_part(codec: Codec, batch: Any, room: SlotWriter | None, task: Task, begun: int) -> Message:
+def _send_part(codec: Codec, batch: Any, room: SlotWriter, task: Task, begun: int) -> Message:
     """Say whether the rows lie where they belong; the training process knows the rest of the header."""
     assert task.part is not None
-    assert room is not None
     try:
         fits = codec.describe(batch, room) == task.part.description
     except SlotFull:
@@ -160,21 +190,35 @@ def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Messag
     return Message(Kind.DONE, task_id, header, writer.used, time.perf_counter_ns() - begun, fd)
 
 
+_MAP_FIXED = 0x10
+
+
+def _make_private(address: int, size: int) -> None:
+    """Replace shared memory of this process by a copy that is its own, at the same addresses."""
+    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    contents = ctypes.string_at(address, size)
+    call = ctypes.CDLL(None, use_errno=True).mmap
+    call.restype = ctypes.c_void_p
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    if call(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != address:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)} while keeping a batch that the dataset or collate function refers to")
+    ctypes.memmove(address, contents, size)
+
+
 class _Waiter:
     """Waits for the next message or for the end of the training process."""
 
     def __init__(self, link: Link) -> None:
         self._sock = link.sock
-        self._poll = select.poll()
-        self._poll.register(link.sock, select.POLLIN)
         self._trainer = os.pidfd_open(link.trainer_pid)
-        self._poll.register(self._trainer, select.POLLIN)
+        set_receive_timeout(link.sock, _LOOK_AROUND_S)
 
     def next_message(self) -> Message | None:
         while True:
             try:
-                return receive(self._sock, block=False)
+                return receive(self._sock, block=True)
             except BlockingIOError:
-                ready = self._poll.poll()
-                if any(fd == self._trainer for fd, _ in ready):
+                if select.select([self._trainer], [], [], 0)[0]:
                     return None
