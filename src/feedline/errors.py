@@ -20,6 +20,8 @@ Each class also inherits the built-in that callers of torch's loader already cat
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "BadOption",
     "BatchNotPicklable",
@@ -39,6 +41,16 @@ __all__ = [
 
 class FeedlineError(Exception):
     """Base of everything feedline raises on purpose."""
+
+    def __reduce__(self) -> Any:  # workers send these; the arguments of __init__ are not always the text
+        return _remade, (type(self), self.args, self.__dict__)
+
+
+def _remade(kind: type[FeedlineError], args: tuple[Any, ...], attributes: dict[str, Any]) -> FeedlineError:
+    exc = kind.__new__(kind)
+    exc.args = args
+    exc.__dict__.update(attributes)
+    return exc
 
 
 class BadOption(FeedlineError, ValueError):

@@ -336,6 +336,19 @@ class Whereabouts(Squares):
         return torch.tensor([index, -1 if info is None else info.id])
 
 
+class HeldBack(Whereabouts):
+    """The sample at index 0 waits until it is released."""
+
+    def __init__(self, release: Any, n: int) -> None:  # Any: an event of multiprocessing
+        super().__init__(n)
+        self.release = release
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            assert self.release.wait(30), "nobody released the first sample"
+        return super().__getitem__(index)
+
+
 def describe_worker(info: WorkerInfo | None) -> list[Any]:
     """The fields of a `WorkerInfo` as numbers and words; the dataset only by its type and length."""
     if info is None:

@@ -1,5 +1,7 @@
 """What goes wrong: the user's own exception arrives, the worker's traceback with it, and nothing hangs."""
 
+import os
+import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from torch.utils.data import TensorDataset
 
 import feedline
 from tests.parity import datasets
+from tests.parity.children import in_a_child
 from tests.parity.observation import Failure
 from tests.parity.sides import Parity, Side
 
@@ -355,6 +358,20 @@ def test_iteration_goes_on_after_a_batch_that_cannot_be_pickled() -> None:
     loader = feedline.DataLoader(datasets.Squares(8), batch_size=2, num_workers=2, engine="process", collate_fn=collate)
     results = drain(loader)
     assert [isinstance(result, Exception) for result in results] == [False, True, False, False]
+
+
+# Running out of what the system grants
+
+
+def test_running_out_of_descriptors_names_the_limit() -> None:
+    def work() -> object:
+        loader = feedline.DataLoader(datasets.Squares(8), batch_size=2, num_workers=2, engine="process")
+        first_free = os.dup(0)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (first_free + 4, hard))
+        return [batch.tolist() for batch in loader]
+
+    assert "ulimit -n" in str(in_a_child(work))
 
 
 # Time-outs

@@ -10,8 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
@@ -20,29 +18,8 @@ from torch.utils.data import TensorDataset
 
 import feedline
 from tests.parity import datasets
+from tests.parity.children import in_a_child
 from tests.parity.sides import Parity, Side
-
-FORK = multiprocessing.get_context("fork")
-
-
-def in_a_child(work: Callable[[], object], *, daemon: bool = False) -> object:
-    """Run `work` in a forked process and return what it returned, which has to be plain data."""
-    receiver, sender = FORK.Pipe(duplex=False)
-
-    def run(sender: Connection) -> None:
-        try:
-            sender.send(work())
-        except BaseException as error:
-            sender.send(f"{type(error).__name__}: {error}")
-
-    with receiver, sender:
-        child = FORK.Process(target=run, args=(sender,), daemon=daemon)
-        child.start()
-        assert receiver.poll(60), "the child never answered"
-        result: object = receiver.recv()
-        child.join()
-        assert child.exitcode == 0
-        return result
 
 
 def as_lists(loader: Any) -> list[Any]:

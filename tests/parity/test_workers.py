@@ -1,6 +1,7 @@
 """What code sees that runs inside a worker, and what the caller's process sees of it: nothing."""
 
 import collections
+import multiprocessing
 import os
 import random
 from typing import Any
@@ -139,6 +140,23 @@ def test_out_of_order_every_batch_comes_once(worker_parity: Parity) -> None:
     def code(side: Side) -> object:
         loader = side.loader(datasets.Squares(23), batch_size=2, num_workers=3, in_order=False)
         return sorted(batch.tolist() for batch in loader)
+
+    worker_parity.same(code)
+
+
+@pytest.mark.parametrize("prefetch", [1, 2])
+def test_out_of_order_a_freed_place_goes_to_the_worker_that_returned(worker_parity: Parity, prefetch: int) -> None:
+    """Worker 0 is held at its first batch; the other makes everything that worker 0 has not been given already."""
+
+    def code(side: Side) -> object:
+        release = multiprocessing.get_context("fork").Event()
+        loader = side.loader(datasets.HeldBack(release, 12), batch_size=1, in_order=False, prefetch_factor=prefetch)
+        seen = []
+        for batch in loader:
+            seen.append(batch[0].tolist())
+            if len(seen) == 12 - prefetch:
+                release.set()  # all that is left is waiting behind the first
+        return seen
 
     worker_parity.same(code)
 

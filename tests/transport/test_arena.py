@@ -35,7 +35,7 @@ def acquire_all(arena: Arena) -> list[int]:
     return slots
 
 
-# -- acquire and release ------------------------------------------------------------------------------------------------
+# -- acquire and release ---
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -87,7 +87,7 @@ def test_slots_do_not_overlap(shared: bool) -> None:
         assert view.__array_interface__["data"][0] == arena.address + slot * arena.slot_bytes
 
 
-# -- leases -------------------------------------------------------------------------------------------------------------
+# -- leases ---
 
 
 def test_a_slot_comes_back_when_its_last_view_dies() -> None:
@@ -172,7 +172,7 @@ def test_a_lease_of_an_empty_batch_holds_its_slot_too() -> None:
     assert arena.acquire() == 0
 
 
-# -- the budget -----------------------------------------------------------------------------------------------------------
+# -- the budget ---
 
 
 def test_the_budget_is_respected_once_the_size_of_a_batch_is_known() -> None:
@@ -206,7 +206,7 @@ def test_touched_bytes_are_the_furthest_that_was_written() -> None:
     assert f"touched_bytes={2 * PAGE}" in repr(arena)
 
 
-# -- a device that follows the slots ----------------------------------------------------------------------------------
+# -- a device that follows the slots ---
 
 
 def test_a_device_hears_of_growth_and_release_and_may_delay_reuse() -> None:
@@ -229,7 +229,7 @@ def test_a_device_hears_of_growth_and_release_and_may_delay_reuse() -> None:
     assert arena.acquire() == 0
 
 
-# -- forks ----------------------------------------------------------------------------------------------------------------
+# -- forks ---
 
 
 def in_a_fork(check: Any) -> int:
@@ -320,7 +320,7 @@ def test_workers_of_feedline_do_not_retire_slots() -> None:
     assert sorted(acquire_all(arena)) == [0, 1]
 
 
-# -- limits -----------------------------------------------------------------------------------------------------------------
+# -- limits ---
 
 
 @pytest.mark.parametrize("left", [0, 1])
@@ -394,7 +394,7 @@ def test_without_addresses_the_error_names_the_limit() -> None:
     assert "fewer workers" in told
 
 
-# -- the law: a slot has one owner ------------------------------------------------------------------------------------
+# -- the law: a slot has one owner ---
 
 
 class OneOwner(RuleBasedStateMachine):

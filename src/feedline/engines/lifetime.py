@@ -8,7 +8,6 @@ forkserver: the server imports torch and the modules of the program once, before
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import multiprocessing
 import pickle
@@ -20,15 +19,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.errors import TooManyOpenFiles, WorkerStartError
 from feedline.types import WorkerSpec
-
-_OMP_PAUSE_HARD = 2
 
 _PATIENCE_S = 0.15
 """How long workers may finish what they are doing when they are no longer needed."""
@@ -66,21 +62,6 @@ def explained_start(engine: Engine) -> Iterator[None]:
         if isinstance(exc, (TypeError, AttributeError, pickle.PicklingError)):
             warnings.warn(_PICKLE_WARNING, stacklevel=6)  # where the loader is iterated
         raise
-
-
-def dismiss_openmp_threads() -> None:
-    """End the idle threads of GNU OpenMP in this thread's pool, so that a fork does not inherit a dead pool.
-
-    Other OpenMP libraries look after forks themselves.
-    """
-    maps = Path("/proc/self/maps")
-    if not maps.exists():
-        return
-    paths = {line.split()[-1] for line in maps.read_text().splitlines() if "libgomp" in line}
-    for path in paths:
-        pause = getattr(ctypes.CDLL(path), "omp_pause_resource_all", None)
-        if pause is not None:
-            pause(_OMP_PAUSE_HARD)
 
 
 def preload_in_forkserver(spec: WorkerSpec, worker_module: str) -> None:

@@ -44,12 +44,12 @@ def _plain(indices: Any) -> Any:
 def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any]) -> Fetcher:
     def fetch(indices: Any) -> Any:
         array = indices.array if type(indices) is IndexBlock else _as_array(indices)
-        try:
-            if array is not None and array.dtype.kind in "iu" and array.ndim == 1 and len(array):
+        if array is not None and array.dtype.kind in "iu" and array.ndim == 1 and len(array):
+            try:
                 return gather(array.astype(np.int64, copy=False))
-        except IndexError:
-            return collate([dataset[index] for index in array.tolist()])  # the dataset itself has the right error
-        return collate([dataset[index] for index in indices])
+            except IndexError:
+                pass  # the dataset itself has the right error for it
+        return collate([dataset[index] for index in _plain(indices)])
 
     return fetch
 

@@ -11,7 +11,7 @@ import numpy.random  # loaded on first use otherwise, which would be in every fo
 import torch
 from torch.utils.data._utils import worker as torch_worker
 
-from feedline import memory
+from feedline import memory, openmp
 from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
@@ -83,6 +83,8 @@ class TorchFramework:
         dataset = worker.dataset
         if worker.threaded:
             dataset = self.reset_worker(dataset, spec, spec.shared_seed)
+            torch.get_num_threads()  # torch sets the limit of a thread when it first asks for it: once, and before us
+            openmp.limit_this_thread()
             set_thread_worker(worker_info(worker, dataset))
             return dataset
         torch.set_num_threads(1)

@@ -39,9 +39,15 @@ def collate_tensors(
     out = room((len(batch), *elem.shape), elem) if type(elem) is torch.Tensor and not elem.is_quantized else None
     if out is None:
         return torch.stack(batch, 0)
-    if not current.crosses and any(tensor.dtype != elem.dtype or tensor.requires_grad for tensor in batch):
-        return torch.stack(batch, 0)  # torch has no target either when the batch stays in its process
-    return torch.stack(batch, 0, out=out)
+    if current.crosses:
+        return torch.stack(batch, 0, out=out)
+    # In its own process torch stacks without a target: types are promoted, and gradients go through.
+    if elem.requires_grad or len({tensor.dtype for tensor in batch}) > 1:
+        return torch.stack(batch, 0)
+    try:
+        return torch.stack(batch, 0, out=out)
+    except RuntimeError:  # another one requires grad; or the shapes differ, which raises again
+        return torch.stack(batch, 0)
 
 
 def install_collate() -> None:

@@ -86,8 +86,11 @@ def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     if leaf is not None:
         return _read_pickled, (leaf,)
     plain = tensor.is_cpu and not tensor.requires_grad and tensor.layout is torch.strided and not tensor.is_nested
-    if not plain or tensor.dtype not in _DTYPE_CODES:
+    if not plain or tensor.is_quantized:
         return _reduce_special(tensor)
+    if tensor.dtype not in _DTYPE_CODES:  # torch's own pickling does not know these either: they go as bytes
+        flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+        return _retyped, (flat.view(torch.uint8), tensor.dtype, tensor.shape)
     tensor = tensor.resolve_conj().resolve_neg()
     shape, strides = tuple(tensor.shape), tensor.stride()
     span = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
@@ -99,6 +102,10 @@ def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
 def _read_pickled(leaf: Leaf, shape: tuple[int, ...] | None = None, strides: tuple[int, ...] = ()) -> torch.Tensor:
     tensor = read(leaf, memory.being_read())
     return tensor if shape is None else tensor.as_strided(shape, strides)
+
+
+def _retyped(data: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+    return data.view(dtype).view(shape)
 
 
 def _reduce_special(tensor: torch.Tensor) -> Any:

@@ -175,7 +175,7 @@ class Loader:
         supply = self._supply
         spec = self._spec(epoch)
         if self._settings.worker_count == 0:
-            return InlineBatches(spec, plan, supply.inline_arena(), supply.counters, None)
+            return InlineBatches(spec, plan, supply.arena(), supply.counters, None)
         crew = supply.crew(spec, None)
         batches = CrewBatches(
             crew,

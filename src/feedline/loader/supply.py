@@ -50,10 +50,6 @@ class Supply:
             self._arena = arena
         return arena
 
-    def inline_arena(self) -> Arena | None:
-        """Return memory for batches made inline: only if it is to be pinned, the heap is as fast otherwise."""
-        return self.arena() if self.settings.pin else None
-
     def crew(self, spec: WorkerSpec, prepare: Prepare | None) -> Crew:
         """Start workers."""
         engine, arena = self._engine()

@@ -214,7 +214,7 @@ class TorchBatches(Iterator[Any]):
             if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
                 world_size, rank = _distributed_settings()
                 torch.utils.data.graph_settings.apply_sharding(self._dataset, world_size, rank)
-            self._batches = InlineBatches(spec, plan, supply.inline_arena(), supply.counters, prepare)
+            self._batches = InlineBatches(spec, plan, supply.arena(), supply.counters, prepare)
             return
         loader.check_worker_number_rationality()
         crew = supply.crew(spec, prepare)

@@ -24,7 +24,7 @@ def fill(writer: SlotWriter, size: int) -> None:
 
 def send(size: int) -> tuple[Freight, Any]:
     outbox = Outbox()
-    writer = outbox.writer()
+    writer = outbox.open(NAME)
     fill(writer, size)
     freight = outbox.post(writer, NAME)
     return freight, Inbox().open(freight)
@@ -51,6 +51,40 @@ def test_memory_lives_until_the_last_view_dies() -> None:
     assert view[:3].tolist() == [int.from_bytes(bytes([i % 251, (i + 1) % 251]), "little") for i in (1000, 1004, 1008)]
 
 
+def test_a_batch_like_the_one_before_is_made_in_its_segment() -> None:
+    inbox, outbox = Inbox(), Outbox()
+    writer = outbox.open(NAME)
+    fill(writer, 100_000)
+    inbox.open(outbox.post(writer, NAME))
+    writer = outbox.open(NAME)
+    fill(writer, 100_000)
+    received = inbox.open(outbox.post(writer, NAME))
+    writer.view[5] = 77
+    assert received[5] == 77, "the same memory: it was not copied"
+
+
+def test_a_segment_that_is_not_needed_is_removed() -> None:
+    outbox = Outbox()
+
+    def is_there() -> bool:
+        return os.path.exists(f"/dev/shm/{NAME}")
+
+    for _ in range(2):
+        writer = outbox.open(NAME)
+        fill(writer, 100_000)
+        Inbox().open(outbox.post(writer, NAME))
+    outbox.open(NAME)
+    assert is_there()
+    outbox.discard()
+    assert not is_there(), "the task failed"
+    writer = outbox.open(NAME)
+    fill(writer, 10)
+    assert Inbox().open(outbox.post(writer, NAME)).tolist() == list(range(10))
+    assert not is_there(), "the batch is small"
+    outbox.open_larger(outbox.open(NAME))
+    assert not is_there(), "the batch is too large for it"
+
+
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="names of segments are not files here")
 def test_too_little_room_in_dev_shm_is_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: int) -> None:
@@ -75,19 +109,19 @@ def test_a_name_that_is_taken_is_left_alone() -> None:
 
 def test_room_is_used_again_unless_somebody_keeps_what_lies_there() -> None:
     outbox = Outbox()
-    addresses = [outbox.writer().address for _ in range(3)]
+    addresses = [outbox.open(NAME).address for _ in range(3)]
     assert len(set(addresses)) == 1
-    kept = np.ndarray((4,), np.float32, outbox.writer().view, 64)
-    assert outbox.writer().address != addresses[0]
+    kept = np.ndarray((4,), np.float32, outbox.open(NAME).view, 64)
+    assert outbox.open(NAME).address != addresses[0]
     del kept
 
 
 def test_a_larger_writer_leaves_what_was_written() -> None:
     outbox = Outbox()
-    writer = outbox.writer()
+    writer = outbox.open(NAME)
     fill(writer, 1000)
     before = writer.view[:1000]
-    larger = outbox.larger_writer()
+    larger = outbox.open_larger(writer)
     assert larger.view.nbytes == 2 * writer.view.nbytes
     larger.view[:] = 0
     assert np.array_equal(before, np.arange(1000) % 251)
@@ -106,11 +140,11 @@ def test_beyond_a_number_of_segments_batches_are_copied(monkeypatch: pytest.Monk
     inbox, outbox = Inbox(), Outbox()
     kept = []
     for number in range(4):
-        writer = outbox.writer()
-        fill(writer, 100_000 + number)
+        writer = outbox.open(NAME)
+        fill(writer, 100_000 - number)
         kept.append(inbox.open(outbox.post(writer, NAME)))
-    assert [type(memory.base).__name__ for memory in kept] == ["_Mapping", "_Mapping", "NoneType", "NoneType"]
-    assert all(np.array_equal(memory, np.arange(100_000 + number) % 251) for number, memory in enumerate(kept))
+    assert [type(memory.base).__name__ for memory in kept] == ["_Segment", "_Segment", "NoneType", "NoneType"]
+    assert all(np.array_equal(memory[:99_000], np.arange(99_000) % 251) for memory in kept)
 
 
 def test_no_fork_while_a_segment_is_being_opened() -> None:

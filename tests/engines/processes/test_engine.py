@@ -112,7 +112,7 @@ def test_spawned_workers_answer() -> None:
         assert {result.worker: decode(result.payload)[:, 0].tolist() for result in results} == {0: [0, 5], 1: [1, 5]}
 
 
-# -- what travels -----------------------------------------------------------------------------------------------------
+# -- what travels ---
 
 
 def local_function(samples: Any) -> Any:
@@ -184,7 +184,7 @@ def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch)
             assert (batch == np.array([[number], [3]])).all()
 
 
-# -- the end of a worker ------------------------------------------------------------------------------------------------
+# -- the end of a worker ---
 
 
 class Dying:

@@ -19,8 +19,6 @@ from feedline import DataLoader, Loader
 from feedline.engines.processes.worker import ArenaView
 from feedline.transport.arena import Arena
 
-WORKERS = ["fork", "forkserver"]
-
 
 class Cached(Dataset[torch.Tensor]):
     """Collates on its own, and keeps what came out."""
@@ -42,9 +40,8 @@ class Cached(Dataset[torch.Tensor]):
         return self.cache[number]
 
 
-@pytest.mark.parametrize("start_method", WORKERS)
-def test_what_a_dataset_keeps_is_never_overwritten_by_other_batches(start_method: str) -> None:
-    loader = DataLoader(Cached(), 2, num_workers=2, multiprocessing_context=start_method)
+def test_what_a_dataset_keeps_is_never_overwritten_by_other_batches() -> None:
+    loader = DataLoader(Cached(), 2, num_workers=2)
     for place, batch in enumerate(loader):
         expected = [Cached.number(2 * place), Cached.number(2 * place + 1)]
         assert [sample.unique().tolist() for sample in batch] == [[number] for number in expected]
@@ -152,7 +149,7 @@ def test_what_a_dataset_keeps_survives_failures() -> None:
     assert failures == 26
 
 
-# -- without a slot ---------------------------------------------------------------------------------------------------
+# -- without a slot ---
 
 
 def shared_memory_names() -> set[str]:
@@ -200,7 +197,7 @@ def test_no_batch_ever_uses_the_systems_shared_memory(
         assert loader.stats()["overflowed_batches"] == 6
 
 
-# -- the view of the arena ----------------------------------------------------------------------------------------------
+# -- the view of the arena ---
 
 
 def test_a_slot_that_was_parted_with_is_written_where_the_training_process_looks() -> None:

@@ -25,13 +25,14 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from feedline import openmp
 from feedline.abc.engine import Engine
 from feedline.engines import lifetime
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.portable import worker as worker_side
 from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
 from feedline.engines.portable.worker import Answer, Link, Request
-from feedline.errors import FeedlineError, WorkerDied
+from feedline.errors import WorkerDied
 from feedline.transport.arena import starting_workers
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 
@@ -93,7 +94,7 @@ class PortableEngine(Engine):
         method = lifetime.start_method(context)
         with lifetime.explained_start(self):
             if method == "fork":
-                lifetime.dismiss_openmp_threads()
+                openmp.dismiss_idle_threads()
             elif method == "forkserver":
                 lifetime.preload_in_forkserver(spec, worker_side.__name__)
             if os.name == "posix":
@@ -217,7 +218,7 @@ def _result(number: int, task_id: int, answer: Answer, inbox: Inbox) -> Result:
         return Result(answer.kind, number, task_id, answer.body)
     try:
         memory = inbox.open(answer.freight)
-    except (FeedlineError, OSError, MemoryError) as exc:
+    except Exception as exc:  # whatever it is, the training loop is waiting to hear of it
         return Result(ResultKind.FAILED, number, task_id, exc)
     parcel = Parcel(answer.body, -1, answer.freight.size, memory)
     return Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns)

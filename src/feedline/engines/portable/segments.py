@@ -25,7 +25,7 @@ from feedline.transport.arena import Bytes
 from feedline.transport.codec import SlotWriter
 
 _WORTH_A_SEGMENT = 64 << 10
-"""Less than this goes through the pipe: a segment costs a dozen system calls. A guess, not measured elsewhere."""
+"""Less than this goes through the pipe: a segment costs a dozen system calls. A guess."""
 
 _FIRST_BYTES = 1 << 20
 
@@ -58,45 +58,90 @@ class Freight:
 
 
 class Outbox:
-    """The worker's side: memory to make batches in, warm from the ones before, and the segment that is on its way."""
+    """The worker's side: memory to make a batch in, and the segment that is on its way.
+
+    A batch as large as the ones before is made in its segment. Any other is made in scratch memory, which grows until
+    the batch fits, and is then copied.
+    """
 
     def __init__(self) -> None:
-        self._memory = bytearray(_FIRST_BYTES)
+        self._expected_bytes = 0
+        self._scratch: bytearray | None = None
         self._lease: weakref.ref[Bytes] | None = None
-        self._sent: SharedMemory | None = None
+        self._segment: _Segment | None = None
+        self._sent: _Segment | None = None
 
-    def writer(self) -> SlotWriter:
-        """Return an empty writer. What was posted before has arrived."""
-        if self._sent is not None:
-            self._sent.close()
-            self._sent = None
-        if self._lease is not None and self._lease() is not None:  # a collate function keeps the batch it made last
-            self._memory = bytearray(len(self._memory))
-        return self._lend()
+    def open(self, name: str) -> SlotWriter:
+        """Return an empty writer for the next batch, and let go of the one before, which has arrived."""
+        self._sent = None
+        if self._expected_bytes >= _WORTH_A_SEGMENT:
+            with contextlib.suppress(OSError):  # no shared memory, or none left: the pipe carries any amount
+                self._segment = _make_segment(name, self._expected_bytes)
+                return _writer_over(self._segment.array())
+        if self._scratch is None or (self._lease is not None and self._lease() is not None):
+            # A collate function may keep what it made there.
+            self._scratch = bytearray(_FIRST_BYTES if self._scratch is None else len(self._scratch))
+        return self._lend_scratch()
 
-    def larger_writer(self) -> SlotWriter:
+    def open_larger(self, writer: SlotWriter) -> SlotWriter:
         """Return an empty writer with twice the room; what lies in the one before stays valid."""
-        self._memory = bytearray(2 * len(self._memory))
-        return self._lend()
+        self.discard()
+        self._scratch = bytearray(2 * writer.view.nbytes)
+        return self._lend_scratch()
 
-    def _lend(self) -> SlotWriter:
-        view: Bytes = np.frombuffer(self._memory, np.uint8)
+    def _lend_scratch(self) -> SlotWriter:
+        assert self._scratch is not None
+        view: Bytes = np.frombuffer(self._scratch, np.uint8)
         self._lease = weakref.ref(view)  # every array in the memory keeps it alive
-        return SlotWriter(view, view.__array_interface__["data"][0])
+        return _writer_over(view)
 
     def post(self, writer: SlotWriter, name: str) -> Freight:
-        """Get what was written ready to leave, if possible in a segment of that name."""
-        written = writer.view[: writer.used]
-        if written.nbytes >= _WORTH_A_SEGMENT:
-            with contextlib.suppress(OSError):  # no shared memory, or none left: the pipe carries any amount
-                self._sent = _make_segment(name, written.nbytes)
-                _bytes_of(self._sent, written.nbytes)[:] = written
-                return Freight(written.nbytes, segment=name)
-        return Freight(written.nbytes, data=bytearray(written))
+        """Get what was written ready to leave, if it is large in a segment of that name."""
+        used = writer.used
+        self._expected_bytes = max(used, self._expected_bytes * 7 // 8)
+        if used >= _WORTH_A_SEGMENT:
+            with contextlib.suppress(OSError):
+                if self._segment is None:
+                    self._segment = _make_segment(name, used)
+                    self._segment.array()[:used] = writer.view[:used]
+                    self._scratch = None
+                self._sent, self._segment = self._segment, None
+                return Freight(used, segment=name)
+        data = bytearray(writer.view[:used])
+        self.discard()
+        return Freight(used, data=data)
+
+    def discard(self) -> None:
+        """Remove a segment that was opened and not posted."""
+        if self._segment is not None:
+            self._segment.memory.unlink()
+            self._segment = None
 
 
-def _make_segment(name: str, size: int) -> SharedMemory:
-    segment = SharedMemory(name, create=True, size=size)
+def _writer_over(view: Bytes) -> SlotWriter:
+    return SlotWriter(view, view.__array_interface__["data"][0])
+
+
+class _Segment:
+    """Shared memory as NumPy takes it: arrays over it keep it alive, and it is unmapped after the last of them.
+
+    An array made from `SharedMemory.buf` would not do: `SharedMemory` closes itself when it is dropped, which fails
+    while there are views of its buffer.
+    """
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self.memory = memory
+        assert memory.buf is not None  # until it is closed
+        address = np.frombuffer(memory.buf, np.uint8, 1).__array_interface__["data"][0]
+        self.__array_interface__ = {"version": 3, "shape": (memory.size,), "typestr": "|u1", "data": (address, False)}
+
+    def array(self) -> Bytes:
+        """Return all of it, which may be more than what was asked for: systems round up."""
+        return np.asarray(self)
+
+
+def _make_segment(name: str, size: int) -> _Segment:
+    memory = SharedMemory(name, create=True, size=size)
     path = f"/dev/shm/{name}"
     if hasattr(os, "posix_fallocate") and os.path.exists(path):
         # Linux lets a file in /dev/shm be larger than what is left there, and kills whoever touches what is missing.
@@ -107,17 +152,28 @@ def _make_segment(name: str, size: int) -> SharedMemory:
             finally:
                 os.close(fd)
         except OSError:
-            segment.close()
-            segment.unlink()
+            memory.unlink()
             raise
-    return segment
+    return _Segment(memory)
+
+
+def _open_segment(name: str) -> _Segment:
+    """Open a segment and remove its name."""
+    try:
+        memory = SharedMemory(name)
+    except OSError as exc:
+        if exc.errno in (errno.EMFILE, errno.ENFILE):
+            raise TooManyOpenFiles("taking over a batch from a worker") from exc
+        raise
+    memory.unlink()
+    return _Segment(memory)
 
 
 class Inbox:
     """The training process's side: maps what workers have sent. Used by several threads."""
 
     def __init__(self) -> None:
-        self._mapped: weakref.WeakSet[_Mapping] = weakref.WeakSet()
+        self._mapped: weakref.WeakSet[_Segment] = weakref.WeakSet()
 
     def open(self, freight: Freight) -> Bytes:
         """Return the bytes of a batch; the array owns them, and nothing with a name is left."""
@@ -126,46 +182,13 @@ class Inbox:
         with not_while_forking:
             segment = _open_segment(freight.segment)
             if len(self._mapped) < _MOST_SEGMENTS:
-                mapping = _Mapping(segment, freight.size)
-                self._mapped.add(mapping)
-                return np.asarray(mapping)
-        copy = _bytes_of(segment, freight.size).copy()
-        segment.close()
-        return copy
-
-
-def _open_segment(name: str) -> SharedMemory:
-    """Open a segment and remove its name."""
-    try:
-        segment = SharedMemory(name)
-    except OSError as exc:
-        if exc.errno in (errno.EMFILE, errno.ENFILE):
-            raise TooManyOpenFiles("taking over a batch from a worker") from exc
-        raise
-    segment.unlink()
-    return segment
-
-
-def _bytes_of(segment: SharedMemory, size: int) -> Bytes:
-    assert segment.buf is not None  # until it is closed
-    return np.frombuffer(segment.buf, np.uint8, size)
+                self._mapped.add(segment)
+                return segment.array()
+        return segment.array()[: freight.size].copy()
 
 
 def remove_segment(name: str) -> None:
     """Remove what a worker that died may have left."""
     # An empty one cannot be opened (ValueError), nor any without a descriptor: the resource tracker will.
     with not_while_forking, contextlib.suppress(FileNotFoundError, ValueError, TooManyOpenFiles):
-        _open_segment(name).close()
-
-
-class _Mapping:
-    """A segment as NumPy takes it: arrays over it keep it alive, and it is unmapped after the last of them.
-
-    An array made from the segment's buffer would not do: `SharedMemory` closes itself when it is dropped, and cannot
-    while there are views of its buffer.
-    """
-
-    def __init__(self, segment: SharedMemory, size: int) -> None:
-        self._segment = segment
-        address = _bytes_of(segment, size).__array_interface__["data"][0]
-        self.__array_interface__ = {"version": 3, "shape": (size,), "typestr": "|u1", "data": (address, False)}
+        _open_segment(name)  # which takes the name away; the rest goes when it is dropped

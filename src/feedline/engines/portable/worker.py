@@ -81,18 +81,21 @@ def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: 
     """Run a task and say what became of it."""
     begun = time.perf_counter_ns()
     where = f"in DataLoader worker process {number}"
-    room = outbox.writer()
+    room = outbox.open(request.segment)
     result = runner.attempt(request.task, number, room)
-    if result.kind is ResultKind.FAILED:
-        return Answer(ResultKind.FAILED, pack_failure(result.payload, where))
-    if result.kind is ResultKind.ENDED:
-        return Answer(ResultKind.ENDED)
-    try:
-        header, room = _encode(codec, outbox, result.payload, room)
-        freight = outbox.post(room, request.segment)
-    except Exception as exc:
-        return Answer(ResultKind.FAILED, pack_failure(exc, where))
-    return Answer(ResultKind.DONE, header, freight, time.perf_counter_ns() - begun)
+    if result.kind is ResultKind.DONE:
+        try:
+            header, room = _encode(codec, outbox, result.payload, room)
+            freight = outbox.post(room, request.segment)
+            return Answer(ResultKind.DONE, header, freight, time.perf_counter_ns() - begun)
+        except Exception as exc:
+            answer = Answer(ResultKind.FAILED, pack_failure(exc, where))
+    elif result.kind is ResultKind.FAILED:
+        answer = Answer(ResultKind.FAILED, pack_failure(result.payload, where))
+    else:
+        answer = Answer(ResultKind.ENDED)
+    outbox.discard()
+    return answer
 
 
 def _encode(codec: Codec, outbox: Outbox, batch: Any, room: SlotWriter) -> tuple[bytes, SlotWriter]:
@@ -101,4 +104,4 @@ def _encode(codec: Codec, outbox: Outbox, batch: Any, room: SlotWriter) -> tuple
         try:
             return codec.encode(batch, room), room
         except SlotFull:
-            room = outbox.larger_writer()
+            room = outbox.open_larger(room)

@@ -10,6 +10,7 @@ What the worker said before it died is still in the socket and is read before th
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import multiprocessing
 import os
@@ -25,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline import openmp
 from feedline.abc.engine import Engine
 from feedline.engines import lifetime
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
@@ -32,7 +34,7 @@ from feedline.engines.processes import start
 from feedline.engines.processes.messages import Kind, Message, receive, send, set_receive_timeout, task_message
 from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.worker import ArenaView, Link
-from feedline.errors import WorkerDied
+from feedline.errors import TooManyOpenFiles, WorkerDied
 from feedline.transport.arena import Arena
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 
@@ -54,7 +56,11 @@ class _Channel:
 
     def is_gone(self) -> bool:
         """True if the worker has ended."""
-        return self.pidfd >= 0 and bool(select.select([self.pidfd], [], [], 0)[0])
+        if self.pidfd < 0:
+            return False
+        poll = select.poll()  # select() knows no descriptors above 1023
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def close(self) -> None:
         self.near.close()
@@ -113,7 +119,7 @@ class ProcessEngine(Engine):
             return
         launch, self._launch = self._launch, None
         with lifetime.explained_start(self):
-            lifetime.dismiss_openmp_threads()
+            openmp.dismiss_idle_threads()
             for channel in self._channels:
                 process = launch(Link(channel.number, channel.far, ArenaView(self._arena), os.getpid()))
                 channel.process = process
@@ -144,7 +150,13 @@ class ProcessEngine(Engine):
         self._slots[task.id] = task.slot
         channel = self._channels[worker]
         channel.unsent.append(message)
-        self._flush(channel)
+        try:
+            self._flush(channel)
+        except OSError as exc:  # no descriptor for the memory that carries a long message
+            channel.unsent.remove(message)
+            if exc.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            raise TooManyOpenFiles("sending a task to a worker") from exc
 
     def _flush(self, channel: _Channel) -> None:
         """Send what the socket accepts; the rest waits for the next call, so the training loop never blocks here."""
@@ -229,8 +241,15 @@ class ProcessEngine(Engine):
         if message.kind is Kind.DONE:
             overflow = None
             if message.fd >= 0:
-                overflow = np.frombuffer(mmap.mmap(message.fd, max(message.used, 1)), np.uint8)
-                os.close(message.fd)
+                try:
+                    overflow = np.frombuffer(mmap.mmap(message.fd, max(message.used, 1)), np.uint8)
+                except OSError as exc:
+                    failure: Exception = exc
+                    if exc.errno in (errno.EMFILE, errno.ENFILE):
+                        failure = TooManyOpenFiles("taking over the memory of a batch")
+                    return Result(ResultKind.FAILED, worker, message.task_id, failure)
+                finally:
+                    os.close(message.fd)
             parcel = Parcel(message.body, slot, message.used, overflow)
             return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns)
         if message.kind is Kind.MISFIT:

@@ -8,7 +8,6 @@ goes along with it.
 from __future__ import annotations
 
 import array
-import mmap
 import os
 import pickle
 import socket
@@ -18,6 +17,8 @@ from enum import IntEnum
 
 import numpy as np
 
+from feedline.engines.failure import pack_failure
+from feedline.errors import TooManyOpenFiles
 from feedline.transport.arena import create_memfd
 from feedline.types import IndexBlock, Task
 
@@ -33,6 +34,7 @@ _RECEIVE_FLAGS = {
     True: int(socket.MSG_CMSG_CLOEXEC),
     False: int(socket.MSG_CMSG_CLOEXEC) | int(socket.MSG_DONTWAIT),
 }
+_CONTROL_CUT_OFF = int(socket.MSG_CTRUNC)
 
 
 class Kind(IntEnum):
@@ -98,6 +100,13 @@ def _write_all(fd: int, body: bytes) -> None:
         offset += os.pwrite(fd, view[offset : offset + (1 << 30)], offset)
 
 
+def _read_all(fd: int, size: int) -> bytes:
+    body = bytearray()
+    while len(body) < size:
+        body += os.pread(fd, min(size - len(body), 1 << 30), len(body))
+    return bytes(body)
+
+
 def set_receive_timeout(sock: socket.socket, timeout_s: float) -> None:
     """Let a blocking `receive` give up after a while, with BlockingIOError."""
     seconds, rest = divmod(timeout_s, 1.0)
@@ -107,22 +116,26 @@ def set_receive_timeout(sock: socket.socket, timeout_s: float) -> None:
 def receive(sock: socket.socket, *, block: bool) -> Message | None:
     """Take the next message; None when the other side is gone.
 
+    A message whose descriptor could not be taken, because this process has too many open, arrives as a failure of
+    its task.
+
     Raises:
         BlockingIOError: nothing is waiting, and `block` is False or the socket's time-out has passed.
     """
-    data, ancillary, _, _ = sock.recvmsg(_PACKET_BYTES + _HEAD.size, _ANCILLARY, _RECEIVE_FLAGS[block])
+    data, ancillary, flags, _ = sock.recvmsg(_PACKET_BYTES + _HEAD.size, _ANCILLARY, _RECEIVE_FLAGS[block])
     if not data:
         return None
     kind, long, task_id, used, busy_ns = _HEAD.unpack_from(data)
+    if flags & _CONTROL_CUT_OFF:
+        failure = TooManyOpenFiles("taking over the memory of a batch")
+        return Message(Kind.FAILED, task_id, pack_failure(failure, "in the process that receives it"))
     body = data[_HEAD.size :]
     fd = -1
     for level, type_, rights in ancillary:
         if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
             fd = array.array("i", rights[:4])[0]
     if long:
-        size = int.from_bytes(body, "little")
-        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as mapping:
-            body = mapping[:]
+        body = _read_all(fd, int.from_bytes(body, "little"))
         os.close(fd)
         fd = -1
     return Message(_KINDS[kind], task_id, body, used, busy_ns, fd)

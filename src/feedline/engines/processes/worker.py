@@ -110,6 +110,9 @@ def serve(link: Link, spec: WorkerSpec) -> None:
     codec = Codec(spec.framework)
     try:
         while (message := wait.next_message()) is not None:
+            if message.kind is not Kind.TASK:  # it could not be received, and says why
+                send(link.sock, message, block=True)
+                continue
             task = read_task(message)
             room = link.arena.writer(task.slot, task.part)
             memory, address = weakref.ref(room.view), room.address

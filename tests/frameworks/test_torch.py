@@ -1,0 +1,183 @@
+"""torch as a framework: short cuts for usual batches, and how a worker becomes torch's worker."""
+
+from __future__ import annotations
+
+import marshal
+import random
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+
+from feedline.collate import pad
+from feedline.frameworks.torch import TorchFramework
+from feedline.frameworks.torch_worker import set_thread_worker
+from feedline.transport.codec import SlotWriter
+from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
+
+FRAMEWORK = TorchFramework()
+
+
+def make_writer(size: int = 1 << 16) -> SlotWriter:
+    backing = np.zeros(size, np.uint8)
+    return SlotWriter(backing, backing.__array_interface__["data"][0])
+
+
+# -- describe and rebuild ---
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.arange(6.0).reshape(2, 3),
+        [torch.ones(2), torch.zeros(3, dtype=torch.int64)],
+        (torch.ones(2),),
+        {"x": torch.ones(2), "": torch.zeros(0, 4)},
+        [],
+        {},
+        (),
+    ],
+)
+def test_usual_batches_are_described_in_what_marshal_can_write(batch: Any) -> None:
+    writer = make_writer()
+    description = marshal.loads(marshal.dumps(FRAMEWORK.describe(batch, writer)))
+    again = FRAMEWORK.rebuild(description, writer.view)
+    assert type(again) is type(batch)
+    pairs = (
+        zip(again.values(), batch.values(), strict=True) if isinstance(batch, dict) else zip(again, batch, strict=True)
+    )
+    assert all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    if isinstance(batch, dict):
+        assert list(again) == list(batch)
+
+
+ONE = torch.ones(3)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        "text",
+        7,
+        None,
+        [ONE, "text"],
+        [ONE, [ONE]],
+        [ONE, ONE],
+        {"x": ONE, 1: torch.ones(2)},
+        OrderedDict(x=ONE),
+        torch.Size([1, 2]),
+        [np.ones(3)],
+        [torch.ones(4)[::2]],
+        [torch.ones(2, requires_grad=True)],
+        torch.eye(3).to_sparse(),
+        torch.nn.Parameter(ONE),
+        [torch.ones(2, device="meta")],
+        [torch.ones(2, dtype=torch.complex64).conj()],
+    ],
+    ids=lambda batch: repr(batch)[:40],
+)
+def test_anything_else_is_left_to_pickle(batch: Any) -> None:
+    assert FRAMEWORK.describe(batch, make_writer()) is None
+
+
+# -- rows of a batch ---
+
+
+def test_rows_of_a_batch_lie_where_they_are_said_to() -> None:
+    batch = {"x": torch.arange(12.0).reshape(6, 2), "y": torch.arange(6)}
+    writer = make_writer()
+    description = FRAMEWORK.describe(batch, writer)
+    part = FRAMEWORK.rows_of(description, 2, 5, 6)
+    assert part is not None
+    rows = FRAMEWORK.rebuild(part.description, writer.view)
+    assert torch.equal(rows["x"], batch["x"][2:5])
+    assert torch.equal(rows["y"], batch["y"][2:5])
+    assert [size for _, size in part.places] == [3 * 2 * 4, 3 * 8]
+
+
+@pytest.mark.parametrize("batch", [[torch.ones(6), torch.ones(5)], [torch.tensor(6)], [], [torch.ones(6, 0)]])
+def test_a_batch_that_does_not_consist_of_rows_has_none(batch: list[torch.Tensor]) -> None:
+    description = FRAMEWORK.describe(batch, make_writer())
+    assert FRAMEWORK.rows_of(description, 0, 6, 6) is None
+
+
+# -- collate functions ---
+
+
+def test_a_collate_function_of_feedline_gives_tensors() -> None:
+    batch = FRAMEWORK.bind_collate(pad())([np.arange(2), np.arange(3)])
+    assert all(map(torch.is_tensor, batch))
+    assert FRAMEWORK.bind_collate(list) is list
+
+
+# -- workers ---
+
+
+class Numbers:
+    def __len__(self) -> int:
+        return 3
+
+
+@pytest.fixture
+def generators_untouched() -> Iterator[None]:
+    """Put back what opening a worker in this process changes."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
+    yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])
+    torch.set_num_threads(states[3])
+    torch_worker._worker_info = None
+
+
+def open_worker(number: int, *, threaded: bool, dataset: Any = None, shared_seed: int | None = None) -> Any:
+    dataset = Numbers() if dataset is None else dataset
+    spec = WorkerSpec(dataset, DatasetKind.MAP, list, FRAMEWORK, worker_count=2, base_seed=100, shared_seed=shared_seed)
+    return FRAMEWORK.open_worker(WorkerIdentity(number, 2, 100 + number, dataset, threaded), spec)
+
+
+@pytest.mark.usefixtures("generators_untouched")
+def test_a_process_is_seeded_as_torch_seeds_its_workers() -> None:
+    drawn = []
+    for number in (0, 1, 0):
+        open_worker(number, threaded=False)
+        drawn.append((random.random(), float(np.random.rand()), float(torch.rand(()))))
+    assert drawn[0] == drawn[2]
+    assert drawn[0] != drawn[1]
+    torch.manual_seed(100)
+    assert drawn[0][2] == float(torch.rand(()))
+    random.seed(100)
+    assert drawn[0][0] == random.random()
+    assert torch.get_num_threads() == 1
+
+
+@pytest.mark.usefixtures("generators_untouched")
+def test_a_process_is_torchs_worker() -> None:
+    dataset = open_worker(1, threaded=False)
+    info: Any = get_worker_info()
+    assert (info.id, info.num_workers, info.seed) == (1, 2, 101)
+    assert info.dataset is dataset
+
+
+def test_a_thread_leaves_the_generators_of_the_program_alone() -> None:
+    before = random.getstate(), torch.get_rng_state(), torch.get_num_threads()
+    try:
+        open_worker(0, threaded=True)
+        assert random.getstate() == before[0]
+        assert torch.equal(torch.get_rng_state(), before[1])
+        assert torch.get_num_threads() == before[2]
+        info: Any = get_worker_info()
+        assert info.id == 0
+    finally:
+        set_thread_worker(None)
+    assert get_worker_info() is None
+
+
+def test_a_dataset_that_is_no_pipe_is_not_reseeded() -> None:
+    dataset = Numbers()
+    assert FRAMEWORK.reset_worker(dataset, Any, None) is dataset  # type: ignore[arg-type]

@@ -1,0 +1,331 @@
+"""The same results, types and errors as torch's default collate function, wherever the batch is made."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import default_collate as torchs
+from torch.utils.data._utils import collate as torch_collate
+
+from feedline import collate, memory
+from feedline.frameworks import torch_collate as ours
+from feedline.transport.arena import Arena
+from feedline.transport.codec import SlotWriter
+from feedline.transport.room import LocalRoom
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+class Tagged(torch.Tensor):
+    pass
+
+
+# -- where a batch is made ---
+
+
+@contextmanager
+def nowhere() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def in_a_slot() -> Iterator[None]:
+    backing = np.zeros(1 << 20, np.uint8)
+    memory.set_current(SlotWriter(backing, backing.__array_interface__["data"][0]))
+    try:
+        yield
+    finally:
+        memory.set_current(None)
+
+
+@contextmanager
+def in_a_full_slot() -> Iterator[None]:
+    memory.set_current(SlotWriter(np.zeros(8, np.uint8), 0))
+    try:
+        yield
+    finally:
+        memory.set_current(None)
+
+
+@contextmanager
+def in_a_room() -> Iterator[None]:
+    memory.set_current(LocalRoom(Arena(2, shared=False, budget=1 << 20)))
+    try:
+        yield
+    finally:
+        memory.set_current(None)
+
+
+PLACES = [nowhere, in_a_slot, in_a_full_slot, in_a_room]
+
+
+def outcome(make: Callable[[Any], Any], samples: Any) -> Any:
+    try:
+        return describe(make(samples))
+    except Exception as exc:
+        return type(exc), str(exc)
+
+
+def describe(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return type(value), value.dtype, tuple(value.shape), value.layout, value.tolist() if value.numel() else []
+    if isinstance(value, dict):
+        return type(value), {key: describe(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value), [describe(part) for part in value]
+    return type(value), value
+
+
+def same_as_torchs(samples: Any, place: Any) -> None:
+    expected = outcome(torchs, samples)
+    with place():
+        got = outcome(ours.default_collate, samples)
+    assert repr(got) == repr(expected)  # as text: NaN is then equal to itself
+
+
+@pytest.fixture(params=PLACES, ids=lambda place: place.__name__)
+def place(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+# -- laws ---
+
+TYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool, torch.bfloat16]
+NUMPY_TYPES = [np.float32, np.float64, np.int64, np.uint8, np.bool_, np.float16, np.uint16]
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Any]:
+    """Lists of samples of one form, nearly always."""
+    count = draw(st.integers(1, 4))
+    return draw(columns(count, draw(st.integers(0, 2))))
+
+
+def columns(count: int, depth: int) -> st.SearchStrategy[list[Any]]:
+    def fixed(leaf: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+        return st.lists(leaf, min_size=count, max_size=count)
+
+    leaves = (
+        fixed(st.integers(-(2**63), 2**63 - 1))
+        | fixed(st.floats())
+        | fixed(st.booleans())
+        | fixed(st.text(max_size=3))
+        | fixed(st.binary(max_size=3))
+        | fixed(st.integers() | st.floats() | st.booleans() | st.none())
+        | tensors(count)
+        | arrays(count)
+        | fixed(st.sampled_from([np.float32(1.5), np.int64(3), np.bool_(True), np.uint8(200), np.float64(2)]))
+    )
+    if depth == 0:
+        return leaves
+    inner = columns(count, depth - 1)
+    pair = st.tuples(inner, inner)
+    return (
+        leaves
+        | pair.map(lambda parts: [list(sample) for sample in zip(*parts, strict=True)])
+        | pair.map(lambda parts: list(zip(*parts, strict=True)))
+        | pair.map(lambda parts: [Pair(*sample) for sample in zip(*parts, strict=True)])
+        | pair.map(lambda parts: [{"a": left, "b": right} for left, right in zip(*parts, strict=True)])
+        | pair.map(lambda parts: [OrderedDict(x=left, y=right) for left, right in zip(*parts, strict=True)])
+    )
+
+
+@st.composite
+def tensors(draw: st.DrawFn, count: int) -> list[torch.Tensor]:
+    dtype = draw(st.sampled_from(TYPES))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    return [torch.full(shape, number + 1).to(dtype) for number in range(count)]
+
+
+@st.composite
+def arrays(draw: st.DrawFn, count: int) -> list[Any]:
+    dtype = draw(st.sampled_from(NUMPY_TYPES))
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    return [np.full(shape, number + 1).astype(dtype) for number in range(count)]
+
+
+@settings(deadline=None, max_examples=300)
+@given(batches(), st.sampled_from(PLACES))
+def test_any_samples_become_what_torch_makes_of_them(samples: list[Any], place: Any) -> None:
+    same_as_torchs(samples, place)
+
+
+# -- kinds by name ---
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [],
+        [1, 2.5],
+        [1, True],
+        [True, 2],
+        [1, None],
+        [1, "a"],
+        [1, [2]],
+        [1, 2**63],
+        [2**70],
+        [-(2**63)],
+        [1, np.int32(4)],
+        [1, np.array(4)],
+        [1, torch.tensor(4)],
+        [1, torch.tensor(4.5)],
+        [1, np.array([4])],
+        [1.5, 2],
+        [float("nan"), float("inf")],
+        [1j, 2j],
+        [None, None],
+        [object],
+        [{1, 2}],
+        [b"x", b"y"],
+        ["x", "y"],
+        [torch.ones(2), torch.ones(3)],
+        [torch.ones(2), torch.ones(2, dtype=torch.float64)],
+        [torch.ones(2), 5],
+        [torch.ones(2), np.ones(2)],
+        [np.ones(2), np.ones(3)],
+        [np.ones(2), np.ones(2, np.float32)],
+        [np.ones(2), [1.0, 1.0]],
+        [np.array(["a"]), np.array(["b"])],
+        [np.array([None]), np.array([None])],
+        [np.ones(2).astype(">f8")] * 2,
+        [np.ones((2, 2))[::-1]] * 2,
+        [np.datetime64("2020-01-01")] * 2,
+        [(1, 2), (3,)],
+        [(1,), (2, 3)],
+        [[1, 2], (3, 4)],
+        [(1, "a"), (2, "b")],
+        [{"a": 1}, {"a": 2, "b": 3}],
+        [{"a": 1, "b": 2}, {"a": 3}],
+        [{"a": 1}, {"b": 2}],
+        [{}, {}],
+        [[], []],
+        [(), ()],
+        [Pair(1, torch.ones(2)), Pair(2, torch.zeros(2))],
+        [Pair(1, 2), (3, 4)],
+        [defaultdict(int, a=1), defaultdict(int, a=2)],
+        [OrderedDict(b=1, a=2), OrderedDict(a=3, b=4)],
+        [torch.ones(0, 3), torch.ones(0, 3)],
+        [torch.tensor(3), torch.tensor(4)],
+        [torch.ones(2, 3).t(), torch.ones(2, 3).t()],
+        [torch.ones(4)[::2], torch.zeros(4)[::2]],
+        [torch.ones(2).as_subclass(Tagged), torch.zeros(2).as_subclass(Tagged)],
+        [torch.ones(2), torch.zeros(2).as_subclass(Tagged)],
+        [torch.eye(2).to_sparse(), torch.eye(2).to_sparse()],
+        [torch.ones(2, device="meta"), torch.ones(2, device="meta")],
+        [{"nested": [{"deep": (torch.ones(1), 2)}]}, {"nested": [{"deep": (torch.zeros(1), 3)}]}],
+    ],
+    ids=lambda samples: repr(samples)[:50],
+)
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list of numpy:UserWarning")
+def test_every_kind_of_sample(samples: list[Any], place: Any) -> None:
+    if any(isinstance(sample, torch.Tensor) and sample.is_meta for sample in samples):
+        with place():
+            assert ours.default_collate(samples).is_meta
+        return
+    if place in (in_a_slot,) and _mixes_types(samples):
+        pytest.skip("torch's own workers have a target of the first sample's type there; tests/parity compares")
+    same_as_torchs(samples, place)
+
+
+def _mixes_types(samples: list[Any]) -> bool:
+    return len({getattr(sample, "dtype", None) for sample in samples}) > 1
+
+
+def test_gradients_flow_through_a_batch_that_stays_here() -> None:
+    sample = torch.ones(50_000, requires_grad=True)
+    with in_a_room():
+        batch = ours.default_collate([sample, sample])
+    batch.sum().backward()
+    assert sample.grad is not None
+    assert sample.grad[0] == 2
+
+
+def test_a_generator_of_samples_is_torchs_business() -> None:
+    assert outcome(ours.default_collate, iter([1])) == outcome(torchs, iter([1]))
+
+
+# -- memory ---
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [torch.ones(10), torch.zeros(10)],
+        [np.ones(10), np.zeros(10)],
+        [1, 2, 3],
+        [torch.ones(2, dtype=torch.bfloat16)] * 2,
+    ],
+)
+def test_a_batch_is_made_in_the_slot(samples: list[Any]) -> None:
+    backing = np.zeros(1 << 16, np.uint8)
+    writer = SlotWriter(backing, backing.__array_interface__["data"][0])
+    memory.set_current(writer)
+    try:
+        batch = ours.default_collate(samples)
+    finally:
+        memory.set_current(None)
+    assert writer.offset_of(batch.data_ptr(), batch.nbytes) == 0
+    assert writer.used == batch.nbytes
+
+
+def test_torchs_own_function_writes_into_the_slot_once_feedline_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = torch_collate.default_collate_fn_map
+    monkeypatch.setitem(table, torch.Tensor, table[torch.Tensor])  # restored afterwards
+    ours.install_collate()
+    backing = np.zeros(1 << 16, np.uint8)
+    writer = SlotWriter(backing, backing.__array_interface__["data"][0])
+    memory.set_current(writer)
+    try:
+        batch = torchs([{"x": torch.ones(4)}, {"x": torch.zeros(4)}])["x"]
+    finally:
+        memory.set_current(None)
+    assert writer.offset_of(batch.data_ptr(), batch.nbytes) is not None
+    assert ours.registrations_untouched()
+
+
+# -- a user's registrations ---
+
+
+class Box:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+def test_a_users_registration_is_obeyed(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def join(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return "+".join(str(box.value) for box in batch)
+
+    monkeypatch.setitem(torch_collate.default_collate_fn_map, Box, join)
+    assert not ours.registrations_untouched()
+    same_as_torchs([{"box": Box(1), "x": 2}, {"box": Box(3), "x": 4}], place)
+
+
+def test_a_users_own_way_with_tensors_or_numbers_is_obeyed(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def concatenate(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return torch.cat(list(batch))
+
+    def total(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        return sum(batch)
+
+    monkeypatch.setitem(torch_collate.default_collate_fn_map, torch.Tensor, concatenate)
+    monkeypatch.setitem(torch_collate.default_collate_fn_map, int, total)
+    same_as_torchs([(torch.ones(2), 3), (torch.ones(3), 4)], place)
+    ours.install_collate()
+    assert torch_collate.default_collate_fn_map[torch.Tensor] is concatenate
+
+
+@pytest.mark.parametrize(("function", "expected"), [(torchs, True), (collate.default, True), (list, False)])
+def test_which_functions_are_the_default_one(function: Any, expected: bool) -> None:
+    assert ours.is_default(function) is expected

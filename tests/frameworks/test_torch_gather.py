@@ -1,0 +1,248 @@
+"""A vectorised batch is the same as asking sample by sample and collating."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
+
+from feedline import memory
+from feedline.datasets import ArrayDataset
+from feedline.fetch import fetcher_for
+from feedline.frameworks.torch import TorchFramework
+from feedline.frameworks.torch_gather import gather_for
+from feedline.transport.codec import SlotWriter
+from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+
+
+def fetch(dataset: Any) -> Callable[[Any], Any]:
+    spec = WorkerSpec(dataset, DatasetKind.MAP, default_collate, TorchFramework(), worker_count=0, base_seed=0)
+    return fetcher_for(dataset, spec)
+
+
+def one_by_one(dataset: Any) -> Callable[[Any], Any]:
+    """What torch's own fetcher does."""
+
+    def make(indices: Any) -> Any:
+        if getattr(dataset, "__getitems__", None):
+            return default_collate(dataset.__getitems__(indices))
+        return default_collate([dataset[index] for index in indices])
+
+    return make
+
+
+def outcome(make: Callable[[Any], Any], indices: Any) -> Any:
+    try:
+        return describe(make(indices))
+    except Exception as exc:
+        return type(exc), str(exc)
+
+
+def describe(batch: Any) -> Any:
+    """Return a batch as what can be compared: types all the way down, and bits."""
+    if isinstance(batch, torch.Tensor):
+        bits = batch.contiguous().view(-1).view(torch.uint8) if batch.numel() else batch
+        return "tensor", batch.dtype, tuple(batch.shape), bits.tolist()
+    if isinstance(batch, dict):
+        return {name: describe(value) for name, value in batch.items()}
+    return type(batch), [describe(value) for value in batch]
+
+
+def tensor_of(count: int, *rows: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 100, (count, *rows), generator=generator).to(dtype)
+
+
+def pairs(count: int, seed: int = 0) -> TensorDataset:
+    return TensorDataset(tensor_of(count, 3, seed=seed), tensor_of(count, dtype=torch.int64, seed=seed))
+
+
+DATASETS: dict[str, Callable[[], Any]] = {
+    "pairs": lambda: pairs(12),
+    "one tensor": lambda: TensorDataset(tensor_of(12, 2, 2)),
+    "bfloat16": lambda: TensorDataset(tensor_of(12, 3, dtype=torch.bfloat16)),
+    "float8": lambda: TensorDataset(tensor_of(12, 4).to(torch.float8_e4m3fn)),
+    "bool": lambda: TensorDataset(tensor_of(12, 3) > 50),
+    "complex": lambda: TensorDataset(tensor_of(12, 3, dtype=torch.complex64) * 1j),
+    "uint16": lambda: TensorDataset(tensor_of(12, 3).to(torch.uint16)),
+    "large rows": lambda: TensorDataset(tensor_of(12, 9000)),
+    "no columns": lambda: TensorDataset(torch.empty(12, 0)),
+    "transposed": lambda: TensorDataset(tensor_of(3, 12).t()),
+    "expanded": lambda: TensorDataset(tensor_of(1, 3).expand(12, 3)),
+    "stepped": lambda: TensorDataset(tensor_of(24, 3)[::2]),
+    "conjugate": lambda: TensorDataset((tensor_of(12, dtype=torch.complex64) * 1j).conj()),
+    "negative bit": lambda: TensorDataset((tensor_of(12, dtype=torch.complex64) * 1j).conj().imag),
+    "a tensor": lambda: tensor_of(12, 3),
+    "numbers in a tensor": lambda: tensor_of(12),
+    "an array": lambda: tensor_of(12, 3).numpy(),
+    "numbers in an array": lambda: np.arange(12.0),
+    "reversed array": lambda: tensor_of(12, 3).numpy()[::-1],
+    "mirrored array": lambda: tensor_of(12, 3).numpy()[:, ::-1],
+    "fortran array": lambda: np.asfortranarray(tensor_of(12, 3).numpy()),
+    "foreign bytes": lambda: tensor_of(12, 3).numpy().astype(">f4"),
+    "long doubles": lambda: tensor_of(12, 3).numpy().astype(np.longdouble),
+    "half array": lambda: tensor_of(12, 3).numpy().astype(np.float16),
+    "strings": lambda: np.array([["a", "b"]] * 12),
+    "subset": lambda: Subset(pairs(20), [*range(3, 15)]),
+    "subset with repeats": lambda: Subset(pairs(20), [7, 7, 0, -1, 19, -20, 3, 3, 3, 1, 2, 4]),
+    "subset by tensor": lambda: Subset(pairs(20), torch.arange(4, 16)),  # type: ignore[arg-type]
+    "subset by array": lambda: Subset(pairs(20), np.arange(4, 16)),  # type: ignore[arg-type]
+    "subset with wrong indices": lambda: Subset(pairs(5), [0, 1, 2, 3, 4, 5, -5, -6, 7, 1, 1, 1]),
+    "subset of subset": lambda: Subset(Subset(pairs(30), list(range(0, 30, 2))), list(range(14, 2, -1))),
+    "concatenated": lambda: ConcatDataset([pairs(4), pairs(5, 1), pairs(3, 2)]),
+    "concatenated with an empty part": lambda: ConcatDataset([pairs(6), pairs(0), pairs(6, 1)]),
+    "concatenated subsets": lambda: ConcatDataset(
+        [Subset(pairs(9), [8, 1, -1]), pairs(5, 1), Subset(pairs(4), [0] * 4)]
+    ),
+    "subset of concatenated": lambda: Subset(ConcatDataset([pairs(4), pairs(5, 1)]), [*range(9), -1, -9, 0]),
+    "wrong subset of concatenated": lambda: Subset(ConcatDataset([pairs(4), pairs(5, 1)]), [*range(9), -10, 9, 0]),
+    "concatenated concatenation": lambda: ConcatDataset([ConcatDataset([pairs(2), pairs(5, 1)]), pairs(5, 2)]),
+    "concatenated with other types": lambda: ConcatDataset(
+        [TensorDataset(tensor_of(6, 2)), TensorDataset(tensor_of(6, 2, dtype=torch.float64))]
+    ),
+    "concatenated with other shapes": lambda: ConcatDataset(
+        [TensorDataset(tensor_of(6, 2)), TensorDataset(tensor_of(6, 3))]
+    ),
+    "concatenated tensors and samples": lambda: ConcatDataset([tensor_of(6, 2), TensorDataset(tensor_of(6, 2))]),
+    "concatenated lists": lambda: ConcatDataset([[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11, 12]]),  # type: ignore[list-item]
+    "columns by name": lambda: ArrayDataset({"x": tensor_of(12, 3), "y": np.arange(12)}),
+    "a tuple of columns": lambda: ArrayDataset((tensor_of(12, 3), np.arange(12.0))),
+    "one column": lambda: ArrayDataset(np.arange(24.0).reshape(12, 2)),
+    "columns of names": lambda: ArrayDataset({"x": tensor_of(12, 3), "name": np.array(list("abcdefghijkl"))}),
+    "read-only columns": lambda: ArrayDataset(np.broadcast_to(np.arange(3.0), (12, 3)).copy()),
+}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(indices=st.lists(st.integers(-14, 14), max_size=6))
+def test_any_indices_give_what_samples_one_by_one_give(name: str, indices: list[int]) -> None:
+    dataset = DATASETS[name]()
+    assert outcome(fetch(dataset), indices) == outcome(one_by_one(dataset), indices)
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_all_samples_in_order(name: str) -> None:
+    dataset = DATASETS[name]()
+    expected = outcome(one_by_one(dataset), list(range(12)))
+    assert outcome(fetch(dataset), list(range(12))) == expected
+    assert outcome(fetch(dataset), IndexBlock(np.arange(12))) == expected
+
+
+VECTORISED = [
+    "pairs",
+    "bfloat16",
+    "large rows",
+    "a tensor",
+    "an array",
+    "subset",
+    "subset with repeats",
+    "subset of subset",
+    "concatenated",
+    "concatenated subsets",
+    "subset of concatenated",
+    "concatenated concatenation",
+    "columns by name",
+    "a tuple of columns",
+    "one column",
+]
+
+
+@pytest.mark.parametrize("name", VECTORISED)
+def test_the_usual_datasets_are_vectorised(name: str) -> None:
+    assert gather_for(DATASETS[name]()) is not None
+
+
+class Doubled(TensorDataset):
+    def __getitem__(self, index: Any) -> Any:
+        return tuple(2 * tensor for tensor in super().__getitem__(index))
+
+
+class Shifted(Subset[Any]):
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self.dataset[index + 1] for index in indices]
+
+
+class Plain(Dataset[Any]):
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.tensor(index)
+
+    def columns(self) -> Any:
+        raise AssertionError("the name alone means nothing")
+
+
+@pytest.mark.parametrize(
+    "dataset",
+    [
+        Doubled(tensor_of(12, 3)),
+        Shifted(pairs(20), list(range(12))),
+        Plain(),
+        Subset(Plain(), [1, 2]),
+        ConcatDataset([Plain(), pairs(3)]),
+        TensorDataset(tensor_of(12, 3).requires_grad_()),
+        TensorDataset(torch.nn.Parameter(tensor_of(12, 3))),
+        TensorDataset(torch.empty(0, 3)),
+        torch.tensor(3),
+        [1, 2, 3],
+        "text",
+    ],
+    ids=lambda dataset: type(dataset).__name__,
+)
+def test_what_has_its_own_idea_of_a_sample_is_asked_for_samples(dataset: Any) -> None:
+    assert gather_for(dataset) is None
+
+
+def test_a_user_of_torchs_table_is_obeyed() -> None:
+    framework = TorchFramework()
+    assert framework.gather_for(pairs(3), default_collate) is not None
+    assert framework.gather_for(pairs(3), list) is None
+    table = torch.utils.data._utils.collate.default_collate_fn_map
+    table[complex] = lambda batch, *, collate_fn_map: "mine"
+    try:
+        assert framework.gather_for(pairs(3), default_collate) is None
+    finally:
+        del table[complex]
+
+
+# -- memory ---
+
+
+def test_a_batch_is_a_copy() -> None:
+    for rows in (3, 40_000):
+        data = tensor_of(6, rows)
+        batch = fetch(TensorDataset(data))([0, 1, 2, 3, 4, 5])[0]
+        batch.fill_(-1)
+        assert data.min() >= 0
+
+
+@pytest.mark.parametrize("name", ["large rows", "pairs"])
+@pytest.mark.parametrize("indices", [[0, 5, 5], [-1, -12, 0]])
+def test_a_large_batch_is_written_straight_into_the_slot(name: str, indices: list[int]) -> None:
+    memory_of_slot = np.zeros(1 << 20, np.uint8)
+    writer = SlotWriter(memory_of_slot, memory_of_slot.__array_interface__["data"][0])
+    dataset = DATASETS[name]()
+    make = fetch(dataset)
+    memory.set_current(writer)
+    try:
+        batch = make(indices)
+    finally:
+        memory.set_current(None)
+    assert describe(batch) == describe(one_by_one(dataset)(indices))
+    inside = [writer.offset_of(part.data_ptr(), part.nbytes) is not None for part in batch]
+    assert inside == ([True] if name == "large rows" else [False, False]), "small ones are cheaper to copy"
+
+
+def test_tensors_that_change_are_read_anew() -> None:
+    data = tensor_of(6, 3)
+    make = fetch(TensorDataset(data))
+    data.zero_()
+    assert make([0, 1])[0].sum() == 0

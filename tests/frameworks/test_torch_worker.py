@@ -1,0 +1,50 @@
+"""`get_worker_info()` in processes and in threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info  # a reference from before feedline changed anything
+from torch.utils.data._utils import worker as torch_worker
+
+from feedline.frameworks.torch_worker import set_thread_worker, worker_info
+from feedline.types import WorkerIdentity
+
+
+def test_each_thread_has_its_own_answer_and_others_none() -> None:
+    answers: dict[int, Any] = {}
+    barrier = threading.Barrier(3)
+
+    def work(number: int) -> None:
+        set_thread_worker(worker_info(WorkerIdentity(number, 3, 50 + number, "data", threaded=True), "data"))
+        barrier.wait()
+        answers[number] = get_worker_info()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: (info.id, info.seed) for number, info in answers.items()} == {0: (0, 50), 1: (1, 51), 2: (2, 52)}
+    assert get_worker_info() is None
+    assert torch.utils.data.get_worker_info is get_worker_info
+
+
+def test_a_thread_that_forgets_is_no_worker() -> None:
+    set_thread_worker(worker_info(WorkerIdentity(0, 1, 5, "data", threaded=True), "data"))
+    assert get_worker_info() is not None
+    set_thread_worker(None)
+    assert get_worker_info() is None
+
+
+def test_in_a_process_torchs_own_answer_is_given() -> None:
+    set_thread_worker(None)
+    torch_worker._worker_info = worker_info(WorkerIdentity(4, 8, 9, "data"), "data")
+    try:
+        info: Any = get_worker_info()
+        assert (info.id, info.num_workers, info.seed, info.dataset) == (4, 8, 9, "data")
+        assert type(info) is torch_worker.WorkerInfo
+    finally:
+        torch_worker._worker_info = None

@@ -1,0 +1,107 @@
+"""An engine and a clock that tests move by hand: what takes hours happens at once, and the same way every time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from feedline.abc import Engine
+from feedline.types import Result, ResultKind, Task, WorkerSpec
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def perf_counter_ns(self) -> int:
+        return int(self.now_s * 1e9)
+
+
+Cost = Callable[[Task], float]
+
+
+class SteppingEngine(Engine):
+    """Workers that take as long for a task as they are told, on a clock that jumps from event to event.
+
+    The payload of a finished task is what was asked for. `collect` moves the clock to the next answer, at most by its
+    time-out; a wait for something that will never come fails instead of hanging.
+    """
+
+    def __init__(self, worker_count: int, clock: Clock, cost: Cost) -> None:
+        self.worker_count = worker_count
+        self.clock = clock
+        self.cost = cost
+        self.closed = False
+        self.submitted: list[tuple[int, Task]] = []
+        self.deaths: deque[tuple[float, int, Exception]] = deque()
+        self.fail: dict[Any, Exception] = {}
+        self._queues: list[deque[Task]] = [deque() for _ in range(worker_count)]
+        self._done_s: list[float] = [0.0] * worker_count
+        self._answers: list[tuple[float, Result]] = []
+
+    def open(self, spec: WorkerSpec) -> None:
+        return
+
+    def submit(self, worker: int, task: Task) -> None:
+        assert not self.closed
+        self._settle()
+        self.submitted.append((worker, task))
+        self._queues[worker].append(task)
+        if len(self._queues[worker]) == 1:
+            self._done_s[worker] = self.clock.now_s + self.cost(task)
+
+    def revoke(self, worker: int) -> int | None:
+        self._settle()
+        if len(self._queues[worker]) < 2:
+            return None
+        task = self._queues[worker][1]
+        del self._queues[worker][1]
+        return task.id
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        until = None if timeout_s is None else self.clock.now_s + max(0.0, timeout_s)
+        while True:
+            self._settle()
+            ready = [result for _, result in self._answers if worker in (None, result.worker)]
+            if ready:
+                self._answers = [(when, result) for when, result in self._answers if result not in ready]
+                return ready
+            if self.deaths and self.deaths[0][0] <= self.clock.now_s:
+                _, dead, exc = self.deaths.popleft()
+                return [Result(ResultKind.DIED, dead, -1, exc)]
+            busy = [self._done_s[number] for number, queue in enumerate(self._queues) if queue]
+            events = [*busy, *(when for when, _, _ in self.deaths)]
+            next_s = min(events) if events else None
+            if until is not None and (next_s is None or next_s > until):
+                self.clock.now_s = until
+                return []
+            assert next_s is not None, "waits for ever: nothing is under way"
+            self.clock.now_s = max(self.clock.now_s, next_s)
+
+    def _settle(self) -> None:
+        """Let everything happen that should have happened by now."""
+        for worker, queue in enumerate(self._queues):
+            while queue and self._done_s[worker] <= self.clock.now_s:
+                task = queue.popleft()
+                when = self._done_s[worker]
+                self._answers.append((when, self._result(worker, task)))
+                if queue:
+                    self._done_s[worker] = when + self.cost(queue[0])
+        self._answers.sort(key=lambda answer: answer[0])
+
+    def _result(self, worker: int, task: Task) -> Result:
+        key = repr(task.indices)
+        if key in self.fail:
+            return Result(ResultKind.FAILED, worker, task.id, self.fail[key])
+        return Result(ResultKind.DONE, worker, task.id, task.indices, max(1, int(self.cost(task) * 1e9)))
+
+    def close(self) -> None:
+        self.closed = True
+        for queue in self._queues:
+            queue.clear()

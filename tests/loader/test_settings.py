@@ -1,0 +1,85 @@
+"""Settings: what cannot work is refused, and what follows from what was asked."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+from typing import Any
+
+import pytest
+
+from feedline.errors import BadOption
+from feedline.loader.settings import ENGINES, Settings, memory_limit
+from feedline.policies import InOrder, Unordered
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"engine": "gpu"}, "engine='gpu' is not one of 'auto', 'inline'"),
+        ({"engine": "inline", "worker_count": 2}, "engine='inline'.*2 workers"),
+        ({"engine": "thread"}, "engine='thread' needs at least one worker"),
+        ({"engine": "process"}, "engine='process' needs at least one worker"),
+        ({"scheduler": InOrder}, "is not a feedline.abc.Scheduler: subclass it"),
+        ({"memory_budget": -1}, "memory_budget=-1 is negative"),
+        ({"split": 0, "worker_count": 2}, "split=0"),
+        ({"split": 2}, "split=2.*'inline'"),
+        ({"split": 2, "worker_count": 2, "engine": "thread"}, "split=2.*'thread'"),
+    ],
+)
+def test_what_cannot_work_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message) as caught:
+        Settings(**options)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({}, "inline"),
+        ({"worker_count": 2}, "process"),
+        ({"worker_count": 2, "engine": "thread"}, "thread"),
+        ({"engine": "inline"}, "inline"),
+    ],
+)
+def test_the_engine_that_is_meant(options: dict[str, Any], name: str) -> None:
+    assert Settings(**options).engine_name == name
+    assert name in ENGINES
+
+
+@pytest.mark.parametrize(("workers", "depth", "window"), [(0, 2, 2), (1, 1, 1), (3, 2, 6), (4, 0, 1)])
+def test_the_window(workers: int, depth: int, window: int) -> None:
+    assert Settings(worker_count=workers, depth=depth).window == window
+
+
+def test_the_scheduler_that_is_meant() -> None:
+    mine = InOrder()
+    assert Settings(scheduler=mine, in_order=False).make_scheduler() is mine
+    assert type(Settings().make_scheduler()) is InOrder
+    assert type(Settings(in_order=False).make_scheduler()) is Unordered
+    settings = Settings()
+    assert settings.make_scheduler() is not settings.make_scheduler(), "one per epoch: several may run at once"
+
+
+def test_the_budget() -> None:
+    assert Settings(memory_budget=0).budget_bytes() == 0
+    assert Settings(memory_budget=5000).budget_bytes() == 5000
+    assert Settings().budget_bytes() == memory_limit() // 4
+
+
+@pytest.mark.parametrize(("text", "limited"), [("1048576\n", True), ("max\n", False), (None, False)])
+def test_the_memory_of_the_control_group_counts(
+    text: str | None, limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(path: str, *_: Any) -> Any:
+        assert path.startswith("/sys/fs/cgroup/")
+        if text is None:
+            raise FileNotFoundError(path)
+        return io.StringIO(text)
+
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    monkeypatch.setattr(builtins, "open", opened)
+    limit = memory_limit()
+    monkeypatch.undo()
+    assert limit == (1 << 20 if limited else total)

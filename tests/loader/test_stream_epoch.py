@@ -1,0 +1,168 @@
+"""One pass over an iterable dataset: workers take turns, however their answers arrive."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.abc import Engine
+from feedline.errors import WorkerDied, WorkerTimeout
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.loader.crew import Counters, Crew
+from feedline.loader.stream_epoch import StreamEpoch
+from feedline.types import Result, ResultKind, Task, WorkerSpec
+
+
+class StreamEngine(Engine):
+    """Worker w answers `lengths[w]` times with (w, number) and then says that its stream has ended.
+
+    Which worker answers next is read from `arrivals`; when that is used up, the first that has anything to say.
+    """
+
+    def __init__(self, lengths: list[int], arrivals: list[int], failing: tuple[int, int] | None = None) -> None:
+        self.worker_count = len(lengths)
+        self.asked: list[deque[Task]] = [deque() for _ in lengths]
+        self.most_asked = 0
+        self.failing = failing
+        self.dead: Exception | None = None
+        self.silent = False
+        self.closed = False
+        self._lengths = lengths
+        self._answered = [0] * len(lengths)
+        self._arrivals = deque(arrivals)
+
+    def open(self, spec: WorkerSpec) -> None:
+        return
+
+    def submit(self, worker: int, task: Task) -> None:
+        self.asked[worker].append(task)
+        self.most_asked = max(self.most_asked, len(self.asked[worker]))
+
+    def revoke(self, worker: int) -> int | None:
+        return self.asked[worker].pop().id if self.asked[worker] else None
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        if self.dead is not None:
+            return [Result(ResultKind.DIED, 0, -1, self.dead)]
+        busy = [number for number, tasks in enumerate(self.asked) if tasks]
+        if self.silent:
+            assert timeout_s is not None, "waits for ever"
+            return []
+        assert busy, "waits for somebody who was not asked"
+        chosen = busy[self._arrivals.popleft() % len(busy)] if self._arrivals else busy[0]
+        return [self._answer(chosen, self.asked[chosen].popleft())]
+
+    def _answer(self, worker: int, task: Task) -> Result:
+        number = self._answered[worker]
+        if number == self._lengths[worker]:
+            return Result(ResultKind.ENDED, worker, task.id)
+        self._answered[worker] += 1
+        if (worker, number) == self.failing:
+            return Result(ResultKind.FAILED, worker, task.id, ValueError("torn"))
+        return Result(ResultKind.DONE, worker, task.id, (worker, number))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def begin(
+    engine: StreamEngine, depth: int = 2, *, in_order: bool = True, timeout_s: float = 0.0
+) -> tuple[StreamEpoch, Crew]:
+    crew = Crew(engine, None, NumpyFramework(), Counters())
+    return StreamEpoch(crew, 4, depth, in_order=in_order, timeout_s=timeout_s, shared_seed=None), crew
+
+
+def in_turns(lengths: list[int]) -> list[tuple[int, int]]:
+    """Worker 0, 1, ..., n-1, 0, 1, ...; who has nothing left is left out."""
+    return [(worker, turn) for turn in range(max(lengths)) for worker, length in enumerate(lengths) if turn < length]
+
+
+streams = st.lists(st.integers(0, 6), min_size=1, max_size=4)
+interleavings = st.lists(st.integers(0, 3), max_size=60)
+
+
+@settings(deadline=None)
+@given(streams, interleavings, st.integers(0, 3))
+def test_any_interleaving_of_arrivals_gives_the_same_order(lengths: list[int], arrivals: list[int], depth: int) -> None:
+    engine = StreamEngine(lengths, arrivals)
+    epoch, _ = begin(engine, depth)
+    assert list(epoch) == in_turns(lengths)
+    assert engine.most_asked <= max(1, depth)
+    with pytest.raises(StopIteration):
+        next(epoch)
+
+
+@settings(deadline=None)
+@given(streams, interleavings, st.integers(1, 3))
+def test_out_of_order_every_batch_comes_once_and_each_stream_in_its_own_order(
+    lengths: list[int], arrivals: list[int], depth: int
+) -> None:
+    epoch, _ = begin(StreamEngine(lengths, arrivals), depth, in_order=False)
+    batches = list(epoch)
+    assert sorted(batches) == sorted(in_turns(lengths))
+    for worker in range(len(lengths)):
+        assert [number for who, number in batches if who == worker] == list(range(lengths[worker]))
+
+
+def test_out_of_order_a_quick_stream_does_not_starve_the_others() -> None:
+    engine = StreamEngine([1000, 1000, 1000], [0, 1, 2] * 4)
+    epoch, _ = begin(engine, 2, in_order=False)
+    first = [next(epoch)[0] for _ in range(60)]
+    assert {first.count(worker) >= 2 for worker in range(3)} == {True}
+
+
+def test_the_samples_of_a_batch_are_asked_for() -> None:
+    engine = StreamEngine([2], [])
+    begin(engine)
+    assert [task.indices for task in engine.asked[0]] == [4, 4]
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_failure_is_raised_in_its_place_and_the_stream_goes_on(in_order: bool) -> None:
+    epoch, crew = begin(StreamEngine([3, 3], [], failing=(0, 1)), in_order=in_order)
+    batches: list[Any] = []
+    for _ in range(6):
+        try:
+            batches.append(next(epoch))
+        except ValueError:
+            batches.append("failed")
+    assert list(epoch) == []
+    expected = [(0, 0), (1, 0), "failed", (1, 1), (0, 2), (1, 2)]
+    assert batches == expected if in_order else sorted(map(str, batches)) == sorted(map(str, expected))
+    assert crew.counters.failures == 1
+
+
+def test_a_death_ends_the_epoch() -> None:
+    engine = StreamEngine([9], [])
+    epoch, crew = begin(engine)
+    next(epoch)
+    engine.dead = WorkerDied("worker 0 is gone")
+    with pytest.raises(WorkerDied):
+        list(epoch)
+    assert engine.closed
+    assert crew.closed
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_time_out_names_the_worker(in_order: bool) -> None:
+    engine = StreamEngine([9, 9], [])
+    epoch, _ = begin(engine, timeout_s=0.01, in_order=in_order)
+    next(epoch)
+    engine.silent = True
+    with pytest.raises(WorkerTimeout, match=r"DataLoader timed out after 0.01 seconds: worker \d"):
+        list(epoch)
+
+
+def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
+    engine = StreamEngine([9, 9], [0, 1, 0, 1])
+    epoch, crew = begin(engine, 3)
+    next(epoch)
+    epoch.close()
+    epoch.close()
+    assert list(epoch) == []
+    assert not any(engine.asked)
+    assert all(view.outstanding == 0 for view in crew.workers)

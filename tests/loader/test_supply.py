@@ -1,0 +1,99 @@
+"""What a loader keeps from epoch to epoch."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+import pytest
+
+from feedline.engines.processes import ProcessEngine
+from feedline.engines.threads import ThreadEngine
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.loader.settings import Settings
+from feedline.loader.supply import Supply
+from feedline.transport.arena import Arena
+
+
+def make(**options: Any) -> Supply:
+    return Supply(Settings(**{"worker_count": 2, "memory_budget": 1 << 20, **options}), NumpyFramework())
+
+
+def arena_of(supply: Supply) -> Arena:
+    arena = supply.arena()
+    assert arena is not None
+    return arena
+
+
+@pytest.mark.parametrize(("engine", "shared"), [("process", True), ("thread", False)])
+def test_the_memory_is_made_once_and_fits_the_engine(engine: str, shared: bool) -> None:
+    supply = make(engine=engine)
+    arena = arena_of(supply)
+    assert arena.shared is shared
+    assert arena.budget == 1 << 20
+    assert arena_of(supply) is arena
+
+
+def test_there_are_more_slots_than_a_window_and_never_too_many() -> None:
+    assert arena_of(make()).slot_count > 4
+    assert arena_of(make(worker_count=64, depth=64)).slot_count <= 1024
+
+
+def test_a_forked_process_gets_memory_of_its_own() -> None:
+    supply = make()
+    arena = arena_of(supply)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if arena_of(supply) is not arena and arena_of(supply).pid == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert arena_of(supply) is arena
+
+
+def test_memory_whose_slots_a_fork_put_out_of_use_is_replaced() -> None:
+    supply = make()
+    arena = arena_of(supply)
+    lease = arena.lease(arena.acquire(), 4)
+    lease[:] = 1
+    arena.retire_leased()
+    again = arena_of(supply)
+    assert again is not arena
+    del arena
+    gc.collect()
+    assert lease.tolist() == [1, 1, 1, 1]
+
+
+def test_closing_gives_the_memory_back_and_batches_stay_valid() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    supply = make()
+    arena = arena_of(supply)
+    lease = arena.lease(arena.acquire(), 4)
+    lease[:] = 2
+    del arena
+    supply.close()
+    supply.close()
+    assert lease.tolist() == [2, 2, 2, 2]
+    del lease
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert arena_of(supply).acquire() == 0, "it can be used again"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("process", ProcessEngine), ("thread", ThreadEngine)])
+def test_the_engine_that_was_asked_for(name: str, kind: type) -> None:
+    engine, arena = make(engine=name)._engine()
+    assert type(engine) is kind
+    assert engine.worker_count == 2
+    assert (arena is not None) == (name == "process"), "threads take their slots themselves"
+
+
+def test_inline_batches_come_from_the_heap_unless_they_are_pinned() -> None:
+    assert make(worker_count=0).inline_arena() is None
+
+
+def test_stats_before_anything_happened() -> None:
+    stats = make().stats()
+    assert stats["engine"] == "process"
+    assert stats["workers"] == 2
+    assert stats["batches"] == stats["arena_bytes"] == stats["leased_slots"] == 0
+    assert all(isinstance(value, (int, float, str)) for value in stats.values())

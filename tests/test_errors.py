@@ -1,0 +1,73 @@
+"""The tree of errors."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+from feedline import errors
+
+NAMES = sorted(errors.__all__)
+MADE_WITH: dict[str, dict[str, Any]] = {
+    "MissingExtra": {"module": "rich.table", "extra": "cli", "purpose": "A table"},
+    "TooManyOpenFiles": {"doing": "starting 4 workers"},
+    "InternalError": {"what": "A slot has two owners."},
+}
+
+
+def make(name: str) -> errors.FeedlineError:
+    kind = getattr(errors, name)
+    exc: errors.FeedlineError = kind(**MADE_WITH[name]) if name in MADE_WITH else kind("what happened")
+    return exc
+
+
+def test_every_error_is_listed() -> None:
+    found = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert found == set(errors.__all__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_error_is_a_feedline_error_with_a_built_in_that_callers_already_catch(name: str) -> None:
+    kind = getattr(errors, name)
+    assert issubclass(kind, errors.FeedlineError)
+    if kind is not errors.FeedlineError:
+        assert issubclass(kind, (RuntimeError, ValueError, ImportError))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("protocol", [2, 5])
+def test_every_error_can_be_sent_from_a_worker(name: str, protocol: int) -> None:
+    exc = make(name)
+    for again in (pickle.loads(pickle.dumps(exc, protocol)), copy.copy(exc)):
+        assert type(again) is type(exc)
+        assert str(again) == str(exc)
+        assert again.args == exc.args
+        assert again.__dict__ == exc.__dict__
+
+
+def test_the_tree_is_drawn_as_it_is() -> None:
+    drawn = dict(re.findall(r"([A-Z]\w+)(?: \((\w+)\))?  +\w", errors.__doc__ or ""))
+    assert {"FeedlineError", *drawn} == set(errors.__all__)
+    for name, base in drawn.items():
+        if base:
+            assert base in [parent.__name__ for parent in getattr(errors, name).__bases__]
+
+
+def test_a_missing_package_comes_with_the_command_that_installs_it() -> None:
+    exc = make("MissingExtra")
+    assert "pip install 'feedline[cli]'" in str(exc)
+    assert "'rich'" in str(exc)
+
+
+def test_too_many_open_files_names_the_limit_and_the_occasion() -> None:
+    text = str(make("TooManyOpenFiles"))
+    assert "ulimit -n" in text
+    assert "while starting 4 workers" in text
+
+
+def test_an_internal_error_takes_the_blame() -> None:
+    assert "bug in feedline" in str(make("InternalError"))
