@@ -42,7 +42,10 @@ class Writer(Memory, Protocol):
         """Reserve `size` bytes and return their offset; raises if there is no room."""
 
     def offset_of(self, address: int, size: int) -> int | None:
-        """Return the offset of memory that was allocated here, None for any other."""
+        """Return the offset of memory that was allocated or copied here, None for any other."""
+
+    def remember(self, address: int, size: int, offset: int) -> None:
+        """Note that lasting memory was copied to `offset`, so that views of it become views of the copy."""
 
 
 class _Current(threading.local):

@@ -87,10 +87,6 @@ def test_the_engine_that_was_asked_for(name: str, kind: type) -> None:
     assert (arena is not None) == (name == "process"), "threads take their slots themselves"
 
 
-def test_inline_batches_come_from_the_heap_unless_they_are_pinned() -> None:
-    assert make(worker_count=0).inline_arena() is None
-
-
 def test_stats_before_anything_happened() -> None:
     stats = make().stats()
     assert stats["engine"] == "process"

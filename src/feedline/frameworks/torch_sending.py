@@ -34,8 +34,14 @@ Leaf = tuple[int, int, tuple[int, ...]]
 """A contiguous tensor in a slot: dtype code, offset, shape."""
 
 
-def place(tensor: torch.Tensor, writer: memory.Writer) -> Leaf | None:
-    """Put a plain tensor into the slot if it is not there already; None if it is not plain."""
+def place(tensor: torch.Tensor, writer: memory.Writer, *, lasting: bool = True) -> Leaf | None:
+    """Put a plain tensor into the slot if it is not there already; None if it is not plain.
+
+    Args:
+        tensor: what to place.
+        writer: where to.
+        lasting: False if the tensor's memory may be used for something else before the batch is written.
+    """
     code = _DTYPE_CODES.get(tensor.dtype)
     if code is None or not tensor.is_cpu or tensor.requires_grad or tensor.layout is not torch.strided:
         return None
@@ -50,6 +56,8 @@ def place(tensor: torch.Tensor, writer: memory.Writer) -> Leaf | None:
         offset = writer.place(size)
         target = torch.frombuffer(writer.view, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
         target.copy_(tensor.view(-1))
+        if lasting:
+            writer.remember(tensor.data_ptr(), size, offset)
     return code, offset, shape
 
 
@@ -91,12 +99,14 @@ def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     if tensor.dtype not in _DTYPE_CODES:  # torch's own pickling does not know these either: they go as bytes
         flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
         return _retyped, (flat.view(torch.uint8), tensor.dtype, tensor.shape)
+    lasting = not tensor.is_conj() and not tensor.is_neg()
     tensor = tensor.resolve_conj().resolve_neg()
     shape, strides = tuple(tensor.shape), tensor.stride()
     span = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
-    if span <= tensor.numel():  # transposed, channels_last, expanded, overlapping: the memory goes as it is
-        return _read_pickled, (place(tensor.as_strided((span,), (1,)), writer), shape, strides)
-    return _read_pickled, (place(tensor.contiguous(), writer),)  # a view that skips elements: without the gaps
+    # Transposed, channels_last, expanded, overlapping: the memory goes as it is, as do views of what has gone already.
+    if span <= tensor.numel() or writer.offset_of(tensor.data_ptr(), span * tensor.element_size()) is not None:
+        return _read_pickled, (place(tensor.as_strided((span,), (1,)), writer, lasting=lasting), shape, strides)
+    return _read_pickled, (place(tensor.contiguous(), writer, lasting=False),)  # skips elements: without the gaps
 
 
 def _read_pickled(leaf: Leaf, shape: tuple[int, ...] | None = None, strides: tuple[int, ...] = ()) -> torch.Tensor:

@@ -44,6 +44,14 @@ class Gate:
         self._reached = os.open(self._folder / "reached", os.O_RDWR)
         self._opened = os.open(self._folder / "opened", os.O_RDWR)
 
+    @classmethod
+    def at(cls, folder: str | os.PathLike[str]) -> Gate:
+        """Return the worker's side of a gate that another process has made."""
+        gate = cls.__new__(cls)
+        gate._folder = Path(folder)
+        gate._reached = gate._opened = -1
+        return gate
+
     def __getstate__(self) -> dict[str, Any]:
         return {"_folder": self._folder}
 

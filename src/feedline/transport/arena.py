@@ -26,6 +26,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import platform
 import threading
 import weakref
 from collections import deque
@@ -44,6 +45,10 @@ _LARGEST_MAPPING = 256 << 30
 """Address space to ask for, not memory. Small enough for 39-bit address spaces; halved where it is refused."""
 
 _SMALLEST_SLOT = 1 << 20
+
+_NO_RESERVE = 0x4000 if platform.machine() in ("x86_64", "aarch64", "arm64", "riscv64") else 0
+"""MAP_NORESERVE, which Python's mmap module does not name: the kernel is not to count address space as memory. Counted,
+a fork of this process may be refused. Where the number is not known, less address space is granted and used."""
 
 
 class Arena:
@@ -254,7 +259,7 @@ def _map_sparse(arena: Arena, slot_count: int) -> tuple[mmap.mmap, int]:
                 arena.fd = create_memfd(slot_bytes * slot_count)
                 mapping = mmap.mmap(arena.fd, slot_bytes * slot_count)
             else:
-                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
                 mapping = mmap.mmap(-1, slot_bytes * slot_count, flags=flags)
         except (OSError, OverflowError) as exc:
             if arena.fd >= 0:

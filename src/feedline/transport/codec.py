@@ -30,6 +30,9 @@ ALIGNMENT = 64
 _INLINE_HEADER_BYTES = 32 << 10
 """Longer headers travel in the slot. Half of what a socket accepts in one message on a small system."""
 
+_REMEMBERED = 32
+"""Copies that later tensors of a batch are compared with; a batch of very many tensors is not to become slow."""
+
 _BUFFER = struct.Struct("<QQ")
 _COUNT = struct.Struct("<I")
 _SPILLED = struct.Struct("<QQ")
@@ -47,7 +50,7 @@ class SlotWriter:
         address: where it starts, to recognise arrays that already lie in it.
     """
 
-    __slots__ = ("_end", "address", "used", "view")
+    __slots__ = ("_copied", "_end", "address", "used", "view")
 
     crosses = True
 
@@ -56,6 +59,7 @@ class SlotWriter:
         self.address = address
         self.used = 0
         self._end = view.nbytes
+        self._copied: list[tuple[int, int, int]] = []
 
     def allocate(self, size: int) -> tuple[Bytes, int] | None:
         start = -(-self.used // ALIGNMENT) * ALIGNMENT
@@ -76,9 +80,22 @@ class SlotWriter:
         return place[1]
 
     def offset_of(self, address: int, size: int) -> int | None:
-        """Return the offset of memory at `address` if it lies in what was handed out, else None."""
+        """Return the offset of memory at `address` if it lies in what was handed out or copied, else None."""
         offset = address - self.address
-        return offset if offset >= 0 and offset + size <= self.used else None
+        if offset >= 0 and offset + size <= self.used:
+            return offset
+        for start, end, place in self._copied:
+            if start <= address and address + size <= end:
+                return place + address - start
+        return None
+
+    def remember(self, address: int, size: int, offset: int) -> None:
+        """Note that memory was copied to `offset`, so that views of it become views of the copy.
+
+        The memory must stay what it is until the batch is written: nothing temporary.
+        """
+        if len(self._copied) < _REMEMBERED:
+            self._copied.append((address, address + size, offset))
 
     def write(self, data: Any) -> int:
         """Copy a contiguous buffer into the slot, unless it lies there already; returns its offset."""

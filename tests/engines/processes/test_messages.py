@@ -145,6 +145,24 @@ def test_a_full_socket_takes_nothing_and_loses_nothing(pair: Pair) -> None:
         assert message.task_id == number
 
 
+def test_a_message_that_did_not_fit_can_be_sent_again(pair: Pair) -> None:
+    before = open_descriptors()
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(1000):
+            send(pair[0], Message(Kind.TASK, 0, b"x" * 10_000), block=False)
+    waiting = Message(Kind.DONE, 5, b"header", 4, fd=create_memfd(10))
+    for message in (waiting, Message(Kind.DONE, 6, b"x" * 100_000)):
+        with pytest.raises(BlockingIOError):
+            send(pair[0], message, block=False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            receive(pair[1], block=False)
+    arrived = exchange(pair, waiting)
+    assert (arrived.task_id, arrived.fd >= 0) == (5, True)
+    os.close(arrived.fd)
+    assert open_descriptors() == before
+
+
 # -- out of descriptors ---
 
 

@@ -68,7 +68,8 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
     """Send a message; takes over `message.fd`.
 
     Raises:
-        BlockingIOError: `block` is False and the other side has too many packets waiting.
+        BlockingIOError: `block` is False and the other side has too many packets waiting. The message can be sent
+            again: its descriptor is still its own.
         BrokenPipeError, ConnectionResetError: the other side is gone.
     """
     fd = message.fd
@@ -88,9 +89,16 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
         else:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))]
             sock.sendmsg([head, body], rights, flags)
-    finally:
+    except BlockingIOError:
+        if long:
+            os.close(fd)
+        raise
+    except BaseException:
         if fd >= 0:
             os.close(fd)
+        raise
+    if fd >= 0:
+        os.close(fd)
 
 
 def _write_all(fd: int, body: bytes) -> None:

@@ -105,13 +105,13 @@ class ArenaView:
 
 def serve(link: Link, spec: WorkerSpec) -> None:
     """Work until there is nobody left to work for."""
-    wait = _Waiter(link)
+    trainer = _Trainer(link)
     runner = settle(spec, link.number)
     codec = Codec(spec.framework)
     try:
-        while (message := wait.next_message()) is not None:
+        while (message := trainer.next_message()) is not None:
             if message.kind is not Kind.TASK:  # it could not be received, and says why
-                send(link.sock, message, block=True)
+                trainer.tell(message)
                 continue
             task = read_task(message)
             room = link.arena.writer(task.slot, task.part)
@@ -121,7 +121,7 @@ def serve(link: Link, spec: WorkerSpec) -> None:
             del room
             if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
                 link.arena.part_with(task.slot, address, used)
-            send(link.sock, answer, block=True)
+            trainer.tell(answer)
     except (BrokenPipeError, ConnectionResetError):
         return  # nobody is listening any more
 
@@ -210,18 +210,34 @@ def _make_private(address: int, size: int) -> None:
     ctypes.memmove(address, contents, size)
 
 
-class _Waiter:
-    """Waits for the next message or for the end of the training process."""
+class _Trainer:
+    """The training process, as a worker talks to it: every wait ends when that process does.
+
+    Its end of the socket may stay open in other children of it, so the socket alone would not tell.
+    """
 
     def __init__(self, link: Link) -> None:
         self._sock = link.sock
-        self._trainer = os.pidfd_open(link.trainer_pid)
+        self._end = select.poll()  # select() knows no descriptors above 1023
+        self._end.register(os.pidfd_open(link.trainer_pid), select.POLLIN)
         set_receive_timeout(link.sock, _LOOK_AROUND_S)
 
     def next_message(self) -> Message | None:
+        """Wait for a message; None when there is nobody left to send one."""
         while True:
             try:
                 return receive(self._sock, block=True)
             except BlockingIOError:
-                if select.select([self._trainer], [], [], 0)[0]:
+                if self._end.poll(0):
                     return None
+
+    def tell(self, message: Message) -> None:
+        """Send a message, as soon as it can be."""
+        while True:
+            try:
+                return send(self._sock, message, block=False)
+            except BlockingIOError:  # many answers are waiting to be read
+                writable = select.poll()
+                writable.register(self._sock, select.POLLOUT)
+                if not writable.poll(_LOOK_AROUND_S * 1000) and self._end.poll(0):
+                    raise BrokenPipeError from None

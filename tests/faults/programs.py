@@ -1,0 +1,149 @@
+"""Programs that tests start, watch and kill: each is a Python text that runs in a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+DEADLINE_S = 30.0
+"""How long anything may take that has to happen. Far more than it takes."""
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PREAMBLE = """
+import os, sys, signal, time
+import numpy as np
+import feedline
+from feedline import Loader
+
+def say(*words):
+    sys.stdout.write(" ".join(map(str, words)) + "\\n")
+    sys.stdout.flush()
+
+def hear():
+    return os.read(0, 1)
+
+class Numbers:
+    '''Sample i is an array full of i.'''
+    def __init__(self, count=64):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        return np.full(1000, index)
+
+def worker_pids():
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return file.read().split()
+"""
+
+
+class Program:
+    """A running program: its output line by line, its workers, its end."""
+
+    def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
+        self.process = process
+        self._errors = errors
+        self.pid = process.pid
+        self._watched: list[int] = []
+
+    @property
+    def _out(self) -> IO[str]:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    def line(self) -> str:
+        """Wait for the next line the program says."""
+        ready, _, _ = select.select([self._out], [], [], DEADLINE_S)
+        text = self._out.readline() if ready else ""
+        if not text:
+            raise AssertionError(f"the program said nothing more; it wrote:\n{self.errors()}")
+        return text.strip()
+
+    def watch(self, pids: str) -> list[int]:
+        """Keep an eye on processes, whose numbers the program said, from now on."""
+        numbers = [int(pid) for pid in pids.split()]
+        assert numbers, "there is nobody to watch"
+        self._watched += [os.pidfd_open(pid) for pid in numbers]
+        return numbers
+
+    def go_on(self) -> None:
+        """Let the program go on that waits in `hear()`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(".")
+        self.process.stdin.flush()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+    def end(self) -> int:
+        """Wait for the end of the program itself; returns its exit code."""
+        try:
+            return self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the program did not end; it wrote:\n{self.errors()}") from None
+
+    def errors(self) -> str:
+        """What the program and its workers have written to their error output so far."""
+        self._errors.seek(0)
+        return self._errors.read()
+
+    def watched_are_gone(self) -> bool:
+        """Wait for the end of every process that is watched."""
+        deadline = time.monotonic() + DEADLINE_S
+        waiting = select.poll()
+        for watched in self._watched:
+            waiting.register(watched, select.POLLIN)
+        left = set(self._watched)
+        while left and (rest_s := deadline - time.monotonic()) > 0:
+            for fd, _ in waiting.poll(rest_s * 1000):
+                waiting.unregister(fd)
+                left.discard(fd)
+        return not left
+
+    def close(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        for watched in self._watched:
+            os.close(watched)
+
+
+@contextmanager
+def running(text: str, *arguments: object, keep_open: int | None = None) -> Iterator[Program]:
+    """Run a program for the length of the block; whatever is left of it then is killed."""
+    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed below; a pipe would be held open by workers
+    process = subprocess.Popen(
+        [sys.executable, "-c", PREAMBLE + textwrap.dedent(text), *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        text=True,
+        cwd=ROOT,
+        pass_fds=() if keep_open is None else (keep_open,),
+        start_new_session=True,
+    )
+    program = Program(process, errors)
+    try:
+        yield program
+    finally:
+        program.close()
+        errors.close()
+
+
+def shared_memory_names() -> set[str]:
+    return set(os.listdir("/dev/shm"))
