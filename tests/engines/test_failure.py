@@ -156,8 +156,6 @@ def test_a_chain_of_causes_is_in_the_text() -> None:
 
 def test_notes_without_the_method_of_python_3_11() -> None:
     class Old(Exception):
-        add_note = None
-
         def __getattribute__(self, name: str) -> Any:
             if name == "add_note":
                 raise AttributeError(name)

@@ -17,7 +17,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
-from feedline.types import DatasetKind, ResultKind, Task, WorkerSpec
+from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerSpec
 
 
 class TestThreads(EngineContract):
@@ -93,7 +93,7 @@ def test_workers_are_threads_with_a_name() -> None:
     engine.start()
     for worker in range(2):
         engine.submit(worker, Task(worker, [worker]))
-    answers = []
+    answers: list[Result] = []
     while len(answers) < 2:
         answers += engine.collect(10)
     engine.close()

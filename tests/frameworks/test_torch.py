@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 import random
+import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +17,6 @@ from torch.utils.data._utils import worker as torch_worker
 
 from feedline.collate import pad
 from feedline.frameworks.torch import TorchFramework
-from feedline.frameworks.torch_worker import set_thread_worker
 from feedline.transport.codec import SlotWriter
 from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
 
@@ -164,17 +164,21 @@ def test_a_process_is_torchs_worker() -> None:
     assert info.dataset is dataset
 
 
-def test_a_thread_leaves_the_generators_of_the_program_alone() -> None:
+def test_a_thread_leaves_the_program_around_it_alone() -> None:
     before = random.getstate(), torch.get_rng_state(), torch.get_num_threads()
-    try:
+    seen: list[Any] = []
+
+    def work() -> None:
         open_worker(0, threaded=True)
-        assert random.getstate() == before[0]
-        assert torch.equal(torch.get_rng_state(), before[1])
-        assert torch.get_num_threads() == before[2]
-        info: Any = get_worker_info()
-        assert info.id == 0
-    finally:
-        set_thread_worker(None)
+        seen.append(get_worker_info())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen[0].id == 0
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert torch.get_num_threads() == before[2]
     assert get_worker_info() is None
 
 

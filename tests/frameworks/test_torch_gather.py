@@ -109,7 +109,9 @@ DATASETS: dict[str, Callable[[], Any]] = {
     "concatenated with other shapes": lambda: ConcatDataset(
         [TensorDataset(tensor_of(6, 2)), TensorDataset(tensor_of(6, 3))]
     ),
-    "concatenated tensors and samples": lambda: ConcatDataset([tensor_of(6, 2), TensorDataset(tensor_of(6, 2))]),
+    "concatenated tensors and samples": lambda: ConcatDataset(
+        [tensor_of(6, 2), TensorDataset(tensor_of(6, 2))]  # type: ignore[list-item]
+    ),
     "concatenated lists": lambda: ConcatDataset([[1, 2, 3], [4, 5, 6, 7, 8, 9, 10, 11, 12]]),  # type: ignore[list-item]
     "columns by name": lambda: ArrayDataset({"x": tensor_of(12, 3), "y": np.arange(12)}),
     "a tuple of columns": lambda: ArrayDataset((tensor_of(12, 3), np.arange(12.0))),
@@ -161,7 +163,7 @@ def test_the_usual_datasets_are_vectorised(name: str) -> None:
 
 class Doubled(TensorDataset):
     def __getitem__(self, index: Any) -> Any:
-        return tuple(2 * tensor for tensor in super().__getitem__(index))
+        return tuple(2 * tensor[index] for tensor in self.tensors)
 
 
 class Shifted(Subset[Any]):

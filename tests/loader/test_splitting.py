@@ -62,10 +62,9 @@ def test_a_batch_whose_rows_have_another_shape_is_made_whole() -> None:
 
 def test_a_failing_row_fails_its_batch_only() -> None:
     iterator = iter(DataLoader(Rows(broken=333), 20, num_workers=2, split=2))
-    labels = []
+    labels = [label for _ in range(16) for label in next(iterator)[1].tolist()]
     with pytest.raises(KeyError, match="sample 333"):
-        while True:
-            labels += next(iterator)[1].tolist()
+        next(iterator)
     labels += [label for _, batch in iterator for label in batch.tolist()]
     assert labels == [label for label in range(500) if not 320 <= label < 340]
 
@@ -114,3 +113,13 @@ def test_only_layouts_made_of_rows_are_learnt() -> None:
     assert not learn([torch.zeros(3, 2), torch.zeros(4)])
     assert not learn([torch.zeros(4), "text"])
     assert not learn(torch.zeros(()))
+
+
+@pytest.mark.parametrize("kind", [list, tuple, set, iter, torch.tensor])
+def test_whatever_a_batch_sampler_yields(kind: Any) -> None:
+    class Sampler:
+        def __iter__(self) -> Any:
+            return (kind([number, number + 1, number + 2, number + 3]) for number in range(0, 40, 4))
+
+    loader = DataLoader(Rows(), batch_sampler=Sampler(), num_workers=2, split=2)
+    assert [label for _, labels in loader for label in labels.tolist()] == list(range(40))

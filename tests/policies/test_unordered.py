@@ -21,7 +21,7 @@ def opened(worker_count: int, depth: int) -> Unordered:
 def test_work_is_dealt_out_in_turns_until_everybody_has_enough() -> None:
     policy = opened(3, 2)
     views = [WorkerView(number) for number in range(3)]
-    chosen = []
+    chosen: list[int] = []
     while (worker := policy.assign(len(chosen), [0], views)) is not None:
         views[worker].outstanding += 1
         chosen.append(worker)

@@ -6,6 +6,7 @@ import gc
 import threading
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -237,7 +238,7 @@ def test_containers_keep_their_types() -> None:
     assert arrived["either"] == {1, 2}
 
 
-SPECIAL = {
+SPECIAL: dict[str, Callable[[], torch.Tensor]] = {
     "gradient": lambda: torch.arange(4.0).requires_grad_(),
     "subclass": lambda: torch.arange(4.0).as_subclass(Tagged),
     "parameter": lambda: torch.nn.Parameter(torch.arange(3.0)),
@@ -251,7 +252,7 @@ SPECIAL = {
     "negative bit": lambda: torch.arange(4).to(torch.complex64).mul(1j).conj().imag,
     "channels last": lambda: torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
     "overlapping": lambda: torch.arange(6.0).as_strided((3, 3), (1, 1)),
-    "four bits": lambda: torch.arange(6, dtype=torch.uint8).view(torch.int4),
+    "four bits": lambda: torch.arange(6, dtype=torch.uint8).view(getattr(torch, "int4")),  # noqa: B009  torch's stubs lack it
     "no type": lambda: torch.arange(6, dtype=torch.uint8).view(torch.bits8),
     "nothing": lambda: torch.empty(0),
     "no rows": lambda: torch.empty(0, 3, 5),
@@ -270,7 +271,8 @@ def test_special_tensors(name: str, nested: bool) -> None:
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:TypedStorage")
 def test_a_quantised_tensor() -> None:
-    tensor = torch.quantize_per_tensor(torch.arange(8.0), 0.5, 3, torch.quint8)
+    quantise: Any = torch.quantize_per_tensor
+    tensor = quantise(torch.arange(8.0), 0.5, 3, torch.quint8)
     arrived = round_trip(TORCH, [tensor])[0]
     assert torch.equal(arrived.int_repr(), tensor.int_repr())
     assert (arrived.q_scale(), arrived.q_zero_point()) == (0.5, 3)
@@ -326,7 +328,9 @@ def test_arrays_that_arrive_are_views_of_the_memory() -> None:
 
 
 def test_arrays_that_arrive_can_be_written_to() -> None:
-    arrived = round_trip(TORCH, [np.arange(4), torch.arange(4), {"a": np.arange(3)}])
+    frozen = np.frombuffer(np.arange(4).tobytes(), np.int64)
+    assert not frozen.flags.writeable
+    arrived = round_trip(TORCH, [frozen, torch.arange(4), {"a": np.arange(3)}])
     arrived[0][0] = arrived[1][0] = arrived[2]["a"][0] = 9
     assert arrived[0].tolist() == [9, 1, 2, 3]
 

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import errno
 import multiprocessing
+import multiprocessing.process
+import os
 import pickle
 import signal
 import sys
 import time
 import warnings
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
@@ -85,6 +88,26 @@ def preload_in_forkserver(spec: WorkerSpec, worker_module: str) -> None:
             names[name] = None
     wanted = [name for name in names if name not in ("__main__", "__mp_main__", "builtins") and name in sys.modules]
     server.set_forkserver_preload([*server._preload_modules, *wanted])
+
+
+_workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+
+
+def remember(process: BaseProcess) -> None:
+    """Note a worker of this process, so that forks of it do not take it for their own child."""
+    _workers.add(process)
+
+
+def _disown_workers() -> None:
+    # multiprocessing ends the daemons it knows of when a program ends, and a fork that the user made by hand knows
+    # of its parent's. Test: tests/faults/test_forked.py::test_a_child_that_exits_changes_nothing
+    children: set[BaseProcess] = multiprocessing.process._children  # type: ignore[attr-defined]
+    children.difference_update(_workers)
+    _workers.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_workers)
 
 
 def end(processes: Iterable[BaseProcess]) -> None:

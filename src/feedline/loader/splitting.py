@@ -9,6 +9,7 @@ again by one worker. Only the default collate function may be split: it treats r
 from __future__ import annotations
 
 import marshal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +52,8 @@ class Splitter:
 
     def learn(self, indices: Any, parcel: Parcel) -> None:
         """Remember the layout of a batch that one worker made."""
+        if not _has_rows(indices):
+            return
         count = len(indices)
         if count in self._layouts or parcel.header[0] != 2 or parcel.overflow is not None:
             return
@@ -64,6 +67,8 @@ class Splitter:
 
     def cut(self, indices: Any, slot: int) -> tuple[Group, list[tuple[Any, Part]]] | None:
         """Cut a task into parts; None if its layout is not known or it is too small."""
+        if not _has_rows(indices):
+            return None
         count = len(indices)
         known = self._layouts.get(count)
         if known is None or slot < 0 or count < self._part_count:
@@ -79,6 +84,11 @@ class Splitter:
             used = max(used, *(offset + size for offset, size in part.places))
             parts.append((_rows(indices, start, stop), part))
         return Group(indices, slot, header, used, len(parts)), parts
+
+
+def _has_rows(indices: Any) -> bool:
+    """True for what can be cut: not for a set or an iterator, which a batch sampler may yield as well."""
+    return isinstance(indices, (IndexBlock, Sequence)) or hasattr(indices, "shape")
 
 
 def _rows(indices: Any, start: int, stop: int) -> Any:

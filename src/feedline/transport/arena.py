@@ -81,7 +81,7 @@ class Arena:
         self._on_growth: Callable[[int, int], None] | None = None
         self._before_reuse: Callable[[int], bool] | None = None
         self._on_release: Callable[[int], None] | None = None
-        _arenas.add(self)
+        _arenas[id(self)] = self
 
     def __repr__(self) -> str:
         return (
@@ -300,7 +300,7 @@ def advise_huge_pages(mapping: mmap.mmap) -> None:
                 raise
 
 
-_arenas: weakref.WeakSet[Arena] = weakref.WeakSet()
+_arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()
 
 
 class _ForkState(threading.local):
@@ -323,8 +323,9 @@ def starting_workers() -> Iterator[None]:
 def _before_fork() -> None:
     if _fork_state.own:
         return
-    for arena in list(_arenas):
-        if arena.shared:
+    for reference in _arenas.valuerefs():  # a list: other threads may make arenas meanwhile
+        arena = reference()
+        if arena is not None and arena.shared:
             arena.retire_leased()
 
 

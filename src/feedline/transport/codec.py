@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.abc.framework import Framework, Reducer
 from feedline.errors import BatchNotPicklable
@@ -127,6 +128,12 @@ class PartWriter(SlotWriter):
         return self.view, self._places.pop()[0]
 
 
+def _reduce_array(array: NDArray[Any]) -> Any:
+    if not array.flags.writeable:  # made from bytes, for one; it would arrive so, other than with a usual pickle
+        array = array.copy("K")
+    return array.__reduce_ex__(5)
+
+
 class _Encoder(pickle.Pickler):
     """A pickler that is used again for every batch; its dispatch table is fixed when it is made."""
 
@@ -135,7 +142,7 @@ class _Encoder(pickle.Pickler):
         self.writer: SlotWriter
         self.buffers: list[tuple[int, int]] = []
         super().__init__(self.file, protocol=5, buffer_callback=self._take_buffer)
-        self.dispatch_table: dict[type, Any] = {**copyreg.dispatch_table, **more}
+        self.dispatch_table: dict[type, Any] = {**copyreg.dispatch_table, np.ndarray: _reduce_array, **more}
         for kind, reduce in reducers.items():
             self.dispatch_table[kind] = lambda array, reduce=reduce: reduce(array, self.writer)
 

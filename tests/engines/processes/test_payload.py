@@ -137,7 +137,8 @@ def test_the_process_that_is_being_started_is_remembered() -> None:
     multiprocessing.context.set_spawning_popen(Starting())  # type: ignore[arg-type]
     try:
         with payload_of([1]):
-            assert type(multiprocessing.context.get_spawning_popen()) is Starting
+            starting: Any = multiprocessing.context.get_spawning_popen()
+            assert type(starting) is Starting
     finally:
         multiprocessing.context.set_spawning_popen(None)
 
@@ -253,7 +254,7 @@ def test_workers_share_the_arrays_of_the_dataset_and_keep_what_they_write_to_the
     assert proportional < 0.6 * resident
     # What a worker wrote was seen by itself alone.
     for own in by_worker.values():
-        assert [sample["seen"] for sample in own] == [str((float(n), float(n))) for n in range(len(own))]
+        assert {sample["seen"] for sample in own} == {str((float(n), float(n))) for n in range(len(own))}
     assert dataset.array[0] == dataset.tensor[0] == 0
     # What is meant to be shared is.
     assert dataset.calls.value == 64

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +91,13 @@ class Scribbler:
 
 
 def test_what_a_collate_function_writes_later_reaches_no_other_batch() -> None:
-    loader = DataLoader(torch.arange(400.0).reshape(200, 2), 2, num_workers=2, collate_fn=Scribbler())
+    numbers: Any = torch.arange(400.0).reshape(200, 2)
+    loader = DataLoader(numbers, 2, num_workers=2, collate_fn=Scribbler())
     seen = [batch.clone() for batch in loader]
-    assert torch.equal(torch.cat(seen), torch.arange(400.0).reshape(200, 2))
+    assert torch.equal(torch.cat(seen), numbers)
 
 
-@dataclass
-class Kinds:
+class Kinds(Dataset[dict[str, Any]]):
     """Samples of all usual kinds."""
 
     def __len__(self) -> int:
@@ -152,10 +151,6 @@ def test_what_a_dataset_keeps_survives_failures() -> None:
 # -- without a slot ---
 
 
-def shared_memory_names() -> set[str]:
-    return set(os.listdir("/dev/shm"))
-
-
 class Large(Dataset[torch.Tensor]):
     """Also reports which files of /dev/shm the worker has mapped or open."""
 
@@ -174,11 +169,15 @@ class ReportShm:
         self.path = path
 
     def __call__(self, samples: list[Any]) -> Any:
+        before = self.mapped()
         batch = default_collate(samples)
-        maps = Path("/proc/self/maps").read_text()
-        if "/dev/shm" in maps.replace("/dev/shm/sem.", ""):
-            self.path.write_text(maps)
+        if self.mapped() - before:
+            self.path.write_text("\n".join(self.mapped() - before))
         return batch
+
+    @staticmethod
+    def mapped() -> set[str]:
+        return {line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm" in line}
 
 
 @pytest.mark.parametrize("memory_budget", [None, 0])
@@ -246,7 +245,7 @@ def read_slots(view: ArenaView, answers: Any) -> None:
 
 @pytest.mark.parametrize("start_method", ["spawn"])
 def test_a_view_that_travels_is_of_the_same_memory(start_method: str) -> None:
-    context = multiprocessing.get_context(start_method)
+    context: Any = multiprocessing.get_context(start_method)
     arena = Arena(2, shared=True, budget=1 << 20)
     arena.view(1)[:3] = (1, 2, 3)
     here, there = context.Pipe()

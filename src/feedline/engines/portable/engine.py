@@ -102,6 +102,7 @@ class PortableEngine(Engine):
             for number, lane in enumerate(self._lanes):
                 pipe, process = _start_worker(context, number, spec)
                 self._channels.append(_Channel(number, lane, pipe, process))
+                lifetime.remember(process)
             for channel in self._channels:  # after the last fork
                 channel.thread = threading.Thread(
                     target=_look_after,

@@ -70,7 +70,7 @@ class _Channel:
             self.pidfd = -1
 
 
-_channels: weakref.WeakSet[_Channel] = weakref.WeakSet()
+_channels: weakref.WeakValueDictionary[int, _Channel] = weakref.WeakValueDictionary()
 """Every channel of this process: a forked worker closes those that are not its own."""
 
 
@@ -104,7 +104,7 @@ class ProcessEngine(Engine):
             for number in range(self.worker_count):
                 channel = _Channel(number)
                 self._channels.append(channel)
-                _channels.add(channel)
+                _channels[id(channel)] = channel
                 self._watch(channel, channel.near.fileno())
             if method == "fork":
                 self._launch = lambda link: start.start_forked(context, link, spec, self._strangers(link))
@@ -123,6 +123,7 @@ class ProcessEngine(Engine):
             for channel in self._channels:
                 process = launch(Link(channel.number, channel.far, ArenaView(self._arena), os.getpid()))
                 channel.process = process
+                lifetime.remember(process)
                 assert process.pid is not None
                 channel.pidfd = os.pidfd_open(process.pid)
                 self._watch(channel, channel.pidfd)
@@ -134,7 +135,8 @@ class ProcessEngine(Engine):
         self._by_fd[fd] = channel
 
     def _strangers(self, link: Link) -> list[socket.socket]:
-        sockets = [sock for channel in _channels for sock in (channel.near, channel.far)]
+        channels = [reference() for reference in _channels.valuerefs()]  # a list: other threads may add to it
+        sockets = [sock for channel in channels if channel is not None for sock in (channel.near, channel.far)]
         return [sock for sock in sockets if sock is not link.sock]
 
     @property
@@ -276,6 +278,8 @@ class ProcessEngine(Engine):
         for channel in self._channels:
             while self.revoke(channel.number) is not None:
                 continue
+            with contextlib.suppress(OSError):  # not just closed: a fork of the trainer may have a copy of it
+                channel.near.shutdown(socket.SHUT_RDWR)
             channel.near.close()
         lifetime.end(channel.process for channel in self._channels if channel.process is not None)
         for channel in self._channels:

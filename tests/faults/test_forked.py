@@ -1,0 +1,105 @@
+"""A trainer that forks while a loader is at work."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.programs import running
+
+FORKS = """
+loader = Loader(Numbers(), 4, workers=2, persistent=sys.argv[1] == "persistent", engine=sys.argv[2])
+batches = iter(loader)
+kept = [next(batches) for _ in range(3)]
+child = os.fork()
+if child == 0:
+    assert all((batch == np.arange(4 * place, 4 * place + 4)[:, None]).all() for place, batch in enumerate(kept))
+    sys.exit(0)  # with finalizers and exit handlers, as a child of a user's own would
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+numbers = [int(batch[0, 0]) for batch in [*kept, *batches]]
+assert numbers == list(range(0, 64, 4)), numbers
+assert all((batch == np.arange(4 * place, 4 * place + 4)[:, None]).all() for place, batch in enumerate(kept))
+if sys.argv[1] == "persistent":
+    assert len(list(loader)) == 16
+loader.close()
+say("done")
+"""
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("persistent", ["persistent", "not"])
+def test_a_child_that_exits_changes_nothing(persistent: str, engine: str) -> None:
+    with running(FORKS, persistent, engine) as program:
+        assert program.line() == "done"
+        assert program.end() == 0
+        assert program.errors() == ""
+
+
+OWN_EPOCH = """
+loader = Loader(Numbers(), 4, workers=2)
+batches = iter(loader)
+first = next(batches)
+child = os.fork()
+if child == 0:
+    assert len(list(loader)) == 16  # with workers and memory of its own
+    assert (first == np.arange(4)[:, None]).all()
+    os._exit(0)
+numbers = [int(batch[0, 0]) for batch in batches]
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert numbers == list(range(4, 64, 4)), numbers
+assert (first == np.arange(4)[:, None]).all()
+say("done")
+"""
+
+
+def test_a_child_may_iterate_over_the_same_loader() -> None:
+    with running(OWN_EPOCH) as program:
+        assert program.line() == "done"
+        assert program.end() == 0
+        assert program.errors() == ""
+
+
+BATCH_OF_THE_PARENT = """
+batches = iter(Loader(Numbers(4000), 4, workers=2))
+batch = next(batches)
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(read, 1)  # by now the parent has dropped the batch and read a thousand others
+    os._exit(0 if (batch == np.arange(4)[:, None]).all() else 9)
+del batch
+for other in batches:
+    pass
+os.write(write, b".")
+say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_batch_that_a_child_holds_is_never_overwritten() -> None:
+    with running(BATCH_OF_THE_PARENT) as program:
+        assert program.line() == "0"
+        assert program.end() == 0
+
+
+CLOSED_WHILE_A_CHILD_LIVES = """
+batches = iter(Loader(Numbers(), 4, workers=2))
+next(batches)
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(read, 1)
+    os._exit(0)
+processes = [channel.process for channel in batches._crew.engine._channels]
+codes = []
+for process in processes:
+    process.close = lambda process=process: codes.append(process.exitcode)
+batches.close()
+say(*codes)
+os.write(write, b".")
+os.waitpid(child, 0)
+"""
+
+
+def test_workers_leave_by_themselves_although_a_child_has_copies_of_their_sockets() -> None:
+    with running(CLOSED_WHILE_A_CHILD_LIVES) as program:
+        assert program.line() == "0 0"
+        assert program.end() == 0

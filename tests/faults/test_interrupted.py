@@ -1,0 +1,73 @@
+"""Ctrl-C reaches the trainer and all its workers at once: one traceback, and everybody leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from feedline.testing import Gate
+from tests.faults.programs import Program, running
+
+LOOP = """
+batches = iter(Loader(Numbers(1_000_000), 4, workers=2, engine=sys.argv[1]))
+next(batches)
+say(*worker_pids(), os.getpid())
+for batch in batches:
+    pass
+"""
+
+WAITING = """
+from feedline.testing import Gate
+
+class Held(Numbers):
+    def __getitem__(self, index):
+        if index >= 8:
+            gate.pass_through()
+        return super().__getitem__(index)
+
+gate = Gate.at(sys.argv[2])
+batches = iter(Loader(Held(), 4, workers=2, engine=sys.argv[1]))
+next(batches), next(batches)
+say(*worker_pids(), os.getpid())
+next(batches)
+"""
+
+IN_THE_STEP = """
+batches = iter(Loader(Numbers(), 4, workers=2, engine=sys.argv[1], persistent=True))
+for batch in batches:
+    say(*worker_pids(), os.getpid())
+    hear()
+"""
+
+
+def interrupt(program: Program) -> None:
+    os.killpg(program.pid, signal.SIGINT)
+
+
+def check(program: Program) -> None:
+    assert program.end() == -signal.SIGINT, "ended by the interrupt, as Python does"
+    assert program.watched_are_gone()
+    errors = program.errors()
+    assert errors.count("Traceback (most recent call last)") == 1, errors
+    assert errors.rstrip().endswith("KeyboardInterrupt"), errors
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("text", [LOOP, IN_THE_STEP], ids=["in the loop", "in the step"])
+def test_one_traceback_and_nobody_left(text: str, engine: str) -> None:
+    with running(text, engine) as program:
+        program.watch(program.line())
+        interrupt(program)
+        check(program)
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_while_waiting_for_workers_that_are_stuck(engine: str, tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, running(WAITING, engine, tmp_path / "gate") as program:
+        program.watch(program.line())
+        gate.wait_until_reached(2)
+        interrupt(program)
+        check(program)

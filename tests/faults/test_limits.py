@@ -1,0 +1,234 @@
+"""Little memory, few descriptors, a tiny /dev/shm: ordinary conditions."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from feedline import DataLoader, Loader
+from tests.faults.limits import descriptors_left
+from tests.faults.programs import ROOT, running
+
+# -- descriptors ---
+
+
+FEW_DESCRIPTORS = """
+import gc
+from tests.faults.limits import descriptors_left
+
+def epoch():
+    loader = Loader(Numbers(), 8, workers=2)
+    assert len(list(loader)) == 8
+    loader.close()
+
+epoch()  # whatever is imported or started once
+for left in range(0, 30):
+    before = len(os.listdir("/proc/self/fd"))
+    told = "enough"
+    try:
+        with descriptors_left(left):
+            epoch()
+    except feedline.errors.TooManyOpenFiles as exc:
+        told = str(exc)
+    gc.collect()
+    more = len(os.listdir("/proc/self/fd")) - before
+    say(left, more, told)
+"""
+
+
+def test_few_descriptors_are_enough_or_the_error_says_so() -> None:
+    """Forked workers: the fork server of Python does not survive a client that runs out of descriptors."""
+    with running(FEW_DESCRIPTORS) as program:
+        lines = [program.line().split(maxsplit=2) for _ in range(30)]
+        assert program.end() == 0, program.errors()
+    assert lines[0][2] != "enough"
+    assert lines[-1][2] == "enough"
+    assert all(told == "enough" or "ulimit -n" in told for _, _, told in lines)
+    # Python leaves a pipe open when the second of two cannot be made to start a process.
+    assert all(more == "0" or (more == "2" and told != "enough") for _, more, told in lines), lines
+
+
+def test_batches_that_are_kept_cost_no_descriptors() -> None:
+    loader = Loader(np.arange(4000), 4, workers=2)
+    batches = iter(loader)
+    kept = [next(batches)]
+    with descriptors_left(4):
+        kept.extend(batches)
+    assert [batch.tolist() for batch in kept] == [list(range(start, start + 4)) for start in range(0, 4000, 4)]
+
+
+MANY_OPEN = """
+import resource
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+if hard != resource.RLIM_INFINITY and hard < 2000:
+    say("cannot")
+    sys.exit()
+resource.setrlimit(resource.RLIMIT_NOFILE, (2000, hard))
+taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(1200)]
+
+class Slow(Numbers):
+    def __getitem__(self, index):
+        time.sleep(0.3 if index == 0 else 0)  # somebody looks whether the others live
+        return super().__getitem__(index)
+
+assert len(list(Loader(Slow(), 4, workers=2))) == 16
+say("done")
+"""
+
+
+def test_more_than_a_thousand_descriptors_are_no_trouble() -> None:
+    with running(MANY_OPEN) as program:
+        told = program.line()
+        if told == "cannot":
+            pytest.skip("the hard limit on open files is too low here")
+        assert told == "done"
+        assert program.end() == 0
+
+
+# -- memory ---
+
+
+def small_slots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.transport.arena._LARGEST_MAPPING", 1 << 20)
+    monkeypatch.setattr("feedline.transport.arena._SMALLEST_SLOT", 4096)
+
+
+class Tensors(Dataset[Any]):
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"image": torch.full((200, 100), float(index)), "label": index, "name": str(index)}
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_batches_too_large_for_their_slots_travel(monkeypatch: pytest.MonkeyPatch, keep: bool) -> None:
+    small_slots(monkeypatch)
+    loader = DataLoader(Tensors(), 4, num_workers=2)
+    kept = []
+    for place, batch in enumerate(loader):
+        assert batch["label"].tolist() == list(range(4 * place, 4 * place + 4))
+        assert batch["image"][:, 0, 0].tolist() == batch["label"].tolist()
+        if keep:
+            kept.append(batch)
+    assert loader.stats()["overflowed_batches"] == 6
+    for place, batch in enumerate(kept):
+        assert batch["image"][:, 199, 99].tolist() == list(range(4 * place, 4 * place + 4))
+
+
+def many_tensors(samples: list[Any]) -> list[torch.Tensor]:
+    return [torch.full((10,), float(number)) for number in range(5000)]
+
+
+def test_a_batch_of_thousands_of_tensors_travels_without_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_slots(monkeypatch)
+    for batch in DataLoader(Tensors(), 12, num_workers=1, collate_fn=many_tensors):
+        assert len(batch) == 5000
+        assert batch[4999].tolist() == [4999] * 10
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("memory_budget", [None, 0, 100_000])
+def test_all_batches_may_be_kept(engine: str, memory_budget: int | None) -> None:
+    loader = DataLoader(Tensors(), 1, num_workers=2, engine=engine, memory_budget=memory_budget)
+    kept = [batch for _ in range(8) for batch in loader]
+    for place, batch in enumerate(kept):
+        assert batch["image"].unique().tolist() == [place % 24]
+    assert loader.stats()["leased_slots"] <= 192
+
+
+ADDRESS_LIMIT = """
+import resource
+loader = Loader(Numbers(), 4, workers=2, engine=sys.argv[1])
+list(Loader(Numbers(), 4))
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+limit = used + int(sys.argv[2]) * (1 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+try:
+    batches = list(loader)
+except feedline.errors.TransportError as exc:
+    say("refused", exc)
+else:
+    assert [int(batch[0, 0]) for batch in batches] == list(range(0, 64, 4))
+    say("done")
+"""
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_a_limit_on_addresses(engine: str) -> None:
+    with running(ADDRESS_LIMIT, engine, 1000) as program:
+        assert program.line() == "done"
+        assert program.end() == 0, program.errors()
+    with running(ADDRESS_LIMIT, engine, 20) as program:
+        told = program.line()
+        assert told.startswith("refused")
+        assert "ulimit -v" in told
+        assert program.end() == 0, program.errors()
+
+
+class Huge:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            raise MemoryError("no room for sample 2")
+        return index
+
+
+def test_a_sample_too_large_for_memory_is_an_error_like_any_other() -> None:
+    batches = iter(Loader(Huge(), 1, workers=1))
+    assert [next(batches).tolist(), next(batches).tolist()] == [[0], [1]]
+    with pytest.raises(MemoryError, match="sample 2"):
+        next(batches)
+    assert next(batches).tolist() == [3]
+
+
+# -- /dev/shm ---
+
+TINY_SHM = """
+import os
+import torch
+from feedline import DataLoader
+assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize <= 64 << 10
+
+class Images:
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return torch.full((3, 224, 224), float(index))
+
+kept = []
+for memory_budget in (None, 0):
+    loader = DataLoader(Images(), 8, num_workers=2, memory_budget=memory_budget)
+    for place, batch in enumerate(loader):
+        assert batch[:, 0, 0, 0].tolist() == [8 * place + number for number in range(8)]
+        kept.append(batch)
+assert os.listdir("/dev/shm") == []
+"""
+
+
+@pytest.mark.slow
+def test_the_size_of_the_systems_shared_memory_does_not_matter(tmp_path: Path) -> None:
+    unshare = shutil.which("unshare")
+    mount = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
+    if unshare is None or subprocess.run([unshare, "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a small /dev/shm")
+    script = tmp_path / "script.py"
+    script.write_text(TINY_SHM)
+    done = subprocess.run(
+        [unshare, "-m", "sh", "-c", f'{mount} && exec "$0" "$1"', sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
