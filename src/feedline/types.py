@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -109,8 +109,6 @@ class WorkerSpec:
     init: Callable[[int], None] | None = None
     shared_seed: int | None = None
     """Seed that all workers and ranks share, for torch's data pipes."""
-    extras: dict[str, Any] = field(default_factory=dict)
-    """What the framework wants to carry along."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,19 @@ def test_a_copy_under_way_is_never_overtaken_by_the_next_batch(engine: str, work
     assert all(bool((copy == copy[:, :1, :1, :1]).all()) for copy in copies)
 
 
+def test_a_copy_on_a_side_stream_is_not_overtaken_either() -> None:
+    side = torch.cuda.Stream()
+    copies = []
+    for batch in batches("process", 2):
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(20_000_000)
+            copies.append(batch.to("cuda", non_blocking=True))
+        del batch  # while the current stream has nothing to do
+    side.synchronize()
+    assert torch.cat([copy[:, 0, 0, 0] for copy in copies]).cpu().tolist() == list(range(400))
+    assert all(bool((copy == copy[:, :1, :1, :1]).all()) for copy in copies)
+
+
 class Pair:
     def __init__(self, samples: list[torch.Tensor]) -> None:
         self.images = torch.stack(samples)

@@ -1,12 +1,15 @@
 """Slots in pinned memory: copies to the GPU start from them directly, at the full rate of the link.
 
 Pages of a slot are registered with CUDA when the slot first holds a batch, and again when a batch outgrows what was
-registered. When the training loop drops a batch, an event is recorded on its current stream; the slot is not written
-again before that event has happened, so a copy with `non_blocking=True` is never overtaken by the next batch.
+registered. When the training loop drops a batch, an event is recorded for all streams of the current device (before
+CUDA 12.5: for its current stream); the slot is not written again before that event has happened, so a copy with
+`non_blocking=True` is not overtaken by the next batch.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import weakref
 from typing import Any
 
@@ -26,7 +29,8 @@ class SlotPinner:
         self._base = arena.address
         self._slot_bytes = arena.slot_bytes
         self._registered: dict[int, int] = {}
-        self._events: dict[int, Any] = {}
+        self._events: dict[tuple[int, int], Any] = {}
+        self._last: dict[int, Any] = {}
         arena.watch(on_growth=self._grow, on_release=self._record, may_reuse=self._is_done)
         weakref.finalize(arena.mapping, _unregister, self._base, self._slot_bytes, self._registered).atexit = False
 
@@ -49,14 +53,40 @@ class SlotPinner:
         self._registered[slot] = wanted
 
     def _record(self, slot: int) -> None:
-        event = self._events.get(slot)
+        device = torch.cuda.current_device()
+        event = self._events.get((slot, device))
         if event is None:
-            event = self._events[slot] = torch.cuda.Event()
+            event = self._events[slot, device] = torch.cuda.Event()
         event.record()
+        _record_everything(event)
+        self._last[slot] = event
 
     def _is_done(self, slot: int) -> bool:
-        event = self._events.get(slot)
+        event = self._last.get(slot)
         return event is None or bool(event.query())
+
+
+def _record_everything(event: Any) -> None:
+    """Let an event also stand for what other streams of the current device have under way.
+
+    The copy may have been started on another stream than the one that is current when the batch is dropped. Drivers
+    from CUDA 12.5 on can record an event for a whole context; with older ones the event stands for the current stream.
+    """
+    driver = _driver()
+    if driver is None:
+        return
+    context = ctypes.c_void_p()
+    if driver.cuCtxGetCurrent(ctypes.byref(context)) == 0 and context.value:
+        driver.cuCtxRecordEvent(context, ctypes.c_void_p(event.cuda_event))
+
+
+@functools.cache
+def _driver() -> Any:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    return driver if hasattr(driver, "cuCtxRecordEvent") else None
 
 
 def _unregister(base: int, slot_bytes: int, registered: dict[int, int]) -> None:

@@ -27,12 +27,14 @@ class Runner:
         self._dataset = spec.dataset
         self.fetch: Fetcher | None = None
         self._epoch = 0
+        self._opened = False
         self.trouble: Exception | None = None
         try:
             if worker is not None:
                 self._dataset = spec.framework.open_worker(worker, spec)
                 if spec.init is not None:
                     spec.init(worker.id)
+            self._opened = True
             self.fetch = fetcher_for(self._dataset, spec)
         except Exception as exc:
             self.trouble = exc
@@ -65,5 +67,12 @@ class Runner:
 
     def _begin_epoch(self, task: Task) -> None:
         self._epoch = task.epoch
-        self._dataset = self._spec.framework.reset_worker(self._dataset, self._spec, task.shared_seed)
-        self.fetch = fetcher_for(self._dataset, self._spec)
+        if self.fetch is None and not self._opened:
+            return  # it never got ready, and says so with every task
+        self.fetch = None
+        self.trouble = None
+        try:
+            self._dataset = self._spec.framework.reset_worker(self._dataset, self._spec, task.shared_seed)
+            self.fetch = fetcher_for(self._dataset, self._spec)
+        except Exception as exc:
+            self.trouble = exc

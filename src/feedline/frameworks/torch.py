@@ -72,7 +72,7 @@ class TorchFramework:
         single = type(description) is tuple
         leaves = [description] if single else description[0]
         cut = [cut_leaf(leaf, start, stop, count) for leaf in leaves]
-        places = [place for place, _ in cut if place is not None]
+        places = sorted(place for place, _ in cut if place is not None)  # room is given out from the front
         if not cut or len(places) != len(cut):
             return None
         rows = [leaf for _, leaf in cut]

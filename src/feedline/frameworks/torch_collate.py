@@ -56,9 +56,8 @@ def install_collate() -> None:
     A user's own registration for tensors is left alone.
     """
     if torch_collate.default_collate_fn_map.get(torch.Tensor) is _tensor_collate:
+        _known_registrations[torch.Tensor] = collate_tensors  # first: another thread may be looking
         torch_collate.default_collate_fn_map[torch.Tensor] = collate_tensors
-        _known_registrations.clear()
-        _known_registrations.update(torch_collate.default_collate_fn_map)
 
 
 _known_registrations = dict(torch_collate.default_collate_fn_map)

@@ -26,10 +26,14 @@ def set_thread_worker(info: Any) -> None:
     function. So its code is exchanged, once, for code that asks the thread first; outside feedline's threads the
     answer is what it was.
     """
-    if "_feedline_thread" not in torch_worker.__dict__:
-        torch_worker._feedline_thread = _ThreadInfo()  # type: ignore[attr-defined]
-        torch_worker.get_worker_info.__code__ = _get_worker_info.__code__
+    with _installing:
+        if "_feedline_thread" not in torch_worker.__dict__:
+            torch_worker._feedline_thread = _ThreadInfo()  # type: ignore[attr-defined]
+            torch_worker.get_worker_info.__code__ = _get_worker_info.__code__
     torch_worker._feedline_thread.info = info  # type: ignore[attr-defined]
+
+
+_installing = threading.Lock()
 
 
 class _ThreadInfo(threading.local):

@@ -99,8 +99,9 @@ class CrewBatches(Iterator[Any]):
         """Begin another epoch with the same workers."""
         self._epoch.close()
         self._crew.epoch += 1
-        self._ended = False
+        self._ended = True  # until the new epoch has begun
         self._epoch = make_epoch(self._crew)
+        self._ended = False
 
     def __next__(self) -> Any:
         if self._death is not None:

@@ -108,7 +108,13 @@ class Crew:
         for number, (rows, part) in enumerate(parts):
             task = self._task(rows, slot, shared_seed)
             task.part = part
-            pending = self._begin(Pending(owner, ordinal, (worker + number) % len(self.workers), task, group))
+            try:
+                pending = self._begin(Pending(owner, ordinal, (worker + number) % len(self.workers), task, group))
+            except Exception:  # the parts before it are under way, and the slot comes back with the last of them
+                group.remaining -= len(parts) - number
+                if group.remaining == 0:
+                    self._release(slot)
+                raise
         return pending
 
     def _task(self, indices: Any, slot: int, shared_seed: int | None) -> Task:
@@ -194,7 +200,7 @@ class Crew:
             assert self._splitter is not None
             self._splitter.forget(group.indices)
             task = self._task(group.indices, group.slot, pending.task.shared_seed)
-            pending.group = None  # the epoch looks at this very object
+            pending.group = None
             pending.task = task
             self._begin(pending)
             return None
@@ -227,19 +233,22 @@ class Crew:
 
     def _unpack(self, parcel: Parcel) -> Any:
         arena = self._arena
-        self._unread.discard(parcel.slot)
         if parcel.overflow is not None:
             if arena is not None:
                 self.counters.overflowed += 1
                 arena.release(parcel.slot)
+            self._unread.discard(parcel.slot)
             return self._codec.decode(parcel.header, parcel.overflow)
         assert arena is not None
         if arena.available():
-            return self._codec.decode(parcel.header, arena.lease(parcel.slot, parcel.used))
+            lease = arena.lease(parcel.slot, parcel.used)
+            self._unread.discard(parcel.slot)
+            return self._codec.decode(parcel.header, lease)
         # The training loop keeps so many batches that this slot is needed for the next task.
         self.counters.copied_out += 1
         arena.note_use(parcel.slot, parcel.used)
         memory = arena.view(parcel.slot, max(parcel.used, 1)).copy()
+        self._unread.discard(parcel.slot)
         arena.release(parcel.slot)
         return self._codec.decode(parcel.header, memory)
 

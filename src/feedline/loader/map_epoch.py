@@ -49,6 +49,8 @@ class MapEpoch:
         self._expected = 0
         self._delivered_early: set[int] = set()
         self._delivered = 0
+        self._deadline_s: float | None = None
+        """Until when the batch that `__next__` waits for has to be there; other batches do not extend it."""
         scheduler.open(len(crew.workers), depth)
         self._fill()
 
@@ -56,6 +58,7 @@ class MapEpoch:
         return self
 
     def __next__(self) -> Any:
+        self._deadline_s = None
         while True:
             ordinal = self._scheduler.take(self._ready, self._expected) if self._ready else None
             if ordinal is not None:
@@ -76,6 +79,10 @@ class MapEpoch:
                     raise StopIteration
                 continue
             if self._sent - self._delivered == len(self._ready):
+                sent = self._sent
+                self._fill()  # what was held back may be given out now
+                if self._sent > sent:
+                    continue
                 raise BadOption(
                     f"{self._scheduler!r} delivers none of the finished batches {sorted(self._ready)[:8]} although "
                     "nothing else is under way: `take` must choose one of them."
@@ -137,7 +144,8 @@ class MapEpoch:
 
     def _wait(self) -> None:
         """Wait for an answer; if the batch that is due is late, keep the other workers busy meanwhile."""
-        deadline = time.monotonic() + self._timeout_s if self._timeout_s else None
+        if self._timeout_s and self._deadline_s is None:
+            self._deadline_s = time.monotonic() + self._timeout_s
         while True:
             due = self._under_way.get(self._expected) if self._scheduler.in_order else None
             if due is None or due.group is not None:
@@ -146,8 +154,8 @@ class MapEpoch:
                 worker, pause = due.worker, self._time_left_s(due.worker)
                 if pause <= 0:
                     worker, pause = None, self._help_idle_workers()
-            if deadline is not None:
-                left = max(0.0, deadline - time.monotonic())
+            if self._deadline_s is not None:
+                left = max(0.0, self._deadline_s - time.monotonic())
                 pause = left if pause is None else min(pause, left)
             answers = self._crew.collect(pause, worker)
             for pending, result in answers:
@@ -156,10 +164,14 @@ class MapEpoch:
                     raise result.payload
                 del self._under_way[pending.ordinal]
                 self._ready[pending.ordinal] = result
+            if self._deadline_s is not None and time.monotonic() >= self._deadline_s and not self._is_there():
+                raise WorkerTimeout(self._late_message())
             if answers:
                 return
-            if deadline is not None and time.monotonic() >= deadline:
-                raise WorkerTimeout(self._late_message())
+
+    def _is_there(self) -> bool:
+        """True if a batch can be delivered."""
+        return bool(self._ready) and self._scheduler.take(self._ready, self._expected) is not None
 
     def _time_left_s(self, worker: int) -> float:
         """How long until the worker that has the batch that is due counts as late."""
@@ -212,6 +224,7 @@ class MapEpoch:
             self._crew.discard(result)
         self._ready.clear()
         self._under_way.clear()
+        self._sent = self._delivered
         if not self._crew.closed:
             self._crew.abandon(self)
 

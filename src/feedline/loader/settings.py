@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
-from typing import Any
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
@@ -28,11 +27,10 @@ class Settings:
     context: BaseContext | None = None
     scheduler: Scheduler | None = None
     memory_budget: int | None = None
-    """Bytes of slots; None for a quarter of the machine's memory."""
+    """Bytes of slots; None for a quarter of the machine's memory, shared by the ranks on it."""
     split: int = 1
     """How many workers share one batch."""
     pin: bool = False
-    extras: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -80,7 +78,13 @@ class Settings:
         """Return the most memory that slots may take."""
         if self.memory_budget is not None:
             return self.memory_budget
-        return memory_limit() // 4
+        return memory_limit() // 4 // local_rank_count()
+
+
+def local_rank_count() -> int:
+    """Return how many training processes share this machine, as launchers say in LOCAL_WORLD_SIZE."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(text)) if text.isdigit() else 1
 
 
 def memory_limit() -> int:

@@ -49,29 +49,35 @@ class Splitter:
         self._framework = framework
         self._part_count = part_count
         self._layouts: dict[int, tuple[bytes, Any]] = {}
+        self._unlike: set[int] = set()
 
     def learn(self, indices: Any, parcel: Parcel) -> None:
         """Remember the layout of a batch that one worker made."""
         if not _has_rows(indices):
             return
+        if not _is_rows(indices):
+            return
         count = len(indices)
-        if count in self._layouts or parcel.header[0] != 2 or parcel.overflow is not None:
+        if count in self._layouts or count in self._unlike or parcel.header[0] != 2 or parcel.overflow is not None:
             return
         description = marshal.loads(memoryview(parcel.header)[1:])
         if self._framework.rows_of(description, 0, count, count) is not None:
             self._layouts[count] = (parcel.header, description)
 
     def forget(self, indices: Any) -> None:
-        """Drop a layout that did not hold."""
+        """Drop a layout that did not hold, for good: batches of this size are not alike."""
         self._layouts.pop(len(indices), None)
+        self._unlike.add(len(indices))
 
     def cut(self, indices: Any, slot: int) -> tuple[Group, list[tuple[Any, Part]]] | None:
         """Cut a task into parts; None if its layout is not known or it is too small."""
         if not _has_rows(indices):
             return None
+        if slot < 0 or not _is_rows(indices):
+            return None
         count = len(indices)
         known = self._layouts.get(count)
-        if known is None or slot < 0 or count < self._part_count:
+        if known is None or count < self._part_count:
             return None
         header, description = known
         parts = []
@@ -89,6 +95,10 @@ class Splitter:
 def _has_rows(indices: Any) -> bool:
     """True for what can be cut: not for a set or an iterator, which a batch sampler may yield as well."""
     return isinstance(indices, (IndexBlock, Sequence)) or hasattr(indices, "shape")
+
+
+def _is_rows(indices: Any) -> bool:
+    return type(indices) is IndexBlock or isinstance(indices, (list, tuple))
 
 
 def _rows(indices: Any, start: int, stop: int) -> Any:

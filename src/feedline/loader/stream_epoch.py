@@ -63,7 +63,8 @@ class StreamEpoch:
             result = self._arrived[worker].popleft()
             if result.kind is ResultKind.ENDED:
                 del self._active[position]
-                self._arrived[worker].clear()
+                while self._arrived[worker]:  # an iterator that went on after its end
+                    self._crew.discard(self._arrived[worker].popleft())
                 self._turn = position % len(self._active) if self._active else 0
                 continue
             self._turn = (position + 1) % len(self._active)

@@ -50,6 +50,10 @@ class Supply:
             self._arena = arena
         return arena
 
+    def is_worn(self) -> bool:
+        """True if forks of this process have put so many slots out of use that workers had better start anew."""
+        return self._arena is not None and self._arena.retired_count > self._arena.slot_count // 4
+
     def crew(self, spec: WorkerSpec, prepare: Prepare | None) -> Crew:
         """Start workers."""
         engine, arena = self._engine()
@@ -88,6 +92,7 @@ class Supply:
             "copied_batches": counters.copied_out,
             "overflowed_batches": counters.overflowed,
             "arena_bytes": 0 if arena is None else arena.touched_bytes,
+            "retired_slots": 0 if arena is None else arena.retired_count,
             "leased_slots": 0 if arena is None else arena.leased_count,
         }
 

@@ -150,9 +150,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         if settings != self._supply.settings:  # an attribute was reassigned, as torch allows for some
             self._supply = Supply(settings, TorchFramework())
         if self.persistent_workers and self._iterator is not None and not self._iterator.closed:
-            self._iterator._restart(self)
-            return self._iterator
-        iterator = TorchBatches(self)
+            if not self._supply.is_worn():
+                self._iterator._restart(self)
+                return self._iterator
+            self._iterator.close()
+        iterator = self._get_iterator()
         if self.persistent_workers:
             self._iterator = iterator
         return iterator

@@ -17,7 +17,8 @@ lock is needed and the callback may run inside any other operation.
 
 A fork copies the consumer's views but not its books: the child would see the next batch appear in the memory of the
 last. So a slot that is leased while the process forks is retired: its views stay valid in both processes for good,
-and it is not used again. Workers started by feedline itself never look at views and do not count.
+and it is not used again. The engine that forks workers of its own holds the leases of that moment instead, as long as
+these workers live: a dataset may well hold a batch.
 Test: tests/transport/test_arena.py::test_a_slot_leased_during_a_fork_is_never_reused
 """
 
@@ -166,7 +167,7 @@ class Arena:
 
     def _swap_for_own(self, slot: int, worker: int) -> int | None:
         """Look for a free slot that `worker` wrote last; put `slot` back if there is one."""
-        for candidate in list(self._free):
+        for candidate in self._free.copy():  # one step for other threads, unlike a loop over the deque
             if self._last_worker[candidate] == worker:
                 try:
                     self._free.remove(candidate)
@@ -216,9 +217,11 @@ class Arena:
         self._leases.pop(slot, None)
         if slot in self._retired or os.getpid() != self.pid:
             return
-        if self._on_release is not None:
-            self._on_release(slot)
-        self._free.append(slot)
+        try:
+            if self._on_release is not None:
+                self._on_release(slot)
+        finally:
+            self._free.append(slot)
 
     def retire_leased(self) -> None:
         """Put the slots that have views out of use; called just before the process forks."""
@@ -312,12 +315,20 @@ _fork_state = _ForkState()
 
 @contextmanager
 def starting_workers() -> Iterator[None]:
-    """Mark forks made by this thread inside the block as feedline's own: their children never look at views."""
+    """Mark forks made by this thread inside the block as feedline's own: whoever makes them looks after the leases."""
     _fork_state.own = True
     try:
         yield
     finally:
         _fork_state.own = False
+
+
+def leases() -> list[Bytes]:
+    """Return every lease of shared memory in this process; whoever holds them keeps the slots from being used again."""
+    alive = [
+        reference() for arena in list(_arenas.values()) if arena.shared for reference in list(arena._leases.values())
+    ]
+    return [array for array in alive if array is not None]
 
 
 def _before_fork() -> None:

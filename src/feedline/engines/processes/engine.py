@@ -35,7 +35,7 @@ from feedline.engines.processes.messages import Kind, Message, receive, send, se
 from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.worker import ArenaView, Link
 from feedline.errors import TooManyOpenFiles, WorkerDied
-from feedline.transport.arena import Arena
+from feedline.transport.arena import Arena, Bytes, leases
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 
 _LOOK_AROUND_S = 0.02
@@ -93,6 +93,8 @@ class ProcessEngine(Engine):
         self._slots: dict[int, int] = {}
         self._launch: Callable[[Link], BaseProcess] | None = None
         self._payload: Payload | None = None
+        self._seen_by_workers: list[Bytes] = []
+        """Batches that forked workers can see, and that must stay what they are while the workers live."""
         self._owner_pid = os.getpid()
         self._closed = False
 
@@ -120,6 +122,7 @@ class ProcessEngine(Engine):
         launch, self._launch = self._launch, None
         with lifetime.explained_start(self):
             openmp.dismiss_idle_threads()
+            self._seen_by_workers = leases()
             for channel in self._channels:
                 process = launch(Link(channel.number, channel.far, ArenaView(self._arena), os.getpid()))
                 channel.process = process
@@ -244,7 +247,9 @@ class ProcessEngine(Engine):
             overflow = None
             if message.fd >= 0:
                 try:
-                    overflow = np.frombuffer(mmap.mmap(message.fd, max(message.used, 1)), np.uint8)
+                    # Copied: a mapping holds a descriptor, and a program may keep thousands of batches.
+                    with mmap.mmap(message.fd, max(message.used, 1), prot=mmap.PROT_READ) as mapping:
+                        overflow = np.frombuffer(bytearray(mapping), np.uint8)
                 except OSError as exc:
                     failure: Exception = exc
                     if exc.errno in (errno.EMFILE, errno.ENFILE):
@@ -288,6 +293,7 @@ class ProcessEngine(Engine):
                     channel.process.close()
             channel.close()
         self._channels.clear()
+        self._seen_by_workers.clear()
         if self._payload is not None:
             self._payload.close()
         if self._epoll is not None:

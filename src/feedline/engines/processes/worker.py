@@ -120,7 +120,10 @@ def serve(link: Link, spec: WorkerSpec) -> None:
             used = room.used
             del room
             if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
-                link.arena.part_with(task.slot, address, used)
+                try:
+                    link.arena.part_with(task.slot, address, used)
+                except OSError as exc:
+                    answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
             trainer.tell(answer)
     except (BrokenPipeError, ConnectionResetError):
         return  # nobody is listening any more
