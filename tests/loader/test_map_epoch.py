@@ -51,7 +51,11 @@ class Bench:
             view.since_s = 0.0  # they have been there for long
         self.window = workers * depth
         plan = iter([[number] for number in range(count)]) if plan is None else plan
-        self.epoch = MapEpoch(self.crew, plan, scheduler or InOrder(), self.window, timeout_s, depth)
+        try:
+            self.epoch = MapEpoch(self.crew, plan, scheduler or InOrder(), self.window, timeout_s, depth)
+        except BaseException:
+            self._patches.undo()
+            raise
 
     def __enter__(self) -> Bench:
         return self
@@ -260,8 +264,7 @@ def test_a_time_out_names_the_worker_and_the_batch() -> None:
         before = bench.clock.now_s
         with pytest.raises(WorkerTimeout, match=r"DataLoader timed out after 30.0 seconds: worker 1 .* batch 3"):
             next(bench.epoch)
-        # As with torch, the time counts anew when another worker delivers something, here while it runs ahead.
-        assert 30 <= bench.clock.now_s - before < 30 + bench.window * _RUN_AHEAD
+        assert 30 <= bench.clock.now_s - before < 31, "what the other worker delivers meanwhile changes nothing"
 
 
 def test_a_time_out_counts_from_the_last_batch() -> None:

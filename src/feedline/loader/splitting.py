@@ -9,7 +9,6 @@ again by one worker. Only the default collate function may be split: it treats r
 from __future__ import annotations
 
 import marshal
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +52,6 @@ class Splitter:
 
     def learn(self, indices: Any, parcel: Parcel) -> None:
         """Remember the layout of a batch that one worker made."""
-        if not _has_rows(indices):
-            return
         if not _is_rows(indices):
             return
         count = len(indices)
@@ -71,8 +68,6 @@ class Splitter:
 
     def cut(self, indices: Any, slot: int) -> tuple[Group, list[tuple[Any, Part]]] | None:
         """Cut a task into parts; None if its layout is not known or it is too small."""
-        if not _has_rows(indices):
-            return None
         if slot < 0 or not _is_rows(indices):
             return None
         count = len(indices)
@@ -90,11 +85,6 @@ class Splitter:
             used = max(used, *(offset + size for offset, size in part.places))
             parts.append((_rows(indices, start, stop), part))
         return Group(indices, slot, header, used, len(parts)), parts
-
-
-def _has_rows(indices: Any) -> bool:
-    """True for what can be cut: not for a set or an iterator, which a batch sampler may yield as well."""
-    return isinstance(indices, (IndexBlock, Sequence)) or hasattr(indices, "shape")
 
 
 def _is_rows(indices: Any) -> bool:

@@ -325,9 +325,9 @@ def starting_workers() -> Iterator[None]:
 
 def leases() -> list[Bytes]:
     """Return every lease of shared memory in this process; whoever holds them keeps the slots from being used again."""
-    alive = [
-        reference() for arena in list(_arenas.values()) if arena.shared for reference in list(arena._leases.values())
-    ]
+    arenas = [reference() for reference in _arenas.valuerefs()]  # lists: other threads go on meanwhile
+    shared = [arena for arena in arenas if arena is not None and arena.shared]
+    alive = [reference() for arena in shared for reference in list(arena._leases.values())]
     return [array for array in alive if array is not None]
 
 
