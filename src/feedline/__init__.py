@@ -6,11 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feedline import abc, collate, datasets, errors
+    from feedline import abc, collate, datasets, errors, testing
     from feedline.loader.loader import Loader
     from feedline.loader.torch import DataLoader, DataLoader2
 
-__all__ = ["DataLoader", "DataLoader2", "Loader", "__version__", "abc", "collate", "datasets", "errors"]
+__all__ = ["DataLoader", "DataLoader2", "Loader", "__version__", "abc", "collate", "datasets", "errors", "testing"]
 
 __version__ = "0.1.0"
 
@@ -22,6 +22,7 @@ _PLACES = {
     "collate": "feedline.collate",
     "datasets": "feedline.datasets",
     "errors": "feedline.errors",
+    "testing": "feedline.testing",
 }
 """Where each public name lives. Parts are imported when first used, so that `import feedline` loads no torch."""
 

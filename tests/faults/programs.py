@@ -57,6 +57,7 @@ class Program:
         self._errors = errors
         self.pid = process.pid
         self._watched: list[int] = []
+        self._heard = ""
 
     @property
     def _out(self) -> IO[str]:
@@ -65,17 +66,22 @@ class Program:
 
     def line(self) -> str:
         """Wait for the next line the program says."""
-        ready, _, _ = select.select([self._out], [], [], DEADLINE_S)
-        text = self._out.readline() if ready else ""
-        if not text:
-            raise AssertionError(f"the program said nothing more; it wrote:\n{self.errors()}")
-        return text.strip()
+        while "\n" not in self._heard:
+            ready, _, _ = select.select([self._out], [], [], DEADLINE_S)
+            data = os.read(self._out.fileno(), 4096) if ready else b""
+            if not data:
+                raise AssertionError(f"the program said nothing more; it wrote:\n{self.errors()}")
+            self._heard += data.decode()
+        text, _, self._heard = self._heard.partition("\n")
+        return text
 
     def watch(self, pids: str) -> list[int]:
         """Keep an eye on processes, whose numbers the program said, from now on."""
         numbers = [int(pid) for pid in pids.split()]
         assert numbers, "there is nobody to watch"
-        self._watched += [os.pidfd_open(pid) for pid in numbers]
+        for pid in numbers:
+            with contextlib.suppress(ProcessLookupError):  # gone already, which is all that is asked of it
+                self._watched.append(os.pidfd_open(pid))
         return numbers
 
     def go_on(self) -> None:
