@@ -19,9 +19,9 @@ MADE_WITH: dict[str, dict[str, Any]] = {
 }
 
 
-def make(name: str) -> errors.FeedlineError:
+def make(name: str) -> Exception:
     kind = getattr(errors, name)
-    exc: errors.FeedlineError = kind(**MADE_WITH[name]) if name in MADE_WITH else kind("what happened")
+    exc: Exception = kind(**MADE_WITH[name]) if name in MADE_WITH else kind("what happened")
     return exc
 
 
@@ -33,6 +33,11 @@ def test_every_error_is_listed() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_error_is_a_feedline_error_with_a_built_in_that_callers_already_catch(name: str) -> None:
     kind = getattr(errors, name)
+    if issubclass(kind, Warning):
+        assert issubclass(kind, errors.FeedlineWarning), "so that all of them can be silenced at once"
+        assert issubclass(kind, UserWarning)
+        assert not issubclass(kind, errors.FeedlineError), "a warning that was made an error is not feedline's failure"
+        return
     assert issubclass(kind, errors.FeedlineError)
     if kind is not errors.FeedlineError:
         assert issubclass(kind, (RuntimeError, ValueError, ImportError))
@@ -51,7 +56,7 @@ def test_every_error_can_be_sent_from_a_worker(name: str, protocol: int) -> None
 
 def test_the_tree_is_drawn_as_it_is() -> None:
     drawn = dict(re.findall(r"([A-Z]\w+)(?: \((\w+)\))?  +\w", errors.__doc__ or ""))
-    assert {"FeedlineError", *drawn} == set(errors.__all__)
+    assert {"FeedlineError", "FeedlineWarning", *drawn} == set(errors.__all__)
     for name, base in drawn.items():
         if base:
             assert base in [parent.__name__ for parent in getattr(errors, name).__bases__]

@@ -6,11 +6,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feedline import abc, collate, datasets, errors, testing
+    from feedline import abc, collate, datasets, errors, samplers, testing
+    from feedline.datasets.split import split
     from feedline.loader.loader import Loader
     from feedline.loader.torch import DataLoader, DataLoader2
+    from feedline.randomness import rng
 
-__all__ = ["DataLoader", "DataLoader2", "Loader", "__version__", "abc", "collate", "datasets", "errors", "testing"]
+__all__ = [
+    "DataLoader",
+    "DataLoader2",
+    "Loader",
+    "__version__",
+    "abc",
+    "collate",
+    "datasets",
+    "errors",
+    "rng",
+    "samplers",
+    "split",
+    "testing",
+]
 
 __version__ = "0.1.0"
 
@@ -22,6 +37,9 @@ _PLACES = {
     "collate": "feedline.collate",
     "datasets": "feedline.datasets",
     "errors": "feedline.errors",
+    "rng": "feedline.randomness",
+    "samplers": "feedline.samplers",
+    "split": "feedline.datasets.split",
     "testing": "feedline.testing",
 }
 """Where each public name lives. Parts are imported when first used, so that `import feedline` loads no torch."""

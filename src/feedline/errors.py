@@ -2,6 +2,7 @@
 
     FeedlineError
     ├── BadOption (ValueError)            arguments that cannot work together, refused at construction
+    ├── BadState (ValueError)             a saved state that does not fit this loader
     ├── MissingExtra (ImportError)        an optional package is needed and absent
     ├── CollateError (RuntimeError)       the samples of a batch do not fit together
     │   └── EmptyBatch                    nothing was left of a batch
@@ -14,6 +15,14 @@
     │   └── TooManyOpenFiles              the process ran out of file descriptors
     └── InternalError (RuntimeError)      a broken invariant: please report it
 
+Warnings, each a class of its own so that it can be silenced or made an error:
+
+    FeedlineWarning (UserWarning)
+    ├── RepeatedSamples                   every worker delivers the whole of an iterable dataset
+    ├── SplitTwice                        a dataset splits itself, and so does the loader
+    ├── SharedGenerators                  a dataset draws from generators that threads cannot own
+    └── EpochIgnored                      set_epoch was called, but a restored state says where to go on
+
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
 Each class also inherits the built-in that callers of torch's loader already catch.
 """
@@ -24,12 +33,18 @@ from typing import Any
 
 __all__ = [
     "BadOption",
+    "BadState",
     "BatchNotPicklable",
     "CollateError",
     "EmptyBatch",
+    "EpochIgnored",
     "FeedlineError",
+    "FeedlineWarning",
     "InternalError",
     "MissingExtra",
+    "RepeatedSamples",
+    "SharedGenerators",
+    "SplitTwice",
     "TooManyOpenFiles",
     "TransportError",
     "WorkerDied",
@@ -55,6 +70,10 @@ def _remade(kind: type[FeedlineError], args: tuple[Any, ...], attributes: dict[s
 
 class BadOption(FeedlineError, ValueError):
     """An argument, or a combination of arguments, that cannot work."""
+
+
+class BadState(FeedlineError, ValueError):
+    """A saved state that is damaged, of another version, or of a loader with other data."""
 
 
 class MissingExtra(FeedlineError, ImportError):
@@ -117,3 +136,23 @@ class InternalError(FeedlineError, RuntimeError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} This is a bug in feedline, not in your code: please report it with this message.")
+
+
+class FeedlineWarning(UserWarning):
+    """Base of everything feedline warns of on its own."""
+
+
+class RepeatedSamples(FeedlineWarning):
+    """Every worker delivers the whole of an iterable dataset, which does not split itself."""
+
+
+class SharedGenerators(FeedlineWarning):
+    """A dataset draws from generators of the process, which thread workers cannot own."""
+
+
+class EpochIgnored(FeedlineWarning):
+    """`set_epoch` was called with another epoch than the one that a restored state goes on with."""
+
+
+class SplitTwice(FeedlineWarning):
+    """A dataset asks which worker it is in, although the loader shares out its samples."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from feedline.errors import BadOption
 
 
 class DatasetKind(Enum):
@@ -16,6 +18,59 @@ class DatasetKind(Enum):
 
     MAP = "map"
     ITERABLE = "iterable"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the order of an epoch follows from."""
+
+    seed: int
+    epoch: int
+
+
+TAILS = ("pad", "drop", "exact")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of a common order belongs to one rank: every `world_size`-th place, beginning with `rank`.
+
+    After the same number of steps the ranks together have gone through a prefix of the order, whatever their number.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    tail: str = "pad"
+    """What becomes of places that do not go round: "pad" begins the order again, "drop" leaves them out, "exact" gives
+    them to the first ranks, so that the others have fewer."""
+
+    def __post_init__(self) -> None:
+        for name in ("rank", "world_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise BadOption(f"{name}={value!r} is not an integer.")
+        if self.world_size < 1:
+            raise BadOption(f"world_size={self.world_size} is less than 1: there is at least the rank that asks.")
+        if not 0 <= self.rank < self.world_size:
+            raise BadOption(
+                f"rank={self.rank} is not among the ranks 0 to {self.world_size - 1} of world_size={self.world_size}. "
+                "Ranks are counted from 0."
+            )
+        if self.tail not in TAILS:
+            raise BadOption(f"tail={self.tail!r} is not one of {', '.join(map(repr, TAILS))}.")
+
+    def count(self, total: int) -> int:
+        """Return how many of `total` places belong to this rank."""
+        if self.tail == "pad":
+            return -(-total // self.world_size)
+        if self.tail == "drop":
+            return total // self.world_size
+        return (total - self.rank + self.world_size - 1) // self.world_size
+
+    def places(self, own: NDArray[np.int64], total: int | None) -> NDArray[np.int64]:
+        """Return where in the common order of `total` places (None: endless) this rank's own places lie."""
+        places = own * self.world_size + self.rank
+        return places if total is None or self.tail != "pad" else places % max(total, 1)
 
 
 @dataclass(slots=True)
@@ -29,6 +84,68 @@ class IndexBlock:
 
     def __getitem__(self, place: int) -> int:
         return int(self.array[place])
+
+
+@dataclass(slots=True)
+class Draw:
+    """Where the random numbers of a batch come from: sample i of it has the key `mix(key, first + stride * i)`."""
+
+    key: int
+    first: int = 0
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A step of all ranks through a stream of samples that each worker reads as a whole, keeping its own."""
+
+    number: int
+    """Which step of the epoch, counted from where the epoch was entered."""
+    origin: int = 0
+    """How many samples of the stream all ranks together had consumed where the epoch was entered."""
+
+
+@dataclass(slots=True)
+class Resume:
+    """Where a worker's stream, or its dataset, goes on."""
+
+    dataset: Any = None
+    """State of the dataset; None if it has none."""
+    iterator: Any = None
+    """State of its iterator; None if it has none."""
+    place: int = 0
+    """Samples of the stream that had been read when these states were taken."""
+    skip: int = 0
+    """Samples to read and leave out from there."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A method of the dataset to be called in a worker, instead of a batch."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Notes:
+    """What a worker has to say besides the batch; most batches come without."""
+
+    dataset: Any = None
+    """State of the dataset after the batch."""
+    iterator: Any = None
+    """State of the dataset's iterator after the batch."""
+    is_one: bool = False
+    """True if the dataset is its own iterator, so that its state outlives the epoch."""
+    place: int = 0
+    """How many samples of the stream had been read by then."""
+    consumed: int | None = None
+    """Samples of the stream that all ranks have consumed with this batch, if that does not follow from its number."""
+    splits_itself: bool = False
+    """True if the dataset has asked which worker it is in although the loader shares out the samples."""
+    digest: bytes | None = None
+    """Of the first sample of a stream whose dataset never asked which worker it is in."""
 
 
 @dataclass(slots=True)
@@ -48,7 +165,8 @@ class Task:
     id: int
     """Unique for the life of an engine, so that an answer from an abandoned epoch is recognised."""
     indices: Any
-    """What the plan asks for: an `IndexBlock`, a list, one index; for an iterable dataset the sample count."""
+    """What the plan asks for: an `IndexBlock`, a list, one index, a `Span`; the sample count of a worker's own stream;
+    a `Call`."""
     slot: int = -1
     """Number of the slot the batch may be written to; -1 when there is none."""
     epoch: int = 0
@@ -56,6 +174,11 @@ class Task:
     shared_seed: int | None = None
     """Seed of the epoch that all workers and ranks share, for torch's data pipes."""
     part: Part | None = None
+    draw: Draw = field(default_factory=lambda: Draw(0))
+    resume: Resume | None = None
+    """With the first task of an epoch: where to go on."""
+    snapshot: bool = False
+    """True if the answer is to hold the states of dataset and iterator, if they have any."""
 
 
 class ResultKind(Enum):
@@ -79,6 +202,7 @@ class Result:
     """DONE: a `Parcel` or the batch itself; FAILED: the exception; DIED: the `WorkerDied` to raise."""
     busy_ns: int = 0
     """Time the worker spent on the task."""
+    notes: Notes | None = None
 
 
 @dataclass(slots=True)
@@ -109,6 +233,20 @@ class WorkerSpec:
     init: Callable[[int], None] | None = None
     shared_seed: int | None = None
     """Seed that all workers and ranks share, for torch's data pipes."""
+    seeded: bool = False
+    """True if the random generators of the process follow from each sample's key."""
+    split: StreamSplit | None = None
+    """How a stream of samples is shared out by the loader; None if each worker has a stream of its own."""
+
+
+@dataclass(frozen=True)
+class StreamSplit:
+    """How the samples of one stream are shared out over ranks; every worker reads the whole stream."""
+
+    batch_size: int
+    """Samples of a batch; 1 if samples are delivered one by one."""
+    share: Share
+    drop_last: bool = False
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,18 @@ def test_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--sampler", "random", "weighted", "--sizes", "2000", "--weights", "1000", "--torch-max", "1000"]
+    rows = rows_of("w5_index_space", [*BRIEF, *flags], tmp_path)
+    measured = [(row["case"]["sampler"], row["side"]) for row in rows if row["kind"] == "summary"]
+    assert measured == [("random", "feedline"), ("weighted", "torch"), ("weighted", "feedline")]
+    assert "not run: would need" in capsys.readouterr().out
+    found = summaries(rows)
+    assert all(row["figures"]["indices_per_s"]["median"] > 0 for row in found.values())
+    assert found["feedline"]["ratios"]["first_ms"]["median"] > 0
+
+
+@pytest.mark.slow
 def test_memory(tmp_path: Path) -> None:
     flags = ["--workers", "1", "--string-count", "2000", "--strings", "--batch-size", "16"]
     found = summaries(rows_of("w7_memory", [*BRIEF, *flags], tmp_path))

@@ -95,7 +95,9 @@ if __name__ == "__main__":
             check(feedline.Loader(Squares(), 8, workers=2, start_method=method), from_numpy)
             check(feedline.Loader(Squares(), 8, workers=2, start_method=method, persistent=True), from_numpy)
             streamed = feedline.Loader(Stream(), 3, workers=2, start_method=method)
-            assert [batch.tolist() for batch in streamed] == [[0, 1, 2], [0, 1, 2], [3, 4], [3, 4]]
+            assert [batch.tolist() for batch in streamed] == [[0, 1, 2], [3, 4]]
+            copied = feedline.Loader(Stream(), 3, workers=2, start_method=method, shard=False)
+            assert [batch.tolist() for batch in copied] == [[0, 1, 2], [0, 1, 2], [3, 4], [3, 4]]
     else:
         check(feedline.DataLoader(Squares(), 8), from_torch)
         check(feedline.DataLoader(Squares(), 8, num_workers=2, engine="thread"), from_torch)

@@ -14,13 +14,14 @@ from feedline.collate import default
 from feedline.datasets import ArrayDataset
 from feedline.fetch import Fetcher, fetcher_for
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness import Scope
 from feedline.types import DatasetKind, IndexBlock, WorkerSpec
 
 
 def make(dataset: Any, *, streams: bool = False, collate: Any = list, **options: Any) -> Fetcher:
     kind = DatasetKind.ITERABLE if streams else DatasetKind.MAP
     spec = WorkerSpec(dataset, kind, collate, NumpyFramework(), worker_count=0, base_seed=0, **options)
-    return fetcher_for(dataset, spec)
+    return fetcher_for(dataset, spec, Scope())
 
 
 def block(*indices: int) -> IndexBlock:

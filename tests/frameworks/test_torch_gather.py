@@ -17,13 +17,14 @@ from feedline.datasets import ArrayDataset
 from feedline.fetch import fetcher_for
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_gather import gather_for
+from feedline.randomness import Scope
 from feedline.transport.codec import SlotWriter
 from feedline.types import DatasetKind, IndexBlock, WorkerSpec
 
 
 def fetch(dataset: Any) -> Callable[[Any], Any]:
     spec = WorkerSpec(dataset, DatasetKind.MAP, default_collate, TorchFramework(), worker_count=0, base_seed=0)
-    return fetcher_for(dataset, spec)
+    return fetcher_for(dataset, spec, Scope())
 
 
 def one_by_one(dataset: Any) -> Callable[[Any], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +20,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from feedline.frameworks.torch_samplers import index_blocks
+from feedline.errors import BadState
+from feedline.frameworks.torch_samplers import index_blocks, is_sequential
 from feedline.plan.batching import batches_of
 
 counts = st.integers(1, 200)
@@ -72,20 +74,51 @@ def test_a_random_sampler_is_obeyed_to_the_letter(
         return iter(BatchSampler(sampler, batch_size, drop_last))
 
     def ours() -> Iterator[Any]:
-        blocks = index_blocks(sampler)
+        blocks = index_blocks(sampler, {})
         assert blocks is not None
         return (batch.array.tolist() for batch in batches_of(blocks, batch_size, drop_last=drop_last))
 
     assert step_by_step(ours, generator, stop) == step_by_step(theirs, generator, stop)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 200_000])
-def test_a_sequential_sampler(count: int) -> None:
-    blocks = index_blocks(SequentialSampler(range(count)))
+@settings(deadline=None, max_examples=60)
+@given(
+    count=counts,
+    replacement=st.booleans(),
+    num_samples=st.none() | st.integers(1, 300),
+    own_generator=st.booleans(),
+)
+def test_an_order_begins_again_from_what_was_noted(
+    count: int, replacement: bool, num_samples: int | None, own_generator: bool
+) -> None:
+    generator = torch.Generator() if own_generator else None
+    sampler = RandomSampler(range(count), replacement, num_samples, generator)
+    origin: dict[str, Any] = {}
+    first = indices_of(sampler, origin)
+    noted = json.loads(json.dumps(origin))
+    assert noted, "with the first block, at the latest"
+    torch.manual_seed(99)
+    if generator is not None:
+        generator.manual_seed(99)
+    assert indices_of(sampler, noted) == first
+    assert noted == origin
+
+
+def indices_of(sampler: Any, origin: dict[str, Any]) -> list[int]:
+    blocks = index_blocks(sampler, origin)
     assert blocks is not None
     listed = list(blocks)
     assert all(block.dtype == np.int64 for block in listed)
-    assert np.array_equal(np.concatenate([np.empty(0, np.int64), *listed]), np.arange(count))
+    return [index for block in listed for index in block.tolist()]
+
+
+@pytest.mark.parametrize("own_generator", [True, False])
+def test_what_was_noted_of_another_kind_of_sampler_is_refused(own_generator: bool) -> None:
+    origin: dict[str, Any] = {}
+    indices_of(RandomSampler(range(5), generator=torch.Generator() if own_generator else None), origin)
+    other = RandomSampler(range(5), generator=None if own_generator else torch.Generator())
+    with pytest.raises(BadState, match="Give the sampler what it had when the state was saved"):
+        indices_of(other, origin)
 
 
 class Growing:
@@ -95,20 +128,17 @@ class Growing:
         return self.count
 
 
-@pytest.mark.parametrize("kind", [SequentialSampler, RandomSampler])
-def test_a_dataset_that_grows_is_measured_when_iteration_begins(kind: Any) -> None:
+def test_a_dataset_that_grows_is_measured_when_iteration_begins() -> None:
     data = Growing()
-    sampler = kind(data)
+    sampler = RandomSampler(data)
     data.count = 5
-    blocks = index_blocks(sampler)
-    assert blocks is not None
-    assert sorted(np.concatenate(list(blocks)).tolist()) == [0, 1, 2, 3, 4]
+    assert sorted(indices_of(sampler, {})) == [0, 1, 2, 3, 4]
 
 
 def test_nothing_is_drawn_before_it_is_needed() -> None:
     generator = torch.Generator().manual_seed(0)
     before = states(generator)
-    blocks = index_blocks(RandomSampler(range(10), generator=generator))
+    blocks = index_blocks(RandomSampler(range(10), generator=generator), {})
     assert states(generator) == before
     assert blocks is not None
     next(blocks)
@@ -116,6 +146,10 @@ def test_nothing_is_drawn_before_it_is_needed() -> None:
 
 
 class Mine(RandomSampler):
+    pass
+
+
+class MySequence(SequentialSampler):
     pass
 
 
@@ -128,6 +162,8 @@ class Other(Sampler[int]):
     "sampler",
     [
         Mine(range(3)),
+        SequentialSampler(range(3)),
+        MySequence(range(3)),
         Other(),
         SubsetRandomSampler([1, 2]),
         WeightedRandomSampler([0.5, 0.5], 2),
@@ -137,4 +173,10 @@ class Other(Sampler[int]):
     ],
 )
 def test_other_samplers_have_to_be_iterated(sampler: Any) -> None:
-    assert index_blocks(sampler) is None
+    assert index_blocks(sampler, {}) is None
+
+
+def test_only_torchs_own_sequential_sampler_is_known_to_be_one() -> None:
+    assert is_sequential(SequentialSampler(range(3)))
+    assert not is_sequential(MySequence(range(3)))
+    assert not is_sequential(RandomSampler(range(3)))

@@ -12,12 +12,15 @@ from feedline import memory
 from feedline.errors import WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.batches import CrewBatches, InlineBatches, begin_epoch
+from feedline.loader.bookmark import Bookmark
 from feedline.loader.crew import Counters, Crew
 from feedline.loader.map_epoch import MapEpoch
+from feedline.loader.order import Entry
 from feedline.loader.settings import Settings
 from feedline.loader.stream_epoch import StreamEpoch
+from feedline.plan.foreign import ForeignPlan
 from feedline.transport.arena import Arena
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.types import DatasetKind, Key, WorkerSpec
 from tests.loader.stepping import Clock, SteppingEngine
 
 
@@ -35,8 +38,13 @@ def spec_of(dataset: Any, kind: DatasetKind = DatasetKind.MAP) -> WorkerSpec:
     return WorkerSpec(dataset, kind, list, NumpyFramework(), worker_count=0, base_seed=0)
 
 
+def bookmark_of(plan: list[Any]) -> Bookmark:
+    entry = Entry(Key(0, 0), draw_key=0)
+    return Bookmark(entry, ForeignPlan(iter(plan)), {}, draw_seed=0, worker_count=0, batch_size=1)
+
+
 def inline(plan: list[Any], arena: Arena | None = None, prepare: Any = None) -> InlineBatches:
-    return InlineBatches(spec_of(Numbers()), iter(plan), arena, Counters(), prepare)
+    return InlineBatches(spec_of(Numbers()), bookmark_of(plan), None, arena, Counters(), prepare)
 
 
 def test_inline_batches_are_made_when_they_are_asked_for() -> None:
@@ -62,7 +70,7 @@ def test_trouble_while_setting_up_is_raised_at_once() -> None:
             raise OSError("no such shard")
 
     with pytest.raises(OSError, match="no such shard"):
-        InlineBatches(spec_of(Broken(), DatasetKind.ITERABLE), iter([1]), None, Counters(), None)
+        InlineBatches(spec_of(Broken(), DatasetKind.ITERABLE), bookmark_of([1]), None, None, Counters(), None)
 
 
 def test_inline_batches_get_a_last_touch() -> None:
@@ -80,8 +88,8 @@ def make_crew(**engine_options: Any) -> tuple[Crew, SteppingEngine]:
 
 
 def begin(crew: Crew, count: int = 4) -> Any:
-    plan = iter([[number] for number in range(count)])
-    return begin_epoch(crew, Settings(worker_count=2, depth=2), DatasetKind.MAP, plan)
+    bookmark = bookmark_of([[number] for number in range(count)])
+    return begin_epoch(crew, Settings(worker_count=2, depth=2), spec_of(Numbers()), bookmark, None)
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -146,6 +154,6 @@ def test_a_death_is_told_again_to_who_asks_again() -> None:
 @pytest.mark.parametrize(("kind", "epoch"), [(DatasetKind.MAP, MapEpoch), (DatasetKind.ITERABLE, StreamEpoch)])
 def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch: type) -> None:
     crew, _ = make_crew()
-    made = begin_epoch(crew, Settings(worker_count=2), kind, iter([3] * 9))
+    made = begin_epoch(crew, Settings(worker_count=2), spec_of(Numbers(), kind), bookmark_of([3] * 9), None)
     assert type(made) is epoch
     crew.close()

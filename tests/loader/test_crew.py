@@ -78,7 +78,7 @@ class Bench:
 
     def batch(self, number: int, **how: Any) -> Any:
         """Have a batch made and delivered."""
-        self.crew.submit(self, number, number, 0)
+        self.crew.submit(self, number, Task(0, number), 0)
         self.engine.finish(**how)
         ((pending, result),) = self.crew.collect(0.0)
         assert pending is not None
@@ -126,7 +126,7 @@ def test_a_batch_that_came_in_memory_of_its_own_gives_its_slot_back_at_once() ->
 @pytest.mark.parametrize("kind", [ResultKind.FAILED, ResultKind.ENDED])
 def test_a_task_without_a_batch_gives_its_slot_back(kind: ResultKind) -> None:
     bench = Bench()
-    bench.crew.submit(bench, 0, 0, 1)
+    bench.crew.submit(bench, 0, Task(0, 0), 1)
     bench.engine.finish(kind)
     ((_, result),) = bench.crew.collect(0.0)
     assert bench.free_slots() == 4
@@ -139,7 +139,7 @@ def test_a_task_without_a_batch_gives_its_slot_back(kind: ResultKind) -> None:
 def test_indices_that_cannot_be_sent_leave_no_trace() -> None:
     bench = Bench()
     with pytest.raises(TypeError, match="cannot be sent"):
-        bench.crew.submit(bench, 0, "unsendable", 0)
+        bench.crew.submit(bench, 0, Task(0, "unsendable"), 0)
     assert bench.free_slots() == 4
     assert [view.outstanding for view in bench.crew.workers] == [0, 0]
 
@@ -148,7 +148,7 @@ def test_indices_that_cannot_be_sent_leave_no_trace() -> None:
 def test_answers_to_an_epoch_that_was_left_are_dropped_with_their_slots(kind: ResultKind) -> None:
     bench = Bench()
     for number in range(3):
-        bench.crew.submit("epoch", number, number, number % 2)
+        bench.crew.submit("epoch", number, Task(0, number), number % 2)
     begun = bench.engine.tasks.pop(0)  # the first has begun: it cannot be taken back
     bench.crew.abandon("epoch")
     assert bench.engine.tasks == []
@@ -163,7 +163,7 @@ def test_answers_to_an_epoch_that_was_left_are_dropped_with_their_slots(kind: Re
 def test_closing_takes_back_every_slot_wherever_its_batch_is() -> None:
     bench = Bench()
     for number in range(3):
-        bench.crew.submit(bench, number, number, 0)
+        bench.crew.submit(bench, number, Task(0, number), 0)
     bench.engine.finish()  # arrived, and never delivered
     bench.crew.collect(0.0)
     bench.engine.finish()  # answered, and never collected
@@ -175,7 +175,7 @@ def test_closing_takes_back_every_slot_wherever_its_batch_is() -> None:
 
 def test_a_batch_nobody_wants_is_given_back_once() -> None:
     bench = Bench()
-    bench.crew.submit(bench, 0, 0, 0)
+    bench.crew.submit(bench, 0, Task(0, 0), 0)
     bench.engine.finish()
     ((_, result),) = bench.crew.collect(0.0)
     bench.crew.discard(result)
@@ -186,7 +186,7 @@ def test_a_batch_nobody_wants_is_given_back_once() -> None:
 
 def test_work_moves_from_one_worker_to_another() -> None:
     bench = Bench()
-    pending = bench.crew.submit(bench, 0, 9, 0)
+    pending = bench.crew.submit(bench, 0, Task(0, 9), 0)
     assert bench.crew.move(0, 1)
     assert pending.worker == 1
     assert [view.outstanding for view in bench.crew.workers] == [0, 1]
@@ -201,7 +201,7 @@ def test_work_moves_from_one_worker_to_another() -> None:
 def test_there_is_room_while_slots_are_free_or_nothing_is_under_way() -> None:
     bench = Bench(slots=1)
     assert bench.crew.room_for_more()
-    bench.crew.submit(bench, 0, 0, 0)
+    bench.crew.submit(bench, 0, Task(0, 0), 0)
     assert not bench.crew.room_for_more()
     held = bench.arena.acquire()
     assert held == -1
@@ -214,7 +214,7 @@ def test_a_last_touch_is_given_to_every_batch() -> None:
     engine = HandEngine()
     engine.arena = Arena(2, shared=True, budget=1 << 20)
     crew = Crew(engine, engine.arena, NumpyFramework(), Counters(), prepare=lambda batch: ("touched", batch))
-    crew.submit("epoch", 0, 3, 0)
+    crew.submit("epoch", 0, Task(0, 3), 0)
     engine.finish()
     ((_, result),) = crew.collect(0.0)
     assert crew.deliver(result)[0] == "touched"

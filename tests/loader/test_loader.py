@@ -231,8 +231,14 @@ def test_an_iterable_dataset(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_each_worker_iterates_over_a_copy(engine_name: str) -> None:
+def test_workers_share_the_samples_of_a_stream(engine_name: str) -> None:
     loader = Loader(Stream(3), 2, workers=2, engine=engine_name)
+    assert [batch.tolist() for batch in loader] == [[0, 1], [2]]
+
+
+@pytest.mark.parametrize("engine_name", ["thread", "process"])
+def test_each_worker_iterates_over_a_copy_if_that_is_wanted(engine_name: str) -> None:
+    loader = Loader(Stream(3), 2, workers=2, engine=engine_name, shard=False)
     assert [batch.tolist() for batch in loader] == [[0, 1], [0, 1], [2], [2]]
 
 

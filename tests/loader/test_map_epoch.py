@@ -16,7 +16,9 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader import crew as crew_module
 from feedline.loader import map_epoch as map_epoch_module
 from feedline.loader.crew import Counters, Crew
-from feedline.loader.map_epoch import _RUN_AHEAD, MapEpoch
+from feedline.loader.map_epoch import _RUN_AHEAD, Limits, MapEpoch
+from feedline.loader.progress import Progress
+from feedline.plan.foreign import ForeignPlan
 from feedline.policies import InOrder, Unordered
 from feedline.types import Task
 from tests.loader.stepping import Clock, Cost, SteppingEngine
@@ -52,7 +54,13 @@ class Bench:
         self.window = workers * depth
         plan = iter([[number] for number in range(count)]) if plan is None else plan
         try:
-            self.epoch = MapEpoch(self.crew, plan, scheduler or InOrder(), self.window, timeout_s, depth)
+            self.epoch = MapEpoch(
+                self.crew,
+                ForeignPlan(plan),
+                scheduler or InOrder(),
+                Limits(self.window, depth, timeout_s),
+                Progress(),
+            )
         except BaseException:
             self._patches.undo()
             raise
@@ -352,7 +360,7 @@ def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
         bench.epoch.close()
         assert bench.crew.collect(100.0) == [], "nobody hears of it"
         assert all(view.outstanding == 0 for view in bench.crew.workers)
-        other = MapEpoch(bench.crew, iter(numbers(5)), InOrder(), 4, 0.0, 2)
+        other = MapEpoch(bench.crew, ForeignPlan(iter(numbers(5))), InOrder(), Limits(4, 2), Progress())
         assert list(other) == numbers(5)
 
 

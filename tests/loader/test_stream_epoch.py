@@ -13,7 +13,9 @@ from feedline.abc import Engine
 from feedline.errors import WorkerDied, WorkerTimeout
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.crew import Counters, Crew
-from feedline.loader.stream_epoch import StreamEpoch
+from feedline.loader.map_epoch import Limits
+from feedline.loader.progress import Progress
+from feedline.loader.stream_epoch import Request, StreamEpoch
 from feedline.types import Result, ResultKind, Task, WorkerSpec
 
 
@@ -73,7 +75,8 @@ def begin(
     engine: StreamEngine, depth: int = 2, *, in_order: bool = True, timeout_s: float = 0.0
 ) -> tuple[StreamEpoch, Crew]:
     crew = Crew(engine, None, NumpyFramework(), Counters())
-    return StreamEpoch(crew, 4, depth, in_order=in_order, timeout_s=timeout_s, shared_seed=None), crew
+    limits = Limits(engine.worker_count * depth, depth, timeout_s)
+    return StreamEpoch(crew, Request(4), limits, Progress(), in_order=in_order), crew
 
 
 def in_turns(lengths: list[int]) -> list[tuple[int, int]]:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from feedline.errors import RepeatedSamples
+
 Facts = object
 """Nested tuples of strings, numbers and types."""
 
@@ -79,7 +81,8 @@ def observe(code: Callable[[], object]) -> Observation:
     seen: dict[tuple[str, str], None] = {}
     for warning in caught:
         text = str(warning.message)
-        if not any(uncompared in text for uncompared in UNCOMPARED_WARNINGS):
+        told_on_purpose = issubclass(warning.category, RepeatedSamples)  # torch keeps silent: docs/compatibility.md
+        if not told_on_purpose and not any(uncompared in text for uncompared in UNCOMPARED_WARNINGS):
             seen[warning.category.__name__, normalise(text)] = None
     return Observation(value, failure, tuple(seen), _next_draws())
 

@@ -3,6 +3,7 @@
 from feedline.abc.columnar import Columnar
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
+from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
 
-__all__ = ["Columnar", "Engine", "Framework", "Scheduler", "WorkerView"]
+__all__ = ["BatchSampler", "Columnar", "Engine", "Framework", "Sampler", "Scheduler", "WorkerView"]

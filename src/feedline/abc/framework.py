@@ -25,6 +25,8 @@ class Framework(Protocol):
     """
 
     name: str
+    can_be_asked: bool
+    """True if a dataset can ask the library which worker it is in."""
 
     def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
         """Return a vectorised fetch for `dataset`, or None if it has to be asked sample by sample."""
@@ -34,6 +36,9 @@ class Framework(Protocol):
 
         A collate function that serves every framework has a method `bound_to`, which is given this one.
         """
+
+    def is_default_collate(self, collate: Callable[[Any], Any]) -> bool:
+        """True for the library's own default collate function, of which it is known that it draws no random numbers."""
 
     def reducers(self) -> dict[type, Reducer]:
         """Return how arrays of exact types are written into a slot."""
@@ -59,3 +64,9 @@ class Framework(Protocol):
 
     def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
         """Begin another epoch in a worker that stays; returns the dataset to use."""
+
+    def has_asked(self) -> bool:
+        """True if the code of this worker has asked which worker it is in, as a dataset does that splits itself."""
+
+    def forget_asking(self) -> None:
+        """Let `has_asked` answer for what happens from now on."""

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
-from feedline import memory
+from feedline import memory, randomness
 from feedline.fetch import Fetcher, fetcher_for
-from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity, WorkerSpec
+from feedline.fetch.streams import Stream, is_stateful
+from feedline.types import (
+    Call,
+    DatasetKind,
+    Draw,
+    Notes,
+    Result,
+    ResultKind,
+    Resume,
+    Task,
+    WorkerIdentity,
+    WorkerSpec,
+)
 
 
 class Runner:
@@ -25,9 +38,15 @@ class Runner:
         self._spec = spec
         self.streams = spec.kind is DatasetKind.ITERABLE
         self._dataset = spec.dataset
-        self.fetch: Fetcher | None = None
-        self._epoch = 0
+        # Threads share the generators of the process with the training loop and with each other.
+        threaded = worker is not None and worker.threaded
+        self._scope = randomness.Scope(seeds_globals=spec.seeded and not threaded, keeps_globals=worker is None)
+        self._fetch: Fetcher | None = None
+        self._epoch: int | None = None
         self._opened = False
+        # Does the dataset split itself? It should, unless the loader does. An init function may do it as well.
+        curious = spec.framework.can_be_asked and (spec.split is not None or spec.init is None)
+        self._watches_split = worker is not None and self.streams and spec.worker_count > 1 and curious
         self.trouble: Exception | None = None
         try:
             if worker is not None:
@@ -35,7 +54,6 @@ class Runner:
                 if spec.init is not None:
                     spec.init(worker.id)
             self._opened = True
-            self.fetch = fetcher_for(self._dataset, spec)
         except Exception as exc:
             self.trouble = exc
 
@@ -44,35 +62,93 @@ class Runner:
         begun = time.perf_counter_ns()
         try:
             batch = self.run(task, room)
+            notes = self._notes(task) if task.snapshot or self._watches_split else None
         except StopIteration as exc:
             if self.streams:
-                return Result(ResultKind.ENDED, worker, task.id)
+                return Result(ResultKind.ENDED, worker, task.id, notes=self._notes(task) if task.snapshot else None)
             return Result(ResultKind.FAILED, worker, task.id, exc)
         except Exception as exc:
             return Result(ResultKind.FAILED, worker, task.id, exc)
-        return Result(ResultKind.DONE, worker, task.id, batch, time.perf_counter_ns() - begun)
+        return Result(ResultKind.DONE, worker, task.id, batch, time.perf_counter_ns() - begun, notes)
 
     def run(self, task: Task, room: memory.Memory | None) -> Any:
         """Make the batch, if possible in `room`; raises StopIteration at the end of a stream."""
+        if type(task.indices) is Call:
+            return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
         if task.epoch != self._epoch:
             self._begin_epoch(task)
+        return self.make(task.indices, task.draw, room)
+
+    def make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
+        """Make a batch of the epoch that was begun."""
         if self.trouble is not None:
             raise self.trouble
-        assert self.fetch is not None
+        assert self._fetch is not None
+        self._scope.begin(draw)
         memory.set_current(room)
+        before = randomness.enter(self._scope)
         try:
-            return self.fetch(task.indices)
+            return self._fetch(indices)
         finally:
+            randomness.enter(before)
             memory.set_current(None)
 
     def _begin_epoch(self, task: Task) -> None:
+        again = self._epoch is not None
         self._epoch = task.epoch
-        if self.fetch is None and not self._opened:
+        if not self._opened:
             return  # it never got ready, and says so with every task
-        self.fetch = None
+        self._fetch = None
         self.trouble = None
         try:
-            self._dataset = self._spec.framework.reset_worker(self._dataset, self._spec, task.shared_seed)
-            self.fetch = fetcher_for(self._dataset, self._spec)
+            if again:
+                self._dataset = self._spec.framework.reset_worker(self._dataset, self._spec, task.shared_seed)
+            self.begin(task.resume)
         except Exception as exc:
             self.trouble = exc
+
+    def begin(self, resume: Resume | None = None) -> None:
+        """Get ready for an epoch, or for the rest of one. For an iterable dataset this calls `iter(dataset)`."""
+        if self._watches_split:
+            self._spec.framework.forget_asking()
+        self._fetch = fetcher_for(self._dataset, self._spec, self._scope, resume)
+        if self._watches_split:
+            self.stream.is_watched = resume is None
+
+    @property
+    def stream(self) -> Stream:
+        """The stream that batches are cut from, if the dataset is iterable."""
+        stream: Stream = self._fetch.stream  # type: ignore[union-attr]  # the fetchers of streams have one
+        return stream
+
+    @property
+    def is_stateful(self) -> bool:
+        """True if the dataset or its iterator can save and restore its state."""
+        return is_stateful(self._dataset) or (self.streams and self.stream.is_stateful)
+
+    def states(self) -> Notes:
+        """Return the states of dataset and iterator as they are now; None for what has no state."""
+        if self.streams:
+            notes = self.stream.notes()
+            notes.consumed = getattr(self._fetch, "consumed", None)
+            return notes
+        return Notes(self._dataset.state_dict() if is_stateful(self._dataset) else None)
+
+    def _notes(self, task: Task) -> Notes | None:
+        notes = Notes()
+        if task.snapshot:
+            notes = self.states()
+            if notes.dataset is not None or notes.iterator is not None:  # which may change while the batch waits
+                notes.dataset, notes.iterator = copy.deepcopy((notes.dataset, notes.iterator))
+        if self._watches_split:
+            self._watches_split = False
+            has_asked = self._spec.framework.has_asked()
+            if self._spec.split is not None:
+                notes.splits_itself = has_asked
+            elif not has_asked:
+                notes.digest = self.stream.first_digest
+        told = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.splits_itself or None)
+        return None if all(value is None for value in told) else notes
+
+
+__all__ = ["Runner"]

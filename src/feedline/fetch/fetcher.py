@@ -1,39 +1,77 @@
-"""Fetchers: indices in, batch out. They know nothing of processes, threads or slots."""
+"""Fetchers: indices in, batch out. They know nothing of processes, threads or slots.
+
+A fetcher tells its scope which sample it is about to ask for, so that each draws its own random numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
-from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+from feedline.fetch.asking import Asking
+from feedline.fetch.seeded import SeededFetcher
+from feedline.fetch.spans import SpanFetcher
+from feedline.fetch.streams import Stream, StreamFetcher
+from feedline.randomness import Scope
+from feedline.types import DatasetKind, IndexBlock, Resume, WorkerSpec
 
 Fetcher = Callable[[Any], Any]
 """Makes the batch for what the plan asks; raises StopIteration when an iterable dataset has ended."""
 
 
-def fetcher_for(dataset: Any, spec: WorkerSpec) -> Fetcher:
+def fetcher_for(dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | None = None) -> Fetcher:
     """Choose the quickest way to make batches of `dataset` that gives the same result as the slowest.
 
     For an iterable dataset this calls `iter(dataset)`.
     """
     collate = spec.framework.bind_collate(spec.collate)
+    if resume is not None and resume.dataset is not None:
+        dataset.load_state_dict(resume.dataset)
     if spec.kind is DatasetKind.ITERABLE:
-        stream = iter(dataset)
-        if not spec.batched:
-            return lambda _: collate(next(stream))
-        return _StreamFetcher(stream, collate, spec.drop_last)
-    if not spec.batched:
-        return lambda index: collate(dataset[_plain(index)])
-    gather = spec.framework.gather_for(dataset, spec.collate)
+        stream = Stream(dataset, scope, resume)
+        if spec.split is not None:
+            return SpanFetcher(stream, collate, spec, scope)
+        return StreamFetcher(stream, collate, spec, scope)
+    gather = spec.framework.gather_for(dataset, spec.collate) if spec.batched else None
     if gather is not None:
         return _gathering(gather, dataset, collate)
-    if getattr(dataset, "__getitems__", None):
-        return lambda indices: collate(dataset.__getitems__(_plain(indices)))
-    return lambda indices: collate([dataset[index] for index in _plain(indices)])
+    how = _asking(dataset, collate, spec)
+    return SeededFetcher(how, scope) if scope.seeds_globals else _plain_fetcher(how, scope)
+
+
+def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> Asking:
+    ask = functools.partial(operator.getitem, dataset)
+    draws = not spec.framework.is_default_collate(spec.collate)
+    if not spec.batched:
+        return Asking(ask, lambda index: (_plain(index),), lambda samples: collate(samples[0]), draws)
+    together = getattr(dataset, "__getitems__", None)
+    if together:
+        return Asking(together, lambda indices: (_plain(indices),), lambda samples: collate(samples[0]), draws)
+    return Asking(ask, _plain, collate, draws)
+
+
+def _plain_fetcher(how: Asking, scope: Scope) -> Fetcher:
+    ask, items, join = how.ask, how.items, how.join
+
+    def fetch(indices: Any) -> Any:
+        samples = []
+        for scope.place, item in enumerate(items(indices)):
+            samples.append(ask(item))  # a comprehension could not say which sample it is at
+        scope.collate()
+        return join(samples)
+
+    return fetch
+
+
+def draws_apart(dataset: Any) -> bool:
+    """True if samples are asked for one by one, so that a batch can be split and still draw the same numbers."""
+    return not getattr(dataset, "__getitems__", None)
 
 
 def _plain(indices: Any) -> Any:
@@ -60,27 +98,3 @@ def _as_array(indices: Any) -> NDArray[Any] | None:
         return np.asarray(indices)
     except ValueError:
         return None
-
-
-class _StreamFetcher:
-    """Cuts a stream of samples into batches."""
-
-    def __init__(self, stream: Iterator[Any], collate: Callable[[Any], Any], drop_last: bool) -> None:
-        self._stream = stream
-        self._collate = collate
-        self._drop_last = drop_last
-        self._ended = False
-
-    def __call__(self, count: int) -> Any:
-        if self._ended:
-            raise StopIteration
-        samples = []
-        for _ in range(count):
-            try:
-                samples.append(next(self._stream))
-            except StopIteration:
-                self._ended = True
-                break
-        if not samples or (self._drop_last and len(samples) < count):
-            raise StopIteration
-        return self._collate(samples)

@@ -19,6 +19,7 @@ class NumpyFramework:
     """Arrays in, arrays out; torch is never imported."""
 
     name = "numpy"
+    can_be_asked = False
 
     def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
         if not isinstance(dataset, Columnar) or not getattr(collate, "is_default", False):
@@ -32,6 +33,9 @@ class NumpyFramework:
             return collate
         bound: Callable[[Any], Any] = bind(self)
         return bound
+
+    def is_default_collate(self, collate: Callable[[Any], Any]) -> bool:
+        return bool(getattr(collate, "is_default", False))
 
     def reducers(self) -> dict[type, Reducer]:
         return {}  # NumPy's own pickling hands its buffers over already
@@ -53,6 +57,12 @@ class NumpyFramework:
 
     def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
         return dataset
+
+    def has_asked(self) -> bool:
+        return False  # there is nothing to ask: a dataset that splits itself does so by means of its own
+
+    def forget_asking(self) -> None:
+        pass
 
 
 Indices = NDArray[np.int64]

@@ -16,7 +16,13 @@ from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
 from feedline.frameworks.torch_sending import cut_leaf, place, read, reduce_tensor
-from feedline.frameworks.torch_worker import set_thread_worker, worker_info
+from feedline.frameworks.torch_worker import (
+    forget_asking,
+    has_asked,
+    set_process_worker,
+    set_thread_worker,
+    worker_info,
+)
 from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 
@@ -24,6 +30,7 @@ class TorchFramework:
     """Tensors in, tensors out, with torch's rules."""
 
     name = "torch"
+    can_be_asked = True
 
     def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
         if not is_default(collate) or not registrations_untouched():
@@ -38,6 +45,9 @@ class TorchFramework:
             return collate
         bound: Callable[[Any], Any] = bind(self)
         return bound
+
+    def is_default_collate(self, collate: Callable[[Any], Any]) -> bool:
+        return is_default(collate)
 
     def reducers(self) -> dict[type, Reducer]:
         return {torch.Tensor: reduce_tensor}
@@ -92,7 +102,7 @@ class TorchFramework:
         torch.manual_seed(worker.seed)
         np.random.seed(torch_worker._generate_state(spec.base_seed, worker.id))
         dataset = self.reset_worker(dataset, spec, spec.shared_seed)
-        torch_worker._worker_info = worker_info(worker, dataset)
+        set_process_worker(worker_info(worker, dataset))
         return dataset
 
     def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
@@ -101,3 +111,9 @@ class TorchFramework:
         from torch.utils.data.graph_settings import apply_random_seed
 
         return apply_random_seed(dataset, torch.Generator().manual_seed(shared_seed))
+
+    def has_asked(self) -> bool:
+        return has_asked()
+
+    def forget_asking(self) -> None:
+        forget_asking()

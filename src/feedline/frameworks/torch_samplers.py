@@ -7,38 +7,73 @@ Test: tests/frameworks/test_torch_samplers.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import RandomSampler, SequentialSampler
+from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
-_BLOCK = 1 << 16
+from feedline.errors import BadState
 
 
-def index_blocks(sampler: Any) -> Iterator[NDArray[np.int64]] | None:
-    """Return what a torch sampler yields, in blocks; None if it is not one of torch's and has to be iterated."""
-    if type(sampler) is SequentialSampler:
-        return _sequential(sampler)
+def index_blocks(sampler: Any, origin: dict[str, Any]) -> Iterator[NDArray[np.int64]] | None:
+    """Return what a torch sampler yields, in blocks; None if it is not one of torch's and has to be iterated.
+
+    Args:
+        sampler: any sampler.
+        origin: what this order begins with. Empty: it is drawn by torch's rules, and noted here with the first block.
+    """
     if type(sampler) is RandomSampler:
-        return _random(sampler)
+        return _random(sampler, origin)
     return None
 
 
-def _sequential(sampler: SequentialSampler) -> Iterator[NDArray[np.int64]]:
-    count = len(sampler.data_source)
-    for start in range(0, count, _BLOCK):
-        yield np.arange(start, min(start + _BLOCK, count), dtype=np.int64)
+class GeneratorOrigin:
+    """The state of a torch generator that an order is drawn from, or the seed if the sampler has none."""
+
+    def __init__(self, generator: torch.Generator | None) -> None:
+        self._generator = generator
+
+    def begin(self, order: dict[str, Any]) -> None:
+        """Restore what `after` told. Whatever else draws from the generator then finds it where it was, too."""
+        if self._generator is not None and "torch_generator_next" in order:
+            _unpack(self._generator, order["torch_generator_next"])
+
+    def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Return what the order began with, as `order` has it."""
+        return {name: order[name] for name in ("torch_seed", "torch_generator") if name in order}
+
+    def after(self) -> dict[str, Any]:
+        """Return the state of the generator as it is now, at the end of an epoch."""
+        return {} if self._generator is None else {"torch_generator_next": _packed(self._generator)}
 
 
-def _random(sampler: RandomSampler) -> Iterator[NDArray[np.int64]]:
+def origin_of(sampler: Any) -> GeneratorOrigin | None:
+    """Return what the order of one of torch's samplers begins with; None if that is not known."""
+    if type(sampler) is RandomSampler:
+        return GeneratorOrigin(sampler.generator)
+    if type(sampler) in (SubsetRandomSampler, WeightedRandomSampler) and sampler.generator is not None:
+        return GeneratorOrigin(sampler.generator)
+    return None
+
+
+def remembering(sampler: Any, items: Iterable[Any], origin: dict[str, Any]) -> Iterator[Any]:
+    """Yield `items`, whose order a sampler draws from its generator when the first is asked for, as torch's do."""
+    _begin(sampler.generator, origin)
+    yield from items
+
+
+def is_sequential(sampler: Any) -> bool:
+    """True for torch's own sequential sampler."""
+    return type(sampler) is SequentialSampler
+
+
+def _random(sampler: RandomSampler, origin: dict[str, Any]) -> Iterator[NDArray[np.int64]]:
     count = len(sampler.data_source)
-    generator = sampler.generator
-    if generator is None:
-        generator = torch.Generator()
-        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    generator = _begin(sampler.generator, origin)
     wanted = sampler.num_samples
     if sampler.replacement:
         for size in [32] * (wanted // 32) + [wanted % 32]:
@@ -49,5 +84,36 @@ def _random(sampler: RandomSampler) -> Iterator[NDArray[np.int64]]:
     yield _permutation(count, generator)[: wanted % count]
 
 
-def _permutation(count: int, generator: Any) -> NDArray[np.int64]:
+def _begin(generator: torch.Generator | None, origin: dict[str, Any]) -> torch.Generator:
+    """Return the generator that an order is drawn from, as it was or is at the beginning."""
+    if generator is None:
+        if not origin:
+            origin["torch_seed"] = int(torch.empty((), dtype=torch.int64).random_().item())
+        return torch.Generator().manual_seed(_found(origin, "torch_seed"))
+    if not origin:
+        origin["torch_generator"] = _packed(generator)
+    else:
+        _unpack(generator, _found(origin, "torch_generator"))
+    return generator
+
+
+def _packed(generator: torch.Generator) -> str:
+    return base64.b64encode(generator.get_state().numpy().tobytes()).decode()
+
+
+def _unpack(generator: torch.Generator, text: str) -> None:
+    generator.set_state(torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8))
+
+
+def _found(origin: dict[str, Any], name: str) -> Any:
+    if name not in origin:
+        raise BadState(
+            f"The state does not say how the order was drawn: it has {sorted(origin)}, and this loader's RandomSampler "
+            f"needs {name!r}, because it has {'no ' * (name == 'torch_seed')}generator of its own. Give the sampler "
+            "what it had when the state was saved."
+        )
+    return origin[name]
+
+
+def _permutation(count: int, generator: torch.Generator) -> NDArray[np.int64]:
     return torch.randperm(count, generator=generator).numpy()

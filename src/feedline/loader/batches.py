@@ -6,63 +6,156 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from feedline import memory
 from feedline.engines.runner import Runner
-from feedline.errors import WorkerDied
+from feedline.errors import BadState, WorkerDied
+from feedline.fetch.streams import is_stateful
+from feedline.loader.bookmark import Bookmark, notes_of, resume_of
 from feedline.loader.crew import Counters, Crew, Prepare
-from feedline.loader.map_epoch import MapEpoch
+from feedline.loader.map_epoch import Limits, MapEpoch
+from feedline.loader.progress import StreamProgress
 from feedline.loader.settings import Settings
-from feedline.loader.stream_epoch import StreamEpoch
+from feedline.loader.stream_epoch import Request, StreamEpoch
+from feedline.state import Snapshot
 from feedline.transport.arena import Arena
 from feedline.transport.room import LocalRoom
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.types import DatasetKind, Resume, WorkerSpec
 
 Epoch = MapEpoch | StreamEpoch
 MakeEpoch = Callable[[Crew], Epoch]
 
 
 def begin_epoch(
-    crew: Crew, settings: Settings, kind: DatasetKind, plan: Iterator[Any], shared_seed: int | None = None
+    crew: Crew,
+    settings: Settings,
+    spec: WorkerSpec,
+    bookmark: Bookmark,
+    snapshot: Snapshot | None,
+    *,
+    shared_seed: int | None = None,
 ) -> Epoch:
-    """Begin a pass over a dataset. The plan of an iterable dataset is the same request over and over."""
-    if kind is DatasetKind.ITERABLE:
+    """Begin a pass over a dataset, or the rest of one, with workers."""
+    entry = bookmark.entry
+    limits = Limits(settings.window, max(1, settings.depth), settings.timeout_s)
+    streams = () if snapshot is None else snapshot.streams
+    entry.progress.turn = 0 if snapshot is None else snapshot.turn
+    if spec.kind is DatasetKind.ITERABLE and spec.split is None:
+        if streams and len(streams) != len(crew.workers):
+            raise BadState(
+                f"The state was saved with {len(streams)} streams of samples, one per worker, and there are "
+                f"{len(crew.workers)} workers now. Use as many, or let the loader share out the samples (shard=True): "
+                "then the number may change."
+            )
+        entry.progress.streams = [_begun(stream) for stream in streams]
         return StreamEpoch(
             crew,
-            next(plan),
-            settings.depth,
+            Request(
+                spec_count(spec, bookmark),
+                entry.draw_key,
+                shared_seed,
+                settings.snapshot_every,
+            ),
+            limits,
+            entry.progress,
             in_order=settings.in_order,
-            timeout_s=settings.timeout_s,
-            shared_seed=shared_seed,
+            resumes={worker: resume_of(stream, bookmark.batch_size) for worker, stream in enumerate(streams)},
         )
-    return MapEpoch(crew, plan, settings.make_scheduler(), settings.window, settings.timeout_s, max(1, settings.depth))
+    known = {worker: notes_of(stream) for worker, stream in enumerate(streams)}
+    entry.progress.notes.update({worker: notes for worker, notes in known.items() if notes is not None})
+    return MapEpoch(
+        crew,
+        bookmark.plan,
+        settings.make_scheduler(),
+        limits,
+        entry.progress,
+        already=() if snapshot is None else snapshot.early,
+        resumes=_resumes(spec, streams, len(crew.workers), bookmark),
+        turn=entry.progress.turn,
+        snapshots=spec.split is not None or is_stateful(spec.dataset),
+    )
+
+
+def _begun(stream: dict[str, Any]) -> StreamProgress:
+    batches = stream.get("batches", 0)
+    return StreamProgress(batches, stream.get("ended", False), notes_of(stream), stream.get("noted_at", batches))
+
+
+def spec_count(spec: WorkerSpec, bookmark: Bookmark) -> int | None:
+    """Return what to ask a worker's own stream for: the samples of a batch, None for a single one."""
+    return bookmark.batch_size if spec.batched else None
+
+
+def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, bookmark: Bookmark) -> dict[int, Resume]:
+    if not streams:
+        return {}
+    if spec.split is not None:  # every worker reads the same stream, so any state of it will do
+        return {worker: resume_of(streams[0], bookmark.batch_size) for worker in range(worker_count)}
+    if len(streams) != worker_count:
+        raise BadState(
+            f"The dataset keeps a state of its own in every worker; the state was saved with {len(streams)} of them, "
+            f"and there are {worker_count} now. Use as many workers as then."
+        )
+    return {worker: resume_of(stream, bookmark.batch_size) for worker, stream in enumerate(streams) if stream}
 
 
 class InlineBatches(Iterator[Any]):
     """Makes each batch when it is asked for, in the thread that asks."""
 
     def __init__(
-        self, spec: WorkerSpec, plan: Iterator[Any], arena: Arena | None, counters: Counters, prepare: Prepare | None
+        self,
+        spec: WorkerSpec,
+        bookmark: Bookmark,
+        snapshot: Snapshot | None,
+        arena: Arena | None,
+        counters: Counters,
+        prepare: Prepare | None,
     ) -> None:
         runner = Runner(spec, None)
-        if runner.trouble is not None:
-            raise runner.trouble
-        assert runner.fetch is not None
-        self._fetch = runner.fetch
-        self._plan = plan
+        streams = () if snapshot is None else snapshot.streams
+        if len(streams) > 1:
+            raise BadState(
+                f"The state was saved with {len(streams)} workers, whose dataset or stream each had a state of its "
+                "own, and there are none now. Use as many workers as then."
+            )
+        runner.begin(resume_of(streams[0], bookmark.batch_size) if streams else None)
+        progress = bookmark.entry.progress
+        self._already = frozenset(() if snapshot is None else snapshot.early)
+        progress.early.update(self._already)
+        if spec.kind is DatasetKind.ITERABLE and streams and spec.split is None:
+            progress.delivered = streams[0].get("batches", 0)
+        exact = spec.split is not None and spec.split.share.tail == "exact"
+        # Kept only for a state that nobody else knows: a runner holds the dataset's iterator open.
+        if exact or runner.is_stateful:
+            bookmark.live = runner.states
+        self._runner = runner
+        self._plan = bookmark.plan
+        self._progress = progress
+        self._ordinal = progress.delivered
         self._arena = arena
         self._counters = counters
         self._prepare = prepare
 
     def __next__(self) -> Any:
-        indices = next(self._plan)
-        if self._arena is None:
-            batch = self._fetch(indices)
-        else:
-            memory.set_current(LocalRoom(self._arena))
-            try:
-                batch = self._fetch(indices)
-            finally:
-                memory.set_current(None)
+        progress = self._progress
+        try:
+            indices = next(self._plan)
+            while self._already and self._ordinal in self._already:
+                self._ordinal += 1
+                indices = next(self._plan)
+        except StopIteration:
+            progress.ended = True
+            raise
+        ordinal = self._ordinal
+        self._ordinal += 1
+        arena = self._arena
+        try:
+            batch = self._runner.make(indices, self._plan.draw(ordinal), None if arena is None else LocalRoom(arena))
+        except StopIteration:
+            progress.ended = self._runner.streams
+            raise
+        except BaseException:
+            progress.note(ordinal)
+            raise
+        progress.note(ordinal)
         self._counters.batches += 1
         return batch if self._prepare is None else self._prepare(batch)
 
@@ -78,7 +171,7 @@ class CrewBatches(Iterator[Any]):
     """
 
     def __init__(self, crew: Crew, make_epoch: MakeEpoch, *, persistent: bool) -> None:
-        self._crew = crew
+        self.crew = crew
         self._persistent = persistent
         self._ended = False
         self._death: BaseException | None = None
@@ -93,25 +186,26 @@ class CrewBatches(Iterator[Any]):
     @property
     def closed(self) -> bool:
         """True when the workers are gone."""
-        return self._crew.closed
+        return self.crew.closed
 
     def restart(self, make_epoch: MakeEpoch) -> None:
         """Begin another epoch with the same workers."""
         self._epoch.close()
-        self._crew.epoch += 1
+        self.crew.epoch += 1
         self._ended = True  # until the new epoch has begun
-        self._epoch = make_epoch(self._crew)
+        self._epoch = make_epoch(self.crew)
         self._ended = False
 
     def __next__(self) -> Any:
         if self._death is not None:
             raise self._death
-        if self._ended or self._crew.closed:
+        if self._ended or self.crew.closed:
             raise StopIteration
         try:
             return next(self._epoch)
         except StopIteration:
             self._ended = True
+            self._epoch.progress.ended = True
             if not self._persistent:
                 self.close()
             raise
@@ -122,6 +216,6 @@ class CrewBatches(Iterator[Any]):
     def close(self) -> None:
         """Leave the epoch and end the workers. May be called twice."""
         self._ended = True
-        if not self._crew.closed:
+        if not self.crew.closed:
             self._epoch.close()
-            self._crew.close()
+            self.crew.close()

@@ -18,7 +18,7 @@ from feedline.abc.scheduler import WorkerView
 from feedline.loader.splitting import Group, Splitter
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
-from feedline.types import Parcel, Result, ResultKind, Task
+from feedline.types import Call, Draw, Parcel, Result, ResultKind, Task
 
 _START_UP_S = 2.0
 """Time a worker has for getting ready before it can count as late; importing torch takes about one second."""
@@ -88,38 +88,49 @@ class Crew:
         self._recent: deque[int] = deque(maxlen=32)
         self._answers = 0
         self._typical_s: float | None = None
+        self._failed_call: BaseException | None = None
+        """What a call in a worker raised; the training loop gets it with the next batch."""
         self.closed = False
 
     def room_for_more(self) -> bool:
         """True while another task can be given a slot, or nothing is under way."""
         return self._arena is None or self._arena.available() or not self._pending
 
-    def submit(self, owner: Any, ordinal: int, indices: Any, worker: int, shared_seed: int | None = None) -> Pending:
-        """Give a task to a worker, or its parts to this one and those after it."""
+    def submit(self, owner: Any, ordinal: int, task: Task, worker: int) -> Pending:
+        """Give a task to a worker, or its parts to this one and those after it. Its number and slot are filled in."""
         slot = self._arena.acquire(worker) if self._arena is not None else -1
-        cut = self._splitter.cut(indices, slot) if self._splitter is not None else None
+        cut = self._splitter.cut(task.indices, slot) if self._splitter is not None else None
         if cut is None:
             try:
-                return self._begin(Pending(owner, ordinal, worker, self._task(indices, slot, shared_seed)))
+                return self._begin(Pending(owner, ordinal, worker, self._numbered(task, slot)))
             except Exception:  # indices that cannot be sent
                 self._release(slot)
                 raise
         group, parts = cut
-        for number, (rows, part) in enumerate(parts):
-            task = self._task(rows, slot, shared_seed)
-            task.part = part
+        for number, (start, rows, part) in enumerate(parts):
+            draw = Draw(task.draw.key, task.draw.first + task.draw.stride * start, task.draw.stride)
+            piece = self._numbered(Task(0, rows, shared_seed=task.shared_seed, part=part, draw=draw), slot)
             try:
-                pending = self._begin(Pending(owner, ordinal, (worker + number) % len(self.workers), task, group))
+                pending = self._begin(Pending(owner, ordinal, (worker + number) % len(self.workers), piece, group))
             except Exception:  # the parts before it are under way, and the slot comes back with the last of them
                 group.remaining -= len(parts) - number
                 if group.remaining == 0:
                     self._release(slot)
                 raise
+        group.draw = task.draw
         return pending
 
-    def _task(self, indices: Any, slot: int, shared_seed: int | None) -> Task:
+    def _numbered(self, task: Task, slot: int) -> Task:
         self._next_id += 1
-        return Task(self._next_id, indices, slot, self.epoch, shared_seed)
+        task.id = self._next_id
+        task.slot = slot
+        task.epoch = self.epoch
+        return task
+
+    def call(self, call: Call) -> None:
+        """Have a method of the dataset called in every worker, after the tasks it was given already."""
+        for view in self.workers:
+            self._begin(Pending(_CALLS, -1, view.id, self._numbered(Task(0, call), -1)))
 
     def _begin(self, pending: Pending) -> Pending:
         self._hand_over(pending.worker, pending.task)
@@ -133,6 +144,12 @@ class Crew:
             view.since_s = max(view.since_s, time.monotonic())
         view.outstanding += 1
 
+    def check_calls(self) -> None:
+        """Raise what a call has raised in a worker."""
+        if self._failed_call is not None:
+            failed, self._failed_call = self._failed_call, None
+            raise failed
+
     def move(self, source: int, target: int) -> bool:
         """Give what one worker has waiting to another; False if it has begun everything it was given."""
         task_id = self.engine.revoke(source)
@@ -140,6 +157,9 @@ class Crew:
             return False
         pending = self._pending[task_id]
         self.workers[source].outstanding -= 1
+        if pending.owner is _CALLS or pending.task.resume is not None:  # meant for this worker and no other
+            self._hand_over(source, pending.task)
+            return False
         pending.worker = target
         self.counters.relieved += 1
         self._hand_over(target, pending.task)
@@ -169,6 +189,10 @@ class Crew:
                 self._recent.append(result.busy_ns)
                 self._answers += 1
             pending = self._pending.pop(result.task_id)
+            if pending.owner is _CALLS:
+                if result.kind is ResultKind.FAILED:
+                    self._failed_call = result.payload
+                continue
             if pending.group is not None:
                 answer = self._join(pending, pending.group, result)
             else:
@@ -199,9 +223,10 @@ class Crew:
         if group.misfit and group.trouble is None and pending.owner is not None:
             assert self._splitter is not None
             self._splitter.forget(group.indices)
-            task = self._task(group.indices, group.slot, pending.task.shared_seed)
             pending.group = None
-            pending.task = task
+            pending.task = self._numbered(
+                Task(0, group.indices, shared_seed=pending.task.shared_seed, draw=group.draw), group.slot
+            )
             self._begin(pending)
             return None
         return self._settle(pending, group.result(pending.worker, pending.task.id))
@@ -261,9 +286,16 @@ class Crew:
     def abandon(self, owner: Any) -> None:
         """Forget an epoch: take back what has not begun; what has is dropped when it arrives."""
         for view in self.workers:
+            calls = []
             while (task_id := self.engine.revoke(view.id)) is not None:
                 view.outstanding -= 1
-                self._drop(self._pending.pop(task_id))
+                pending = self._pending.pop(task_id)
+                if pending.owner is _CALLS:
+                    calls.append(pending)
+                else:
+                    self._drop(pending)
+            for pending in calls:  # they are about what comes after this epoch, too
+                self._begin(pending)
         for pending in self._pending.values():
             if pending.owner is owner:
                 pending.owner = None
@@ -290,6 +322,9 @@ class Crew:
             self._release(slot)
         self._unread.clear()
 
+
+_CALLS = object()
+"""Owns tasks that are calls, whatever epoch it is."""
 
 Prepare = Callable[[Any], Any]
 """Last touch to a batch in the training process, such as pinning what is not pinned."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
+from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.errors import BadOption
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.keys import epoch_key
 from feedline.loader.arguments import (
     check_callable,
     check_count,
@@ -24,20 +24,29 @@ from feedline.loader.arguments import (
     context_of,
     kind_of,
 )
+from feedline.loader.audience import Audience
 from feedline.loader.batches import CrewBatches, InlineBatches, begin_epoch
+from feedline.loader.bookmark import Bookmark
+from feedline.loader.foreign_order import CutIndices, ForeignOrder
+from feedline.loader.ledger import Ledger, Start
+from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
 from feedline.loader.settings import Settings
+from feedline.loader.sharding import split_of
 from feedline.loader.supply import Supply
-from feedline.plan.batching import batches_of
-from feedline.plan.order import grouped, sequential, shuffled
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.loader.threads_probe import must_leave_threads
+from feedline.loader.virtual_epochs import VirtualEpochs
+from feedline.samplers import RandomSampler, SequentialSampler
+from feedline.samplers.ranks import own_share
+from feedline.state import Snapshot
+from feedline.types import DatasetKind, Key, WorkerSpec
 
 
 class Loader:
     """Iterates over the batches of a dataset: NumPy in, NumPy out. torch is never imported.
 
     Args:
-        dataset: an object with `__getitem__` and `__len__`, or one with only `__iter__`, of which each worker iterates
-            over a copy. An array, and a tuple or dict of arrays, is a dataset as well; a list is a list of samples.
+        dataset: an object with `__getitem__` and `__len__`, or one with only `__iter__`. An array, and a tuple or dict
+            of arrays, is a dataset as well; a list is a list of samples.
         batch_size: samples in a batch; None to get single samples.
         shuffle: True for another order in every epoch.
         sampler: yields the indices of an epoch, every time it is iterated.
@@ -50,7 +59,10 @@ class Loader:
         prefetch: batches per worker that are under way or waiting.
         in_order: False to get batches as they finish.
         timeout_s: the longest wait for a batch; 0 for no limit.
-        seed: makes order and workers' seeds follow from it and the epoch; None for another order every time.
+        seed: makes batches, augmentation included, follow from it and the epoch alone, whatever the number of workers;
+            None for another order every time.
+        shard: how a dataset with only `__iter__` is shared out over workers and ranks. True: each sample once; "pad",
+            "drop" or "exact" say what ranks do at the end (True is "pad"). False: every worker iterates over a copy.
         persistent: True to keep the workers from epoch to epoch.
         start_method: of worker processes: "fork", "forkserver" or "spawn"; None for Python's default.
         worker_init: called with the worker's number when it starts.
@@ -89,6 +101,7 @@ class Loader:
         worker_init: Callable[[int], None] | None = None,
         scheduler: Scheduler | None = None,
         memory_budget: int | None = None,
+        shard: bool | str = True,
     ) -> None:
         for name, value in (
             ("shuffle", shuffle),
@@ -131,9 +144,31 @@ class Loader:
             scheduler=scheduler,
             memory_budget=memory_budget,
         )
+        is_map = self._kind is DatasetKind.MAP
+        self._stream_split = split_of(
+            self.dataset,
+            None if is_map else shard,
+            batch_size=batch_size,
+            drop_last=self.drop_last,
+            is_map=is_map,
+            splits_itself=False,
+            default=True,
+        )
+        self._own_sampler = self._make_sampler()
         self._supply = Supply(self._settings, NumpyFramework())
-        self._epoch = 0
+        self._ledger = Ledger()
+        self._audience = Audience(self.dataset)
+        self._probed = False
         self._kept: CrewBatches | None = None
+        self._kept_spec: WorkerSpec | None = None
+
+    def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
+        """Return the sampler that `shuffle` stands for, None if the user gave one or there is nothing to sample."""
+        if self._kind is DatasetKind.ITERABLE or self.sampler is not None or self.batch_sampler is not None:
+            return None
+        if self.shuffle and len(self.dataset):
+            return RandomSampler(self.dataset)
+        return SequentialSampler(self.dataset)
 
     def _check_order(self, batch_size: int | None) -> None:
         """Refuse arguments that each say what comes when, and disagree."""
@@ -163,62 +198,181 @@ class Loader:
         if self._kind is DatasetKind.MAP and self.sampler is None and self.batch_sampler is None:
             check_sized(self.dataset)
 
+    def __copy__(self) -> Loader:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._ledger, twin._audience, twin._kept = Ledger(), Audience(self.dataset), None
+        return twin
+
     # -- iteration ---------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        epoch = self._epoch
-        self._epoch += 1
-        plan = self._plan(epoch)
+        self._ledger.virtual = None
+        return self._iterate(self._order())
+
+    def _order(self) -> Order:
+        if self._kind is DatasetKind.ITERABLE:
+            return StreamOrder(self.batch_size) if self._stream_split is None else SpanOrder(self._stream_split)
+        if self.batch_sampler is not None:
+            return order_of(self.batch_sampler, None, drop_last=False) or ForeignOrder(
+                self.batch_sampler, share=own_share(None, None, "pad")
+            )
+        sampler = self.sampler if self._own_sampler is None else self._own_sampler
+        order = order_of(sampler, self.batch_size, drop_last=self.drop_last)
+        if order is not None:
+            return order
+        size, drop_last = self.batch_size, self.drop_last
+        return ForeignOrder(
+            sampler,
+            None if size is None else lambda _: CutIndices(sampler, size, drop_last=drop_last),
+            inner=sampler if size is not None else None,
+            batch_size=size,
+            share=own_share(None, None, "pad"),
+        )
+
+    def _iterate(self, order: Order) -> Iterator[Any]:
+        self._probe_threads()
+        settings, supply = self._settings, self._supply
+        start = self._ledger.begin(order)
+        order.prepare({} if start.snapshot is None else start.snapshot.order)
+        bookmark = self._bookmark(order, start)
         if self._kept is not None and not self._kept.closed:
-            self._kept.restart(lambda crew: begin_epoch(crew, self._settings, self._kind, plan))
+            kept_spec = self._kept_spec
+            assert kept_spec is not None
+            self._audience.catch_up()
+            self._kept.restart(lambda crew: begin_epoch(crew, settings, kept_spec, bookmark, start.snapshot))
+            self._ledger.begun(start, order, bookmark)
             return self._kept
-        supply = self._supply
-        spec = self._spec(epoch)
-        if self._settings.worker_count == 0:
-            return InlineBatches(spec, plan, supply.arena(), supply.counters, None)
+        spec = self._spec(bookmark)
+        if settings.worker_count == 0:
+            inline = InlineBatches(spec, bookmark, start.snapshot, supply.arena(), supply.counters, None)
+            self._ledger.begun(start, order, bookmark)
+            return inline
         crew = supply.crew(spec, None)
+        self._audience.join(crew)
         batches = CrewBatches(
             crew,
-            lambda crew: begin_epoch(crew, self._settings, self._kind, plan),
-            persistent=self._settings.persistent,
+            lambda crew: begin_epoch(crew, settings, spec, bookmark, start.snapshot),
+            persistent=settings.persistent,
         )
-        if self._settings.persistent:
-            self._kept = batches
+        self._ledger.begun(start, order, bookmark)
+        if settings.persistent:
+            self._kept, self._kept_spec = batches, spec
         return batches
 
-    def _plan(self, epoch: int) -> Iterator[Any]:
-        """Return what each batch consists of."""
-        if self._kind is DatasetKind.ITERABLE:
-            return repeat(self.batch_size)
-        if self.batch_sampler is not None:
-            return iter(self.batch_sampler)
-        if self.sampler is not None:
-            if self.batch_size is None:
-                return iter(self.sampler)
-            return grouped(self.sampler, self.batch_size, drop_last=self.drop_last)
-        count = len(self.dataset)
-        blocks = shuffled(count, seed=self.seed, epoch=epoch) if self.shuffle else sequential(count)
-        if self.batch_size is None:
-            return (index for block in blocks for index in block.tolist())
-        return batches_of(blocks, self.batch_size, drop_last=self.drop_last)
+    def _probe_threads(self) -> None:
+        """Leave threads to datasets that are reproducible on them, once it is known."""
+        if self.seed is None or self._probed or self._settings.engine_name != "thread":
+            return
+        self._probed = True
+        if must_leave_threads(self.dataset, self.collate, is_map=self._kind is DatasetKind.MAP):
+            self._settings = replace(self._settings, engine="process")
+            self._supply = Supply(self._settings, NumpyFramework())
 
-    def _spec(self, epoch: int) -> WorkerSpec:
+    def _bookmark(self, order: Order, start: Start) -> Bookmark:
+        snapshot = start.snapshot
+        seed = snapshot.seed if snapshot is not None and snapshot.seed is not None else order.seed_for(self.seed)
+        drawn = snapshot.draw_seed if snapshot is not None and snapshot.draw_seed is not None else self.seed
+        if drawn is None:
+            drawn = draw_seed()
+        entry = Entry(
+            Key(drawn if seed is None else seed, start.epoch),
+            epoch_key(drawn, start.epoch),
+            {} if snapshot is None else snapshot.order,
+        )
+        return Bookmark(
+            entry,
+            order.plan(entry),
+            order.expected(),
+            drawn,
+            self._settings.worker_count,
+            self.batch_size or 1,
+            stride=order.stride(),
+            keeps_dataset=self._settings.persistent or not self._settings.worker_count,
+        )
+
+    def _spec(self, bookmark: Bookmark) -> WorkerSpec:
         batched = self.batch_size is not None or self.batch_sampler is not None
-        # The last number sets these seeds apart from the one that the order is drawn from.
-        entropy = None if self.seed is None else [self.seed, epoch, 1]
         return WorkerSpec(
             dataset=self.dataset,
             kind=self._kind,
             collate=self.collate or (default if batched else _as_it_is),
             framework=NumpyFramework(),
             worker_count=self._settings.worker_count,
-            base_seed=int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1)),
+            base_seed=bookmark.entry.draw_key >> 1,
             batched=batched,
             drop_last=self.drop_last,
             init=self._worker_init,
+            seeded=self.seed is not None,
+            split=self._stream_split,
         )
 
+    def virtual_epochs(
+        self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
+    ) -> VirtualEpochs:
+        """Go through the data without end, in virtual epochs of exactly `steps_per_epoch` batches.
+
+        The order goes on where the last virtual epoch left off, and begins again, shuffled anew, when all samples have
+        come. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by `rank`
+        and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader save
+        and restore the place.
+
+        Example:
+            >>> from itertools import islice
+            >>> from feedline import Loader
+            >>> loader = Loader(list(range(5)), 2)
+            >>> [[batch.tolist() for batch in epoch] for epoch in islice(loader.virtual_epochs(2), 2)]
+            [[[0, 1], [2, 3]], [[4, 0], [1, 2]]]
+        """
+        return VirtualEpochs(self, steps_per_epoch, rank, world_size)
+
+    # -- state and epochs --------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop is: after the batches it has got, whatever was made ahead.
+
+        With feedline's samplers it is a few numbers. `docs/guide/order-and-resume.md` tells the rest.
+
+        Example:
+            >>> from feedline import Loader
+            >>> loader = Loader(list(range(6)), 2, shuffle=True, seed=1)
+            >>> batches = iter(loader)
+            >>> first = next(batches)
+            >>> state = loader.state_dict()
+            >>> other = Loader(list(range(6)), 2, shuffle=True, seed=1)
+            >>> other.load_state_dict(state)
+            >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+            True
+        """
+        return self._ledger.state(self._order(), self._first_snapshot)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next iteration go on where `state_dict` was taken.
+
+        Raises:
+            BadState: the state is damaged, of another version, or of a loader with other data.
+        """
+        self._ledger.load(state_dict, self._order())
+
+    def _first_snapshot(self, epoch: int) -> Snapshot:
+        """Return the state before the first batch of an epoch, and settle what it would draw."""
+        order = self._order()
+        drawn = draw_seed() if self.seed is None else self.seed
+        settled = {**order.expected(), **order.settle()}
+        return Snapshot(epoch, seed=order.seed_for(self.seed), draw_seed=drawn, order=settled)
+
+    def broadcast(self, name: str, *args: Any) -> None:
+        """Call a method of the dataset here and in every worker.
+
+        Workers do so after the batches they have been given already: with prefetching, what changes shows a few batches
+        later. An exception in a worker is raised by the next `next()`.
+        """
+        self._audience.call(name, *args)
+
     def __len__(self) -> int:
+        length = self._order().length() if self._kind is DatasetKind.MAP else None
+        if length is not None:
+            return length
         if self.batch_sampler is not None:
             return _length_of(self.batch_sampler)
         count = _length_of(self.dataset if self.sampler is None else self.sampler)
@@ -227,9 +381,18 @@ class Loader:
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is. Without this they are counted from 0."""
+        """Say which epoch the next iteration is, to the sampler and the dataset too if they have a `set_epoch`.
+
+        Without this, epochs are counted from 0.
+        """
         check_count("epoch", epoch, least=0)
-        self._epoch = epoch
+        self._ledger.set_epoch(epoch)
+        samplers: list[Any] = [self.sampler, self.batch_sampler]
+        for sampler in samplers:
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+        if hasattr(self.dataset, "set_epoch"):
+            self.broadcast("set_epoch", epoch)
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory."""

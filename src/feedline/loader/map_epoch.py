@@ -9,17 +9,32 @@ hundred halves the rate: benchmarks/w6_stragglers.py.)
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+import warnings
+from dataclasses import dataclass
 from typing import Any
 
 from feedline.abc.scheduler import Scheduler
-from feedline.errors import BadOption, WorkerTimeout
+from feedline.errors import BadOption, SplitTwice, WorkerTimeout
 from feedline.loader.crew import Crew, Pending
-from feedline.types import Result, ResultKind
+from feedline.loader.progress import Progress
+from feedline.plan.plan import Plan
+from feedline.types import Result, ResultKind, Resume, Task
 
 _RUN_AHEAD = 16
 """How many windows may be in flight while a batch is late. A guess that was enough: with it benchmarks/w6_stragglers.py
 (1 % of samples 200 times slower, 4 workers) comes close to ideal. Other values were not measured."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may be under way, and how long it may take."""
+
+    window: int
+    """Batches in flight."""
+    depth: int
+    """Tasks a worker may have at once."""
+    timeout_s: float = 0.0
+    """The longest wait for a batch; 0 for no limit."""
 
 
 class MapEpoch:
@@ -29,36 +44,63 @@ class MapEpoch:
         crew: the workers.
         plan: yields what each batch consists of.
         scheduler: who works on what.
-        window: batches in flight.
-        timeout_s: the longest wait for a batch; 0 for no limit.
+        limits: how much may be under way, and how long it may take.
+        progress: told about every batch that is delivered.
+        already: batches of the plan that were delivered before, out of turn.
+        resumes: where the workers' datasets go on, by worker.
+        turn: whose turn the first batch is, if workers' datasets go on.
+        snapshots: True to ask the workers for the states of their datasets.
     """
 
     def __init__(
-        self, crew: Crew, plan: Iterator[Any], scheduler: Scheduler, window: int, timeout_s: float, depth: int
+        self,
+        crew: Crew,
+        plan: Plan,
+        scheduler: Scheduler,
+        limits: Limits,
+        progress: Progress,
+        *,
+        already: tuple[int, ...] = (),
+        resumes: dict[int, Resume] | None = None,
+        turn: int = 0,
+        snapshots: bool = False,
     ) -> None:
         self._crew = crew
         self._plan = plan
         self._scheduler = scheduler
-        self._window = window
-        self._timeout_s = timeout_s
+        self._window = limits.window
+        self._timeout_s = limits.timeout_s
+        self.progress = progress
+        progress.early.update(already)
+        self._already = frozenset(already)
+        self._has_warned = False
+        self._turn = turn
+        self._resumes = resumes or {}
+        self._snapshots = snapshots
         self._sent = 0
+        """Tasks given out, and those that need not be."""
         self._held: Any = _NOTHING
         self._exhausted = False
         self._under_way: dict[int, Pending] = {}
         self._ready: dict[int, Result] = {}
-        self._expected = 0
-        self._delivered_early: set[int] = set()
         self._delivered = 0
+        self._end: int | None = None
+        """The first batch that a stream of samples does not have any more."""
         self._deadline_s: float | None = None
         """Until when the batch that `__next__` waits for has to be there; other batches do not extend it."""
-        scheduler.open(len(crew.workers), depth)
+        scheduler.open(len(crew.workers), limits.depth)
         self._fill()
+
+    @property
+    def _expected(self) -> int:
+        return self.progress.delivered
 
     def __iter__(self) -> MapEpoch:
         return self
 
     def __next__(self) -> Any:
         self._deadline_s = None
+        self._crew.check_calls()
         while True:
             ordinal = self._scheduler.take(self._ready, self._expected) if self._ready else None
             if ordinal is not None:
@@ -68,6 +110,9 @@ class MapEpoch:
                         f"{sorted(self._ready)[:8]}: `take` must choose one of them, or None."
                     )
                 return self._hand_out(ordinal)
+            if self._end is not None and self._expected >= self._end:
+                self.close()
+                raise StopIteration
             if self._sent == self._delivered:
                 self._fill()
                 if self._sent == self._delivered:
@@ -91,17 +136,29 @@ class MapEpoch:
 
     def _hand_out(self, ordinal: int) -> Any:
         self._delivered += 1
-        if ordinal == self._expected:
-            self._expected += 1
-            while self._delivered_early and self._expected in self._delivered_early:
-                self._delivered_early.remove(self._expected)
-                self._expected += 1
-        else:
-            self._delivered_early.add(ordinal)
+        self.progress.note(ordinal)
+        result = self._ready.pop(ordinal)
+        if result.notes is not None:
+            self.progress.notes[result.worker] = result.notes
+            if result.notes.splits_itself:
+                self._warn_of_splitting_twice()
         try:
-            return self._crew.deliver(self._ready.pop(ordinal))
+            return self._crew.deliver(result)
         finally:
+            del result
             self._fill()
+
+    def _warn_of_splitting_twice(self) -> None:
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            "The dataset asks which worker it is in (get_worker_info()), as those do that split themselves. With "
+            "shard= the loader splits what every worker reads, and what is split twice is not delivered in full. Drop "
+            "shard=, or let __iter__ yield all samples in every worker.",
+            SplitTwice,
+            stacklevel=6,
+        )
 
     def _fill(self) -> None:
         """Give out tasks until the window is full."""
@@ -126,7 +183,11 @@ class MapEpoch:
                 self._sent += 1
                 return False
         workers = self._crew.workers
-        worker = self._scheduler.assign(self._sent, indices, workers)
+        if self._already and self._sent in self._already:
+            self._sent += 1
+            self._delivered += 1
+            return True
+        worker = self._scheduler.assign(self._sent + self._turn, indices, workers)
         if worker is None:
             self._held = indices
             return False
@@ -135,8 +196,10 @@ class MapEpoch:
                 f"{self._scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}."
             )
         self._held = _NOTHING
+        resume = self._resumes.pop(worker, None) if self._resumes else None
         try:
-            self._under_way[self._sent] = self._crew.submit(self, self._sent, indices, worker)
+            task = Task(0, indices, draw=self._plan.draw(self._sent), resume=resume, snapshot=self._snapshots)
+            self._under_way[self._sent] = self._crew.submit(self, self._sent, task, worker)
         except Exception as exc:  # indices that cannot be sent: raised when their batch would have come
             self._ready[self._sent] = Result(ResultKind.FAILED, -1, -1, exc)
         self._sent += 1
@@ -163,11 +226,22 @@ class MapEpoch:
                     self._crew.close()
                     raise result.payload
                 del self._under_way[pending.ordinal]
-                self._ready[pending.ordinal] = result
+                if result.kind is ResultKind.ENDED:
+                    self._note_end(pending.ordinal)
+                    if result.notes is not None:
+                        self.progress.notes[result.worker] = result.notes
+                else:
+                    self._ready[pending.ordinal] = result
             if self._deadline_s is not None and time.monotonic() >= self._deadline_s and not self._is_there():
                 raise WorkerTimeout(self._late_message())
             if answers:
                 return
+
+    def _note_end(self, ordinal: int) -> None:
+        """The stream has no batch of this number, and none after it."""
+        self._end = ordinal if self._end is None else min(self._end, ordinal)
+        self._exhausted = True
+        self._delivered += 1  # as far as the window is concerned
 
     def _is_there(self) -> bool:
         """True if a batch can be delivered."""
@@ -185,7 +259,7 @@ class MapEpoch:
         now_s = time.monotonic()
         typical_s = crew.typical_s()
         while any(not worker.outstanding for worker in workers):
-            move = self._scheduler.relieve(workers, now_s, typical_s)
+            move = self._scheduler.relieve(workers, now_s, typical_s) if self._plan.can_move else None
             if move is not None:
                 self._check_move(*move)
                 if crew.move(*move):

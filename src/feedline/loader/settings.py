@@ -30,6 +30,8 @@ class Settings:
     """Bytes of slots; None for a quarter of the machine's memory, shared by the ranks on it."""
     split: int = 1
     """How many workers share one batch."""
+    snapshot_every: int = 1
+    """A worker's own stream tells its state with every so-manieth of its batches; 0 for never."""
     pin: bool = False
 
     def __post_init__(self) -> None:

@@ -9,11 +9,11 @@ again by one worker. Only the default collate function may be split: it treats r
 from __future__ import annotations
 
 import marshal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.abc.framework import Framework
-from feedline.types import IndexBlock, Parcel, Part, Result, ResultKind
+from feedline.types import Draw, IndexBlock, Parcel, Part, Result, ResultKind
 
 
 @dataclass(slots=True)
@@ -28,6 +28,8 @@ class Group:
     trouble: Result | None = None
     """The first part that failed."""
     misfit: bool = False
+    draw: Draw = field(default_factory=lambda: Draw(0))
+    """Where the random numbers of the whole batch come from."""
 
     def result(self, worker: int, task_id: int) -> Result:
         """Return what became of the batch, once no part remains."""
@@ -66,8 +68,8 @@ class Splitter:
         self._layouts.pop(len(indices), None)
         self._unlike.add(len(indices))
 
-    def cut(self, indices: Any, slot: int) -> tuple[Group, list[tuple[Any, Part]]] | None:
-        """Cut a task into parts; None if its layout is not known or it is too small."""
+    def cut(self, indices: Any, slot: int) -> tuple[Group, list[tuple[int, Any, Part]]] | None:
+        """Cut a task into parts (first row, indices, places); None if its layout is not known or it is too small."""
         if slot < 0 or not _is_rows(indices):
             return None
         count = len(indices)
@@ -83,7 +85,7 @@ class Splitter:
             part = self._framework.rows_of(description, start, stop, count)
             assert part is not None
             used = max(used, *(offset + size for offset, size in part.places))
-            parts.append((_rows(indices, start, stop), part))
+            parts.append((start, _rows(indices, start, stop), part))
         return Group(indices, slot, header, used, len(parts)), parts
 
 

@@ -7,12 +7,31 @@ the same in every epoch, however fast the workers are. A stream cannot move to a
 from __future__ import annotations
 
 import time
+import warnings
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
-from feedline.errors import WorkerTimeout
+from feedline.errors import RepeatedSamples, WorkerTimeout
+from feedline.keys import mix
 from feedline.loader.crew import Crew
-from feedline.types import Result, ResultKind
+from feedline.loader.map_epoch import Limits
+from feedline.loader.progress import Progress, StreamProgress
+from feedline.types import Draw, Result, ResultKind, Resume, Task
+
+
+@dataclass(frozen=True)
+class Request:
+    """What workers are asked for."""
+
+    count: int | None
+    """Samples of a batch; None for single samples."""
+    draw_key: int = 0
+    """From which the random numbers of every stream follow."""
+    shared_seed: int | None = None
+    """For torch's data pipes."""
+    snapshot_every: int = 0
+    """Ask for the state of a stream with every so-manieth of its batches; 0 for never."""
 
 
 class StreamEpoch:
@@ -20,40 +39,67 @@ class StreamEpoch:
 
     Args:
         crew: the workers.
-        request: what to ask a worker for: the number of samples of a batch.
-        depth: batches of each worker that are under way or waiting.
+        request: what to ask them for.
+        limits: how much may be under way, and how long it may take.
+        progress: told about every batch that is delivered; says which streams have ended, and whose turn it is.
         in_order: False to deliver whatever is there.
-        timeout_s: the longest wait for a batch; 0 for no limit.
-        shared_seed: for torch's data pipes.
+        resumes: where the streams go on, by worker.
     """
 
     def __init__(
-        self, crew: Crew, request: Any, depth: int, *, in_order: bool, timeout_s: float, shared_seed: int | None
+        self,
+        crew: Crew,
+        request: Request,
+        limits: Limits,
+        progress: Progress,
+        *,
+        in_order: bool,
+        resumes: dict[int, Resume] | None = None,
     ) -> None:
         self._crew = crew
         self._request = request
         self._in_order = in_order
-        self._timeout_s = timeout_s
-        self._shared_seed = shared_seed
+        self._timeout_s = limits.timeout_s
+        self.progress = progress
+        self._resumes = resumes or {}
         count = len(crew.workers)
+        if not progress.streams:
+            progress.streams.extend(StreamProgress() for _ in range(count))
         self._arrived: list[deque[Result]] = [deque() for _ in range(count)]
-        self._asked = [0] * count
-        self._active = list(range(count))
-        self._turn = 0
+        self._asked = [stream.batches for stream in progress.streams]
+        self._active = [number for number, stream in enumerate(progress.streams) if not stream.ended]
+        self._turn = self._position_of(progress.turn)
         self._ordinal = 0
-        for _ in range(max(1, depth)):
-            for worker in range(count):
+        self._digests: set[bytes] | None = set()
+        """Of the first samples of workers whose dataset does not split itself; None once that was told."""
+        for _ in range(max(1, limits.depth)):
+            for worker in self._active:
                 self._ask(worker)
+
+    def _position_of(self, worker: int) -> int:
+        """Return the place of a worker, or of the next one that is active, among the active workers."""
+        return next((place for place, number in enumerate(self._active) if number >= worker), 0)
 
     def __iter__(self) -> StreamEpoch:
         return self
 
     def _ask(self, worker: int) -> None:
-        self._crew.submit(self, self._ordinal, self._request, worker, self._shared_seed)
+        request = self._request
+        every = request.snapshot_every
         self._asked[worker] += 1
+        task = Task(
+            0,
+            request.count,
+            shared_seed=request.shared_seed,
+            draw=Draw(mix(request.draw_key, worker)),
+            resume=self._resumes.pop(worker, None),
+            snapshot=bool(every) and self._asked[worker] % every == 0,
+        )
+        self._crew.submit(self, self._ordinal, task, worker)
         self._ordinal += 1
 
     def __next__(self) -> Any:
+        self._crew.check_calls()
         while self._active:
             position = self._next_position()
             if position is None:
@@ -62,17 +108,47 @@ class StreamEpoch:
             worker = self._active[position]
             result = self._arrived[worker].popleft()
             if result.kind is ResultKind.ENDED:
+                stream = self.progress.streams[worker]
+                stream.ended = True
+                if result.notes is not None:
+                    stream.notes, stream.noted_at = result.notes, stream.batches
                 del self._active[position]
                 while self._arrived[worker]:  # an iterator that went on after its end
                     self._crew.discard(self._arrived[worker].popleft())
                 self._turn = position % len(self._active) if self._active else 0
                 continue
             self._turn = (position + 1) % len(self._active)
+            self._note(worker, result)
             try:
                 return self._crew.deliver(result)
             finally:
                 self._ask(worker)
         raise StopIteration
+
+    def _note(self, worker: int, result: Result) -> None:
+        stream = self.progress.streams[worker]
+        stream.batches += 1
+        self.progress.turn = worker + 1
+        if result.notes is not None:
+            stream.notes, stream.noted_at = result.notes, stream.batches
+            if result.notes.digest is not None:
+                self._compare(result.notes.digest)
+
+    def _compare(self, digest: bytes) -> None:
+        """Tell the user if a second worker begins with the same sample, and never asked which worker it is."""
+        if self._digests is None:
+            return
+        if digest not in self._digests:
+            self._digests.add(digest)
+            return
+        self._digests = None
+        warnings.warn(
+            f"Every one of the {len(self._crew.workers)} workers delivers the whole dataset: each iterates over a copy "
+            "of it, and the dataset does not split itself. Give the loader shard=True to get each sample once, let "
+            "__iter__ leave out what belongs to other workers (torch.utils.data.get_worker_info()), or use one worker.",
+            RepeatedSamples,
+            stacklevel=6,
+        )
 
     def _next_position(self) -> int | None:
         """Whose batch comes next, as a place among the active workers; None to wait."""

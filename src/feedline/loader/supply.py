@@ -8,6 +8,8 @@ from typing import Any
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.engines import abilities
+from feedline.fetch.fetcher import draws_apart
+from feedline.fetch.streams import is_stateful
 from feedline.loader.crew import Counters, Crew, Prepare
 from feedline.loader.settings import Settings
 from feedline.loader.splitting import Splitter
@@ -29,6 +31,9 @@ class Supply:
         self.framework = framework
         self.counters = Counters()
         self._arena: Arena | None = None
+
+    def __reduce__(self) -> Any:
+        return Supply, (self.settings, self.framework)  # a loader that is sent elsewhere needs memory of its own there
 
     def arena(self) -> Arena | None:
         """Return the loader's memory; new in a forked process, and after a fork has put slots out of use.
@@ -59,7 +64,11 @@ class Supply:
         engine, arena = self._engine()
         engine.open(spec)
         parts = self.settings.split
-        splitter = Splitter(self.framework, parts) if parts > 1 and arena is not None else None
+        # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
+        # dataset remembers of the samples it made would depend on who made which part.
+        whole = is_stateful(spec.dataset) or (spec.seeded and not draws_apart(spec.dataset))
+        may_split = arena is not None and not whole
+        splitter = Splitter(self.framework, parts) if parts > 1 and may_split else None
         return Crew(engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter)
 
     def _engine(self) -> tuple[Engine, Arena | None]:

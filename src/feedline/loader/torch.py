@@ -6,43 +6,49 @@ attributes are torch's own. What happens on iteration is feedline's.
 
 from __future__ import annotations
 
-import functools
 import inspect
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 import torch.utils.data
-from torch.utils.data import BatchSampler, Dataset, IterDataPipe, MapDataPipe, Sampler
-from torch.utils.data._utils import pin_memory as torch_pin_memory
+from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
-from feedline.frameworks.torch_samplers import index_blocks
-from feedline.loader.batches import CrewBatches, Epoch, InlineBatches, begin_epoch
-from feedline.loader.crew import Crew
+from feedline.loader.arguments import check_count
+from feedline.loader.audience import Audience
+from feedline.loader.ledger import Ledger
+from feedline.loader.order import Order
 from feedline.loader.settings import Settings
+from feedline.loader.sharding import split_of
 from feedline.loader.supply import Supply
-from feedline.plan.batching import batches_of
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.loader.threads_probe import must_leave_threads
+from feedline.loader.torch_batches import TorchBatches
+from feedline.loader.torch_order import torch_order
+from feedline.loader.virtual_epochs import VirtualEpochs
+from feedline.samplers import RandomSampler
+from feedline.state import Snapshot
 
 T_co = TypeVar("T_co", covariant=True)
 
-_profiler: Any = torch.autograd.profiler
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
 class DataLoader(torch.utils.data.DataLoader[T_co]):
-    """A drop-in for `torch.utils.data.DataLoader`.
+    """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
     All of torch's arguments mean what they mean there; `docs/compatibility.md` lists the few deliberate differences.
 
     Args:
         dataset: a map-style or iterable dataset.
+        seed: makes batches, augmentation included, follow from it and the epoch alone, whatever the number of workers.
+        shard: True to have the loader split an iterable dataset over workers and ranks, each sample once; "pad", "drop"
+            or "exact" say what ranks do at the end (True is "pad"). Otherwise every worker iterates over its own copy,
+            as torch has it, unless the dataset is one of feedline's own sources.
+        snapshot_every_n_steps: how often a worker saves the state of its stateful iterable dataset, as in torchdata.
         engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes.
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
         memory_budget: bytes that batches under way may take; a quarter of the memory if not given.
@@ -81,6 +87,9 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
+        seed: int | None = None,
+        shard: bool | str | None = None,
         engine: str | None = None,
         scheduler: Scheduler | None = None,
         memory_budget: int | None = None,
@@ -93,6 +102,14 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         }
         if "in_order" in _TORCH_PARAMETERS:  # torch 2.6 and later
             options["in_order"] = in_order
+        check_count("seed", seed, least=0, optional=True)
+        if seed is not None and generator is not None:
+            raise BadOption(
+                f"seed={seed} and generator= were both given: a seed fixes every epoch, a generator is drawn from. "
+                "Drop one of them."
+            )
+        if seed is not None and shuffle and sampler is None and batch_sampler is None and _is_map(dataset):
+            sampler, shuffle = RandomSampler(dataset), None  # type: ignore[arg-type]  # it must have a length
         super().__init__(
             dataset,
             batch_size,
@@ -118,12 +135,37 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.scheduler = scheduler
         self.memory_budget = memory_budget
         self.split = split
-        if split != 1 and (not is_default(self.collate_fn) or self._dataset_kind != torch.utils.data._DatasetKind.Map):
+        self.seed = seed
+        self.shard = shard
+        check_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
+        self.snapshot_every_n_steps = snapshot_every_n_steps
+        is_map = _is_map(dataset)
+        if split != 1 and (not is_default(self.collate_fn) or not is_map):
             raise BadOption(
                 f"split={split} needs a map-style dataset and the default collate function: the rows of a batch are "
                 "collated apart from each other, and only the default is known to allow that."
             )
+        pipes = isinstance(dataset, (IterDataPipe, MapDataPipe))
+        self._stream_split = split_of(
+            dataset,
+            shard,
+            batch_size=batch_size,
+            drop_last=drop_last,
+            is_map=is_map,
+            splits_itself=pipes,
+            default=False,
+        )
+        self._ledger = Ledger()
+        self._audience = Audience(dataset)
         self._supply = Supply(self._settings(), TorchFramework())
+        self._probed = False
+
+    def __copy__(self) -> DataLoader[T_co]:
+        twin: DataLoader[T_co] = type(self).__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin.__dict__["_ledger"] = Ledger()
+        twin.__dict__["_audience"] = Audience(self.dataset)
+        return twin
 
     def _settings(self) -> Settings:
         engine = self.engine
@@ -140,27 +182,135 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
             scheduler=self.scheduler,
             memory_budget=self.memory_budget,
             split=self.split,
+            snapshot_every=self.snapshot_every_n_steps or 0,
             pin=bool(self.pin_memory) and torch.cuda.is_available(),
         )
+
+    def __len__(self) -> int:
+        length = self._order().length() if _is_map(self.dataset) else None
+        return super().__len__() if length is None else length
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Any:
+        self._ledger.virtual = None
+        return self._iterate(self._order())
+
+    def _order(self) -> Order:
+        return torch_order(self, self._stream_split)
+
+    def _iterate(self, order: Order) -> Any:
         settings = self._settings()
+        if self.seed is not None and settings.engine_name == "thread" and not self._probed:
+            self._probed = True
+            if must_leave_threads(self.dataset, self.collate_fn, is_map=_is_map(self.dataset)):
+                self.engine = "process"
+                settings = self._settings()
         if settings != self._supply.settings:  # an attribute was reassigned, as torch allows for some
             self._supply = Supply(settings, TorchFramework())
         if self.persistent_workers and self._iterator is not None and not self._iterator.closed:
             if not self._supply.is_worn():
-                self._iterator._restart(self)
+                self._iterator._restart(self, order)
                 return self._iterator
             self._iterator.close()
-        iterator = self._get_iterator()
+        iterator = TorchBatches(self, order)
         if self.persistent_workers:
             self._iterator = iterator
         return iterator
 
     def _get_iterator(self) -> Any:
-        return TorchBatches(self)
+        return TorchBatches(self, self._order())
+
+    def virtual_epochs(
+        self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
+    ) -> VirtualEpochs:
+        """Go through the data without end, in virtual epochs of exactly `steps_per_epoch` batches.
+
+        The order goes on where the last virtual epoch left off, and begins again, shuffled anew, when all samples have
+        come. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by `rank`
+        and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader save
+        and restore the place.
+
+        Example:
+            >>> from itertools import islice
+            >>> from feedline import DataLoader
+            >>> loader = DataLoader(range(5), batch_size=2)
+            >>> [[batch.tolist() for batch in epoch] for epoch in islice(loader.virtual_epochs(2), 2)]
+            [[[0, 1], [2, 3]], [[4, 0], [1, 2]]]
+        """
+        return VirtualEpochs(self, steps_per_epoch, rank, world_size)
+
+    # -- state and epochs --------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop is: after the batches it has got, whatever was made ahead.
+
+        With feedline's samplers it is a few numbers. `docs/guide/order-and-resume.md` tells the rest.
+
+        Example:
+            >>> from feedline import DataLoader
+            >>> loader = DataLoader(range(6), batch_size=2)
+            >>> batches = iter(loader)
+            >>> first = next(batches)
+            >>> state = loader.state_dict()
+            >>> other = DataLoader(range(6), batch_size=2)
+            >>> other.load_state_dict(state)
+            >>> [batch.tolist() for batch in other]
+            [[2, 3], [4, 5]]
+        """
+        return self._ledger.state(self._order(), self._first_snapshot)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next iteration go on where `state_dict` was taken.
+
+        Raises:
+            BadState: the state is damaged, of another version, or of a loader with other data.
+        """
+        self._ledger.load(state_dict, self._order())
+
+    def _first_snapshot(self, epoch: int) -> Snapshot:
+        """Return the state before the first batch of an epoch, and settle what it would draw."""
+        order = self._order()
+        seed = order.seed_for(self.seed)
+        draw_seed = self.seed
+        if draw_seed is None:
+            draw_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        return Snapshot(epoch, seed=seed, draw_seed=draw_seed, order={**order.expected(), **order.settle()})
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is, to the sampler and the dataset too if they have a `set_epoch`.
+
+        Without this, epochs are counted from 0.
+        """
+        check_count("epoch", epoch, least=0)
+        self._ledger.set_epoch(epoch)
+        samplers: list[Any] = [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
+        for sampler in {id(sampler): sampler for sampler in samplers}.values():
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+        if hasattr(self.dataset, "set_epoch"):
+            self.broadcast("set_epoch", epoch)
+
+    def broadcast(self, name: str, *args: Any) -> None:
+        """Call a method of the dataset here and in every worker.
+
+        Workers do so after the batches they have been given already: with prefetching, what changes shows a few batches
+        later. An exception in a worker is raised by the next `next()`.
+
+        Example:
+            >>> from feedline import DataLoader
+            >>> class Scaled(list):
+            ...     scale = 1
+            ...     def set_scale(self, scale):
+            ...         self.scale = scale
+            ...     def __getitem__(self, index):
+            ...         return super().__getitem__(index) * self.scale
+            >>> loader = DataLoader(Scaled([1, 2]), batch_size=2)
+            >>> loader.broadcast("set_scale", 10)
+            >>> [batch.tolist() for batch in loader]
+            [[10, 20]]
+        """
+        self._audience.call(name, *args)
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory."""
@@ -180,6 +330,10 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         )
 
 
+def _is_map(dataset: Any) -> bool:
+    return not isinstance(dataset, torch.utils.data.IterableDataset)
+
+
 class DataLoader2(DataLoader[T_co]):
     """The same loader with threads as workers unless told otherwise.
 
@@ -194,182 +348,4 @@ class DataLoader2(DataLoader[T_co]):
     _default_engine = "thread"
 
 
-class TorchBatches(Iterator[Any]):
-    """What `iter(loader)` returns: torch's bookkeeping around feedline's batches."""
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._dataset = loader.dataset
-        self._index_sampler = loader._index_sampler
-        self._iterable = loader._dataset_kind == torch.utils.data._DatasetKind.Iterable
-        self._num_workers = loader.num_workers
-        self._group: Any = None
-        self._batches: InlineBatches | CrewBatches
-        _warn_about_pinning(loader)
-        shared_seed = self._seed_pipes(loader, first=True)
-        plan = self._plan(loader)
-        base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
-        self._begin(loader)
-        supply = loader._supply
-        spec = _worker_spec(loader, base_seed, shared_seed, self._dataset)
-        prepare = _pinner(loader)
-        if loader.num_workers == 0:
-            if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
-                world_size, rank = _distributed_settings()
-                torch.utils.data.graph_settings.apply_sharding(self._dataset, world_size, rank)
-            self._batches = InlineBatches(spec, plan, supply.arena(), supply.counters, prepare)
-            return
-        loader.check_worker_number_rationality()
-        crew = supply.crew(spec, prepare)
-        self._seed_pipes(loader, first=False)  # torch draws both again before the first task, and so the
-        plan = self._plan(loader)  # caller's generators and an eager sampler end where they would with torch
-        self._batches = CrewBatches(
-            crew, lambda crew: self._epoch(loader, crew, plan, shared_seed), persistent=loader.persistent_workers
-        )
-
-    def _begin(self, loader: DataLoader[Any]) -> None:
-        self._num_yielded = 0
-        self._length_called: int | None = loader._IterableDataset_len_called
-        self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
-
-    def _seed_pipes(self, loader: DataLoader[Any], *, first: bool) -> int | None:
-        """Draw the seed that a data pipe shares over workers and ranks."""
-        if not isinstance(self._dataset, IterDataPipe):
-            return None
-        if first and dist.is_available() and dist.is_initialized():
-            self._group = dist.new_group(backend="gloo")
-        seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        if self._group is not None:
-            dist.broadcast(seed, src=0, group=self._group)
-        shared = int(seed.item())
-        generator = torch.Generator()
-        generator.manual_seed(shared)
-        self._dataset = torch.utils.data.graph_settings.apply_random_seed(self._dataset, generator)
-        return shared
-
-    def _plan(self, loader: DataLoader[Any]) -> Iterator[Any]:
-        """Return what each batch consists of. Like torch, ask the sampler for its iterator now, for indices later."""
-        if self._iterable:
-            return iter(functools.partial(int, loader.batch_size or 0), -1)
-        batch_sampler = loader.batch_sampler
-        if type(batch_sampler) is BatchSampler:
-            blocks = index_blocks(batch_sampler.sampler)
-            if blocks is not None:
-                return batches_of(blocks, batch_sampler.batch_size, drop_last=batch_sampler.drop_last)
-        return iter(self._index_sampler)
-
-    def _epoch(self, loader: DataLoader[Any], crew: Crew, plan: Iterator[Any], shared_seed: int | None) -> Epoch:
-        kind = DatasetKind.ITERABLE if self._iterable else DatasetKind.MAP
-        return begin_epoch(crew, loader._supply.settings, kind, plan, shared_seed)
-
-    def _restart(self, loader: DataLoader[Any]) -> None:
-        assert isinstance(self._batches, CrewBatches)
-        self._begin(loader)
-        shared_seed = self._seed_pipes(loader, first=False)
-        plan = self._plan(loader)
-        self._batches.restart(lambda crew: self._epoch(loader, crew, plan, shared_seed))
-
-    def __iter__(self) -> TorchBatches:
-        return self
-
-    def __len__(self) -> int:
-        return len(self._index_sampler)
-
-    def __next__(self) -> Any:
-        if _profiler._is_profiler_enabled:
-            with _profiler.record_function(self._profile_name):
-                batch = next(self._batches)
-        else:
-            batch = next(self._batches)
-        if self._iterable and self._length_called is not None:
-            self._check_length()
-        return batch
-
-    def _check_length(self) -> None:
-        self._num_yielded += 1
-        if self._length_called is None or self._num_yielded <= self._length_called:
-            return
-        message = (
-            f"Length of IterableDataset {self._dataset} was reported to be {self._length_called}"
-            f"(when accessing len(dataloader)), but {self._num_yielded} samples have been fetched. "
-        )
-        if self._num_workers > 0:
-            message += (
-                "For multiprocessing data-loading, this could be caused by not properly configuring the "
-                "IterableDataset replica at each worker. Please see "
-                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
-            )
-        warnings.warn(message, stacklevel=3)
-
-    @property
-    def closed(self) -> bool:
-        """True when there are no workers any more."""
-        return not isinstance(self._batches, CrewBatches) or self._batches.closed
-
-    def close(self) -> None:
-        """End the workers of this iterator."""
-        self._batches.close()
-
-    _shutdown_workers = close
-    """The name under which frameworks end torch's iterators."""
-
-    def __getstate__(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} cannot be pickled: make another iterator from the loader")
-
-
-def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | None, dataset: Any) -> WorkerSpec:
-    init = loader.worker_init_fn
-    if loader.num_workers and isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        world_size, rank = _distributed_settings()
-        init = functools.partial(torch.utils.data.dataloader._sharding_worker_init_fn, init, world_size, rank)
-    return WorkerSpec(
-        dataset=dataset,
-        kind=DatasetKind.ITERABLE
-        if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable
-        else DatasetKind.MAP,
-        collate=loader.collate_fn,
-        framework=TorchFramework(),
-        worker_count=loader.num_workers,
-        base_seed=base_seed,
-        batched=loader._auto_collation,
-        drop_last=loader.drop_last,
-        init=init,
-        shared_seed=shared_seed,
-    )
-
-
-def _distributed_settings() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_world_size(), dist.get_rank()
-    return 1, 0
-
-
-def _warn_about_pinning(loader: DataLoader[Any]) -> None:
-    if not loader.pin_memory:
-        return
-    if loader.pin_memory_device:
-        warnings.warn(
-            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
-            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=4,
-        )
-    if not _has_accelerator():
-        warnings.warn(
-            "'pin_memory' argument is set as true but no accelerator is found, "
-            "then device pinned memory won't be used.",
-            stacklevel=4,
-        )
-
-
-def _has_accelerator() -> bool:
-    accelerator = getattr(torch, "accelerator", None)  # torch 2.6 and later
-    return bool(torch.cuda.is_available() if accelerator is None else accelerator.is_available())
-
-
-def _pinner(loader: DataLoader[Any]) -> Callable[[Any], Any] | None:
-    """Return what pins a batch that is not pinned yet, None if nothing is to be pinned."""
-    if not loader.pin_memory or not _has_accelerator():
-        return None
-    return torch_pin_memory.pin_memory
-
-
-__all__ = ["DataLoader", "DataLoader2", "TorchBatches"]
+__all__ = ["DataLoader", "DataLoader2"]

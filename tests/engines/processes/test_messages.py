@@ -227,4 +227,4 @@ def test_a_block_of_indices_arrives_writable() -> None:
 
 
 def test_a_block_of_indices_is_sent_as_it_lies_in_memory() -> None:
-    assert len(task_message(Task(1, IndexBlock(np.arange(64)))).body) <= 64 * 8 + struct.calcsize("<Bq")
+    assert len(task_message(Task(1, IndexBlock(np.arange(64)))).body) <= 64 * 8 + struct.calcsize("<BqQqq")

@@ -216,10 +216,10 @@ def _exchange(pipe: Connection, sentinel: int, errand: _Errand) -> Answer | None
 
 def _result(number: int, task_id: int, answer: Answer, inbox: Inbox) -> Result:
     if answer.freight is None:
-        return Result(answer.kind, number, task_id, answer.body)
+        return Result(answer.kind, number, task_id, answer.body, notes=answer.notes)
     try:
         memory = inbox.open(answer.freight)
     except Exception as exc:  # whatever it is, the training loop is waiting to hear of it
         return Result(ResultKind.FAILED, number, task_id, exc)
     parcel = Parcel(answer.body, -1, answer.freight.size, memory)
-    return Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns)
+    return Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes)

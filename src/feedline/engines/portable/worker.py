@@ -18,7 +18,7 @@ from feedline.engines.habits import settle
 from feedline.engines.portable.segments import Freight, Outbox
 from feedline.engines.runner import Runner
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
-from feedline.types import ResultKind, Task, WorkerSpec
+from feedline.types import Notes, ResultKind, Task, WorkerSpec
 
 
 @dataclass(slots=True)
@@ -40,6 +40,7 @@ class Answer:
     freight: Freight | None = None
     """DONE: what the header refers to."""
     busy_ns: int = 0
+    notes: Notes | None = None
 
 
 @dataclass
@@ -87,13 +88,13 @@ def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: 
         try:
             header, room = _encode(codec, outbox, result.payload, room)
             freight = outbox.post(room, request.segment)
-            return Answer(ResultKind.DONE, header, freight, time.perf_counter_ns() - begun)
+            return Answer(ResultKind.DONE, header, freight, time.perf_counter_ns() - begun, result.notes)
         except Exception as exc:
             answer = Answer(ResultKind.FAILED, pack_failure(exc, where))
     elif result.kind is ResultKind.FAILED:
         answer = Answer(ResultKind.FAILED, pack_failure(result.payload, where))
     else:
-        answer = Answer(ResultKind.ENDED)
+        answer = Answer(ResultKind.ENDED, notes=result.notes)
     outbox.discard()
     return answer
 

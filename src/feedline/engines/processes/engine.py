@@ -14,6 +14,7 @@ import errno
 import mmap
 import multiprocessing
 import os
+import pickle
 import select
 import socket
 import time
@@ -36,7 +37,7 @@ from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.worker import ArenaView, Link
 from feedline.errors import TooManyOpenFiles, WorkerDied
 from feedline.transport.arena import Arena, Bytes, leases
-from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
+from feedline.types import Notes, Parcel, Result, ResultKind, Task, WorkerSpec
 
 _LOOK_AROUND_S = 0.02
 """How often a wait for one worker is interrupted to see whether it lives, and how late it is."""
@@ -91,6 +92,7 @@ class ProcessEngine(Engine):
         self._epoll: Any = None
         self._by_fd: dict[int, _Channel] = {}
         self._slots: dict[int, int] = {}
+        self._notes: dict[int, Notes] = {}
         self._launch: Callable[[Link], BaseProcess] | None = None
         self._payload: Payload | None = None
         self._seen_by_workers: list[Bytes] = []
@@ -225,6 +227,9 @@ class ProcessEngine(Engine):
                 if deadline is not None and time.monotonic() >= deadline:
                     return
                 continue
+            if message is not None and message.kind is Kind.NOTES:
+                self._keep_notes(message)
+                continue
             if message is not None:
                 results.append(self._result(channel.number, message))
             return
@@ -237,9 +242,16 @@ class ProcessEngine(Engine):
                 break
             if message is None:
                 break
-            results.append(self._result(channel.number, message))
+            if message.kind is Kind.NOTES:
+                self._keep_notes(message)
+            else:
+                results.append(self._result(channel.number, message))
         if channel.unsent:
             self._flush(channel)
+
+    def _keep_notes(self, message: Message) -> None:
+        """Keep what a worker says in addition until its batch arrives."""
+        self._notes[message.task_id] = pickle.loads(message.body)
 
     def _result(self, worker: int, message: Message) -> Result:
         slot = self._slots.pop(message.task_id, -1)
@@ -258,11 +270,13 @@ class ProcessEngine(Engine):
                 finally:
                     os.close(message.fd)
             parcel = Parcel(message.body, slot, message.used, overflow)
-            return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns)
+            notes = self._notes.pop(message.task_id, None) if self._notes else None
+            return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns, notes)
         if message.kind is Kind.MISFIT:
             return Result(ResultKind.MISFIT, worker, message.task_id)
         if message.kind is Kind.ENDED:
-            return Result(ResultKind.ENDED, worker, message.task_id)
+            notes = self._notes.pop(message.task_id, None)
+            return Result(ResultKind.ENDED, worker, message.task_id, notes=notes)
         return Result(ResultKind.FAILED, worker, message.task_id, unpack_failure(message.body))
 
     def _bury(self, channel: _Channel) -> Result:

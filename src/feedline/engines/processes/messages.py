@@ -20,7 +20,7 @@ import numpy as np
 from feedline.engines.failure import pack_failure
 from feedline.errors import TooManyOpenFiles
 from feedline.transport.arena import create_memfd
-from feedline.types import IndexBlock, Task
+from feedline.types import Draw, IndexBlock, Task
 
 _PACKET_BYTES = 48 << 10
 """The longest body sent in a packet. Linux allows at least 200 KB per socket by default, for all waiting packets."""
@@ -45,6 +45,8 @@ class Kind(IntEnum):
     FAILED = 3
     ENDED = 4
     MISFIT = 5
+    NOTES = 6
+    """What the worker has to say besides the batch, which follows."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -149,17 +151,22 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
     return Message(_KINDS[kind], task_id, body, used, busy_ns, fd)
 
 
-_BLOCK_HEAD = struct.Struct("<Bq")
-"""A task whose indices are a block of feedline's own: a mark, the epoch, the integers. Anything else is pickled."""
+_BLOCK_HEAD = struct.Struct("<BqQqq")
+"""A task whose indices are a block of feedline's own: a mark, the epoch, the draw, the integers. Anything else is
+pickled."""
 
 
 def task_message(task: Task) -> Message:
     """Put a task into a message."""
-    indices = task.indices
-    if type(indices) is IndexBlock and task.shared_seed is None and task.part is None:
-        body = _BLOCK_HEAD.pack(1, task.epoch) + indices.array.tobytes()
+    indices, draw = task.indices, task.draw
+    special = task.shared_seed is not None or task.part is not None or task.resume is not None or task.snapshot
+    if type(indices) is IndexBlock and not special:
+        body = _BLOCK_HEAD.pack(1, task.epoch, draw.key, draw.first, draw.stride) + indices.array.tobytes()
     else:
-        body = b"\0" + pickle.dumps((indices, task.epoch, task.shared_seed, task.part), 5)
+        numbers = (draw.key, draw.first, draw.stride)
+        body = b"\0" + pickle.dumps(
+            (indices, task.epoch, task.shared_seed, task.part, numbers, task.resume, task.snapshot), 5
+        )
     return Message(Kind.TASK, task.id, body, task.slot + 1)
 
 
@@ -168,8 +175,8 @@ def read_task(message: Message) -> Task:
     body = message.body
     slot = message.used - 1
     if body[0] == 1:
-        _, epoch = _BLOCK_HEAD.unpack_from(body)
+        _, epoch, key, first, stride = _BLOCK_HEAD.unpack_from(body)
         indices = np.frombuffer(bytearray(body), np.int64, offset=_BLOCK_HEAD.size)  # writable: torch asks for it
-        return Task(message.task_id, IndexBlock(indices), slot, epoch)
-    indices, epoch, shared_seed, part = pickle.loads(memoryview(body)[1:])
-    return Task(message.task_id, indices, slot, epoch, shared_seed, part)
+        return Task(message.task_id, IndexBlock(indices), slot, epoch, draw=Draw(key, first, stride))
+    indices, epoch, shared_seed, part, numbers, resume, snapshot = pickle.loads(memoryview(body)[1:])
+    return Task(message.task_id, indices, slot, epoch, shared_seed, part, Draw(*numbers), resume, snapshot)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import pickle
 import select
 import socket
 import time
@@ -27,7 +28,7 @@ from feedline.engines.runner import Runner
 from feedline.errors import TransportError
 from feedline.transport.arena import Arena, Bytes, create_memfd
 from feedline.transport.codec import Codec, PartWriter, SlotFull, SlotWriter
-from feedline.types import Part, ResultKind, Task, WorkerSpec
+from feedline.types import Call, Part, ResultKind, Task, WorkerSpec
 
 _OVERFLOW_BYTES = 64 << 30
 """Address space for a batch that does not fit its slot; only what is written becomes memory."""
@@ -114,9 +115,12 @@ def serve(link: Link, spec: WorkerSpec) -> None:
                 trainer.tell(message)
                 continue
             task = read_task(message)
+            if type(task.indices) is Call:
+                trainer.tell(_call(runner, link, task))
+                continue
             room = link.arena.writer(task.slot, task.part)
             memory, address = weakref.ref(room.view), room.address
-            answer = _answer(runner, codec, link, task, room)
+            answer, notes = _answer(runner, codec, link, task, room)
             used = room.used
             del room
             if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
@@ -124,26 +128,39 @@ def serve(link: Link, spec: WorkerSpec) -> None:
                     link.arena.part_with(task.slot, address, used)
                 except OSError as exc:
                     answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
+            if notes is not None:
+                trainer.tell(notes)
             trainer.tell(answer)
     except (BrokenPipeError, ConnectionResetError):
         return  # nobody is listening any more
 
 
-def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWriter) -> Message:
-    """Run a task and say what became of it."""
+def _call(runner: Runner, link: Link, task: Task) -> Message:
+    """Call a method of the dataset."""
+    result = runner.attempt(task, link.number, None)
+    if result.kind is ResultKind.FAILED:
+        return Message(
+            Kind.FAILED, task.id, pack_failure(result.payload, f"in DataLoader worker process {link.number}")
+        )
+    return Message(Kind.DONE, task.id, b"")
+
+
+def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWriter) -> tuple[Message, Message | None]:
+    """Run a task and say what became of it, and perhaps something more."""
     begun = time.perf_counter_ns()
     where = f"in DataLoader worker process {link.number}"
     result = runner.attempt(task, link.number, room)
-    if result.kind is ResultKind.ENDED:
-        return Message(Kind.ENDED, task.id, b"")
     if result.kind is ResultKind.FAILED:
-        return Message(Kind.FAILED, task.id, pack_failure(result.payload, where))
+        return Message(Kind.FAILED, task.id, pack_failure(result.payload, where)), None
     try:
+        notes = None if result.notes is None else Message(Kind.NOTES, task.id, pickle.dumps(result.notes, 5))
+        if result.kind is ResultKind.ENDED:
+            return Message(Kind.ENDED, task.id, b""), notes
         if task.part is not None:
-            return _send_part(codec, result.payload, room, task, begun)
-        return _send_batch(codec, result.payload, room if task.slot >= 0 else None, task.id, begun)
+            return _send_part(codec, result.payload, room, task, begun), notes
+        return _send_batch(codec, result.payload, room if task.slot >= 0 else None, task.id, begun), notes
     except (Exception, MemoryError) as exc:
-        return Message(Kind.FAILED, task.id, pack_failure(exc, where))
+        return Message(Kind.FAILED, task.id, pack_failure(exc, where)), None
 
 
 def _send_batch(codec: Codec, batch: Any, room: SlotWriter | None, task_id: int, begun: int) -> Message:

@@ -1,0 +1,150 @@
+"""The sampler contracts: an order is a function from places to indices.
+
+A sampler holds no position. Whoever goes through it (the loader's plan, `iter(sampler)`) knows where it is, and asks
+for the indices at the places it needs, under the key of the epoch. So an order can be entered anywhere, by any rank,
+and costs no memory.
+"""
+
+from __future__ import annotations
+
+import operator
+import secrets
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import BadOption
+from feedline.types import Key, Share
+
+IndexArray = NDArray[np.int64]
+
+_FIRST_BLOCK, _BLOCK = 1 << 8, 1 << 14
+"""Indices made at a time by `iter(sampler)`: few at first, when somebody is waiting, then twice as many each time."""
+
+
+class _Ordered(ABC):
+    """What both kinds of samplers have: a seed, an epoch, a size."""
+
+    seed: int | None = None
+    """None: another one is drawn for every epoch, by torch's rules (from `generator`, else from torch's default)."""
+    generator: Any = None
+    """A torch or NumPy generator to draw seeds from."""
+    epoch: int = 0
+    """The epoch that comes next."""
+    epoch_was_set: bool = False
+    """True after `set_epoch`, until an iteration has begun. A loader numbers epochs by itself unless this is True."""
+    share: Share | None = None
+    """The part that belongs to this rank, of the order of `whole()`; None if this is the whole."""
+
+    @abstractmethod
+    def size(self) -> int | None:
+        """Return how many indices (or batches) an epoch has; None if it never ends."""
+
+    def describe(self) -> dict[str, Any]:
+        """Return what must be the same for a saved state to fit: kind and size, in plain values that JSON can hold."""
+        return {"kind": type(self).__name__, "size": self.size()}
+
+    def __len__(self) -> int:
+        size = self.size()
+        if size is None:
+            raise TypeError(f"{type(self).__name__} never ends: it has no length.")
+        return size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self.epoch = operator.index(epoch)
+        self.epoch_was_set = True
+
+    def draw_seed(self) -> int:
+        """Return the seed of an epoch that is about to begin: `seed`, or a fresh one if that is None."""
+        return draw_seed(self.generator) if self.seed is None else self.seed
+
+    def begin(self) -> Key:
+        """Return the key of an iteration that begins now, and count it."""
+        key = Key(self.draw_seed(), self.epoch)
+        self.epoch += 1
+        self.epoch_was_set = False
+        return key
+
+
+class Sampler(_Ordered):
+    """Yields indices. Subclass it with `size` and `at`; the rest follows."""
+
+    @abstractmethod
+    def at(self, places: IndexArray, key: Key) -> IndexArray:
+        """Return the indices at these places (0 to size - 1, in any order) of the epoch that `key` stands for.
+
+        Pure: the same arguments give the same indices, in every process.
+        """
+
+    def whole(self) -> Sampler:
+        """Return the order that all ranks share, of which this sampler yields a part."""
+        return self
+
+    def __iter__(self) -> Iterator[int]:
+        key = self.begin()
+        size = self.size()
+        start, block = 0, _FIRST_BLOCK
+        while size is None or start < size:
+            stop = start + block if size is None else min(start + block, size)
+            yield from self.at(np.arange(start, stop, dtype=np.int64), key).tolist()
+            start, block = stop, min(2 * block, _BLOCK)
+
+
+class BatchSampler(_Ordered):
+    """Yields batches of indices. Subclass it with `size` and `batch`; the rest follows."""
+
+    @abstractmethod
+    def batch(self, number: int, key: Key) -> IndexArray:
+        """Return the indices of batch `number` (0 to size - 1) of the epoch that `key` stands for. Pure."""
+
+    def whole(self) -> BatchSampler:
+        """Return the order of batches that all ranks share, of which this sampler yields a part."""
+        return self
+
+    def resumed(self, first: int) -> BatchSampler:
+        """Return what is left of the order after the first `first` batches of the whole: this rank's part of it."""
+        return _Rest(self, first)
+
+    def cut_from(self) -> tuple[Sampler, int, bool] | None:
+        """Return (sampler, batch size, drop_last) if the batches are nothing but a sampler's indices, cut up."""
+        return None
+
+    def __iter__(self) -> Iterator[list[int]]:
+        key = self.begin()
+        size = self.size()
+        number = 0
+        while size is None or number < size:
+            yield self.batch(number, key).tolist()
+            number += 1
+
+
+class _Rest(BatchSampler):
+    """The batches of another sampler from one on."""
+
+    def __init__(self, sampler: BatchSampler, first: int) -> None:
+        self._sampler = sampler
+        self._first = first
+
+    def size(self) -> int | None:
+        size = self._sampler.size()
+        return None if size is None else max(0, size - self._first)
+
+    def batch(self, number: int, key: Key) -> IndexArray:
+        return self._sampler.batch(self._first + number, key)
+
+
+def draw_seed(generator: Any = None) -> int:
+    """Return a fresh seed: from `generator` (torch's or NumPy's), else from torch if the program uses it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and (generator is None or isinstance(generator, torch.Generator)):
+        return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    if generator is None:
+        return secrets.randbits(63)
+    if isinstance(generator, np.random.Generator):
+        return int(generator.integers(1 << 63))
+    raise BadOption(f"generator={generator!r} is neither a torch.Generator nor a numpy.random.Generator.")

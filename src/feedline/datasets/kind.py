@@ -1,0 +1,38 @@
+"""How samples come out of a dataset that was given to another."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from feedline.errors import BadOption
+from feedline.types import DatasetKind
+
+
+# Any: a dataset is any object that fits.
+def kind_of(dataset: Any, name: str) -> DatasetKind:
+    """Return the kind of a dataset, which the caller calls `name`.
+
+    Raises:
+        BadOption: it is no dataset, has samples but no length, or can be gone through only once.
+
+    Example:
+        >>> kind_of([1, 2, 3], "dataset")
+        <DatasetKind.MAP: 'map'>
+    """
+    kind = type(dataset)
+    torch_data = sys.modules.get("torch.utils.data")  # whose iterable datasets inherit a __getitem__ that only raises
+    if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
+        return DatasetKind.ITERABLE
+    if hasattr(kind, "__getitem__"):
+        if not hasattr(kind, "__len__"):
+            raise BadOption(f"{name} is a {kind.__name__} with __getitem__ but without __len__: add a __len__ to it.")
+        return DatasetKind.MAP
+    if not hasattr(kind, "__iter__"):
+        raise BadOption(f"{name}={dataset!r} is not a dataset: it has neither __getitem__ nor __iter__.")
+    if hasattr(kind, "__next__") and kind.__module__ in ("builtins", "itertools"):
+        raise BadOption(
+            f"{name} is a {kind.__name__}, which can be iterated over only once. Give a list, or an object whose "
+            "__iter__ starts from the beginning."
+        )
+    return DatasetKind.ITERABLE

@@ -1,0 +1,83 @@
+"""Datasets mixed in given proportions."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline.datasets.kind import kind_of
+from feedline.datasets.mixture import Mixture
+from feedline.datasets.mixture_stream import MixtureStream
+from feedline.errors import BadOption
+from feedline.types import DatasetKind
+
+
+# Any: datasets are any objects that fit.
+def mix(
+    datasets: Iterable[Any],
+    weights: Sequence[float] | None = None,
+    *,
+    size: int | None = None,
+    seed: int = 0,
+    repeat: bool = False,
+) -> Mixture | MixtureStream:
+    """Return a dataset that takes its samples from several others, in given proportions.
+
+    Proportions are kept everywhere, not only on average: among the first m samples are m times its share of each
+    dataset, give or take two. Each dataset is gone through in random order, and again in another order when all of its
+    samples have come.
+
+    If all datasets are map-style, so is the mixture: sample i follows from i, seed, epoch and weights alone, so it goes
+    with any sampler and any number of workers. If `set_epoch` is called, an epoch goes on where the one before it
+    ended, so that a dataset with a small share is seen as a whole in the course of time.
+
+    If one is iterable, so is the mixture. It ends when it is the turn of a dataset that has ended. Iterable datasets
+    are read in their own order. It has `state_dict` and `load_state_dict`.
+
+    Both have `set_epoch(epoch)` and `set_weights(weights)`, which are for the next epoch: worker processes have copies.
+
+    Args:
+        datasets: map-style or iterable ones.
+        weights: the proportions, of any sum; equal ones if None.
+        size: how many samples the mixture has. As many as its datasets together by default; a mixture with an iterable
+            dataset has no limit by default.
+        seed: decides about the order.
+        repeat: only for mixtures with an iterable dataset: begin datasets that have ended again, instead of ending.
+
+    Raises:
+        BadOption: something is no dataset, or no weight, or a dataset with a weight is empty.
+
+    Example:
+        >>> from feedline.datasets import mix
+        >>> speech, music = [f"speech {i}" for i in range(100)], [f"music {i}" for i in range(10)]
+        >>> mixture = mix([speech, music], [0.75, 0.25], size=40)
+        >>> mixture
+        Mixture(40 samples of 2 datasets, weights=[0.75, 0.25], seed=0)
+        >>> sum(sample.startswith("music") for sample in mixture)
+        10
+    """
+    if not isinstance(repeat, bool):
+        raise BadOption(f"repeat={repeat!r} is not True or False.")
+    parts = list(datasets)
+    if not parts:
+        raise BadOption("datasets is empty: there is nothing to mix.")
+    limit = None if size is None else _check_size(size)
+    kinds = [kind_of(dataset, f"datasets[{number}]") for number, dataset in enumerate(parts)]
+    if DatasetKind.ITERABLE in kinds:
+        return MixtureStream(parts, kinds, weights, limit, seed=operator.index(seed), repeat=repeat)
+    if repeat:
+        raise BadOption(
+            "repeat=True is for iterable datasets, and all of these are map-style: they are repeated until `size` "
+            "samples have come. Give size= instead."
+        )
+    return Mixture(parts, weights, limit, operator.index(seed))
+
+
+# Any: whatever the user gave.
+def _check_size(size: Any) -> int:
+    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+        raise BadOption(f"size={size!r} is not a positive integer.")
+    return int(size)

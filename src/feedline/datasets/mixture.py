@@ -1,0 +1,147 @@
+"""Several map-style datasets as one, in given proportions."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from feedline.datasets.passes import Passes
+from feedline.datasets.quota import Quota
+from feedline.errors import BadOption
+from feedline.keys import epoch_key, mix
+
+
+class Mixture:
+    """A map-style dataset that takes its samples from several others; `mix` makes it.
+
+    Which sample it has at an index follows from seed, epoch and weights alone. An epoch goes on where the one before it
+    ended: samples of a dataset that did not fit into one come in the next.
+    """
+
+    # Any: datasets are any objects that fit.
+    def __init__(self, datasets: Sequence[Any], weights: Sequence[float] | None, size: int | None, seed: int) -> None:
+        self.datasets = list(datasets)
+        self._sizes = [len(dataset) for dataset in datasets]
+        self.size = sum(self._sizes) if size is None else size
+        self.seed = seed
+        self.epoch = 0
+        self._passes = Passes(self._sizes, mix(epoch_key(seed, 0), 1))
+        self.set_weights(weights)
+
+    def set_weights(self, weights: Sequence[float] | None) -> None:
+        """Mix in other proportions from now on; None for equal ones.
+
+        What comes at an index is then what would have come if the weights had always been these. Worker processes that
+        are running already keep their weights.
+
+        Raises:
+            BadOption: they are no weights of these datasets.
+        """
+        self.weights = check_weights(weights, self._sizes)
+        self._quota = Quota(self.weights, mix(epoch_key(self.seed, 0), 0))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch it is, here and in those of the datasets that have a `set_epoch` themselves."""
+        self.epoch = operator.index(epoch)
+        forward_epoch(self.datasets, self.epoch)
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return where the sample at an index comes from: the number of the dataset, and the index in it.
+
+        Raises:
+            IndexError: there is no such sample.
+        """
+        place = operator.index(index)
+        if not -self.size <= place < self.size:
+            raise IndexError(f"index {place} is out of range for a mixture of {self.size} samples.")
+        number, turn = self._quota.one(place % self.size + self.epoch * self.size)
+        return number, self._passes.one(number, turn)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        number, own_index = self.locate(index)
+        return self.datasets[number][own_index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(self.size))
+
+    @property
+    def __getitems__(self) -> Callable[[Iterable[int]], list[Any]] | None:
+        """Returns the samples of several indices. None unless every dataset can do that: loaders look for it."""
+        if all(callable(getattr(dataset, "__getitems__", None)) for dataset in self.datasets):
+            return self._several
+        return None
+
+    def _several(self, indices: Iterable[int]) -> list[Any]:
+        located: dict[int, tuple[list[int], list[int]]] = {}
+        for place, (number, own_index) in enumerate(self._several_places(indices)):
+            places, own_indices = located.setdefault(number, ([], []))
+            places.append(place)
+            own_indices.append(own_index)
+        samples: list[Any] = [None] * sum(len(places) for places, _ in located.values())
+        for number, (places, own_indices) in located.items():
+            for place, sample in zip(places, self.datasets[number].__getitems__(own_indices), strict=True):
+                samples[place] = sample
+        return samples
+
+    def _several_places(self, indices: Iterable[int]) -> list[tuple[int, int]]:
+        """Return what `locate` returns for each of several indices."""
+        places = np.array([operator.index(index) for index in indices], np.int64)
+        wrong = places[(places < -self.size) | (places >= self.size)]
+        if len(wrong):
+            self.locate(int(wrong[0]))  # which says what is wrong with it
+        numbers, turns = self._quota.at(places % self.size + self.epoch * self.size)
+        return list(zip(numbers.tolist(), self._passes.at(numbers, turns).tolist(), strict=True))
+
+    def __repr__(self) -> str:
+        return f"Mixture({self.size} samples of {len(self.datasets)} datasets, {form(self.weights)}, seed={self.seed})"
+
+
+# Any: whatever the user gave.
+def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
+    """Return weights as floats, equal ones for None; `sizes` are those of the datasets, None for streams.
+
+    Raises:
+        BadOption: their number is wrong, they are no weights, or a dataset that has one is empty.
+    """
+    if weights is None:
+        weights = [1.0] * len(sizes)
+    try:
+        numbers = [float(weight) for weight in weights]
+    except (TypeError, ValueError) as exc:
+        raise BadOption(f"weights={weights!r} is not a list of numbers, one for each dataset.") from exc
+    if len(numbers) != len(sizes):
+        raise BadOption(f"There are {len(numbers)} weights for {len(sizes)} datasets. Give one for each.")
+    wrong = [number for number, weight in enumerate(numbers) if not (math.isfinite(weight) and weight >= 0)]
+    if wrong:
+        raise BadOption(f"weights[{wrong[0]}]={numbers[wrong[0]]} is not a weight: it must be 0 or more, and finite.")
+    if not any(numbers):
+        raise BadOption(f"weights={numbers} are all 0: no dataset would ever be taken from.")
+    for number, (weight, size) in enumerate(zip(numbers, sizes, strict=True)):
+        if weight and size == 0:
+            raise BadOption(f"datasets[{number}] is empty but has the weight {weight}. Leave it out, or weigh it 0.")
+    return numbers
+
+
+def forward_epoch(datasets: Iterable[Any], epoch: int) -> None:
+    """Tell datasets which epoch it is, if they want to know."""
+    for dataset in datasets:
+        set_epoch = getattr(dataset, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
+
+
+def form(weights: Sequence[float]) -> str:
+    """Return weights for `__repr__`.
+
+    Example:
+        >>> form([1.0, 0.25])
+        'weights=[1, 0.25]'
+    """
+    return f"weights=[{', '.join(f'{weight:g}' for weight in weights)}]"

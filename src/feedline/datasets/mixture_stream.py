@@ -1,0 +1,256 @@
+"""Several datasets, some of them iterable, as one stream in given proportions.
+
+The state of a mixture is made of the states of its datasets: how many samples were taken, and what a dataset or its
+iterator says itself if it has `state_dict` and `load_state_dict`. One that has not is begun again and read up to where
+it was, when its next sample is wanted.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from feedline.datasets.mixture import check_weights, form, forward_epoch
+from feedline.datasets.passes import Passes
+from feedline.datasets.quota import Quota
+from feedline.errors import BadOption, BadState
+from feedline.keys import epoch_key, mix
+from feedline.types import DatasetKind
+
+_BLOCK = 1 << 8
+"""Places decided at a time."""
+
+
+class MixtureStream:
+    """An iterable dataset that takes its samples from several others; `mix` makes it.
+
+    To torch it is an `IterableDataset`, if the program had imported torch by the time it was made. As of any iterable
+    dataset, each worker has a stream of its own: either the datasets in it divide themselves among the workers, or the
+    loader divides what comes out. Map-style datasets in it are not divided.
+    """
+
+    # Any: datasets are any objects that fit.
+    def __init__(
+        self,
+        datasets: Sequence[Any],
+        kinds: Sequence[DatasetKind],
+        weights: Sequence[float] | None,
+        size: int | None,
+        *,
+        seed: int,
+        repeat: bool,
+    ) -> None:
+        self.datasets = list(datasets)
+        self._sizes = [len(d) if k is DatasetKind.MAP else None for d, k in zip(datasets, kinds, strict=True)]
+        self.size = size
+        self.seed = seed
+        self.repeat = repeat
+        self.epoch = 0
+        self._reading: _Reading | None = None
+        self._state: dict[str, Any] | None = None
+        self.set_weights(weights)
+        _tell_torch()
+
+    def set_weights(self, weights: Sequence[float] | None) -> None:
+        """Mix in other proportions from the next iteration on; None for equal ones.
+
+        Raises:
+            BadOption: they are no weights of these datasets.
+        """
+        self.weights = check_weights(weights, self._sizes)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch comes next, here and to those of the datasets that have a `set_epoch` themselves."""
+        self.epoch = operator.index(epoch)
+        forward_epoch(self.datasets, self.epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        state, self._state = self._state, None
+        self._reading = _Reading(self, state)
+        return self._reading
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the latest iteration is: after the last sample that it gave."""
+        if self._state is not None:
+            return self._state
+        if self._reading is None:
+            return {"epoch": self.epoch, "taken": 0, "ended": False, "datasets": [None] * len(self.datasets)}
+        return self._reading.state()
+
+    # Any: a state may come from anywhere.
+    def load_state_dict(self, state: Any) -> None:
+        """Let the next iteration go on where `state` was taken. Those after it begin anew.
+
+        Raises:
+            BadState: it is not a state of such a mixture.
+        """
+        if not isinstance(state, dict) or not {"epoch", "taken", "ended", "datasets"} <= state.keys():
+            raise BadState(f"This is not the state of a mixture, as its state_dict() returns it: {state!r:.200}")
+        if len(state["datasets"]) != len(self.datasets):
+            raise BadState(
+                f"The state is that of a mixture of {len(state['datasets'])} datasets, but this one has "
+                f"{len(self.datasets)}. Mix the same datasets in the same order."
+            )
+        self.set_epoch(state["epoch"])
+        self._reading = None
+        self._state = state
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_reading": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _tell_torch()
+
+    def __repr__(self) -> str:
+        size = "" if self.size is None else f"{self.size} samples of "
+        repeat = ", repeat=True" if self.repeat else ""
+        return f"MixtureStream({size}{len(self.datasets)} datasets, {form(self.weights)}, seed={self.seed}{repeat})"
+
+
+def _tell_torch() -> None:
+    """Make the class one of torch's iterable datasets, by which loaders know them, if the program uses torch."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None:
+        data.IterableDataset.register(MixtureStream)
+
+
+class _Reading:
+    """One iteration over a mixture."""
+
+    def __init__(self, mixture: MixtureStream, state: dict[str, Any] | None) -> None:
+        secret = epoch_key(mixture.seed, mixture.epoch)
+        self._epoch = mixture.epoch
+        self._size = mixture.size
+        self._quota = Quota(mixture.weights, mix(secret, 0))
+        passes = Passes([size or 1 for size in mixture._sizes], mix(secret, 1))
+        self._parts: list[_MapPart | _StreamPart] = [
+            _StreamPart(dataset, number, mixture.repeat)
+            if size is None
+            else _MapPart(dataset, number, size, passes, mixture.repeat)
+            for number, (dataset, size) in enumerate(zip(mixture.datasets, mixture._sizes, strict=True))
+        ]
+        self._taken = 0
+        self._ended = False
+        self._block: Iterator[int] = iter(())
+        if state is not None:
+            self._taken = state["taken"]
+            self._ended = state["ended"]
+            for part, own_state in zip(self._parts, state["datasets"], strict=True):
+                if own_state is not None:
+                    part.restore(own_state)
+
+    def __iter__(self) -> _Reading:
+        return self
+
+    def __next__(self) -> Any:
+        if self._ended or (self._size is not None and self._taken >= self._size):
+            raise StopIteration
+        number = next(self._block, None)
+        if number is None:
+            numbers, _ = self._quota.at(np.arange(self._taken, self._taken + _BLOCK))
+            self._block = iter(numbers.tolist())
+            number = next(self._block)
+        try:
+            sample = self._parts[number].read()
+        except StopIteration:
+            self._ended = True
+            raise
+        self._taken += 1
+        return sample
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "epoch": self._epoch,
+            "taken": self._taken,
+            "ended": self._ended,
+            "datasets": [part.state() for part in self._parts],
+        }
+
+
+class _MapPart:
+    """A map-style dataset in a mixture, in random order."""
+
+    def __init__(self, dataset: Any, number: int, size: int, passes: Passes, repeat: bool) -> None:
+        self._dataset = dataset
+        self._number = number
+        self._size = size
+        self._passes = passes
+        self._repeat = repeat
+        self._turn = 0
+
+    def read(self) -> Any:
+        if self._turn >= self._size and not self._repeat:
+            raise StopIteration
+        sample = self._dataset[self._passes.one(self._number, self._turn)]
+        self._turn += 1
+        return sample
+
+    def state(self) -> dict[str, Any]:
+        return {"taken": self._turn}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._turn = state["taken"]
+
+
+class _StreamPart:
+    """An iterable dataset in a mixture."""
+
+    def __init__(self, dataset: Any, number: int, repeat: bool) -> None:
+        self._dataset = dataset
+        self._number = number
+        self._repeat = repeat
+        self._iterator: Any = None  # an iterator, which may have more to it
+        self._taken = 0
+        """In this pass."""
+        self._passes = 0
+        self._skip = 0
+
+    def read(self) -> Any:
+        if self._iterator is None:
+            self._iterator = iter(self._dataset)
+        if self._skip:
+            skip, self._skip = self._skip, 0
+            next(islice(self._iterator, skip, skip), None)
+        try:
+            sample = next(self._iterator)
+        except StopIteration:
+            if not self._repeat:
+                raise
+            if self._taken == 0:
+                raise BadOption(f"datasets[{self._number}] yields nothing, however often it is repeated.") from None
+            self._iterator = None
+            self._taken = 0
+            self._passes += 1
+            return self.read()
+        self._taken += 1
+        return sample
+
+    def state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {"taken": self._taken, "passes": self._passes}
+        if self._iterator is not None and _is_stateful(self._iterator):
+            state["iterator"] = self._iterator.state_dict()
+        if _is_stateful(self._dataset) and self._iterator is not self._dataset:
+            state["dataset"] = self._dataset.state_dict()
+        return state
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._taken = state["taken"]
+        self._passes = state["passes"]
+        if "dataset" in state:
+            self._dataset.load_state_dict(state["dataset"])
+        if "iterator" in state:
+            self._iterator = iter(self._dataset)
+            self._iterator.load_state_dict(state["iterator"])
+        if "dataset" not in state and "iterator" not in state:
+            self._skip = self._taken
+
+
+# Any: a dataset or an iterator.
+def _is_stateful(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")

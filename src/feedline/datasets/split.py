@@ -1,0 +1,165 @@
+"""A dataset divided into parts, at random."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.kind import kind_of
+from feedline.datasets.subset import Subset
+from feedline.errors import BadOption
+from feedline.keys import epoch_key, mix, mix_array
+from feedline.labels import classes_of
+from feedline.types import DatasetKind
+
+Numbers = NDArray[np.int64]
+
+_ROUNDING = 1e-9
+"""What floats may be off by: 0.7 + 0.2 + 0.1 is less than 1, 0.29 * 100 less than 29."""
+
+
+# Any: a dataset is any object that fits; labels come as lists, arrays and tensors.
+def split(
+    dataset: Any,
+    parts: Sequence[float],
+    *,
+    stratify: Any = None,
+    groups: Any = None,
+    seed: int = 0,
+) -> list[Subset]:
+    """Divide a map-style dataset into parts at random, such as one to train on and one to test with.
+
+    The same arguments give the same parts on every machine. No sample is in two parts, and if the fractions sum to 1,
+    each is in one. Within a part samples keep the order of the dataset.
+
+    Args:
+        dataset: anything with `__getitem__` and `__len__`.
+        parts: fractions that sum to at most 1, or numbers of samples.
+        stratify: the label of each sample; every part then has the same proportions of classes, each within one sample.
+            Which part has the only sample of a class is left to chance.
+        groups: a label of each sample too; samples with the same one stay together: those of one patient, one video.
+            Sizes of parts are then as close as that allows.
+        seed: decides which samples are in which part.
+
+    Returns:
+        A dataset for each part, with the attributes `dataset` and `indices` as torch's `Subset` has them.
+
+    Raises:
+        BadOption: the parts are too large or one would be empty, or labels are not one for each sample.
+
+    Example:
+        >>> import feedline
+        >>> train, test = feedline.split(list("abcdefghij"), [0.8, 0.2])
+        >>> len(train), len(test), sorted([*train, *test]) == list("abcdefghij")
+        (8, 2, True)
+    """
+    if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
+        raise BadOption(
+            f"dataset is a {type(dataset).__name__}, which is iterable: it has no indices that could be divided. Split "
+            "what it reads from, or make a list of its samples."
+        )
+    if stratify is not None and groups is not None:
+        raise BadOption("stratify= and groups= were both given, and groups rarely have the same classes. Drop one.")
+    count = len(dataset)
+    wanted = _numbers(parts)
+    fractions, sizes = _fractions(wanted, count)
+    key = epoch_key(operator.index(seed), 0)
+    if groups is not None:
+        chosen = _whole_groups(_labels(groups, "groups", count), fractions, key)
+    else:
+        classes = np.zeros(count, np.int64) if stratify is None else _labels(stratify, "stratify", count)
+        chosen = _in_proportion(classes, fractions, sizes, key)
+    indices = [np.flatnonzero(chosen == number) for number in range(len(wanted))]
+    for number, part in enumerate(indices):
+        if len(part) == 0:
+            raise BadOption(
+                f"parts[{number}]={wanted[number]} of {count} samples makes an empty part"
+                f"{'' if groups is None else ', with groups kept together'}. Make the part larger, or leave it out."
+            )
+    return [Subset(dataset, part) for part in indices]
+
+
+def _labels(labels: Any, name: str, count: int) -> Numbers:
+    numbers, _ = classes_of(labels, name)
+    if len(numbers) != count:
+        raise BadOption(f"{name} has {len(numbers)} labels for {count} samples. Give one for each.")
+    return numbers
+
+
+def _numbers(parts: Any) -> list[Any]:
+    values = list(parts) if hasattr(parts, "__iter__") and not isinstance(parts, (str, bytes)) else []
+    numbers = (int, float, np.integer, np.floating)
+    if not values or not all(isinstance(value, numbers) and not isinstance(value, bool) for value in values):
+        raise BadOption(f"parts={parts!r} is not a list of fractions or of numbers of samples.")
+    if not all(math.isfinite(value) and value > 0 for value in values):
+        raise BadOption(f"parts={parts!r} are not all positive, so that some part would be empty.")
+    return values
+
+
+def _fractions(values: list[Any], count: int) -> tuple[list[float], list[int]]:
+    """Return the fraction and the size of each part, and of what is left, which comes last."""
+    if all(isinstance(value, (int, np.integer)) for value in values):
+        sizes = [int(value) for value in values]
+        if sum(sizes) > count:
+            raise BadOption(f"parts={sizes} sum to {sum(sizes)}, but there are {count} samples.")
+        sizes.append(count - sum(sizes))
+        return [size / max(count, 1) for size in sizes], sizes
+    total = math.fsum(values)
+    if total > 1 + _ROUNDING:
+        raise BadOption(
+            f"parts={values} sum to {total:g}. Fractions sum to at most 1; numbers of samples are all integers."
+        )
+    fractions = [float(value) for value in values]
+    fractions.append(1 - total if 1 - total > _ROUNDING else 0.0)
+    return fractions, _largest_remainder(fractions, count)
+
+
+def _largest_remainder(fractions: list[float], count: int) -> list[int]:
+    """Round sizes such that they sum to `count`: down, and those that lose most by it up."""
+    exact = [fraction * count for fraction in fractions]
+    sizes = [math.floor(size + _ROUNDING) for size in exact]
+    by_loss = sorted(range(len(sizes)), key=lambda number: sizes[number] - exact[number])
+    for number in by_loss[: count - sum(sizes)]:
+        sizes[number] += 1
+    return sizes
+
+
+def _in_proportion(classes: Numbers, fractions: list[float], sizes: list[int], key: int) -> Numbers:
+    """Return the part of each sample, such that parts have these sizes and classes these fractions of each part."""
+    count = len(classes)
+    if count == 0:
+        return np.empty(0, np.int64)
+    class_sizes = np.bincount(classes)
+    # How many of each class go into each part: the exact number rounded down for a start.
+    table = np.floor(np.outer(class_sizes, fractions) + _ROUNDING).astype(np.int64)
+    needed = np.array(sizes) - table.sum(axis=0)
+    # Each class gives what is left of it to those parts that still need most. This finds sizes that fit if there are
+    # any (Havel and Hakimi), and does so for the classes in any order: a random one, to favour no part.
+    left = class_sizes - table.sum(axis=1)
+    with_rest = np.flatnonzero(left)
+    for number in with_rest[np.argsort(mix_array(mix(key, 0), with_rest))].tolist():
+        takers = np.argsort(-needed, kind="stable")[: left[number]]
+        table[number, takers] += 1
+        needed[takers] -= 1
+    # Samples in random order, class by class; the first of each class go into the first part, and so on.
+    order = np.lexsort((mix_array(mix(key, 1), np.arange(count)), classes))
+    chosen = np.empty(count, np.int64)
+    chosen[order] = np.repeat(np.tile(np.arange(len(sizes)), len(class_sizes)), table.reshape(-1))
+    return chosen
+
+
+def _whole_groups(groups: Numbers, fractions: list[float], key: int) -> Numbers:
+    """Return the part of each sample: groups in random order, cut where the fractions end."""
+    if len(groups) == 0:
+        return np.empty(0, np.int64)
+    sizes = np.bincount(groups)
+    order = np.argsort(mix_array(key, np.arange(len(sizes))))
+    middles = np.cumsum(sizes[order]) - sizes[order] / 2
+    part_of = np.empty(len(sizes), np.int64)
+    part_of[order] = np.searchsorted(np.cumsum(fractions[:-1]) * len(groups), middles, side="right")
+    return part_of[groups]

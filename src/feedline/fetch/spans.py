@@ -1,0 +1,88 @@
+"""Spans: batches of a stream that every worker of every rank reads as a whole, each keeping what is its own.
+
+Any iterable can be shared out like this, without knowing anything of it: each sample is delivered once, in an order
+that depends on the number of ranks only, and the ranks end together. What it does not save is reading: a dataset that
+does much work per sample does it in every worker. Such datasets had better split themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from feedline.errors import InternalError
+from feedline.fetch.streams import Stream
+from feedline.randomness import Scope
+from feedline.steps import Steps
+from feedline.types import Span, WorkerSpec
+
+
+class SpanFetcher:
+    """Makes the batch of a step, of the samples that belong to this rank."""
+
+    def __init__(self, stream: Stream, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope) -> None:
+        assert spec.split is not None
+        self.stream = stream
+        self._collate = collate
+        self._batched = spec.batched
+        self._split = spec.split
+        self._scope = scope
+        self._exact = spec.split.share.tail == "exact" and spec.split.share.world_size > 1
+        """True if the last two steps depend on where the stream ends, which is then looked for one round ahead."""
+        self._held: dict[int, Any] = {}
+        self._total: int | None = None
+        self.consumed: int | None = None
+        """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
+
+    def __call__(self, span: Span) -> Any:
+        with self._scope.kept():
+            return self._make(span)
+
+    def _make(self, span: Span) -> Any:
+        split, share = self._split, self._split.share
+        stride = split.batch_size * share.world_size
+        begin = span.origin + span.number * stride
+        end = begin + stride + (share.world_size if self._exact else 0)
+        self._read_to(begin, end)
+        if self._total is None or self._total >= end:
+            own = np.arange(begin + share.rank, begin + stride, share.world_size).tolist()
+        else:
+            steps = Steps(
+                max(0, self._total - span.origin), split.batch_size, share, drop_last=split.drop_last and self._batched
+            )
+            if span.number >= (steps.count or 0):
+                raise StopIteration
+            own = (steps.own(span.number) + span.origin).tolist()
+            self.consumed = span.origin + min(steps.start(span.number + 1), self._total - span.origin)
+        samples = [self._held[self._there(place, begin)] for place in own]
+        self._scope.collate(begin + share.rank)
+        return self._collate(samples if self._batched else samples[0])
+
+    def _there(self, place: int, begin: int) -> int:
+        """Return the place whose sample is delivered: a rank that has none left repeats the first of the step."""
+        if self._total is None or place < self._total:
+            return place
+        own = begin + self._split.share.rank
+        return own if own < self._total else begin
+
+    def _read_to(self, begin: int, end: int) -> None:
+        """Read up to place `end` or to the end of the stream; keep what the step that starts at `begin` may need."""
+        stream, held, share = self.stream, self._held, self._split.share
+        # Near the end a step may begin one round earlier than the others would have it, so that no rank goes without.
+        low = begin - share.world_size if self._exact else begin
+        for place in [place for place in held if place < low]:
+            del held[place]
+        if stream.place > begin and begin not in held and self._total is None:
+            raise InternalError(f"A stream is at sample {stream.place} and cannot go back to {begin}.")
+        while self._total is None and stream.place < end:
+            place = stream.place
+            try:
+                sample = stream.read()
+            except StopIteration:
+                self._total = stream.place
+                return
+            own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
+            if own or (self._exact and place >= low):
+                held[place] = sample

@@ -1,0 +1,116 @@
+"""Streams: the samples of an iterable dataset, one after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from feedline.randomness import Scope, seed_globals
+from feedline.types import Notes, Resume, WorkerSpec
+
+
+def is_stateful(value: Any) -> bool:
+    """True if an object can save and restore its state, as torchdata defines it."""
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+class Stream:
+    """An iterator of a dataset that knows how far it is.
+
+    Args:
+        dataset: the iterable dataset.
+        scope: told about each sample.
+        resume: where to go on; the state of the dataset itself has been restored already.
+    """
+
+    def __init__(self, dataset: Any, scope: Scope, resume: Resume | None) -> None:
+        self._dataset = dataset
+        self._iterator = iter(dataset)
+        self._scope = scope
+        self.place = 0
+        """Samples read so far, before a resumption too."""
+        self._skip_to = 0
+        self.is_watched = False
+        """True to remember what the first sample looks like."""
+        self.first_digest: bytes | None = None
+        if resume is not None:
+            if resume.iterator is not None:
+                self._iterator.load_state_dict(resume.iterator)
+            self.place = resume.place
+            self._skip_to = resume.place + resume.skip
+
+    def read(self) -> Any:
+        """Return the next sample; raises StopIteration at the end."""
+        while self.place < self._skip_to:  # now that a batch is wanted: a replay is nobody's start-up time
+            self._read()
+        return self._read()
+
+    def _read(self) -> Any:
+        scope = self._scope
+        scope.place = self.place
+        if scope.seeds_globals:
+            seed_globals(scope.key())
+        sample = next(self._iterator)
+        if self.is_watched and self.place == 0:
+            self.first_digest = _digest(sample)
+        self.place += 1
+        return sample
+
+    @property
+    def is_stateful(self) -> bool:
+        """True if the iterator can save and restore its state."""
+        return is_stateful(self._iterator)
+
+    def notes(self) -> Notes:
+        """Return the states of dataset and iterator as they are now."""
+        iterator = self._iterator.state_dict() if is_stateful(self._iterator) else None
+        is_one = self._iterator is self._dataset
+        dataset = self._dataset.state_dict() if is_stateful(self._dataset) and not is_one else None
+        return Notes(dataset, iterator, is_one, self.place)
+
+
+def _digest(sample: Any) -> bytes | None:
+    """Return a fingerprint of a sample; None if it cannot be had, and then nobody compares."""
+    try:
+        return hashlib.sha1(pickle.dumps(sample, 5), usedforsecurity=False).digest()
+    except Exception:  # whatever keeps it from being pickled will be said when the batch is sent
+        return None
+
+
+class StreamFetcher:
+    """Cuts a worker's own stream into batches."""
+
+    def __init__(self, stream: Stream, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope) -> None:
+        self.stream = stream
+        self._collate = collate
+        self._batched = spec.batched
+        self._drop_last = spec.drop_last
+        self._scope = scope
+        self._ended = False
+
+    def __call__(self, count: int) -> Any:
+        with self._scope.kept():
+            return self._make(count)
+
+    def _make(self, count: int) -> Any:
+        stream = self.stream
+        first = stream.place
+        if not self._batched:
+            sample = stream.read()
+            self._scope.collate(first)
+            return self._collate(sample)
+        if self._ended:
+            raise StopIteration
+        samples = []
+        for _ in range(count):
+            try:
+                samples.append(stream.read())
+            except StopIteration:
+                self._ended = True
+                break
+        if not samples or (self._drop_last and len(samples) < count):
+            raise StopIteration
+        self._scope.collate(first)
+        return self._collate(samples)

@@ -1,0 +1,68 @@
+"""Labels: which class each sample belongs to.
+
+Users keep labels in lists, arrays and tensors, of integers or strings. Whoever needs the classes of samples gets them
+from here as small integers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import is_tensor
+from feedline.errors import BadOption
+
+
+def classes_of(labels: Any, name: str = "labels") -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return the class of each sample as a number from 0, and the label of each class, in sorted order.
+
+    Args:
+        labels: a sequence, array or tensor with one label per sample: integers, strings, or anything that sorts.
+        name: what the user calls this argument.
+
+    Raises:
+        BadOption: they are no labels, or some are missing (NaN, None).
+
+    Example:
+        >>> numbers, names = classes_of(["dog", "cat", "dog"])
+        >>> numbers.tolist(), names.tolist()
+        ([1, 0, 1], ['cat', 'dog'])
+    """
+    array = _array_of(labels, name)
+    missing = np.flatnonzero(array != array)  # NaN, also among objects
+    if len(missing):
+        raise BadOption(
+            f"{name}[{missing[0]}] is {array[missing[0]]!r}: {len(missing)} of {len(array)} samples have no label. "
+            "Leave these samples out, or give them a label of their own."
+        )
+    try:
+        names, numbers = np.unique(array, return_inverse=True)
+    except TypeError as exc:
+        kinds = ", ".join(sorted({type(label).__name__ for label in array.tolist()}))
+        raise BadOption(
+            f"{name} holds values that cannot be told apart by sorting ({kinds}). Use integers or strings."
+        ) from exc
+    return numbers.astype(np.int64, copy=False), names
+
+
+def _array_of(labels: Any, name: str) -> NDArray[Any]:
+    if is_tensor(labels):
+        labels = labels.detach().cpu().numpy()
+    if isinstance(labels, (str, bytes)) or not hasattr(labels, "__len__") or not hasattr(labels, "__getitem__"):
+        raise BadOption(f"{name}={labels!r} is not a sequence, array or tensor with one label per sample.")
+    try:
+        array = np.asarray(labels)
+    except ValueError as exc:  # lists of lists of different lengths
+        raise BadOption(f"{name} is not one label per sample: {exc}") from exc
+    if array.ndim != 1:
+        raise BadOption(
+            f"{name} has the shape {array.shape}, but one label per sample is needed. "
+            "One-hot labels become numbers with argmax(1)."
+        )
+    if array.dtype.kind in "US" and not isinstance(labels, np.ndarray):
+        kinds = {type(label) for label in labels}
+        if len(kinds) > 1:  # NumPy made strings of numbers: 1 and "1" would be one class
+            array = np.asarray(labels, object)
+    return array

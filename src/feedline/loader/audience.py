@@ -1,0 +1,108 @@
+"""Those who have a copy of the dataset, and how they hear of a change to it."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline.errors import BadOption
+from feedline.loader.crew import Crew
+from feedline.types import Call
+
+
+class Audience:
+    """The workers of one loader, as far as its dataset is concerned.
+
+    Args:
+        dataset: the copy in this process.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+        self._noted = _watch(dataset)
+        self._heard = 0
+
+    def __reduce__(self) -> Any:
+        return Audience, (self._dataset,)  # the workers stay with the loader they belong to
+
+    def join(self, crew: Crew) -> None:
+        """Add workers. Their copy of the dataset is the one of this moment."""
+        self._crews.add(crew)
+        self._heard = self._noted.count
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Call a method of the dataset here and in every worker that lives."""
+        method = getattr(self._dataset, name, None)
+        if not callable(method):
+            raise BadOption(
+                f"The dataset, a {type(self._dataset).__name__}, has no method {name!r} that workers could call."
+            )
+        method(*arguments)
+        self._heard = self._noted.count
+        self._tell(Call(name, arguments))
+
+    def catch_up(self) -> None:
+        """Tell the workers of a `dataset.set_epoch(...)` that was called in this process since they last heard."""
+        if self._noted.count != self._heard:
+            self._heard = self._noted.count
+            self._tell(Call("set_epoch", self._noted.arguments, self._noted.options))
+
+    def _tell(self, call: Call) -> None:
+        for crew in list(self._crews):
+            if not crew.closed:
+                crew.call(call)
+
+
+@dataclass
+class _Noted:
+    """How often `set_epoch` was called on one dataset, and with what."""
+
+    count: int = 0
+    arguments: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+_notes: dict[int, _Noted] = {}
+"""By the id of the dataset. Kept outside of it, so that it is copied and pickled as ever."""
+
+
+def _watch(dataset: Any) -> _Noted:
+    """Take note of calls of the dataset's `set_epoch`, if it has one.
+
+    The method is wrapped in the class that defines it: an attribute of the instance would travel to the workers, and
+    a copy of the dataset would change the original.
+    """
+    noted = _notes.get(id(dataset))
+    if noted is not None:
+        return noted
+    noted = _Noted()
+    owner = next((kind for kind in type(dataset).__mro__ if "set_epoch" in kind.__dict__), None)
+    if owner is None:
+        return noted
+    try:
+        weakref.finalize(dataset, _notes.pop, id(dataset), None)
+        method = owner.__dict__["set_epoch"]
+        if callable(method) and not hasattr(method, "feedline_notes"):
+            owner.set_epoch = _noting(method)  # type: ignore[attr-defined]  # it has one
+    except (TypeError, AttributeError):
+        return noted  # a class that cannot be changed, or an object nobody can refer to weakly
+    _notes[id(dataset)] = noted
+    return noted
+
+
+def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def set_epoch(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = method(self, *arguments, **options)
+        noted = _notes.get(id(self))
+        if noted is not None:
+            noted.count += 1
+            noted.arguments, noted.options = arguments, options
+        return result
+
+    set_epoch.feedline_notes = True  # type: ignore[attr-defined]
+    return set_epoch

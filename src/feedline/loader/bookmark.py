@@ -1,0 +1,162 @@
+"""Where one iteration of a loader is: what is needed to save its state, also after its workers are gone."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.loader.order import Entry
+from feedline.plan.plan import Plan
+from feedline.state import Snapshot
+from feedline.types import Notes, Resume
+
+
+@dataclass
+class Bookmark:
+    """One iteration of a loader."""
+
+    entry: Entry
+    plan: Plan
+    facts: dict[str, Any]
+    """What a state must hold to fit this loader, besides what the plan says."""
+    draw_seed: int
+    worker_count: int
+    batch_size: int
+    """Samples of a batch, for streams that are resumed by reading them again."""
+    stride: tuple[int | None, int] = (None, 1)
+    """What the numbers of batches depend on: see `Order.stride`."""
+    keeps_dataset: bool = True
+    """False if the workers end with the epoch, and their copies of the dataset with them."""
+    live: Callable[[], Notes] | None = None
+    """Returns the states of dataset and iterator as they are now, if the training loop makes its batches itself."""
+
+    def snapshot(self) -> Snapshot:
+        """Return where the iteration is. Asks nobody but the user's own stateful objects."""
+        key, progress = self.entry.key, self.entry.progress
+        if progress.ended:
+            return self._ended()
+        order = {**self.plan.state(progress.delivered), **self.facts}
+        streams = self._streams(order)
+        if progress.early:
+            order["stride"] = list(self.stride)
+        return Snapshot(
+            epoch=key.epoch,
+            seed=key.seed,
+            draw_seed=self.draw_seed,
+            order=order,
+            early=tuple(sorted(ordinal - progress.delivered for ordinal in progress.early)),
+            streams=tuple(streams),
+            turn=self._turn(order["unit"]),
+        )
+
+    def _turn(self, unit: str) -> int:
+        """Return which worker comes next."""
+        progress = self.entry.progress
+        if unit == "stream batches" or not self.worker_count:
+            return progress.turn
+        return (progress.turn + progress.delivered) % self.worker_count
+
+    def _ended(self) -> Snapshot:
+        """Return the snapshot of an epoch that was gone through: what outlives it is where the next one begins."""
+        after = self.plan.after()
+        streams = [_outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
+        if not any(streams):
+            streams = []
+        order = {**self.facts, **after} if after or streams else {}
+        key = self.entry.key
+        return Snapshot(
+            key.epoch, ended=True, seed=key.seed, draw_seed=self.draw_seed, order=order, streams=tuple(streams)
+        )
+
+    def _last_notes(self) -> list[Notes | None]:
+        """Return the last that is known of the dataset, in every worker."""
+        if self.live is not None:
+            return [self.live()]
+        progress = self.entry.progress
+        if progress.streams:
+            return [stream.notes for stream in progress.streams]
+        notes = [progress.notes.get(worker) for worker in range(self.worker_count)]
+        if self.facts["unit"] == "stream samples":  # all workers have read the same
+            return [max((note for note in notes if note is not None), key=_place, default=None)]
+        return notes
+
+    def _streams(self, order: dict[str, Any]) -> list[dict[str, Any]]:
+        progress = self.entry.progress
+        unit = order["unit"]
+        if unit == "stream batches":
+            if self.live is not None or not progress.streams:
+                return [self._own_stream()]
+            return [
+                _described(stream.notes, batches=stream.batches, noted_at=stream.noted_at, ended=stream.ended)
+                for stream in progress.streams
+            ]
+        if unit == "stream samples":
+            notes = [self.live()] if self.live is not None else list(progress.notes.values())
+            order["consumed"] = consumed = _consumed_with_the_last(notes, order["consumed"])
+            usable = [note for note in notes if _has_state(note) and note.place <= consumed]
+            return [_described(max(usable, key=_place))] if usable else []
+        if self.live is not None:
+            note = self.live()
+            return [_described(note)] if _has_state(note) else []
+        if not progress.notes:
+            return []
+        return [_described(progress.notes.get(worker)) for worker in range(self.worker_count)]
+
+    def _own_stream(self) -> dict[str, Any]:
+        """Describe the one stream of an iteration without workers."""
+        batches = self.entry.progress.delivered
+        return _described(None if self.live is None else self.live(), batches=batches, noted_at=batches, ended=False)
+
+
+def _outlasting(notes: Notes | None) -> dict[str, Any]:
+    """Describe what outlives an epoch: the dataset, not its iterator."""
+    if notes is None:
+        return {}
+    dataset = notes.iterator if notes.is_one else notes.dataset
+    return {} if dataset is None else {"dataset": copy.deepcopy(dataset)}
+
+
+def _place(notes: Notes) -> int:
+    return notes.place
+
+
+def _has_state(notes: Notes) -> bool:
+    return notes.dataset is not None or notes.iterator is not None
+
+
+def _consumed_with_the_last(notes: list[Notes], consumed: int) -> int:
+    """Return how many samples of a stream are consumed: near its end a worker knows better than the plan."""
+    known = [note.consumed for note in notes if note.consumed is not None]
+    return min(consumed, max(known)) if known else consumed
+
+
+def _described(notes: Notes | None, **facts: Any) -> dict[str, Any]:
+    stream: dict[str, Any] = dict(facts)
+    if notes is None or not _has_state(notes):
+        return stream
+    stream["place"] = notes.place
+    for name in ("dataset", "iterator"):
+        state = getattr(notes, name)
+        if state is not None:
+            stream[name] = copy.deepcopy(state)
+    return stream
+
+
+def notes_of(stream: dict[str, Any]) -> Notes | None:
+    """Return what a snapshot says of a stream, as if a worker had just said it."""
+    dataset, iterator = stream.get("dataset"), stream.get("iterator")
+    if dataset is None and iterator is None:
+        return None
+    return Notes(dataset, iterator, place=stream.get("place", 0))
+
+
+def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
+    """Return where a stream, or a worker's dataset, goes on."""
+    dataset, iterator = stream.get("dataset"), stream.get("iterator")
+    batches = stream.get("batches", 0)
+    if dataset is None and iterator is None:
+        return Resume(skip=batches * batch_size)
+    since = batches - stream.get("noted_at", batches)
+    return Resume(copy.deepcopy(dataset), copy.deepcopy(iterator), stream.get("place", 0), since * batch_size)

@@ -1,0 +1,204 @@
+"""Orders of samplers that are not feedline's: obeyed exactly, and gone through to enter them in the middle."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Protocol
+
+from feedline.errors import BadState
+from feedline.fetch.streams import is_stateful
+from feedline.loader.order import Entry, Order
+from feedline.plan.foreign import ForeignPlan, skip
+from feedline.types import Share
+
+
+class CutIndices(Iterator[Any]):
+    """The indices of a foreign sampler in lists.
+
+    Like torch's BatchSampler it asks the sampler for its iterator when the first batch is wanted.
+    """
+
+    def __init__(self, sampler: Any, batch_size: int, *, drop_last: bool) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self.source: Any = None
+        """The sampler's iterator, once it was asked for: it may have a state."""
+        self.ended = False
+        """True after a batch that was not full: the sampler has no more, and may think of its next epoch already."""
+
+    def open(self) -> Any:
+        """Ask the sampler for its iterator."""
+        self.source = iter(self._sampler)
+        return self.source
+
+    def __next__(self) -> list[Any]:
+        if self.ended:
+            raise StopIteration
+        source = self.open() if self.source is None else self.source
+        batch = list(islice(source, self._batch_size))
+        self.ended = len(batch) < self._batch_size
+        if not batch or (self._drop_last and self.ended):
+            raise StopIteration
+        return batch
+
+
+class ForeignOrder(Order):
+    """What any iterable yields.
+
+    Args:
+        sampler: yields what each batch consists of, every time it is iterated over.
+        iterate: returns an iterator over it; None for `iter(sampler)`.
+        inner: what `sampler` takes its indices from, if that is known: it may have a state.
+        origin: what an order begins with, if that can be noted and given back; then `iterate` gets the notes.
+        batch_size: samples of a batch, as far as the loader knows.
+        share: this rank.
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        iterate: Callable[[dict[str, Any]], Iterator[Any]] | None = None,
+        *,
+        inner: Any = None,
+        origin: Origin | None = None,
+        batch_size: int | None = None,
+        share: Share | None = None,
+    ) -> None:
+        self._sampler = sampler
+        self._iterate = iterate
+        self._origin = origin
+        self._batch_size = batch_size
+        self._share = share or Share()
+        parts = [sampler] if inner is None or inner is sampler else [sampler, inner]
+        self._stateful = [part for part in parts if is_stateful(part)]
+        self._indices: Iterator[Any] | None = None
+        self._noted: dict[str, Any] = {}
+        self._is_prepared = False
+
+    def prepare(self, order: dict[str, Any]) -> None:
+        first, self._is_prepared = not self._is_prepared, True
+        if order.get("finish"):  # the epoch before was gone through: let the sampler end it, and begin another
+            if first:
+                self._enter(order)
+                assert self._indices is not None
+                next(self._indices, None)
+            order = {}
+        elif first and self._origin is not None:
+            self._origin.begin(order)
+        self._enter(order)
+
+    def _enter(self, order: dict[str, Any]) -> None:
+        states = copy.deepcopy(order.get("sampler_state"))  # which the sampler may keep, and change
+        if states is not None:
+            for part, state in zip(self._stateful, states["parts"], strict=True):
+                part.load_state_dict(state)
+        self._noted = {} if self._origin is None else self._origin.found_in(order)
+        self._indices = iter(self._sampler) if self._iterate is None else self._iterate(self._noted)
+        if states is not None and states["iterator"] is not None:
+            source = self._opened()
+            if not is_stateful(source):
+                raise BadState(
+                    f"The state holds the state of a sampler's iterator, but {type(source).__name__} has no "
+                    "load_state_dict. Use the sampler it was saved with."
+                )
+            source.load_state_dict(states["iterator"])
+        for _ in range(order.get("redraw", 0)):
+            next(self._indices, None)
+
+    def settle(self) -> dict[str, Any]:
+        if self._origin is not None:
+            self.prepare({})
+            assert self._indices is not None
+            next(self._indices, None)
+            return self._noted
+        self.prepare({})
+        self._opened()
+        tell = _find_telling(self._stateful, self._indices)
+        return {} if tell is None else {"sampler_state": tell()}
+
+    def _opened(self) -> Any:
+        """Return the iterator that may have a state, also if nothing was asked of it yet."""
+        indices = self._indices
+        if isinstance(indices, CutIndices) and indices.source is None:
+            indices.open()
+        return _source_of(indices)
+
+    def plan(self, entry: Entry) -> ForeignPlan:
+        if self._indices is None:
+            self.prepare(entry.order)
+        indices = self._indices
+        assert indices is not None
+        if entry.consumed and "sampler_state" not in entry.order:
+            indices = skip(indices, entry.consumed, type(self._sampler).__name__)
+        plan = ForeignPlan(
+            indices,
+            draw_key=entry.draw_key,
+            share=self._share,
+            consumed=entry.consumed,
+            origin=None if self._origin is None else self._noted,
+            find_snapshot=functools.partial(_find_telling, self._stateful, indices),
+            after=None if self._origin is None else self._origin.after,
+            progress=entry.progress,
+        )
+        self._indices = None
+        return plan
+
+    def check(self, order: dict[str, Any]) -> None:
+        super().check(order)
+        states = order.get("sampler_state")
+        if states is not None and len(states["parts"]) != len(self._stateful):
+            raise BadState(
+                f"The state holds the states of {len(states['parts'])} samplers, but of this loader's "
+                f"{len(self._stateful)} have state_dict and load_state_dict. Use the samplers it was saved with."
+            )
+
+    def expected(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"unit": "own batches", "batch_size": self._batch_size}
+        facts["length"] = _length(self._sampler)
+        if self._share.world_size > 1:
+            facts["world_size"] = self._share.world_size
+        return facts
+
+
+class Origin(Protocol):
+    """What the order of a foreign sampler begins with, such as the state of its generator."""
+
+    def begin(self, order: dict[str, Any]) -> None:
+        """Restore what `after` told, before anything of the epoch is drawn."""
+
+    def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Return what a snapshot's `order` holds of it; empty at the beginning, to be filled in by the iterator."""
+
+    def after(self) -> dict[str, Any]:
+        """Return what the order of the next epoch would begin with; empty if that is drawn anew."""
+
+
+def _find_telling(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]] | None:
+    """Return what tells the state of sampler and iterator; None if they have none, or not yet."""
+    if not parts and not is_stateful(_source_of(indices)):
+        return None
+
+    def tell() -> dict[str, Any]:
+        source = _source_of(indices)
+        return {
+            "parts": [part.state_dict() for part in parts],
+            "iterator": source.state_dict() if is_stateful(source) else None,
+        }
+
+    return tell
+
+
+def _source_of(indices: Any) -> Any:
+    """Return the iterator that may have a state; None if it has not come to be."""
+    return indices.source if isinstance(indices, CutIndices) else indices
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except (TypeError, NotImplementedError):
+        return None

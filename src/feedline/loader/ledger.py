@@ -1,0 +1,125 @@
+"""Which epoch comes next, where the current one is, and what state was loaded: the same for both loaders."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from feedline.errors import BadState, EpochIgnored
+from feedline.loader.bookmark import Bookmark
+from feedline.loader.order import Order
+from feedline.state import Snapshot
+
+
+@dataclass(frozen=True)
+class Start:
+    """How an iteration begins."""
+
+    epoch: int
+    snapshot: Snapshot | None = None
+    """Where to go on; None at the beginning of an epoch."""
+    is_settled: bool = False
+    """True if the snapshot is this loader's own, of the beginning: what it holds was drawn a moment ago."""
+
+
+@dataclass
+class VirtualPlace:
+    """Where a loader is in its virtual epochs."""
+
+    epoch: int = 0
+    step: int = 0
+    """Batches of it that were delivered."""
+
+
+class Ledger:
+    """Keeps account of a loader's epochs."""
+
+    def __init__(self) -> None:
+        self._next_epoch = 0
+        self._by_hand: int | None = None
+        """The epoch that `set_epoch` said, until an iteration has begun."""
+        self._loaded: Snapshot | None = None
+        self._settled: Snapshot | None = None
+        """What `state` told of an epoch that had not begun: the next iteration keeps to it, if it is that one."""
+        self.bookmark: Bookmark | None = None
+        """Of the last iteration that was begun."""
+        self.virtual: VirtualPlace | None = None
+        """Where the loader is in virtual epochs, if it is in any."""
+
+    def __reduce__(self) -> Any:
+        return Ledger, ()  # a copied or unpickled loader is at the beginning, as torch's is
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self._by_hand = epoch
+
+    def begin(self, order: Order) -> Start:
+        """Say which epoch an iteration is that is about to begin, and where it goes on. Changes nothing yet."""
+        loaded = self._loaded
+        by_hand = self._told(order)
+        if loaded is None or loaded.ended:
+            follows = self._next_epoch if loaded is None else loaded.epoch + 1
+            epoch = follows if by_hand is None else by_hand
+            if loaded is not None:
+                return Start(epoch, Snapshot(epoch, order=loaded.order, streams=loaded.streams))
+            settled = self._settled
+            return Start(epoch, settled if settled is not None and settled.epoch == epoch else None, is_settled=True)
+        if loaded.order.get("endless") and not order.endless:
+            raise BadState(
+                "The state was saved inside virtual_epochs(), where the data never ends: go on with "
+                "loader.virtual_epochs(...), not with a plain iteration."
+            )
+        if by_hand is not None and by_hand != loaded.epoch:
+            warnings.warn(
+                f"set_epoch({by_hand}) was called, but the state that was loaded goes on in epoch {loaded.epoch}, and "
+                "so does this iteration. The next one obeys set_epoch again.",
+                EpochIgnored,
+                stacklevel=5,
+            )
+        return Start(loaded.epoch, loaded)
+
+    def begun(self, start: Start, order: Order, bookmark: Bookmark) -> None:
+        """Note that an iteration has begun; a state that was loaded for it is used up, and no sooner."""
+        self._loaded = self._settled = self._by_hand = None
+        self._next_epoch = start.epoch + 1
+        self.bookmark = bookmark
+        for sampler in order.samplers:
+            sampler.epoch = start.epoch
+            sampler.epoch_was_set = False
+
+    def load(self, state: Any, order: Order) -> None:
+        """Keep a state for the next iteration."""
+        if isinstance(state, dict) and not state:  # torchdata: an empty state is none
+            return
+        snapshot = Snapshot.from_dict(state)
+        order.check(snapshot.order)
+        self._loaded, self._settled = snapshot, None
+        self.bookmark = None
+        self.virtual = None
+
+    @property
+    def loaded_virtual(self) -> tuple[int, int]:
+        """The virtual epoch, and the batches of it, where a loaded state goes on."""
+        return (0, 0) if self._loaded is None else self._loaded.virtual or (0, 0)
+
+    def state(self, order: Order, first: Callable[[int], Snapshot]) -> dict[str, Any]:
+        """Return where the loader is. `first` makes the snapshot of an epoch that has not begun."""
+        if self._loaded is not None:
+            return self._loaded.as_dict()
+        if self.bookmark is None:
+            by_hand = self._told(order)
+            epoch = self._next_epoch if by_hand is None else by_hand
+            if self._settled is None or self._settled.epoch != epoch:
+                self._settled = first(epoch)
+            return self._settled.as_dict()
+        snapshot = self.bookmark.snapshot()
+        if self.virtual is not None:
+            snapshot = replace(snapshot, virtual=(self.virtual.epoch, self.virtual.step))
+        return snapshot.as_dict()
+
+    def _told(self, order: Order) -> int | None:
+        """Return the epoch that the loader or one of its samplers was told by hand, None if they were not."""
+        by_hand = next((sampler.epoch for sampler in order.samplers if sampler.epoch_was_set), None)
+        return self._by_hand if by_hand is None else by_hand

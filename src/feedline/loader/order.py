@@ -1,0 +1,252 @@
+"""Which batches a loader delivers, and how such an order is entered: at the beginning, or where a snapshot says.
+
+An order outlives the epochs; a plan is made from it for each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline.abc.sampler import BatchSampler, Sampler
+from feedline.errors import BadState
+from feedline.loader.progress import Progress
+from feedline.plan.endless import EndlessBatches, EndlessSampler
+from feedline.plan.plan import Plan
+from feedline.plan.seekable import BatchPlan, SamplePlan
+from feedline.plan.spans import SpanPlan
+from feedline.plan.streams import StreamPlan
+from feedline.steps import Steps
+from feedline.types import Key, Share, StreamSplit
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an epoch is entered."""
+
+    key: Key
+    """Of its order."""
+    draw_key: int
+    """From which the random numbers of its samples follow."""
+    order: dict[str, Any] = field(default_factory=dict)
+    """What a snapshot says of the order; empty at the beginning."""
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def consumed(self) -> int:
+        """How far the order was gone through before."""
+        return int(self.order.get("consumed", 0))
+
+
+class Order(ABC):
+    """Which batches a loader delivers."""
+
+    seed: int | None = None
+    """The sampler's own seed, if it has one."""
+    endless = False
+    """True if it begins again when it has been gone through."""
+
+    @property
+    def samplers(self) -> list[Sampler | BatchSampler]:
+        """The samplers whose epochs the loader numbers."""
+        return []
+
+    def draw_seed(self) -> int | None:
+        """Return a seed for the next epoch, by the sampler's own rule; None if it has none."""
+        return None
+
+    def seed_for(self, default: int | None) -> int | None:
+        """Return the seed of an epoch that begins now: the sampler's own, else `default`, else one that it draws."""
+        if self.seed is not None:
+            return self.seed
+        return self.draw_seed() if default is None or self._draws_alone() else default
+
+    def _draws_alone(self) -> bool:
+        """True if the sampler was given a generator, which is then the user's choice."""
+        return any(sampler.generator is not None for sampler in self.samplers)
+
+    def settle(self) -> dict[str, Any]:
+        """Draw now what the next epoch would draw; returns what its plan has to be given."""
+        return {}
+
+    def prepare(self, order: dict[str, Any]) -> None:  # noqa: B027  most orders have nothing to prepare
+        """Do what torch does when an iterator is made: ask a foreign sampler for its iterator."""
+
+    def length(self) -> int | None:
+        """Return how many batches an epoch has, if ranks have shares of the order; None to count as torch does."""
+        return None
+
+    def without_end(self, share: Share) -> Order | None:
+        """Return the order that goes on with another epoch when one has been gone through, None if it cannot be had.
+
+        Args:
+            share: this rank, for an order that is not distributed yet.
+        """
+        return None
+
+    @abstractmethod
+    def plan(self, entry: Entry) -> Plan:
+        """Return the plan of an epoch."""
+
+    @abstractmethod
+    def expected(self) -> dict[str, Any]:
+        """Return what a snapshot's `order` must hold to fit."""
+
+    def stride(self) -> tuple[int | None, int]:
+        """Return (batch size, number of ranks), which must be the same where batches are told by their numbers."""
+        return None, 1
+
+    def check(self, order: dict[str, Any]) -> None:
+        """Refuse what a snapshot says of the order if that was another one.
+
+        Raises:
+            BadState: it does not fit.
+        """
+        if not order:
+            return
+        expected = self.expected()
+        if "stride" in order:
+            expected["stride"] = list(self.stride())
+        wrong = {name: order.get(name) for name, value in expected.items() if order.get(name) != value}
+        if not wrong:
+            return
+        raise BadState(
+            f"The state was saved by a loader with another order: {_told(wrong)}, and here {_told(expected, wrong)}. "
+            "A state fits the data, sampler and kind of batches it was saved with; the number of workers, the engine "
+            "and, with feedline's samplers, the number of ranks may differ."
+        )
+
+
+def _told(values: dict[str, Any], only: dict[str, Any] | None = None) -> str:
+    parts = []
+    for name, value in values.items():
+        if only is None or name in only:
+            value = ", ".join(f"{k}={v!r}" for k, v in value.items()) if isinstance(value, dict) else repr(value)
+            parts.append(f"{name}: {value}")
+    return "; ".join(parts)
+
+
+_ENDLESS: dict[bool, dict[str, Any]] = {False: {}, True: {"endless": True}}
+
+
+class SampleOrder(Order):
+    """The order of one of feedline's samplers, cut into batches."""
+
+    def __init__(
+        self, sampler: Sampler, batch_size: int | None, *, drop_last: bool, endless: Share | None = None
+    ) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self.endless = endless is not None
+        self._planned = sampler if endless is None else EndlessSampler(sampler.whole(), endless)
+
+    @property
+    def seed(self) -> int | None:  # type: ignore[override]  # read only: it is the sampler's
+        return self._sampler.whole().seed
+
+    def stride(self) -> tuple[int | None, int]:
+        return self._batch_size, (self._sampler.share or Share()).world_size
+
+    def length(self) -> int | None:
+        share, size = self._sampler.share, self._sampler.whole().size()
+        if share is None or size is None:
+            return None
+        return Steps(size, self._batch_size or 1, share, drop_last=self._drop_last).count
+
+    def without_end(self, share: Share) -> SampleOrder:
+        return SampleOrder(
+            self._sampler, self._batch_size, drop_last=self._drop_last, endless=self._sampler.share or share
+        )
+
+    @property
+    def samplers(self) -> list[Sampler | BatchSampler]:
+        return [self._sampler]
+
+    def draw_seed(self) -> int | None:
+        return self._sampler.draw_seed()
+
+    def plan(self, entry: Entry) -> SamplePlan:
+        return SamplePlan(
+            self._planned,
+            self._batch_size,
+            drop_last=self._drop_last,
+            key=entry.key,
+            draw_key=entry.draw_key,
+            consumed=entry.consumed,
+        )
+
+    def expected(self) -> dict[str, Any]:
+        return {"unit": "samples", "sampler": self._sampler.whole().describe(), **_ENDLESS[self.endless]}
+
+
+class BatchOrder(Order):
+    """The order of one of feedline's batch samplers."""
+
+    def __init__(self, sampler: BatchSampler, *, endless: Share | None = None) -> None:
+        self._sampler = sampler
+        self.endless = endless is not None
+        self._planned = sampler if endless is None else EndlessBatches(sampler.whole(), endless)
+
+    @property
+    def seed(self) -> int | None:  # type: ignore[override]  # read only: it is the sampler's
+        return self._sampler.whole().seed
+
+    def stride(self) -> tuple[int | None, int]:
+        return None, (self._sampler.share or Share()).world_size
+
+    def without_end(self, share: Share) -> BatchOrder:
+        return BatchOrder(self._sampler, endless=self._sampler.share or share)
+
+    @property
+    def samplers(self) -> list[Sampler | BatchSampler]:
+        return [self._sampler]
+
+    def draw_seed(self) -> int | None:
+        return self._sampler.draw_seed()
+
+    def plan(self, entry: Entry) -> BatchPlan:
+        return BatchPlan(self._planned, key=entry.key, draw_key=entry.draw_key, consumed=entry.consumed)
+
+    def expected(self) -> dict[str, Any]:
+        return {"unit": "batches", "sampler": self._sampler.whole().describe(), **_ENDLESS[self.endless]}
+
+
+def order_of(sampler: Any, batch_size: int | None, *, drop_last: bool) -> Order | None:
+    """Return the order of a sampler (or, without a batch size, of a batch sampler), None if it is not feedline's."""
+    if isinstance(sampler, Sampler):
+        return SampleOrder(sampler, batch_size, drop_last=drop_last)
+    if not isinstance(sampler, BatchSampler):
+        return None
+    cut = sampler.cut_from()
+    return BatchOrder(sampler) if cut is None else SampleOrder(cut[0], cut[1], drop_last=cut[2])
+
+
+class SpanOrder(Order):
+    """The samples of an iterable dataset, shared out by the loader."""
+
+    def __init__(self, split: StreamSplit) -> None:
+        self._split = split
+
+    def stride(self) -> tuple[int | None, int]:
+        return self._split.batch_size, self._split.share.world_size
+
+    def plan(self, entry: Entry) -> SpanPlan:
+        return SpanPlan(self._split, draw_key=entry.draw_key, consumed=entry.consumed)
+
+    def expected(self) -> dict[str, Any]:
+        return {"unit": "stream samples"}
+
+
+class StreamOrder(Order):
+    """The batches of an iterable dataset; with workers, each has a stream of its own."""
+
+    def __init__(self, batch_size: int | None) -> None:
+        self.batch_size = batch_size
+
+    def plan(self, entry: Entry) -> StreamPlan:
+        return StreamPlan(self.batch_size, entry.draw_key)
+
+    def expected(self) -> dict[str, Any]:
+        return {"unit": "stream batches", "batch_size": self.batch_size}

@@ -1,0 +1,47 @@
+"""How far the training loop is in an epoch. Written by the epoch, read when somebody asks for the state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from feedline.types import Notes
+
+
+@dataclass(slots=True)
+class StreamProgress:
+    """How far one worker's own stream is."""
+
+    batches: int = 0
+    """Batches of it that the training loop has."""
+    ended: bool = False
+    notes: Notes | None = None
+    """The last states that came with one of these batches."""
+    noted_at: int = 0
+    """Which batch that was."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Which batches of a plan the training loop has."""
+
+    delivered: int = 0
+    """The first so many."""
+    early: set[int] = field(default_factory=set)
+    """And these, out of turn."""
+    ended: bool = False
+    notes: dict[int, Notes] = field(default_factory=dict)
+    """The last states of each worker's dataset that came with a batch."""
+    streams: list[StreamProgress] = field(default_factory=list)
+    """If each worker has a stream of its own."""
+    turn: int = 0
+    """Whose stream comes next."""
+
+    def note(self, ordinal: int) -> None:
+        """Note that a batch was delivered."""
+        if ordinal != self.delivered:
+            self.early.add(ordinal)
+            return
+        self.delivered += 1
+        while self.early and self.delivered in self.early:
+            self.early.remove(self.delivered)
+            self.delivered += 1

@@ -1,0 +1,51 @@
+"""Whether and how a loader shares out the samples of an iterable dataset by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.abc.source import StreamSource
+from feedline.errors import BadOption
+from feedline.samplers.ranks import own_share
+from feedline.types import TAILS, StreamSplit
+
+
+def split_of(
+    dataset: Any,
+    shard: bool | str | None,
+    *,
+    batch_size: int | None,
+    drop_last: bool,
+    is_map: bool,
+    splits_itself: bool,
+    default: bool,
+) -> StreamSplit | None:
+    """Return how samples are shared out, None if each worker has a stream of its own.
+
+    Args:
+        dataset: the dataset.
+        shard: what the user said: True, False, a tail, or None for nothing.
+        batch_size: samples of a batch; None for single samples.
+        drop_last: True to leave out a last batch that is not full.
+        is_map: True for a map-style dataset, of which there is nothing to share out.
+        splits_itself: True if the dataset is known to do so, as torch's data pipes.
+        default: what None means for a dataset that is not feedline's own.
+    """
+    if shard not in (None, True, False, *TAILS):
+        raise BadOption(f"shard={shard!r} is not one of True, False, {', '.join(map(repr, TAILS))}.")
+    if is_map:
+        if shard:
+            raise BadOption(
+                f"shard={shard!r} is about iterable datasets. This one has __getitem__: its workers share the samples "
+                "anyway, and ranks do with feedline.samplers.DistributedSampler, or distribute() around any sampler."
+            )
+        return None
+    if splits_itself:
+        if shard:
+            raise BadOption(f"shard={shard!r} would split a second time: torch's data pipes split themselves. Drop it.")
+        return None
+    if shard is None:
+        shard = default or isinstance(dataset, StreamSource)
+    if shard is False:
+        return None
+    return StreamSplit(batch_size or 1, own_share(None, None, "pad" if shard is True else str(shard)), drop_last)

@@ -1,0 +1,269 @@
+"""What `iter(loader)` returns for the torch drop-in: torch's bookkeeping around feedline's batches."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+import torch.utils.data
+from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data._utils import pin_memory as torch_pin_memory
+
+from feedline.frameworks.torch import TorchFramework
+from feedline.keys import epoch_key
+from feedline.loader.batches import CrewBatches, Epoch, InlineBatches, begin_epoch
+from feedline.loader.bookmark import Bookmark
+from feedline.loader.crew import Crew
+from feedline.loader.ledger import Start
+from feedline.loader.order import Entry, Order
+from feedline.types import DatasetKind, Key, WorkerSpec
+
+if TYPE_CHECKING:
+    from feedline.loader.torch import DataLoader
+
+_profiler: Any = torch.autograd.profiler
+
+
+class TorchBatches(Iterator[Any]):
+    """Iterates over the batches of one of torch's loaders."""
+
+    def __init__(self, loader: DataLoader[Any], order: Order) -> None:
+        self._dataset = loader.dataset
+        self._index_sampler = loader._index_sampler
+        self._iterable = loader._dataset_kind == torch.utils.data._DatasetKind.Iterable
+        self._num_workers = loader.num_workers
+        self._group: Any = None
+        self._batches: InlineBatches | CrewBatches
+        _warn_about_pinning(loader)
+        shared_seed = self._seed_pipes(loader, first=True)
+        start = loader._ledger.begin(order)
+        seed = _prepare(loader, order, start)
+        self._draw_seed = _draw_seed(loader, start)
+        self._begin(loader)
+        supply = loader._supply
+        self._spec = _worker_spec(loader, _base_seed(loader, self._draw_seed, start.epoch), shared_seed, self._dataset)
+        prepare = _pinner(loader)
+        if loader.num_workers == 0:
+            if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
+                world_size, rank = _distributed_settings()
+                torch.utils.data.graph_settings.apply_sharding(self._dataset, world_size, rank)
+            bookmark = self._bookmark(loader, order, start, seed)
+            self._batches = InlineBatches(
+                self._spec, bookmark, start.snapshot, supply.arena(), supply.counters, prepare
+            )
+            loader._ledger.begun(start, order, bookmark)
+            return
+        loader.check_worker_number_rationality()
+        crew = supply.crew(self._spec, prepare)
+        loader._audience.join(crew)
+        self._seed_pipes(loader, first=False)  # torch draws both again before the first task, and so the
+        order.prepare(_order_state(start))  # caller's generators and an eager sampler end where they would with torch
+        self._batches = CrewBatches(
+            crew,
+            lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed),
+            persistent=loader.persistent_workers,
+        )
+
+    def _begin(self, loader: DataLoader[Any]) -> None:
+        self._num_yielded = 0
+        self._length_called: int | None = loader._IterableDataset_len_called
+        self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
+
+    def _bookmark(self, loader: DataLoader[Any], order: Order, start: Start, seed: int | None) -> Bookmark:
+        key = Key(self._draw_seed if seed is None else seed, start.epoch)
+        entry = Entry(key, epoch_key(self._draw_seed, start.epoch), _order_state(start))
+        return Bookmark(
+            entry,
+            order.plan(entry),
+            order.expected(),
+            self._draw_seed,
+            loader.num_workers,
+            loader.batch_size or 1,
+            stride=order.stride(),
+            keeps_dataset=loader.persistent_workers or not loader.num_workers,
+        )
+
+    def _seed_pipes(self, loader: DataLoader[Any], *, first: bool) -> int | None:
+        """Draw the seed that a data pipe shares over workers and ranks."""
+        if not isinstance(self._dataset, IterDataPipe):
+            return None
+        if first and dist.is_available() and dist.is_initialized():
+            self._group = dist.new_group(backend="gloo")
+        seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        if self._group is not None:
+            dist.broadcast(seed, src=0, group=self._group)
+        shared = int(seed.item())
+        generator = torch.Generator()
+        generator.manual_seed(shared)
+        self._dataset = torch.utils.data.graph_settings.apply_random_seed(self._dataset, generator)
+        return shared
+
+    def _epoch(
+        self,
+        loader: DataLoader[Any],
+        crew: Crew,
+        order: Order,
+        start: Start,
+        seed: int | None,
+        shared_seed: int | None,
+    ) -> Epoch:
+        bookmark = self._bookmark(loader, order, start, seed)
+        loader._audience.catch_up()
+        epoch = begin_epoch(
+            crew, loader._supply.settings, self._spec, bookmark, start.snapshot, shared_seed=shared_seed
+        )
+        loader._ledger.begun(start, order, bookmark)
+        return epoch
+
+    def _restart(self, loader: DataLoader[Any], order: Order) -> None:
+        assert isinstance(self._batches, CrewBatches)
+        self._begin(loader)
+        shared_seed = self._seed_pipes(loader, first=False)
+        start = loader._ledger.begin(order)
+        seed = _prepare(loader, order, start)
+        if start.snapshot is not None and start.snapshot.draw_seed is not None:
+            self._draw_seed = start.snapshot.draw_seed
+        elif loader.seed is not None:
+            self._draw_seed = loader.seed
+        self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed))
+
+    def __iter__(self) -> TorchBatches:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._index_sampler)
+
+    def __next__(self) -> Any:
+        if _profiler._is_profiler_enabled:
+            with _profiler.record_function(self._profile_name):
+                batch = next(self._batches)
+        else:
+            batch = next(self._batches)
+        if self._iterable and self._length_called is not None:
+            self._check_length()
+        return batch
+
+    def _check_length(self) -> None:
+        self._num_yielded += 1
+        if self._length_called is None or self._num_yielded <= self._length_called:
+            return
+        message = (
+            f"Length of IterableDataset {self._dataset} was reported to be {self._length_called}"
+            f"(when accessing len(dataloader)), but {self._num_yielded} samples have been fetched. "
+        )
+        if self._num_workers > 0:
+            message += (
+                "For multiprocessing data-loading, this could be caused by not properly configuring the "
+                "IterableDataset replica at each worker. Please see "
+                "https://pytorch.org/docs/stable/data.html#torch.utils.data.IterableDataset for examples."
+            )
+        warnings.warn(message, stacklevel=3)
+
+    @property
+    def closed(self) -> bool:
+        """True when there are no workers any more."""
+        return not isinstance(self._batches, CrewBatches) or self._batches.closed
+
+    def close(self) -> None:
+        """End the workers of this iterator."""
+        self._batches.close()
+
+    _shutdown_workers = close
+    """The name under which frameworks end torch's iterators."""
+
+    def __getstate__(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled: make another iterator from the loader")
+
+
+def _order_state(start: Start) -> dict[str, Any]:
+    return {} if start.snapshot is None else start.snapshot.order
+
+
+def _prepare(loader: DataLoader[Any], order: Order, start: Start) -> int | None:
+    """Let the order get ready as torch's samplers do; returns its seed, None if it has none."""
+    order.prepare(_order_state(start))
+    if start.snapshot is not None and start.snapshot.seed is not None:
+        return start.snapshot.seed
+    return order.seed_for(loader.seed)
+
+
+def _draw_seed(loader: DataLoader[Any], start: Start) -> int:
+    """Return what samples' own random numbers follow from: the loader's seed, or what torch draws for its workers."""
+    known = None if start.snapshot is None else start.snapshot.draw_seed
+    if known is not None and start.is_settled:
+        return known
+    if loader.seed is not None:
+        return loader.seed if known is None else known
+    # Drawn also if it is known: a sampler that draws from the same generator then finds it where it was at first.
+    drawn = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+    return drawn if known is None else known
+
+
+def _base_seed(loader: DataLoader[Any], draw_seed: int, epoch: int) -> int:
+    """Return the seed that workers add their number to."""
+    return draw_seed if loader.seed is None else epoch_key(draw_seed, epoch) >> 1
+
+
+def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | None, dataset: Any) -> WorkerSpec:
+    init = loader.worker_init_fn
+    if loader.num_workers and isinstance(dataset, (IterDataPipe, MapDataPipe)):
+        world_size, rank = _distributed_settings()
+        init = functools.partial(torch.utils.data.dataloader._sharding_worker_init_fn, init, world_size, rank)
+    return WorkerSpec(
+        dataset=dataset,
+        kind=DatasetKind.ITERABLE
+        if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable
+        else DatasetKind.MAP,
+        collate=loader.collate_fn,
+        framework=TorchFramework(),
+        worker_count=loader.num_workers,
+        base_seed=base_seed,
+        batched=loader._auto_collation,
+        drop_last=loader.drop_last,
+        init=init,
+        shared_seed=shared_seed,
+        seeded=loader.seed is not None,
+        split=loader._stream_split,
+    )
+
+
+def _distributed_settings() -> tuple[int, int]:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_world_size(), dist.get_rank()
+    return 1, 0
+
+
+def _warn_about_pinning(loader: DataLoader[Any]) -> None:
+    if not loader.pin_memory:
+        return
+    if loader.pin_memory_device:
+        warnings.warn(
+            "pin_memory_device is deprecated, the current accelerator will be used as the device,"
+            f"ignore pin_memory_device='{loader.pin_memory_device}'.",
+            stacklevel=5,
+        )
+    if not _has_accelerator():
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            stacklevel=5,
+        )
+
+
+def _has_accelerator() -> bool:
+    accelerator = getattr(torch, "accelerator", None)  # torch 2.6 and later
+    return bool(torch.cuda.is_available() if accelerator is None else accelerator.is_available())
+
+
+def _pinner(loader: DataLoader[Any]) -> Callable[[Any], Any] | None:
+    """Return what pins a batch that is not pinned yet, None if nothing is to be pinned."""
+    if not loader.pin_memory or not _has_accelerator():
+        return None
+    return torch_pin_memory.pin_memory
+
+
+__all__ = ["TorchBatches"]

@@ -1,0 +1,61 @@
+"""Which order one of torch's loaders has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch.utils.data
+from torch.utils.data import BatchSampler
+
+from feedline import samplers
+from feedline.frameworks.torch_samplers import index_blocks, is_sequential, origin_of, remembering
+from feedline.loader.foreign_order import CutIndices, ForeignOrder
+from feedline.loader.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
+from feedline.plan.batching import batches_of
+from feedline.samplers import SequentialSampler
+from feedline.samplers.ranks import own_share
+from feedline.types import StreamSplit
+
+
+def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | None) -> Order:
+    """Return the order that a loader's arguments stand for."""
+    if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable:
+        return StreamOrder(loader.batch_size) if split is None else SpanOrder(split)
+    batch_sampler: Any = loader.batch_sampler
+    if batch_sampler is None:
+        return _of_sampler(loader.sampler, loader.sampler, None, drop_last=False)
+    # The second is feedline's own over a sampler that is not: the other kind is a feedline.abc.BatchSampler.
+    if type(batch_sampler) in (BatchSampler, samplers.BatchSampler):
+        return _of_sampler(
+            batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, drop_last=batch_sampler.drop_last
+        )
+    order = order_of(batch_sampler, None, drop_last=False)
+    return order or ForeignOrder(batch_sampler, share=own_share(None, None, "pad"))
+
+
+def _of_sampler(sampler: Any, whole: Any, batch_size: int | None, *, drop_last: bool) -> Order:
+    """Return the order of a sampler that is cut into batches; `whole` is what torch would iterate over."""
+    order = order_of(sampler, batch_size, drop_last=drop_last)
+    if order is not None:
+        return order
+    if is_sequential(sampler):
+        return SampleOrder(SequentialSampler(sampler.data_source), batch_size, drop_last=drop_last)
+    origin = origin_of(sampler)
+    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": own_share(None, None, "pad")}
+    if index_blocks(sampler, {}) is not None:
+        return ForeignOrder(whole, functools.partial(_blocks, sampler, batch_size, drop_last), **options)
+    if origin is not None:
+        return ForeignOrder(whole, functools.partial(remembering, sampler, whole), **options)
+    if batch_size is None:
+        return ForeignOrder(whole, **options)
+    return ForeignOrder(whole, lambda _: CutIndices(sampler, batch_size, drop_last=drop_last), inner=sampler, **options)
+
+
+def _blocks(sampler: Any, batch_size: int | None, drop_last: bool, origin: dict[str, Any]) -> Iterator[Any]:
+    blocks = index_blocks(sampler, origin)
+    assert blocks is not None
+    if batch_size is None:
+        return (index for block in blocks for index in block.tolist())
+    return batches_of(blocks, batch_size, drop_last=drop_last)

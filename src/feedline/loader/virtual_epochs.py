@@ -1,0 +1,98 @@
+"""Virtual epochs: data without end, cut into pieces of a fixed number of batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from feedline.errors import BadOption
+from feedline.loader.arguments import check_count
+from feedline.loader.ledger import Ledger, VirtualPlace
+from feedline.loader.order import Order
+from feedline.samplers.ranks import own_share
+
+
+class _Loader(Protocol):
+    """What virtual epochs need of a loader."""
+
+    _ledger: Ledger
+
+    def _order(self) -> Order: ...
+
+    def _iterate(self, order: Order) -> Iterator[Any]: ...
+
+
+class VirtualEpochs:
+    """An iterator over virtual epochs, each of which is iterated over for its batches. It never ends.
+
+    An epoch that is left early is over: the next one begins with the batch after the last that was taken.
+    """
+
+    def __init__(self, loader: _Loader, steps_per_epoch: int, rank: int | None, world_size: int | None) -> None:
+        check_count("steps_per_epoch", steps_per_epoch, least=1)
+        self.steps_per_epoch = steps_per_epoch
+        self._loader = loader
+        self._share = own_share(rank, world_size, "pad")
+        self._batches: Iterator[Any] | None = None
+        self._place = VirtualPlace()
+
+    def __iter__(self) -> VirtualEpochs:
+        return self
+
+    def __next__(self) -> VirtualEpoch:
+        place = self._place
+        if self._batches is None:
+            self._open()
+            place = self._place
+        elif place.step:
+            place.epoch, place.step = place.epoch + 1, 0
+        return VirtualEpoch(self, place.epoch)
+
+    def _open(self) -> None:
+        ledger = self._loader._ledger
+        epoch, step = ledger.loaded_virtual
+        if step >= self.steps_per_epoch:
+            epoch, step = epoch + 1, 0
+        order = self._loader._order().without_end(self._share)
+        self._batches = self._chain() if order is None else self._loader._iterate(order)
+        self._place = ledger.virtual = VirtualPlace(epoch, step)
+
+    def _chain(self) -> Iterator[Any]:
+        """Go through one epoch after the other: for orders that cannot be had without end."""
+        resumed = True  # perhaps at the very end of an epoch
+        while True:
+            came = False
+            for batch in self._loader._iterate(self._loader._order()):
+                came = True
+                yield batch
+            if not came and not resumed:
+                raise BadOption("There is nothing to go through again and again: an epoch of this loader is empty.")
+            resumed = False
+
+    def __repr__(self) -> str:
+        return f"VirtualEpochs(steps_per_epoch={self.steps_per_epoch})"
+
+
+class VirtualEpoch:
+    """The batches of one virtual epoch, or those that are left of it after a resumption."""
+
+    def __init__(self, epochs: VirtualEpochs, number: int) -> None:
+        self._epochs = epochs
+        self.number = number
+        """Counted from 0."""
+
+    def __len__(self) -> int:
+        return self._epochs.steps_per_epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        epochs = self._epochs
+        place, batches = epochs._place, epochs._batches
+        assert batches is not None
+        while place.epoch == self.number and place.step < epochs.steps_per_epoch:
+            batch = next(batches)
+            place.step += 1
+            yield batch
+            del batch  # or its memory would wait for the next one
+
+    def __repr__(self) -> str:
+        return f"VirtualEpoch({self.number}, {len(self)} batches)"

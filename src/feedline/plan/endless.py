@@ -1,0 +1,91 @@
+"""An order that begins again when it has been gone through, each time as another epoch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
+from feedline.errors import BadOption
+from feedline.types import Key, Share
+
+
+class EndlessSampler(Sampler):
+    """The order of one sampler without end, or one rank's share of it.
+
+    Args:
+        sampler: the order of one epoch, of all ranks.
+        share: this rank.
+    """
+
+    share: Share
+
+    def __init__(self, sampler: Sampler, share: Share) -> None:
+        self._sampler = sampler
+        self._size = _checked(sampler.size())
+        self.share = share
+
+    def size(self) -> None:
+        return None
+
+    def whole(self) -> Sampler:
+        return self if self.share.world_size == 1 else EndlessSampler(self._sampler, Share())
+
+    def at(self, places: IndexArray, key: Key) -> IndexArray:
+        if self.share.world_size > 1:
+            places = self.share.places(places, None)
+        if self._size is None:
+            return self._sampler.at(places, key)
+        passes = places // self._size
+        indices = np.empty_like(places)
+        for number in np.unique(passes).tolist():
+            chosen = passes == number
+            own = places[chosen] - number * self._size
+            indices[chosen] = self._sampler.at(own, Key(key.seed, key.epoch + number))
+        return indices
+
+    def describe(self) -> dict[str, Any]:
+        return self._sampler.describe()
+
+
+class EndlessBatches(BatchSampler):
+    """The batches of one batch sampler without end, or one rank's share of them.
+
+    Args:
+        sampler: the order of one epoch, of all ranks.
+        share: this rank.
+        first: the batch of the whole with which this begins.
+    """
+
+    share: Share
+
+    def __init__(self, sampler: BatchSampler, share: Share, first: int = 0) -> None:
+        self._sampler = sampler
+        self._size = _checked(sampler.size())
+        self._first = first
+        self.share = share
+
+    def size(self) -> None:
+        return None
+
+    def whole(self) -> BatchSampler:
+        return self if self.share.world_size == 1 else EndlessBatches(self._sampler, Share())
+
+    def resumed(self, first: int) -> EndlessBatches:
+        return EndlessBatches(self._sampler, self.share, first)
+
+    def batch(self, number: int, key: Key) -> IndexArray:
+        place = self._first + number * self.share.world_size + self.share.rank
+        if self._size is None:
+            return self._sampler.batch(place, key)
+        return self._sampler.batch(place % self._size, Key(key.seed, key.epoch + place // self._size))
+
+    def describe(self) -> dict[str, Any]:
+        return self._sampler.describe()
+
+
+def _checked(size: int | None) -> int | None:
+    if size == 0:
+        raise BadOption("There is nothing to go through again and again: an epoch of this loader has no batches.")
+    return size

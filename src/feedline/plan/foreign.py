@@ -1,0 +1,147 @@
+"""Plans over samplers that are not feedline's: obeyed exactly, entered by going through them."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+from feedline.keys import mix
+from feedline.plan.plan import Plan
+from feedline.types import Draw, Share
+
+_LONG_S = 1.0
+"""Going through indices for longer than this is worth a word. A guess at where people begin to wonder."""
+
+
+class ForeignPlan(Plan):
+    """What an iterator yields.
+
+    Args:
+        indices: the iterator, already where it is to go on.
+        draw_key: from which the random numbers of its samples follow.
+        share: this rank, so that ranks draw different numbers.
+        consumed: batches of the epoch that were consumed before this plan was entered.
+        origin: what is needed to begin the same order again, in plain values. It is filled in by the iterator when
+            that yields its first item.
+        find_snapshot: returns a function that tells the state of a stateful sampler, None if there is none. Asked
+            again after the first item, which is when some iterators come to be.
+        after: returns what the order of the next epoch would begin with.
+        progress: says how many batches of this plan the training loop has, so that old states can be forgotten.
+    """
+
+    def __init__(
+        self,
+        indices: Iterator[Any],
+        *,
+        draw_key: int = 0,
+        share: Share | None = None,
+        consumed: int = 0,
+        origin: dict[str, Any] | None = None,
+        find_snapshot: Callable[[], Callable[[], Any] | None] | None = None,
+        after: Callable[[], dict[str, Any]] | None = None,
+        progress: Delivered | None = None,
+    ) -> None:
+        self._indices = indices
+        self._share = share or Share()
+        self._draw_key = draw_key
+        self._consumed = consumed
+        self._origin = origin
+        self._find_snapshot = find_snapshot
+        self._snapshot = None if find_snapshot is None else find_snapshot()
+        self._after = after
+        self._progress = progress
+        self._ahead: list[Any] = []
+        self._drawn = 0
+        self._states: deque[tuple[int, Any]] = deque()
+        """States of a stateful sampler after so many batches."""
+        self._last: int | None = None
+        """The number of batches, once it is known that there are no more."""
+        if self._snapshot is not None:
+            self._states.append((0, copy.deepcopy(self._snapshot())))
+
+    def __next__(self) -> Any:
+        if self._ahead:
+            return self._ahead.pop()
+        indices = next(self._indices)
+        self._drawn += 1
+        if self._drawn == 1 and self._snapshot is None and self._find_snapshot is not None:
+            self._snapshot = self._find_snapshot()
+        if self._snapshot is not None:
+            self._states.append((self._drawn, copy.deepcopy(self._snapshot())))
+            if getattr(self._indices, "ended", False):
+                self._last = self._drawn
+            if self._progress is not None:
+                self._forget(self._progress.delivered)
+        return indices
+
+    def _forget(self, done: int) -> None:
+        """Forget states that are older than the one before the last batch that was delivered."""
+        while len(self._states) > 1 and self._states[1][0] < done:
+            self._states.popleft()
+
+    def draw(self, ordinal: int) -> Draw:
+        number = (self._consumed + ordinal) * self._share.world_size + self._share.rank
+        return Draw(mix(self._draw_key, number))
+
+    def state(self, done: int) -> dict[str, Any]:
+        if self._origin is not None and not self._origin and not self._drawn:
+            with contextlib.suppress(StopIteration):  # nothing to draw: nothing to remember
+                self._ahead.append(next(self))
+        state = {"unit": "own batches", "consumed": self._consumed + done, **(self._origin or {})}
+        return {**state, **self._sampler_state(done)}
+
+    def _sampler_state(self, done: int) -> dict[str, Any]:
+        """Return the state of a stateful sampler after so many batches.
+
+        A sampler that was asked for more than it had may have begun to think of its next epoch. So after the last
+        batch it is the state before that one, to be drawn again.
+        """
+        redraw = 1 if done == self._last and done else 0
+        for number, sampler_state in self._states:
+            if number == done - redraw:
+                found = {"sampler_state": copy.deepcopy(sampler_state)}
+                return {**found, "redraw": redraw} if redraw else found
+        return {}  # none that has a state, or none before the first batch
+
+    def after(self) -> dict[str, Any]:
+        state = {} if self._after is None else self._after()
+        self._last = self._drawn
+        found = self._sampler_state(self._drawn)
+        return {**state, **found, "finish": True} if found else state
+
+
+class Delivered(Protocol):
+    """Knows how many batches the training loop has."""
+
+    @property
+    def delivered(self) -> int:
+        """The number of batches."""
+
+
+def skip(indices: Iterator[Any], count: int, what: str) -> Iterator[Any]:
+    """Go through the first `count` items of an iterator, without loading any sample; say so if it takes long.
+
+    Returns:
+        The iterator.
+    """
+    begun = time.monotonic()
+    told = False
+    for done in range(count):
+        try:
+            next(indices)
+        except StopIteration:
+            break
+        if not told and not done & 0x3FF and time.monotonic() - begun > _LONG_S:
+            told = True
+            warnings.warn(
+                f"Resuming goes through {count:,} batches of indices of {what}, which cannot be entered in the middle; "
+                f"{done:,} took {time.monotonic() - begun:.1f} s. No sample is loaded. The samplers of "
+                "feedline.samplers, and samplers with state_dict and load_state_dict, resume at once.",
+                stacklevel=2,
+            )
+    return indices

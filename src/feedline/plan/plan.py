@@ -1,0 +1,40 @@
+"""The plan of an epoch: what each batch consists of, in order, from somewhere on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from feedline.types import Draw
+
+
+class Plan(ABC):
+    """An iterator over what batches consist of. Batches are numbered from 0, from where the plan was entered.
+
+    Used from the consumer's thread only.
+    """
+
+    can_move = True
+    """False if a task must stay with the worker it was given to."""
+
+    def __iter__(self) -> Plan:
+        return self
+
+    @abstractmethod
+    def __next__(self) -> Any:
+        """Return what the next batch consists of."""
+
+    @abstractmethod
+    def draw(self, ordinal: int) -> Draw:
+        """Return where the random numbers of a batch come from."""
+
+    @abstractmethod
+    def state(self, done: int) -> dict[str, Any]:
+        """Return what is needed to enter the order after the first `done` batches of this plan, in plain values.
+
+        "unit" says what is counted, "consumed" how many of these were gone through since the beginning of the epoch.
+        """
+
+    def after(self) -> dict[str, Any]:
+        """Return what the plan of the next epoch has to be given, once this one has been gone through."""
+        return {}

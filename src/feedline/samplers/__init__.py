@@ -1,0 +1,29 @@
+"""Orders of indices that are entered anywhere and cost no memory. The names that torch has too take its arguments."""
+
+from feedline.samplers.balanced import BalancedSampler
+from feedline.samplers.batch import BatchSampler
+from feedline.samplers.distribute import distribute
+from feedline.samplers.distributed import DistributedSampler
+from feedline.samplers.infinite import InfiniteSampler
+from feedline.samplers.length_bucket import LengthBucketBatchSampler
+from feedline.samplers.random import RandomSampler
+from feedline.samplers.sequential import SequentialSampler
+from feedline.samplers.stratified import StratifiedBatchSampler
+from feedline.samplers.subset import SubsetRandomSampler
+from feedline.samplers.token_budget import TokenBudgetBatchSampler
+from feedline.samplers.weighted import WeightedRandomSampler
+
+__all__ = [
+    "BalancedSampler",
+    "BatchSampler",
+    "DistributedSampler",
+    "InfiniteSampler",
+    "LengthBucketBatchSampler",
+    "RandomSampler",
+    "SequentialSampler",
+    "StratifiedBatchSampler",
+    "SubsetRandomSampler",
+    "TokenBudgetBatchSampler",
+    "WeightedRandomSampler",
+    "distribute",
+]

@@ -1,0 +1,135 @@
+"""Batches cut from the indices of a sampler.
+
+`BatchSampler(sampler, ...)` makes one of two objects, as `pathlib.Path(...)` does. Over one of feedline's samplers it
+is a `CutBatches`, whose batches can be asked for by number. Over anything else it can only go through the
+other's iterator, as torch's BatchSampler does, and it is no `feedline.abc.BatchSampler`. A subclass is always
+of the second kind, since its `__iter__` may do anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from feedline import abc
+from feedline.abc.sampler import IndexArray
+from feedline.errors import BadOption
+from feedline.samplers.counts import is_count
+from feedline.steps import Steps
+from feedline.types import Key, Share
+
+_BLOCK = 1 << 14
+"""Indices made at a time when batches are iterated over."""
+
+
+class BatchSampler:
+    """Yields the indices of a sampler in batches.
+
+    Args:
+        sampler: Any iterable of indices. Over a `feedline.abc.Sampler`, batches are made without going through those
+            before them.
+        batch_size: Indices in a batch.
+        drop_last: Leave out a last batch that is smaller.
+
+    Example:
+        >>> list(BatchSampler(range(5), 2, False))
+        [[0, 1], [2, 3], [4]]
+    """
+
+    # Any: the arguments are those of __init__; there are none when pickle makes the object.
+    def __new__(cls, sampler: Any = None, *_: Any, **__: Any) -> BatchSampler:
+        if cls is BatchSampler and isinstance(sampler, abc.Sampler):
+            return object.__new__(CutBatches)
+        return object.__new__(cls)
+
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
+        if not is_count(batch_size):
+            raise BadOption(f"batch_size={batch_size!r} is not a positive integer.")
+        if not isinstance(drop_last, bool):
+            raise BadOption(f"drop_last={drop_last!r} is not a boolean.")
+        self.sampler: Any = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def cut_from(self) -> tuple[abc.Sampler, int, bool] | None:
+        """Return (sampler, batch size, drop_last) if batches can be made by number, None if only in turn."""
+        return None
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        indices = iter(self.sampler)
+        while batch := list(islice(indices, self.batch_size)):
+            if len(batch) < self.batch_size and self.drop_last:
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        indices = len(self.sampler)
+        return indices // self.batch_size if self.drop_last else -(-indices // self.batch_size)
+
+    def __repr__(self) -> str:
+        return f"BatchSampler({self.sampler!r}, batch_size={self.batch_size}, drop_last={self.drop_last})"
+
+
+# Any: it stands for a plain attribute of the contract.
+def _of_the_sampler(name: str) -> Any:
+    return property(lambda self: getattr(self.sampler, name), lambda self, value: setattr(self.sampler, name, value))
+
+
+class CutBatches(BatchSampler, abc.BatchSampler):
+    """The batches of one of feedline's samplers, whose seed and epoch are theirs."""
+
+    sampler: abc.Sampler
+    seed = _of_the_sampler("seed")
+    generator = _of_the_sampler("generator")
+    epoch = _of_the_sampler("epoch")
+    epoch_was_set = _of_the_sampler("epoch_was_set")
+    __len__ = abc.BatchSampler.__len__
+
+    def size(self) -> int | None:
+        return self._steps().count
+
+    def _steps(self) -> Steps:
+        share = self.sampler.share or Share()
+        return Steps(self.sampler.whole().size(), self.batch_size, share, drop_last=self.drop_last)
+
+    def batch(self, number: int, key: Key) -> IndexArray:
+        whole, places = self.sampler.whole(), self._steps().own(number)
+        size = whole.size()
+        return whole.at(places if size is None else places % max(size, 1), key)
+
+    def cut_from(self) -> tuple[abc.Sampler, int, bool]:
+        return self.sampler, self.batch_size, self.drop_last
+
+    def draw_seed(self) -> int:
+        return self.sampler.draw_seed()
+
+    def begin(self) -> Key:
+        return self.sampler.begin()
+
+    def describe(self) -> dict[str, Any]:
+        # Not how many batches: that depends on the number of ranks, and follows from the rest.
+        return {
+            "kind": "BatchSampler",
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "sampler": self.sampler.describe(),
+        }
+
+    def __iter__(self) -> Iterator[list[int]]:
+        key, steps = self.begin(), self._steps()
+        number = 0
+        while steps.count is None or number < steps.count:
+            at_once = int(min(max(1, _BLOCK // self.batch_size), steps.even - number))
+            if at_once < 1:  # the last one or two, which may be smaller
+                yield self.batch(number, key).tolist()
+                number += 1
+                continue
+            first = number * self.batch_size
+            places = np.arange(first, first + at_once * self.batch_size, dtype=np.int64)
+            block = self.sampler.at(places, key).tolist()
+            for start in range(0, len(block), self.batch_size):
+                yield block[start : start + self.batch_size]
+            number += at_once

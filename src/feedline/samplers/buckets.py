@@ -1,0 +1,203 @@
+"""Buckets: samples of similar length, from which batches are made.
+
+The samples are sorted by length once; a bucket is a stretch of that table with a batch size of its own. An epoch has
+every batch of every bucket. In which order the batches come, and which samples of a bucket are in which of its
+batches, is decided by bijections, so that any batch can be made without those before it, and every epoch and rank
+has the same number of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import is_tensor
+from feedline.abc.sampler import IndexArray
+from feedline.errors import BadOption
+from feedline.keys import epoch_key, mix
+from feedline.samplers.seeded import shuffled_passes
+from feedline.samplers.seeded_batches import SeededBatches
+from feedline.types import Key
+
+_RATIO = 1.05
+"""How much longer than its shortest the longest sample of a bucket may be. Of 100,000 log-normal lengths (sigma 1,
+batches of 32) 4 % is then padding, against 82 % without buckets; with 1.1 it is 6 %, with 1.02 3 %."""
+
+_LEAST_BATCHES = 4
+"""How many batches a bucket has at least: in smaller ones the same few samples would meet in every epoch. It costs
+padding where there are few samples: of 3,000 lengths (sigma 0.5) 4 % with 2, 8 % with 4, 19 % with 16."""
+
+_BLOCK = 1 << 10
+"""Batches whose order is computed at a time; ten times as many take hardly longer than one."""
+
+Lengths = NDArray[np.int64] | NDArray[np.float64]
+
+
+class BucketBatches(SeededBatches):
+    """Base of batch samplers that make batches of samples of similar length.
+
+    Args:
+        lengths: of all samples, as `lengths_of` returns them.
+        batch_size_for: returns the batch size for a bucket, given its longest length.
+        boundaries: ends of buckets: the longest lengths in them. None to choose them.
+        drop_last: leave out the last batch of each bucket if it is smaller than the others.
+        shuffle: False for batches from short to long.
+        seed: fixes the orders of all epochs.
+        generator: to draw the seed of each epoch from instead.
+    """
+
+    # Any: a torch or NumPy generator.
+    def __init__(
+        self,
+        lengths: Lengths,
+        batch_size_for: Callable[[Any], int],
+        boundaries: NDArray[Any] | None,
+        *,
+        drop_last: bool,
+        shuffle: bool,
+        seed: int | None,
+        generator: Any,
+    ) -> None:
+        super().__init__(drop_last=drop_last, shuffle=shuffle, seed=seed, generator=generator)
+        self._table = np.argsort(lengths, kind="stable")
+        self._lengths = lengths[self._table]
+        if boundaries is None:
+            ends, batch_sizes = _chosen(self._lengths, batch_size_for)
+        else:
+            ends = sorted({*np.searchsorted(self._lengths, boundaries, side="right").tolist(), len(lengths)} - {0})
+            batch_sizes = [batch_size_for(self._lengths[end - 1].item()) for end in ends]
+        self._ends = np.array(ends, np.int64)
+        self._sizes = np.diff(self._ends, prepend=0)
+        self.longest = self._lengths[self._ends - 1]
+        """The longest length in each bucket."""
+        self.batch_sizes = np.array(batch_sizes, np.int64)
+        """The batch size of each bucket."""
+        counts = self._sizes // self.batch_sizes if self.drop_last else -(-self._sizes // self.batch_sizes)
+        self._batches = np.cumsum(counts)
+        self._block: tuple[int, int, IndexArray] | None = None
+
+    def size(self) -> int:
+        return int(self._batches[-1])
+
+    def batch(self, number: int, key: Key) -> IndexArray:
+        self._check_number(number)
+        secret = epoch_key(key.seed, key.epoch)
+        if self.shuffle:
+            number = self._shuffled(number, secret)
+        bucket = int(np.searchsorted(self._batches, number, side="right"))
+        if bucket:
+            number -= int(self._batches[bucket - 1])
+        size, batch_size = int(self._sizes[bucket]), int(self.batch_sizes[bucket])
+        places = np.arange(number * batch_size, min((number + 1) * batch_size, size))
+        if self.shuffle:
+            places = shuffled_passes(places, size, mix(secret, bucket))
+        return self._table[places + (int(self._ends[bucket]) - size)]
+
+    def _shuffled(self, number: int, secret: int) -> int:
+        """Return which batch, counted from bucket to bucket, comes in place of batch `number`."""
+        first = number - number % _BLOCK
+        block = self._block  # read once: another thread may replace it
+        if block is None or block[:2] != (secret, first):
+            places = np.arange(first, min(first + _BLOCK, self.size()))
+            block = self._block = (secret, first, shuffled_passes(places, len(self), secret))
+        return int(block[2][number - first])
+
+    def padding(self) -> float:
+        """Return the share of a batch that is padding, on average over all epochs.
+
+        That is if samples are padded to the longest of their batch; 0 if there is nothing but zeros.
+
+        Example:
+            >>> from feedline.samplers.length_bucket import LengthBucketBatchSampler
+            >>> LengthBucketBatchSampler([1, 4, 1, 2], 4, boundaries=[]).padding()
+            0.5
+        """
+        real = padded = 0.0
+        for end, size, batch_size in zip(self._ends, self._sizes, self.batch_sizes, strict=True):
+            lengths = self._lengths[end - size : end].astype(np.float64)
+            left_over = size % batch_size
+            for count, repeats in ((batch_size, size // batch_size), (left_over, int(left_over > 0))):
+                if repeats and not (self.drop_last and count < batch_size):
+                    longest, mean = self._expected(lengths, int(count), last=count < batch_size)
+                    padded += longest * int(count * repeats)
+                    real += mean * int(count * repeats)
+        return 1 - real / padded if padded else 0.0
+
+    def _expected(self, lengths: NDArray[np.float64], count: int, *, last: bool) -> tuple[float, float]:
+        """Return the longest and the mean length to expect in those batches of a bucket that have `count` samples."""
+        if self.shuffle:
+            # The share of draws of `count` in which none is beyond place j; with every place less it falls by
+            # (j - count) / j.
+            places = np.arange(len(lengths), 0, -1, dtype=np.float64)
+            below = np.cumprod(np.maximum(places - count, 0) / places)[::-1]
+            return float(lengths @ np.diff(below, append=1.0)), float(lengths.mean())
+        whole = len(lengths) // count * count
+        batches = lengths[-count:][None] if last else lengths[:whole].reshape(-1, count)
+        return float(batches.max(axis=1).mean()), float(batches.mean())
+
+    @cached_property
+    def _checksum(self) -> int:
+        return crc32(self._ends.data, crc32(self.batch_sizes.data, crc32(self._table.data)))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_block": None}
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "shuffle": self.shuffle, "checksum": self._checksum}
+
+    def _form(self, limits: str) -> str:
+        made = f"{len(self._ends)} bucket{'s'[: len(self._ends) > 1]}, {self.size()} batches"
+        return f"{type(self).__name__}({len(self._table)} lengths, {limits}{self._options()}: {made})"
+
+
+def _chosen(lengths: Lengths, batch_size_for: Callable[[Any], int]) -> tuple[list[int], list[int]]:
+    """Return where buckets end in sorted lengths, and their batch sizes.
+
+    A bucket that is too small is made longer. What does not make a full batch is left to the next bucket, where it is a
+    little shorter than the others, so that only the last bucket has a batch that is not full.
+    """
+    ends: list[int] = []
+    batch_sizes: list[int] = []
+    begin = end = 0
+    while end < len(lengths):
+        shortest = lengths[end].item()
+        # An integer for integers: NumPy would convert the whole table to compare it with a float.
+        limit = shortest * _RATIO if isinstance(shortest, float) else int(max(shortest, 1) * _RATIO)
+        end = int(np.searchsorted(lengths, limit, side="right"))
+        batch_size = batch_size_for(lengths[end - 1].item())
+        if end == len(lengths) or end - begin >= _LEAST_BATCHES * batch_size:
+            if end < len(lengths):
+                end = begin + (end - begin) // batch_size * batch_size
+            ends.append(end)
+            batch_sizes.append(batch_size)
+            begin = end
+    return ends, batch_sizes
+
+
+# Any: a list, array or tensor.
+def lengths_of(lengths: Any) -> Lengths:
+    """Return the lengths of samples as an array of 64-bit integers or floats.
+
+    Raises:
+        BadOption: they are no lengths: not numbers, negative, NaN or infinite, or there are none.
+
+    Example:
+        >>> lengths_of([3, 1, 2])
+        array([3, 1, 2])
+    """
+    array = np.asarray(lengths.detach().cpu() if is_tensor(lengths) else lengths)
+    if array.ndim != 1:
+        raise BadOption(f"lengths is not one length for each sample but has shape {array.shape}.")
+    if len(array) == 0:
+        raise BadOption("lengths is empty: there is nothing to make batches of.")
+    if array.dtype.kind not in "iuf":
+        raise BadOption(f"lengths holds {array.dtype} values, for example {array[0]!r}; it must hold numbers.")
+    wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+    if len(wrong):
+        raise BadOption(f"lengths[{wrong[0]}]={array[wrong[0]]} is not a length: it must be 0 or more, and finite.")
+    return array.astype(np.float64) if array.dtype.kind == "f" else array.astype(np.int64)

@@ -1,0 +1,155 @@
+"""Samplers that can only be iterated over: torch's, lists, a user's own.
+
+To share one of their orders, every rank makes all of it, under random generators that are seeded from seed and epoch
+for as long as that takes: so all ranks make the same, and no generator of the program is disturbed.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
+from feedline.errors import BadOption
+from feedline.keys import epoch_key
+from feedline.types import Key
+
+
+class ForeignSampler(Sampler):
+    """The order of any iterable of indices that has a length, one epoch at a time. An epoch takes 8 bytes an index.
+
+    Args:
+        foreign: If it has `set_epoch`, that is called. If it, or the sampler inside it, has a torch generator as
+            `generator`, that is seeded like the others while an epoch is made.
+    """
+
+    seed: int | None = 0
+
+    # Any: a sampler is whatever can be iterated over.
+    def __init__(self, foreign: Any) -> None:
+        self.foreign = foreign
+        self._last: tuple[Key, IndexArray] | None = None
+
+    def size(self) -> int:
+        return len(self.foreign)
+
+    def at(self, places: IndexArray, key: Key) -> IndexArray:
+        last = self._last
+        if last is None or last[0] != key:
+            last = self._last = (key, _as_indices(_one_epoch(self.foreign, key), self.foreign))
+        return last[1][places]
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "foreign": type(self.foreign).__name__}
+
+    def __repr__(self) -> str:
+        return f"ForeignSampler({_name(self.foreign)})"
+
+
+class ForeignBatchSampler(BatchSampler):
+    """The batches of any iterable of lists of indices that has a length, one epoch at a time, as `ForeignSampler`."""
+
+    seed: int | None = 0
+
+    # Any: a batch sampler is whatever can be iterated over.
+    def __init__(self, foreign: Any) -> None:
+        self.foreign = foreign
+        self._last: tuple[Key, list[IndexArray]] | None = None
+
+    def size(self) -> int:
+        return len(self.foreign)
+
+    def batch(self, number: int, key: Key) -> IndexArray:
+        last = self._last
+        if last is None or last[0] != key:
+            batches = [_as_indices(batch, self.foreign) for batch in _one_epoch(self.foreign, key)]
+            last = self._last = (key, batches)
+        return last[1][number]
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "foreign": type(self.foreign).__name__}
+
+    def __repr__(self) -> str:
+        return f"ForeignBatchSampler({_name(self.foreign)})"
+
+
+# Any: a sampler is whatever can be iterated over, here and below.
+def yields_batches(foreign: Any) -> bool:
+    """Tell whether a sampler yields batches, by looking at what comes first; False if nothing comes.
+
+    torch's samplers are known, and shuffle a whole dataset before anything comes.
+    """
+    known = sys.modules.get("torch.utils.data.sampler")
+    if known is not None and isinstance(foreign, known.BatchSampler):
+        return True
+    if known is not None and type(foreign).__module__ == known.__name__:
+        return False
+    with seeded_generators(foreign, Key(0, 0)):
+        first = next(iter(foreign), 0)
+    return np.ndim(first) > 0
+
+
+@contextmanager
+def seeded_generators(foreign: Any, key: Key) -> Iterator[None]:
+    """Seed every generator that a sampler may draw from, and put them back as they were afterwards."""
+    number = epoch_key(key.seed, key.epoch)
+    torch = sys.modules.get("torch")
+    python, numpy = random.getstate(), np.random.get_state()
+    tensors = torch.get_rng_state() if torch is not None else None
+    own = [(generator, generator.get_state()) for generator in _own_generators(foreign, torch)]
+    random.seed(number)
+    np.random.seed(number & 0xFFFFFFFF)
+    if torch is not None:
+        torch.default_generator.manual_seed(number >> 1)  # not torch.manual_seed: GPUs have no part in this
+    for generator, _ in own:
+        generator.manual_seed(number >> 1)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if torch is not None:
+            torch.set_rng_state(tensors)
+        for generator, state in own:
+            generator.set_state(state)
+
+
+def _own_generators(foreign: Any, torch: Any) -> Iterator[Any]:
+    while torch is not None and foreign is not None:
+        generator = getattr(foreign, "generator", None)
+        if isinstance(generator, torch.Generator):
+            yield generator
+        foreign = getattr(foreign, "sampler", None)
+
+
+def _one_epoch(foreign: Any, key: Key) -> list[Any]:
+    expected = len(foreign)
+    set_epoch = getattr(foreign, "set_epoch", None)
+    if set_epoch is not None:
+        set_epoch(key.epoch)
+    with seeded_generators(foreign, key):
+        found = list(islice(foreign, expected + 1))
+    if len(found) != expected:
+        more = "more" if len(found) > expected else f"only {len(found)}"
+        raise BadOption(
+            f"{_name(foreign)} has a length of {expected} but yields {more}. Ranks share an order by its length: make "
+            "`__len__` tell what `__iter__` yields."
+        )
+    return found
+
+
+def _as_indices(found: Any, foreign: Any) -> IndexArray:
+    array = np.asarray(found)
+    if array.ndim == 1 and (array.dtype.kind in "iu" or len(array) == 0):
+        return array.astype(np.int64)
+    raise BadOption(f"{_name(foreign)} yields {str(found)[:80]}, and only integers can be shared among ranks.")
+
+
+def _name(foreign: Any) -> str:
+    return f"{type(foreign).__name__} of length {len(foreign)}"

@@ -1,0 +1,70 @@
+"""What samplers with a random order have in common: where the seed comes from."""
+
+from __future__ import annotations
+
+import operator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from feedline.abc.sampler import IndexArray, Sampler
+from feedline.bijection import SMALL, Bijection, small_orders
+from feedline.errors import BadOption
+from feedline.keys import mix, mix_array
+
+_AT_ONCE = 1 << 14
+"""Numbers put in order at a time, when a dataset is so small that its passes are many."""
+
+
+class Seeded(Sampler):
+    """Base of samplers that take a seed, or a generator to draw one from."""
+
+    # Any: a torch or NumPy generator.
+    def __init__(self, seed: int | None, generator: Any) -> None:
+        if seed is not None and generator is not None:
+            raise BadOption(
+                f"seed={seed!r} and generator={generator!r} were both given: a seed fixes every epoch, a generator is "
+                "drawn from for each. Drop one of them."
+            )
+        self.seed = None if seed is None else operator.index(seed)
+        self.generator = generator
+
+    def _origin(self) -> str:
+        """Say where seeds come from, for `__repr__`."""
+        if self.generator is not None:
+            return f", generator={self.generator!r}"
+        return "" if self.seed is None else f", seed={self.seed}"
+
+
+@lru_cache(maxsize=64)
+def _order(size: int, key: int) -> Bijection:
+    return Bijection(size, key)
+
+
+def shuffled_passes(places: IndexArray, size: int, key: int) -> IndexArray:
+    """Return the indices of an order that goes through `size` numbers again and again, each time in another order.
+
+    Example:
+        >>> order = shuffled_passes(np.arange(6), 3, key=1).tolist()
+        >>> sorted(order[:3]), sorted(order[3:])
+        ([0, 1, 2], [0, 1, 2])
+    """
+    if len(places) == 0:
+        return np.empty(0, np.int64)
+    first, last = int(places.min()) // size, int(places.max()) // size
+    if first == last:
+        return _order(size, mix(key, first))(places - first * size)
+    passes, within = np.divmod(places, size)
+    numbers, row = np.unique(passes, return_inverse=True)
+    out = np.empty(len(places), np.int64)
+    # Passes through a few samples are many, and are made many at a time.
+    at_once = _AT_ONCE // size if size <= SMALL else 1
+    for start in range(0, len(numbers), at_once):
+        where = np.flatnonzero((row >= start) & (row < start + at_once))
+        if size <= SMALL:
+            orders = small_orders(size, mix_array(key, numbers[start : start + at_once]))
+            out[where] = orders[row[where] - start, within[where]]
+        else:
+            out[where] = _order(size, mix(key, int(numbers[start])))(within[where])
+    return out

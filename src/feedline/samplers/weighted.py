@@ -1,0 +1,127 @@
+"""Indices by weight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import is_tensor
+from feedline.abc.sampler import IndexArray
+from feedline.errors import BadOption
+from feedline.keys import epoch_key
+from feedline.samplers.alias import AliasTable
+from feedline.samplers.counts import is_count
+from feedline.samplers.draws import draw_exponential
+from feedline.samplers.seeded import Seeded
+from feedline.types import Key
+
+
+class WeightedRandomSampler(Seeded):
+    """Draws indices with probabilities in proportion to weights, of which there may be any number.
+
+    With replacement, a draw takes constant time and the order needs no memory beside a table of 16 bytes for each
+    weight. Without replacement, the order of an epoch is made as a whole: each draw is in proportion to
+    the weights that are left.
+
+    Args:
+        weights: One for each index, not negative; they need not sum to one. Zero is never drawn.
+        num_samples: Indices in an epoch.
+        replacement: Draw each index anew, whatever came before.
+        generator: torch or NumPy generator to draw the seed of each epoch from; torch's default generator if None.
+        seed: Fixes the orders of all epochs instead.
+
+    Example:
+        >>> list(WeightedRandomSampler([0.0, 1.0], 3))
+        [1, 1, 1]
+        >>> sorted(WeightedRandomSampler([0.0, 0.1, 7.0], 2, replacement=False))
+        [1, 2]
+    """
+
+    def __init__(
+        self,
+        weights: Sequence[float] | Any,
+        num_samples: int,
+        replacement: bool = True,
+        generator: Any = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(seed, generator)
+        if not is_count(num_samples):
+            raise BadOption(f"num_samples={num_samples!r} is not a positive integer.")
+        if not isinstance(replacement, bool):
+            raise BadOption(f"replacement={replacement!r} is not a boolean.")
+        self.weights = weights
+        self.num_samples = num_samples
+        self.replacement = replacement
+        self._array = _checked(weights)
+        if replacement:
+            self._table = AliasTable(self._array)
+            return
+        self._positive = np.flatnonzero(self._array)
+        if num_samples > len(self._positive):
+            raise BadOption(
+                f"num_samples={num_samples} indices cannot be drawn without replacement: only {len(self._positive)} of "
+                f"{len(self._array)} weights are above zero. Ask for fewer, or draw with replacement."
+            )
+        self._last: tuple[Key, IndexArray] | None = None
+
+    def size(self) -> int:
+        return self.num_samples
+
+    def at(self, places: IndexArray, key: Key) -> IndexArray:
+        if self.replacement:
+            return self._table.draw(places, epoch_key(key.seed, key.epoch))
+        # The order is kept for as long as the epoch is asked for. One reference is read: other threads may change it.
+        last = self._last
+        if last is None or last[0] != key:
+            last = self._last = (key, self._successive(epoch_key(key.seed, key.epoch)))
+        return last[1][places]
+
+    def _successive(self, key: int) -> IndexArray:
+        """Draw all indices of an epoch, each in proportion to the weights that are left.
+
+        Imagine a clock for each index that rings after a random time, the sooner the heavier. Clocks have no memory, so
+        the order in which they ring is that of successive draws.
+        """
+        # The logarithm of the time, because the quotient of extreme weights is more than a float can hold.
+        times = np.log(draw_exponential(self._positive, key))
+        times -= np.log(self._array[self._positive])
+        first = np.arange(len(times))
+        if self.num_samples < len(times):
+            first = np.argpartition(times, self.num_samples - 1)[: self.num_samples]
+        return self._positive[first[np.argsort(times[first], kind="stable")]]
+
+    def describe(self) -> dict[str, Any]:
+        checksum = crc32(self._array.data)
+        return {**super().describe(), "replacement": self.replacement, "checksum": checksum}
+
+    def __repr__(self) -> str:
+        drawn = "" if self.replacement else ", replacement=False"
+        return f"WeightedRandomSampler({len(self._array)} weights, {self.num_samples}{drawn}{self._origin()})"
+
+
+# Any: weights as the user has them.
+def _checked(weights: Any) -> NDArray[np.float64]:
+    if is_tensor(weights):
+        weights = weights.detach().cpu().numpy()
+    array = np.ascontiguousarray(np.asarray(weights, dtype=np.float64))
+    if array.ndim != 1:
+        raise BadOption(f"weights is not a list of numbers but has shape {array.shape}.")
+    if len(array) == 0:
+        raise BadOption("weights is empty: there is nothing to draw from.")
+    if not (array.min() >= 0 and array.max() < np.inf):  # also for NaN, which is the extreme of anything it is in
+        wrong = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
+        place = int(wrong[0])
+        others = f" (and so for {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise BadOption(
+            f"weights[{place}]={array[place]} is not a finite number of at least 0{others}. "
+            "A weight says how much likelier an index is than others."
+        )
+    if not array.any():
+        raise BadOption(f"all {len(array)} weights are zero: nothing can be drawn.")
+    return array

@@ -1,0 +1,187 @@
+"""`feedline.split`: no sample twice, sizes and proportions as asked for."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets import ArrayDataset
+from feedline.errors import BadOption
+from tests.samplers.chi_square import assert_fits
+
+fraction_lists = st.lists(st.integers(1, 10), min_size=1, max_size=5).flatmap(
+    lambda shares: st.integers(0, 5).map(lambda rest: [share / (sum(shares) + rest) for share in shares])
+)
+seeds = st.integers(0, 2**70)
+
+
+def indices_of(parts: list[Any]) -> list[list[int]]:
+    return [part.indices.tolist() for part in parts]
+
+
+@settings(max_examples=40)
+@given(st.integers(5, 300), fraction_lists, seeds)
+def test_sizes_are_the_largest_remainders(count: int, fractions: list[float], seed: int) -> None:
+    assume(min(fractions) * count >= 1)
+    parts = feedline.split(range(count), fractions, seed=seed)
+    for part, fraction in zip(parts, fractions, strict=True):
+        assert math.floor(fraction * count + 1e-6) <= len(part) <= math.ceil(fraction * count - 1e-6)
+        assert part.indices.dtype == np.int64
+        assert (np.diff(part.indices) > 0).all()
+    together = [index for part in indices_of(parts) for index in part]
+    assert len(set(together)) == len(together)
+    if sum(fractions) > 1 - 1e-9:
+        assert sorted(together) == list(range(count))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 6), min_size=1, max_size=120), fraction_lists, seeds)
+def test_stratified_parts_have_the_proportions_of_the_dataset(
+    labels: list[int], fractions: list[float], seed: int
+) -> None:
+    count = len(labels)
+    assume(min(fractions) * count >= 1)
+    plain = feedline.split(range(count), fractions, seed=seed)
+    parts = feedline.split(range(count), fractions, stratify=labels, seed=seed)
+    assert list(map(len, parts)) == list(map(len, plain))
+    together = [index for part in indices_of(parts) for index in part]
+    assert len(set(together)) == len(together)
+    exact = np.outer(fractions, np.bincount(labels))
+    for part, expected in zip(parts, exact, strict=True):
+        found = np.bincount(np.array(labels)[part.indices], minlength=len(expected))
+        assert np.abs(found - expected).max() < 1 + 1e-6
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=150), fraction_lists, st.integers(0, 9))
+def test_many_small_classes(labels: list[int], fractions: list[float], seed: int) -> None:
+    assume(min(fractions) * len(labels) >= 1)
+    sizes = list(map(len, feedline.split(labels, fractions, stratify=labels, seed=seed)))
+    assert sizes == list(map(len, feedline.split(labels, fractions, seed=seed)))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 15), min_size=20, max_size=120), st.sampled_from([[0.8, 0.2], [0.5, 0.25, 0.25]]), seeds)
+def test_groups_stay_together(groups: list[int], fractions: list[float], seed: int) -> None:
+    try:
+        parts = feedline.split(range(len(groups)), fractions, groups=groups, seed=seed)
+    except BadOption as exc:
+        assert "groups kept together" in str(exc)  # noqa: PT017  (a few large groups)
+        return
+    owners = [{groups[index] for index in part} for part in indices_of(parts)]
+    assert sum(map(len, owners)) == len(set(groups))
+    largest = max(map(groups.count, groups))
+    for part, fraction in zip(parts, fractions, strict=True):
+        assert abs(len(part) - fraction * len(groups)) <= largest
+
+
+def test_every_sample_is_as_likely_in_every_part() -> None:
+    counts = np.zeros(10)
+    classes = np.zeros(10)
+    labels = [0] * 5 + [1] * 4 + [2]
+    for seed in range(1000):
+        counts[feedline.split(range(10), [0.3, 0.7], seed=seed)[0].indices] += 1
+        classes[feedline.split(range(10), [0.3, 0.7], stratify=labels, seed=seed)[0].indices] += 1
+    assert_fits(counts)
+    for start, stop in ((0, 5), (5, 9)):
+        assert_fits(classes[start:stop])
+    assert 0 < classes[9] < 1000
+
+
+def test_the_seed_decides() -> None:
+    first, again, other = (indices_of(feedline.split(range(100), [0.5, 0.5], seed=seed)) for seed in (0, 0, 1))
+    assert first == again != other
+    # The same on every machine, and in every later version: trained models depend on what they have not seen.
+    assert indices_of(feedline.split(range(12), [0.75, 0.25]))[1] == [4, 7, 9]
+
+
+def test_numbers_of_samples() -> None:
+    assert list(map(len, feedline.split(range(10), [7, 3]))) == [7, 3]
+    assert list(map(len, feedline.split(range(10), list(np.array([4, 2]))))) == [4, 2]
+    parts = feedline.split(range(12), [6, 3], stratify=[0, 0, 1] * 4)
+    assert [np.bincount(part.indices % 3 // 2).tolist() for part in parts] == [[4, 2], [2, 1]]
+
+
+@pytest.mark.parametrize("labels", [list("aab") * 5, torch.tensor([0, 0, 1] * 5), np.array([7, 7, 9] * 5)], ids=repr)
+def test_labels_of_any_form(labels: Any) -> None:
+    expected = indices_of(feedline.split(range(15), [0.6, 0.4], stratify=[0, 0, 1] * 5))
+    assert indices_of(feedline.split(range(15), [0.6, 0.4], stratify=labels)) == expected
+
+
+def test_rounding_of_fractions() -> None:
+    assert list(map(len, feedline.split(range(100), [0.29, 0.71]))) == [29, 71]
+    assert list(map(len, feedline.split(range(10), [0.7, 0.2, 0.1]))) == [7, 2, 1]
+    assert list(map(len, feedline.split(range(7), [1 / 3] * 3))) == [3, 2, 2]
+    assert list(map(len, feedline.split(range(7), [1.0]))) == [7]
+
+
+class Stream:
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+class Endless:
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"parts": [0.8, 0.3]}, r"sum to 1.1\. Fractions sum to at most 1"),
+        ({"parts": [8, 3]}, "sum to 11, but there are 10 samples"),
+        ({"parts": [1, 0.5]}, "sum to 1.5.*numbers of samples are all integers"),
+        ({"parts": [0.5, -0.1]}, "not all positive"),
+        ({"parts": [10, 0]}, "not all positive"),
+        ({"parts": [0.5, float("nan")]}, "not all positive"),
+        ({"parts": []}, "not a list of fractions"),
+        ({"parts": 0.5}, "not a list of fractions"),
+        ({"parts": "80%"}, "not a list of fractions"),
+        ({"parts": [True]}, "not a list of fractions"),
+        ({"parts": [0.99, 0.01]}, r"parts\[1\]=0.01 of 10 samples makes an empty part\. Make the part larger"),
+        ({"dataset": []}, "empty part"),
+        ({"dataset": Stream()}, "dataset is a Stream, which is iterable"),
+        ({"dataset": Endless()}, "without __len__"),
+        ({"dataset": 5}, "not a dataset"),
+        ({"stratify": [0] * 9}, "stratify has 9 labels for 10 samples"),
+        ({"stratify": [0.0] * 9 + [float("nan")]}, r"stratify\[9\]"),
+        ({"groups": [0] * 9}, "groups has 9 labels for 10 samples"),
+        ({"groups": [0] * 10}, "empty part, with groups kept together"),
+        ({"stratify": [0] * 10, "groups": [0] * 10}, "both given"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_split(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        feedline.split(**{"dataset": list(range(10)), "parts": [0.5, 0.5], **arguments})
+
+
+def test_parts_in_loaders(engine: str) -> None:
+    train, test = feedline.split(ArrayDataset(np.arange(40)), [0.75, 0.25], stratify=np.arange(40) % 4)
+    workers = 0 if engine == "inline" else 2
+    for part in (train, test):
+        loader = feedline.Loader(part, 4, workers=workers, engine=engine)
+        assert [int(value) for batch in loader for value in batch] == part.indices.tolist()
+        loader.close()
+    batches = list(feedline.DataLoader(test, batch_size=5))  # type: ignore[arg-type]
+    assert torch.cat(batches).tolist() == test.indices.tolist()
+
+
+def test_without_torch() -> None:
+    script = """
+import sys, feedline
+train, test = feedline.split(list(range(10)), [0.8, 0.2], stratify=[0, 1] * 5)
+assert sorted([*train, *test]) == list(range(10)) and "torch" not in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,298 @@
+"""A stream that every worker of every rank reads as a whole: each sample once, and ranks end together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from feedline.errors import BadOption, InternalError
+from feedline.fetch import fetcher_for
+from feedline.fetch.spans import SpanFetcher
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness import Scope, enter, rng
+from feedline.types import TAILS, DatasetKind, Draw, Notes, Resume, Share, Span, StreamSplit, WorkerSpec
+from tests.fetch.streams import Counting, Numbers
+
+
+@dataclass(frozen=True)
+class World:
+    """Ranks, workers and how samples are shared out among them."""
+
+    batch_size: int | None = 2
+    world_size: int = 1
+    worker_count: int = 1
+    tail: str = "pad"
+    drop_last: bool = False
+
+    def fetcher(self, rank: int, dataset: Any, resume: Resume | None = None, scope: Scope | None = None) -> SpanFetcher:
+        batched = self.batch_size is not None
+        spec = WorkerSpec(
+            dataset,
+            DatasetKind.ITERABLE,
+            list if batched else lambda sample: sample,
+            NumpyFramework(),
+            worker_count=self.worker_count,
+            base_seed=0,
+            batched=batched,
+            split=StreamSplit(self.batch_size or 1, Share(rank, self.world_size, self.tail), self.drop_last),
+        )
+        made = fetcher_for(dataset, spec, scope or Scope(), resume)
+        assert isinstance(made, SpanFetcher)
+        return made
+
+
+@dataclass
+class Run:
+    """What the ranks delivered, and where they were after each step."""
+
+    batches: list[list[Any]]
+    """By rank."""
+    consumed: list[int]
+    """Samples of the stream that all ranks have consumed after the first, second, ... step."""
+    notes: list[Notes]
+    """After each step, of the worker of rank 0 that made it."""
+
+    def steps(self) -> int:
+        (count,) = {len(batches) for batches in self.batches}
+        return count
+
+    def delivered(self, first: int = 0, stop: int | None = None) -> Counter[int]:
+        return Counter(
+            sample
+            for batches in self.batches
+            for batch in batches[first:stop]
+            for sample in (batch if isinstance(batch, list) else [batch])
+        )
+
+
+def run(world: World, make: Any, *, origin: int = 0, resume: Resume | None = None) -> Run:
+    """Let every worker of every rank make its steps: worker w those numbered w, w + n, w + 2n, ..."""
+    result = Run([], [], [])
+    stride = (world.batch_size or 1) * world.world_size
+    for rank in range(world.world_size):
+        workers = [world.fetcher(rank, make(), resume) for _ in range(world.worker_count)]
+        batches: list[Any] = []
+        while True:
+            worker = workers[len(batches) % world.worker_count]
+            try:
+                batches.append(worker(Span(len(batches), origin)))
+            except StopIteration:
+                break
+            if rank == 0:
+                known = worker.consumed
+                result.consumed.append(origin + len(batches) * stride if known is None else known)
+                result.notes.append(worker.stream.notes())
+        for worker in workers:
+            with pytest.raises(StopIteration):
+                worker(Span(len(batches) + world.worker_count, origin))
+        result.batches.append(batches)
+    return result
+
+
+def run_or_skip(world: World, make: Any, **where: Any) -> Run:
+    try:
+        return run(world, make, **where)
+    except BadOption:
+        assert world.tail == "exact"
+        assume(False)
+        raise
+
+
+worlds = st.builds(
+    World,
+    batch_size=st.none() | st.integers(1, 4),
+    world_size=st.integers(1, 4),
+    worker_count=st.integers(1, 3),
+    tail=st.sampled_from(TAILS),
+)
+totals = st.integers(0, 40)
+
+
+@settings(deadline=None)
+@given(worlds, totals)
+def test_each_sample_is_delivered_once_and_ranks_end_together(world: World, total: int) -> None:
+    result = run_or_skip(world, lambda: Numbers(total))
+    result.steps()
+    delivered = result.delivered()
+    if world.tail == "exact":
+        assert delivered == Counter(range(total))
+    elif world.tail == "drop":
+        left_out = Counter(range(total)) - delivered
+        assert delivered <= Counter(range(total))
+        assert left_out.total() < world.world_size
+        assert set(left_out) == set(range(delivered.total(), total)), "those at the end"
+    else:
+        assert set(delivered) == set(range(total))
+        assert delivered.total() - total < world.world_size, "the fewest that go round"
+    if result.consumed:
+        assert result.consumed[-1] <= total
+
+
+@settings(deadline=None)
+@given(worlds, totals)
+def test_after_every_step_the_ranks_have_consumed_a_prefix(world: World, total: int) -> None:
+    result = run_or_skip(world, lambda: Numbers(total))
+    for done, consumed in enumerate(result.consumed, 1):
+        assert set(result.delivered(stop=done)) == set(range(consumed))
+
+
+@settings(deadline=None)
+@given(worlds, totals)
+def test_the_batches_do_not_depend_on_the_number_of_workers(world: World, total: int) -> None:
+    alone = World(world.batch_size, world.world_size, 1, world.tail)
+    assert run_or_skip(world, lambda: Numbers(total)).batches == run(alone, lambda: Numbers(total)).batches
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.sampled_from(["pad", "drop"]), totals)
+def test_drop_last_leaves_out_batches_that_are_not_full(size: int, world_size: int, tail: str, total: int) -> None:
+    result = run(World(size, world_size, 2, tail, drop_last=True), lambda: Numbers(total))
+    assert all(len(batch) == size for batches in result.batches for batch in batches)
+    per_rank = -(-total // world_size) if tail == "pad" else total // world_size
+    assert result.steps() == per_rank // size
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 8])
+@pytest.mark.parametrize("batch_size", [2, 3])
+def test_exact_wherever_the_stream_ends(world_size: int, batch_size: int) -> None:
+    world = World(batch_size, world_size, 2, "exact")
+    for total in range(world_size, 4 * batch_size * world_size):
+        result = run(world, lambda total=total: Numbers(total))  # type: ignore[misc]  # bound at once
+        assert result.steps() == -(-total // (batch_size * world_size))
+        assert result.delivered() == Counter(range(total))
+        assert all(batch for batches in result.batches for batch in batches)
+
+
+def test_padding_repeats_the_first_sample_that_a_rank_has_in_the_step() -> None:
+    result = run(World(2, 2, 1, "pad"), lambda: Numbers(7))
+    assert result.batches == [[[0, 2], [4, 6]], [[1, 3], [5, 5]]]
+    result = run(World(2, 3, 1, "pad"), lambda: Numbers(7))
+    assert result.batches == [[[0, 3], [6]], [[1, 4], [6]], [[2, 5], [6]]], "a rank without any has the step's first"
+
+
+def test_exact_says_what_cannot_be_kept() -> None:
+    with pytest.raises(BadOption, match="tail='exact' cannot be kept"):
+        run(World(2, 3, 1, "exact"), lambda: Numbers(2))
+
+
+def test_one_rank_that_is_exact_looks_for_nothing_ahead() -> None:
+    dataset = Numbers(100)
+    World(4, 1, 1, "exact").fetcher(0, dataset)(Span(0))
+    assert dataset.read == 4
+
+
+@pytest.mark.parametrize(("tail", "ahead"), [("pad", 0), ("drop", 0), ("exact", 3)])
+def test_the_stream_is_read_no_further_than_the_step_needs(tail: str, ahead: int) -> None:
+    dataset = Numbers(100)
+    fetch = World(2, 3, 2, tail).fetcher(1, dataset)
+    assert dataset.read == 0
+    assert fetch(Span(0)) == [1, 4]
+    assert dataset.read == 6 + ahead
+    assert fetch(Span(2)) == [13, 16]
+    assert dataset.read == 18 + ahead
+
+
+def test_what_belongs_to_others_is_not_kept() -> None:
+    fetch = World(2, 3, 2, "exact").fetcher(1, Numbers(1000))
+    for number in range(0, 100, 2):
+        fetch(Span(number))
+        assert len(fetch._held) <= 2 * 3 + 2 * 3
+    fetch = World(2, 3, 2, "pad").fetcher(1, Numbers(1000))
+    fetch(Span(50))
+    assert len(fetch._held) <= 3
+
+
+def test_a_stream_that_was_read_further_cannot_go_back() -> None:
+    fetch = World().fetcher(0, Numbers(100))
+    fetch(Span(5))
+    with pytest.raises(InternalError, match="cannot go back to 0"):
+        fetch(Span(0))
+
+
+# -- resuming, with other workers and ranks ---
+
+
+@settings(deadline=None)
+@given(worlds, worlds, totals, st.data())
+def test_others_go_on_by_reading_again(world: World, other: World, total: int, data: st.DataObject) -> None:
+    check_the_rest(world, other, total, data, Numbers)
+
+
+@settings(deadline=None)
+@given(worlds, worlds, totals, st.data())
+def test_others_go_on_from_a_state_of_the_stream(world: World, other: World, total: int, data: st.DataObject) -> None:
+    check_the_rest(world, other, total, data, Counting)
+
+
+def check_the_rest(world: World, other: World, total: int, data: st.DataObject, kind: Any) -> None:
+    before = run_or_skip(world, lambda: kind(total))
+    done = data.draw(st.integers(0, before.steps()))
+    consumed = before.consumed[done - 1] if done else 0
+    # Any state that is not beyond what was consumed will do.
+    usable = [notes for notes in before.notes[:done] if notes.iterator is not None and notes.place <= consumed]
+    resume = Resume(None, usable[-1].iterator, usable[-1].place) if usable else None
+    made = []
+
+    def make() -> Any:
+        made.append(kind(total))
+        return made[-1]
+
+    after = run_or_skip(other, make, origin=consumed, resume=resume)
+    covered = after.delivered()
+    if other.tail == "drop":
+        assert covered == Counter(range(consumed, consumed + covered.total()))
+        assert total - consumed - covered.total() < other.world_size
+    else:
+        assert set(covered) == set(range(consumed, total))
+    if other.tail == "exact":
+        assert covered == Counter(range(consumed, total))
+    if usable:
+        assert all(dataset.read <= total - usable[-1].place for dataset in made), "nothing is read twice"
+
+
+@settings(deadline=None)
+@given(worlds, totals, st.data())
+def test_the_same_ranks_go_on_as_they_would_have(world: World, total: int, data: st.DataObject) -> None:
+    before = run_or_skip(world, lambda: Numbers(total))
+    done = data.draw(st.integers(0, before.steps()))
+    consumed = before.consumed[done - 1] if done else 0
+    after = run(world, lambda: Numbers(total), origin=consumed)
+    assert after.batches == [batches[done:] for batches in before.batches]
+
+
+# -- random numbers ---
+
+
+class Drawing:
+    def __iter__(self) -> Iterator[tuple[int, float]]:
+        for number in range(24):
+            yield number, rng().random()
+
+
+def drawn_by(world: World) -> dict[int, float]:
+    drawn: dict[int, float] = {}
+    for rank in range(world.world_size):
+        scope = Scope()
+        fetch = world.fetcher(rank, Drawing(), scope=scope)
+        before = enter(scope)
+        try:
+            for number in range(24 // (world.world_size * (world.batch_size or 1))):
+                scope.begin(Draw(3))
+                drawn.update(fetch(Span(number)))
+        finally:
+            enter(before)
+    return drawn
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_what_a_sample_draws_follows_from_its_place_in_the_stream(tail: str) -> None:
+    alone = drawn_by(World(4, 1, 1, tail))
+    assert len(set(alone.values())) == 24
+    assert drawn_by(World(2, 3, 1, tail)) == alone
+    assert drawn_by(World(3, 4, 1, tail)) == alone

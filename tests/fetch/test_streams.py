@@ -1,0 +1,237 @@
+"""The samples of an iterable dataset, and how reading goes on after a resumption."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.fetch import fetcher_for
+from feedline.fetch.streams import Stream, StreamFetcher, is_stateful
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness import Scope, enter, rng
+from feedline.types import DatasetKind, Draw, Resume, WorkerSpec
+from tests.fetch.streams import BothHaveState, Counting, DatasetHasState, IteratorHasState, Numbers
+
+
+def spec_of(dataset: Any, **options: Any) -> WorkerSpec:
+    return WorkerSpec(dataset, DatasetKind.ITERABLE, list, NumpyFramework(), worker_count=0, base_seed=0, **options)
+
+
+def fetcher(dataset: Any, resume: Resume | None = None, scope: Scope | None = None, **options: Any) -> StreamFetcher:
+    made = fetcher_for(dataset, spec_of(dataset, **options), scope or Scope(), resume)
+    assert isinstance(made, StreamFetcher)
+    return made
+
+
+def rest_of(fetch: StreamFetcher, size: int) -> list[list[int]]:
+    batches = []
+    while True:
+        try:
+            batches.append(fetch(size))
+        except StopIteration:
+            return batches
+
+
+# -- reading ---
+
+
+def test_a_stream_knows_how_far_it_is() -> None:
+    stream = Stream(Numbers(3), Scope(), None)
+    seen = []
+    for place in range(3):
+        assert stream.place == place
+        seen.append(stream.read())
+    assert seen == [0, 1, 2]
+    with pytest.raises(StopIteration):
+        stream.read()
+    assert stream.place == 3
+
+
+class DrawsPerSample:
+    def __iter__(self) -> Iterator[tuple[float, float]]:
+        while True:
+            yield rng().random(), random.random()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_what_a_sample_draws_follows_from_its_place_in_the_stream(size: int) -> None:
+    def draw(size: int) -> list[tuple[float, float]]:
+        scope = Scope(seeds_globals=True, keeps_globals=True)
+        fetch = fetcher(DrawsPerSample(), scope=scope)
+        drawn = []
+        before = enter(scope)
+        try:
+            for _ in range(12 // size):
+                scope.begin(Draw(5))
+                drawn += fetch(size)
+        finally:
+            enter(before)
+        return drawn
+
+    mine = draw(size)
+    assert mine == draw(12)
+    assert len(set(mine)) == 12
+
+
+def test_batches_of_a_stream_collate_with_numbers_of_their_own() -> None:
+    def collate(samples: list[int]) -> tuple[list[int], float, float]:
+        return samples, rng().random(), random.random()
+
+    scope = Scope(seeds_globals=True, keeps_globals=True)
+    dataset = Numbers(12)
+    spec = WorkerSpec(dataset, DatasetKind.ITERABLE, collate, NumpyFramework(), worker_count=0, base_seed=0)
+    fetch = fetcher_for(dataset, spec, scope)
+    before = enter(scope)
+    try:
+        drawn = []
+        for _ in range(4):
+            scope.begin(Draw(5))
+            drawn += fetch(3)[1:]
+    finally:
+        enter(before)
+    assert len(set(drawn)) == 8
+
+
+# -- states ---
+
+
+def test_what_counts_as_stateful() -> None:
+    assert is_stateful(Counting(1))
+    assert not is_stateful(Numbers(1))
+    assert not is_stateful(iter([]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dataset_state", "iterator_state", "is_one"),
+    [
+        (Numbers, None, None, False),
+        (Counting, None, {"place": 2}, True),
+        (IteratorHasState, None, {"place": 2}, False),
+        (DatasetHasState, {"place": 2}, None, False),
+        (BothHaveState, {"name": "fresh"}, {"place": 2}, False),
+    ],
+)
+def test_the_states_of_dataset_and_iterator_are_noted(
+    kind: Any, dataset_state: Any, iterator_state: Any, is_one: bool
+) -> None:
+    stream = Stream(kind(5), Scope(), None)
+    stream.read()
+    stream.read()
+    notes = stream.notes()
+    assert (notes.dataset, notes.iterator, notes.is_one) == (dataset_state, iterator_state, is_one)
+    assert notes.place == 2
+    assert stream.is_stateful == (iterator_state is not None)
+
+
+counts, sizes, batches_done = st.integers(0, 20), st.integers(1, 6), st.integers(0, 8)
+KINDS = [Numbers, Counting, IteratorHasState, DatasetHasState, BothHaveState]
+
+
+def go(kind: Any, count: int, size: int, done: int, *, drop_last: bool) -> tuple[StreamFetcher, int]:
+    """Return a fetcher from which some batches were taken, and how many they were."""
+    fetch = fetcher(kind(count), drop_last=drop_last)
+    for taken in range(done):
+        try:
+            fetch(size)
+        except StopIteration:
+            return fetch, taken
+    return fetch, done
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(count=counts, size=sizes, done=batches_done, drop_last=st.booleans())
+def test_a_stream_goes_on_from_its_states(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
+    fetch, taken = go(kind, count, size, done, drop_last=drop_last)
+    notes = fetch.stream.notes()
+    if notes.dataset is None and notes.iterator is None:
+        resume = Resume(skip=taken * size)
+    else:
+        resume = Resume(notes.dataset, notes.iterator, notes.place)
+    dataset = kind(count)
+    again = fetcher(dataset, resume, drop_last=drop_last)
+    expected = rest_of(fetch, size)
+    assert rest_of(again, size) == expected
+    if is_stateful(dataset) and not isinstance(dataset, BothHaveState):
+        assert dataset.read <= sum(map(len, expected)) + size, "nothing is read again"
+
+
+@pytest.mark.parametrize("kind", [Numbers, IteratorHasState])
+@given(count=counts, size=sizes, done=batches_done, drop_last=st.booleans())
+def test_a_stream_goes_on_by_being_read_again(kind: Any, count: int, size: int, done: int, drop_last: bool) -> None:
+    fetch, taken = go(kind, count, size, done, drop_last=drop_last)
+    again = fetcher(kind(count), Resume(skip=taken * size), drop_last=drop_last)
+    assert rest_of(again, size) == rest_of(fetch, size)
+
+
+@given(count=st.integers(4, 20), size=sizes, noted_at=st.integers(0, 3), since=st.integers(0, 3))
+def test_a_stream_goes_on_from_an_older_state(count: int, size: int, noted_at: int, since: int) -> None:
+    """States that come with every n-th batch only: what was delivered since is read and left out."""
+    fetch, _ = go(Counting, count, size, noted_at, drop_last=False)
+    notes = fetch.stream.notes()
+    for _ in range(since):
+        try:
+            fetch(size)
+        except StopIteration:
+            return
+    again = fetcher(Counting(count), Resume(None, notes.iterator, notes.place, since * size))
+    assert rest_of(again, size) == rest_of(fetch, size)
+
+
+def test_a_replay_waits_until_a_batch_is_wanted() -> None:
+    dataset = Numbers(100)
+    fetch = fetcher(dataset, Resume(skip=50))
+    assert dataset.read == 0
+    assert fetch(2) == [50, 51]
+    assert fetch.stream.place == 52
+
+
+def test_a_replay_beyond_the_end_is_an_empty_rest() -> None:
+    assert rest_of(fetcher(Numbers(5), Resume(skip=50)), 2) == []
+
+
+def test_the_dataset_is_restored_before_it_is_asked_for_its_iterator() -> None:
+    dataset = DatasetHasState(10)
+    fetch = fetcher(dataset, Resume({"place": 7}, None, 7))
+    assert fetch(2) == [7, 8]
+    assert fetch.stream.place == 9
+
+
+def test_a_resumed_stream_draws_by_its_places() -> None:
+    scope = Scope()
+    fetch = fetcher(DrawsPerSample(), Resume(skip=4), scope)
+    before = enter(scope)
+    try:
+        scope.begin(Draw(5))
+        resumed = [first for first, _ in fetch(2)]
+        for place, expected in enumerate(resumed, 4):
+            scope.begin(Draw(5))
+            scope.place = place
+            assert rng().random() == expected
+    finally:
+        enter(before)
+
+
+# -- is the dataset the same in every worker? ---
+
+
+def digest_of(dataset: Any, *, watched: bool = True) -> bytes | None:
+    stream = Stream(dataset, Scope(), None)
+    stream.is_watched = watched
+    stream.read()
+    stream.read()
+    return stream.first_digest
+
+
+def test_the_first_sample_is_remembered_by_its_digest() -> None:
+    assert digest_of([1, 2]) == digest_of([1, 3])
+    assert digest_of([1, 2]) != digest_of([2, 2])
+    assert digest_of([1, 2], watched=False) is None
+
+
+def test_a_sample_that_cannot_be_pickled_has_no_digest() -> None:
+    assert digest_of([lambda: None, 2]) is None

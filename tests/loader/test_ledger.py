@@ -1,0 +1,262 @@
+"""Which epoch comes next, and what a loaded state does to that."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+
+from feedline.errors import BadState, EpochIgnored
+from feedline.keys import epoch_key
+from feedline.loader.bookmark import Bookmark
+from feedline.loader.ledger import Ledger, Start, VirtualPlace
+from feedline.loader.order import Entry, Order, SampleOrder, StreamOrder
+from feedline.samplers import RandomSampler
+from feedline.state import Snapshot
+from feedline.types import Key, Share
+
+
+class Bench:
+    """A ledger with an order, as a loader has them."""
+
+    def __init__(self, order: Order | None = None) -> None:
+        self.sampler = RandomSampler(range(10), seed=3)
+        self.order = order or SampleOrder(self.sampler, 2, drop_last=False)
+        self.ledger = Ledger()
+        self.settled: list[int] = []
+
+    def begin(self) -> tuple[Start, Bookmark]:
+        """Begin an iteration."""
+        start = self.ledger.begin(self.order)
+        order = {} if start.snapshot is None else start.snapshot.order
+        entry = Entry(Key(3, start.epoch), epoch_key(3, start.epoch), order)
+        plan = self.order.plan(entry)
+        bookmark = Bookmark(entry, plan, self.order.expected(), self.order.stride(), 3, 0, 2)
+        self.ledger.begun(start, self.order, bookmark)
+        return start, bookmark
+
+    def run(self, batches: int | None = None) -> int:
+        """Go through an epoch, or a part of it; returns which it was."""
+        start, bookmark = self.begin()
+        for number, _ in enumerate(bookmark.plan):
+            if number == batches:
+                return start.epoch
+            bookmark.entry.progress.note(number)
+        bookmark.entry.progress.ended = True
+        return start.epoch
+
+    def state(self) -> dict[str, Any]:
+        return self.ledger.state(self.order, self._first)
+
+    def _first(self, epoch: int) -> Snapshot:
+        self.settled.append(epoch)
+        return Snapshot(epoch, seed=3, draw_seed=3, order=self.order.expected())
+
+    def load(self, state: Any) -> None:
+        self.ledger.load(state, self.order)
+
+
+def state_of(batches: int | None, epoch: int = 0) -> dict[str, Any]:
+    """Return the state after some batches of an epoch; None for all of them."""
+    bench = Bench()
+    bench.ledger.set_epoch(epoch)
+    bench.run(batches)
+    return bench.state()
+
+
+# -- counting ---
+
+
+def test_epochs_are_counted_from_zero_and_the_sampler_is_told() -> None:
+    bench = Bench()
+    assert [bench.run(), bench.run(1), bench.run()] == [0, 1, 2]
+    assert bench.sampler.epoch == 2
+    assert not bench.sampler.epoch_was_set
+
+
+@pytest.mark.parametrize("whom", ["loader", "sampler"])
+def test_an_epoch_that_is_set_by_hand_is_obeyed_once_and_counted_from(whom: str) -> None:
+    bench = Bench()
+    bench.run()
+    (bench.ledger if whom == "loader" else bench.sampler).set_epoch(7)
+    assert [bench.run(), bench.run()] == [7, 8]
+
+
+def test_what_fails_to_begin_is_no_epoch() -> None:
+    bench = Bench()
+    bench.sampler.set_epoch(7)
+    for _ in range(3):
+        assert bench.ledger.begin(bench.order).epoch == 7, "until it has begun"
+
+
+def test_an_order_without_samplers_is_counted_too() -> None:
+    bench = Bench(StreamOrder(2))
+    assert [bench.begin()[0].epoch for _ in range(2)] == [0, 1]
+
+
+# -- going on ---
+
+
+@pytest.mark.parametrize(("batches", "consumed"), [(0, 0), (2, 4), (4, 8)])
+def test_the_iteration_after_loading_goes_on_in_its_epoch(batches: int, consumed: int) -> None:
+    bench = Bench()
+    bench.load(state_of(batches, epoch=5))
+    start, bookmark = bench.begin()
+    assert start.epoch == 5
+    assert bookmark.entry.consumed == consumed
+    assert bench.run() == 6, "and the next one is the next"
+
+
+def test_after_the_end_of_an_epoch_the_next_one_begins() -> None:
+    bench = Bench()
+    bench.load(state_of(None, epoch=5))
+    start, bookmark = bench.begin()
+    assert start.epoch == 6
+    assert bookmark.entry.consumed == 0
+
+
+def test_a_state_is_used_up_when_the_iteration_has_begun_and_no_sooner() -> None:
+    bench = Bench()
+    state = state_of(2, epoch=5)
+    bench.load(state)
+    for _ in range(3):
+        assert bench.ledger.begin(bench.order).snapshot is not None, "workers could not be started, say"
+        assert bench.state() == state
+    bench.begin()
+    assert bench.ledger.begin(bench.order).snapshot is None
+
+
+def test_loading_in_the_middle_of_an_iteration_is_about_the_next() -> None:
+    bench = Bench()
+    bench.run(1)
+    state = state_of(2, epoch=5)
+    bench.load(state)
+    assert bench.state() == state
+    assert bench.run() == 5
+
+
+def test_what_does_not_fit_changes_nothing() -> None:
+    bench = Bench()
+    bench.run(1)
+    before = bench.state()
+    for wrong in ({**before, "feedline": 99}, {**before, "order": {"unit": "batches"}}, "state"):
+        with pytest.raises(BadState):
+            bench.load(wrong)
+        assert bench.state() == before
+
+
+def test_an_empty_state_is_none() -> None:
+    """torchdata's rule: what was never saved is {}."""
+    bench = Bench()
+    bench.run()
+    bench.load({})
+    assert bench.run() == 1
+
+
+# -- set_epoch against a state ---
+
+
+@pytest.mark.parametrize("whom", ["loader", "sampler"])
+def test_a_state_beats_an_epoch_set_by_hand_and_says_so(whom: str) -> None:
+    bench = Bench()
+    bench.load(state_of(2, epoch=5))
+    (bench.ledger if whom == "loader" else bench.sampler).set_epoch(7)
+    with pytest.warns(EpochIgnored, match=r"set_epoch\(7\).*goes on in epoch 5"):
+        assert bench.run() == 5
+    assert bench.run() == 6
+
+
+@pytest.mark.parametrize("whom", ["loader", "sampler"])
+def test_setting_the_epoch_of_the_state_is_as_it_should_be(whom: str) -> None:
+    bench = Bench()
+    bench.load(state_of(2, epoch=5))
+    (bench.ledger if whom == "loader" else bench.sampler).set_epoch(5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bench.run() == 5
+
+
+@pytest.mark.parametrize("whom", ["loader", "sampler"])
+def test_after_the_end_of_an_epoch_an_epoch_set_by_hand_is_obeyed(whom: str) -> None:
+    bench = Bench()
+    bench.load(state_of(None, epoch=5))
+    (bench.ledger if whom == "loader" else bench.sampler).set_epoch(9)
+    assert bench.run() == 9
+
+
+# -- before the first batch ---
+
+
+def test_a_state_before_the_first_iteration_is_settled_once() -> None:
+    bench = Bench()
+    state = bench.state()
+    assert bench.state() == state
+    assert bench.settled == [0]
+    start, _ = bench.begin()
+    assert start.is_settled
+    assert start.snapshot is not None
+    assert start.snapshot.as_dict() == state, "the iteration is the one that was described"
+
+
+def test_what_was_settled_for_another_epoch_does_not_count() -> None:
+    bench = Bench()
+    bench.state()
+    bench.ledger.set_epoch(4)
+    assert bench.state()["epoch"] == 4
+    assert bench.settled == [0, 4]
+    bench.ledger.set_epoch(6)
+    start, _ = bench.begin()
+    assert (start.epoch, start.snapshot) == (6, None)
+
+
+def test_the_state_is_that_of_the_last_iteration_that_was_begun() -> None:
+    bench = Bench()
+    bench.run(2)
+    assert bench.state()["order"]["consumed"] == 4
+    bench.run(1)
+    assert (bench.state()["epoch"], bench.state()["order"]["consumed"]) == (1, 2)
+    bench.run()
+    assert (bench.state()["epoch"], bench.state()["ended"]) == (2, True)
+    assert bench.settled == []
+
+
+# -- virtual epochs ---
+
+
+def test_the_virtual_place_is_part_of_the_state() -> None:
+    bench = Bench()
+    bench.run(1)
+    bench.ledger.virtual = VirtualPlace(4, 2)
+    assert bench.state()["virtual"] == [4, 2]
+    other = Bench()
+    assert other.ledger.loaded_virtual == (0, 0)
+    other.load(bench.state())
+    assert other.ledger.loaded_virtual == (4, 2)
+    other.run()
+    assert other.ledger.loaded_virtual == (0, 0)
+
+
+def test_an_endless_state_needs_an_endless_order() -> None:
+    bench = Bench()
+    endless = bench.order.without_end(Share())
+    assert endless is not None
+    state = Snapshot(0, seed=3, draw_seed=3, order={**endless.expected(), "consumed": 14}).as_dict()
+    bench.load(state)
+    with pytest.raises(BadState, match=r"virtual_epochs\(\)"):
+        bench.begin()
+    assert bench.ledger.begin(endless).snapshot is not None, "the state is still there"
+
+
+# -- copies ---
+
+
+@pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, lambda ledger: pickle.loads(pickle.dumps(ledger))])
+def test_a_copy_is_at_the_beginning(twin_of: Any) -> None:
+    bench = Bench()
+    bench.run(1)
+    twin = twin_of(bench.ledger)
+    assert twin.begin(bench.order).epoch == 0
+    assert bench.ledger.begin(bench.order).epoch == 1

@@ -1,0 +1,141 @@
+"""Batches: torch's over any iterable, by number over feedline's samplers."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline import abc
+from feedline.samplers import BatchSampler, InfiniteSampler, RandomSampler, SequentialSampler
+from feedline.types import Key
+
+torch_data = pytest.importorskip("torch.utils.data")
+
+
+def cut(sampler: abc.Sampler, batch_size: int, drop_last: bool) -> abc.BatchSampler:
+    batches = BatchSampler(sampler, batch_size, drop_last)
+    assert isinstance(batches, abc.BatchSampler)
+    return batches
+
+
+@given(st.integers(0, 60), st.integers(1, 20), st.booleans())
+def test_batches_are_torch_s(samples: int, batch_size: int, drop_last: bool) -> None:
+    theirs = torch_data.BatchSampler(range(samples), batch_size, drop_last)
+    for sampler in (range(samples), SequentialSampler(range(samples)), torch_data.SequentialSampler(range(samples))):
+        ours = BatchSampler(sampler, batch_size, drop_last)
+        assert list(ours) == list(theirs)
+        assert len(ours) == len(theirs)
+
+
+@given(st.integers(1, 60), st.integers(1, 20), st.booleans(), st.integers(0, 3))
+def test_batches_by_number(samples: int, batch_size: int, drop_last: bool, epoch: int) -> None:
+    batches = cut(RandomSampler(range(samples), seed=1), batch_size, drop_last)
+    batches.set_epoch(epoch)
+    expected = list(batches)
+    assert batches.size() == len(batches) == len(expected)
+    numbers = reversed(range(len(expected)))
+    assert [batches.batch(number, Key(1, epoch)).tolist() for number in numbers] == expected[::-1]
+
+
+@pytest.mark.parametrize("batch_size", [1, 64, 1000, 50_000])
+def test_batches_larger_and_smaller_than_a_block(batch_size: int) -> None:
+    found = list(BatchSampler(SequentialSampler(range(60_000)), batch_size, False))
+    assert [index for batch in found for index in batch] == list(range(60_000))
+    assert {len(batch) for batch in found[:-1]} <= {batch_size}
+
+
+def test_endless_batches() -> None:
+    batches = cut(InfiniteSampler("abc", shuffle=False), 2, False)
+    assert batches.size() is None
+    assert list(islice(batches, 3)) == [[0, 1], [2, 0], [1, 2]]
+    with pytest.raises(TypeError, match="never ends"):
+        len(batches)
+
+
+def test_seed_and_epoch_are_the_sampler_s() -> None:
+    sampler = RandomSampler(range(20), seed=4)
+    batches = cut(sampler, 5, False)
+    sampler.set_epoch(7)
+    assert (batches.seed, batches.epoch, batches.epoch_was_set) == (4, 7, True)
+    assert batches.begin() == Key(4, 7)
+    batches.set_epoch(3)
+    assert (sampler.epoch, sampler.epoch_was_set) == (3, True)
+    first = list(batches)
+    assert sampler.epoch == 4
+    sampler.set_epoch(3)
+    assert [index for batch in first for index in batch] == list(sampler)
+
+
+def test_parts_are_told() -> None:
+    sampler = SequentialSampler(range(5))
+    assert cut(sampler, 2, True).cut_from() == (sampler, 2, True)
+
+
+def test_other_iterables_are_only_iterated_over() -> None:
+    asked: list[int] = []
+
+    def indices() -> Iterator[int]:
+        for index in range(6):
+            asked.append(index)
+            yield index
+
+    batches = BatchSampler(indices(), 2, False)
+    assert not isinstance(batches, abc.BatchSampler)
+    assert batches.cut_from() is None
+    assert next(iter(batches)) == [0, 1]
+    assert asked == [0, 1]
+    with pytest.raises(TypeError):
+        len(batches)
+
+
+def test_subclass_may_iterate_as_it_likes() -> None:
+    class Backwards(BatchSampler):
+        def __iter__(self) -> Iterator[list[Any]]:
+            yield from reversed(list(super().__iter__()))
+
+    batches = Backwards(SequentialSampler(range(4)), 2, False)
+    assert list(batches) == [[2, 3], [0, 1]]
+    assert not isinstance(batches, abc.BatchSampler)
+
+
+@pytest.mark.parametrize("sampler", [range(5), SequentialSampler(range(5))], ids=["foreign", "own"])
+def test_goes_to_other_processes(sampler: Any) -> None:
+    batches = BatchSampler(sampler, 2, False)
+    twin = pickle.loads(pickle.dumps(batches))
+    assert type(twin) is type(batches)
+    assert list(twin) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "drop_last"), [(0, True), (-1, True), (True, True), (2.0, True), ("2", True), (2, 1), (2, None)]
+)
+def test_refuses_what_torch_refuses(batch_size: Any, drop_last: Any) -> None:
+    with pytest.raises((TypeError, ValueError)) as theirs:
+        torch_data.BatchSampler(range(5), batch_size, drop_last)
+    for sampler in (range(5), SequentialSampler(range(5))):
+        with pytest.raises(theirs.type):
+            BatchSampler(sampler, batch_size, drop_last)
+
+
+def test_description_and_repr() -> None:
+    batches = cut(SequentialSampler(range(5)), 2, False)
+    assert batches.describe() == {
+        "kind": "BatchSampler",
+        "batch_size": 2,
+        "drop_last": False,
+        "sampler": {"kind": "SequentialSampler", "size": 5},
+    }
+    assert repr(batches) == "BatchSampler(SequentialSampler(5 samples), batch_size=2, drop_last=False)"
+    assert repr(BatchSampler([1, 2], 2, True)) == "BatchSampler([1, 2], batch_size=2, drop_last=True)"
+
+
+def test_torch_s_loader_takes_them() -> None:
+    batches = BatchSampler(RandomSampler(range(10), seed=1), 4, False)
+    loader = torch_data.DataLoader(range(10), batch_sampler=batches)
+    assert [len(batch) for batch in loader] == [4, 4, 2]

@@ -1,0 +1,210 @@
+"""Buckets: the laws of both samplers that are made of them, and how buckets are chosen."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.errors import BadOption
+from feedline.samplers.buckets import BucketBatches, lengths_of
+from feedline.samplers.distribute import distribute
+from feedline.samplers.length_bucket import LengthBucketBatchSampler
+from feedline.samplers.token_budget import TokenBudgetBatchSampler
+from feedline.types import Key
+from tests.samplers.chi_square import assert_fits
+
+LOG_NORMAL = np.random.default_rng(0).lognormal(5, 1, 20_000).astype(int)
+
+Maker = Callable[..., BucketBatches]
+MAKERS: dict[str, Maker] = {
+    "length": lambda lengths, **options: LengthBucketBatchSampler(lengths, 8, **options),
+    "boundaries": lambda lengths, **options: LengthBucketBatchSampler(lengths, 8, boundaries=[3, 20, 90], **options),
+    "budget": lambda lengths, **options: TokenBudgetBatchSampler(lengths, max(*lengths, 1) * 4, **options),
+    "capped": lambda lengths, **options: TokenBudgetBatchSampler(
+        lengths, max(*lengths, 1), max_batch_size=3, **options
+    ),
+}
+length_lists = st.lists(st.integers(0, 100), min_size=2, max_size=120) | st.lists(
+    st.floats(0, 100), min_size=2, max_size=60
+)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@settings(max_examples=40)
+@given(lengths=length_lists, drop_last=st.booleans(), shuffle=st.booleans(), seed=st.integers(0, 2**64))
+def test_each_sample_comes_once(name: str, lengths: list[float], drop_last: bool, shuffle: bool, seed: int) -> None:
+    sampler = MAKERS[name](lengths, drop_last=drop_last, shuffle=shuffle, seed=seed)
+    for _ in range(2):
+        batches = list(sampler)
+        indices = [index for batch in batches for index in batch]
+        assert len(batches) == len(sampler)
+        assert all(batches)
+        assert len(set(indices)) == len(indices)
+        assert drop_last or sorted(indices) == list(range(len(lengths)))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@settings(max_examples=40)
+@given(lengths=length_lists, data=st.data())
+def test_any_batch_equals_the_one_that_iterating_gives(name: str, lengths: list[float], data: st.DataObject) -> None:
+    sampler = MAKERS[name](lengths, seed=3)
+    epochs = [list(sampler), list(sampler)]
+    fresh = MAKERS[name](lengths, seed=3)
+    for number, epoch in data.draw(
+        st.lists(st.tuples(st.integers(0, len(sampler) - 1), st.integers(0, 1)), max_size=10)
+    ):
+        batch = fresh.batch(number, Key(3, epoch))
+        assert batch.dtype == np.int64
+        assert batch.tolist() == epochs[epoch][number]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
+def test_ranks_take_equally_many_steps(name: str, tail: str) -> None:
+    sampler = MAKERS[name](LOG_NORMAL[:700], seed=5)
+    whole = [sampler.batch(number, Key(5, 0)).tolist() for number in range(len(sampler))]
+    for world_size in (2, 3, 5):
+        ranks = [list(distribute(sampler, rank, world_size, tail=tail)) for rank in range(world_size)]
+        assert len({len(batches) for batches in ranks}) == 1
+        together = [batch for step in zip(*ranks, strict=True) for batch in step]
+        complete = len(whole) // world_size * world_size
+        assert together[:complete] == whole[:complete]
+        if tail == "exact":
+            assert sorted(index for batch in together for index in batch) == list(range(700))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_epochs_differ_and_repeat_by_seed(name: str) -> None:
+    sampler = MAKERS[name](LOG_NORMAL[:2000], seed=1)
+    epochs = [list(sampler) for _ in range(3)]
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert {frozenset(batch) for batch in epochs[0]} != {frozenset(batch) for batch in epochs[1]}
+    sampler.set_epoch(1)
+    assert list(sampler) == epochs[1]
+    assert list(MAKERS[name](LOG_NORMAL[:2000], seed=1)) == epochs[0]
+    assert list(MAKERS[name](LOG_NORMAL[:2000], seed=2)) != epochs[0]
+
+
+def test_batches_of_all_buckets_come_in_any_order_and_samples_in_any_batch() -> None:
+    sampler = LengthBucketBatchSampler([1] * 12 + [9] * 12, 4, boundaries=[5], seed=1)
+    epochs = np.array([[sampler.batch(number, Key(1, epoch)) for number in range(6)] for epoch in range(600)])
+    assert_fits((epochs[:, :, 0] < 12).sum(axis=0), 300)
+    for sample in (0, 11, 23):
+        assert_fits((epochs == sample).sum(axis=(0, 2)))
+        assert_fits((epochs == sample).sum(axis=(0, 1)))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": False}, {"drop_last": True}, {"shuffle": False, "drop_last": True}]
+)
+def test_padding_is_what_comes_out(name: str, options: dict[str, Any]) -> None:
+    sampler = MAKERS[name](LOG_NORMAL[:800], seed=1, **options)
+    real = padded = 0
+    for _ in range(10 if sampler.shuffle else 1):
+        for batch in sampler:
+            real += LOG_NORMAL[batch].sum()
+            padded += LOG_NORMAL[batch].max() * len(batch)
+    assert sampler.padding() == pytest.approx(1 - real / padded, abs=0.02 if sampler.shuffle else 1e-9)
+
+
+def test_padding_of_nothing() -> None:
+    assert LengthBucketBatchSampler([0, 0], 2).padding() == 0
+    assert LengthBucketBatchSampler([1, 2], 8, drop_last=True).padding() == 0
+
+
+def test_buckets_leave_little_padding() -> None:
+    without = LengthBucketBatchSampler(LOG_NORMAL, 32, boundaries=[]).padding()
+    by_length = LengthBucketBatchSampler(LOG_NORMAL, 32)
+    by_budget = TokenBudgetBatchSampler(LOG_NORMAL, 16_384)
+    assert without > 0.7
+    assert by_length.padding() < without / 5
+    assert by_budget.padding() < without / 10
+    assert len(by_length) == len(LOG_NORMAL) // 32
+    assert len(by_budget) < 1.1 * LOG_NORMAL.sum() / 16_384
+
+
+@pytest.mark.parametrize("name", ["length", "budget"])
+def test_chosen_buckets_are_narrow_unless_they_would_be_small(name: str) -> None:
+    sampler = MAKERS[name](LOG_NORMAL)
+    batches = list(MAKERS[name](LOG_NORMAL, shuffle=False))
+    narrow = sum(LOG_NORMAL[batch].max() <= LOG_NORMAL[batch].min() * 1.05 for batch in batches)
+    assert narrow > 0.85 * len(batches)
+    # Batches of a bucket are equally large, and there are four or more; only the last bucket may have others.
+    sizes = [len(batch) for batch in batches]
+    runs = [len(list(run)) for _, run in groupby(sizes[: -len(sizes) // 10])]
+    assert min(runs) >= 4
+    assert len(sampler.longest) > 10
+
+
+@pytest.mark.parametrize("lengths", [[7] * 100, [0] * 100, [0.0] * 50 + [1e-9] * 50, [1e-300, 1e300], [2**62, 1, 0]])
+def test_extreme_lengths(lengths: list[float]) -> None:
+    sampler = LengthBucketBatchSampler(lengths, 10, seed=1)
+    assert sorted(index for batch in sampler for index in batch) == list(range(len(lengths)))
+    assert 0 <= sampler.padding() <= 1
+
+
+def test_without_shuffling_samples_come_by_length() -> None:
+    sampler = LengthBucketBatchSampler([5, 1, 5, 3, 2], 2, boundaries=[3], shuffle=False)
+    assert list(sampler) == [[1, 4], [3], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [np.array([3, 1, 2], np.uint8), torch.tensor([3, 1, 2]), (3, 1, 2), [np.int32(3), 1, 2]],
+    ids=repr,
+)
+def test_lengths_of_any_form(lengths: Any) -> None:
+    found = lengths_of(lengths)
+    assert found.dtype == np.int64
+    assert found.tolist() == [3, 1, 2]
+    assert lengths_of(torch.tensor([0.5])).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([], "lengths is empty"),
+        ([1, -2], r"lengths\[1\]=-2 is not a length"),
+        ([1.0, float("nan")], r"lengths\[1\]=nan"),
+        ([float("inf")], r"lengths\[0\]=inf"),
+        (["a"], "must hold numbers"),
+        ([True], "must hold numbers"),
+        ([[1, 2]], r"shape \(1, 2\)"),
+        (5, r"shape \(\)"),
+    ],
+)
+def test_what_is_no_list_of_lengths(lengths: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        lengths_of(lengths)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_pickle_and_description(name: str) -> None:
+    sampler = MAKERS[name](LOG_NORMAL[:500], seed=1)
+    list(sampler)
+    sampler.set_epoch(0)
+    twin = pickle.loads(pickle.dumps(sampler))
+    assert list(twin) == list(sampler)
+    described = json.dumps(sampler.describe())
+    assert described == json.dumps(twin.describe())
+    others = [MAKERS[name](LOG_NORMAL[1:501]), MAKERS[name](LOG_NORMAL[:500], shuffle=False)]
+    assert all(json.dumps(other.describe()) != described for other in others)
+
+
+def test_in_torch_s_loader_and_in_ours() -> None:
+    sampler = LengthBucketBatchSampler(range(40), 8, seed=1)
+    expected = list(sampler)
+    for kind in (torch.utils.data.DataLoader, feedline.DataLoader):
+        sampler.set_epoch(0)
+        assert [batch.tolist() for batch in kind(range(40), batch_sampler=sampler)] == expected  # type: ignore[arg-type]

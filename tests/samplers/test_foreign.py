@@ -1,0 +1,143 @@
+"""Samplers that can only be iterated over: same order on every rank, generators undisturbed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.errors import BadOption
+from feedline.samplers.foreign import ForeignBatchSampler, ForeignSampler, seeded_generators, yields_batches
+from feedline.types import Key
+
+torch = pytest.importorskip("torch")
+torch_data = torch.utils.data
+
+
+class Mine:
+    """A user's sampler, drawing from one of the global generators."""
+
+    def __init__(self, draw: Any, count: int = 20) -> None:
+        self.draw = draw
+        self.count = count
+        self.iterations = 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Any]:
+        self.iterations += 1
+        return iter([self.draw() for _ in range(20)])
+
+
+DRAWS = {
+    "random": lambda: random.randrange(1000),
+    "numpy": lambda: np.random.randint(1000),
+    "torch": lambda: int(torch.randint(1000, ())),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_order_follows_from_the_key_whatever_was_drawn_before(draw: Any) -> None:
+    orders = []
+    for _ in range(2):
+        draw()
+        orders.append(ForeignSampler(Mine(draw)).at(np.arange(20), Key(3, 1)).tolist())
+    other = ForeignSampler(Mine(draw)).at(np.arange(20), Key(3, 2)).tolist()
+    assert orders[0] == orders[1] != other
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_generators_go_on_as_if_nothing_had_been_drawn(draw: Any) -> None:
+    def seeded() -> None:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+
+    seeded()
+    expected = [draw() for _ in range(3)]
+    seeded()
+    ForeignSampler(Mine(draw)).at(np.arange(20), Key(3, 1))
+    assert [draw() for _ in range(3)] == expected
+
+
+def test_generators_are_put_back_after_an_error() -> None:
+    random.seed(5)
+    expected = random.random()
+    random.seed(5)
+    with pytest.raises(ZeroDivisionError), seeded_generators([], Key(0, 0)):
+        raise ZeroDivisionError
+    assert random.random() == expected
+
+
+def test_own_generator_of_a_torch_sampler_is_seeded_and_put_back() -> None:
+    generators = [torch.Generator().manual_seed(rank) for rank in range(2)]
+    states = [generator.get_state() for generator in generators]
+    orders = []
+    for generator in generators:
+        sampler = torch_data.BatchSampler(torch_data.RandomSampler(range(20), generator=generator), 4, False)
+        orders.append([ForeignBatchSampler(sampler).batch(number, Key(0, 0)).tolist() for number in range(5)])
+    assert orders[0] == orders[1]
+    assert all(torch.equal(g.get_state(), state) for g, state in zip(generators, states, strict=True))
+
+
+def test_an_epoch_is_made_once() -> None:
+    mine = Mine(DRAWS["random"])
+    sampler = ForeignSampler(mine)
+    for place in range(20):
+        sampler.at(np.array([place]), Key(0, 0))
+    assert mine.iterations == 1
+
+
+def test_set_epoch_is_passed_on() -> None:
+    class Knows(list[int]):
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+    knows = Knows([1, 2])
+    ForeignSampler(knows).at(np.array([0]), Key(0, 9))
+    assert knows.epoch == 9
+
+
+@pytest.mark.parametrize("count", [19, 21])
+def test_length_that_is_not_kept(count: int) -> None:
+    with pytest.raises(BadOption, match=f"length of {count} but yields"):
+        ForeignSampler(Mine(DRAWS["random"], count)).at(np.array([0]), Key(0, 0))
+
+
+def test_indices_must_be_integers() -> None:
+    with pytest.raises(BadOption, match="only integers"):
+        ForeignSampler(["a", "b"]).at(np.array([0]), Key(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("sampler", "batches"),
+    [
+        ([3, 4], False),
+        ([], False),
+        ([[3], [4, 5]], True),
+        ([(3,)], True),
+        ([np.array([1, 2])], True),
+        ([torch.tensor([1, 2])], True),
+        ([torch.tensor(1)], False),
+        (torch_data.RandomSampler(range(3)), False),
+        (torch_data.BatchSampler(range(3), 2, False), True),
+    ],
+)
+def test_batches_are_told_from_indices(sampler: Any, batches: bool) -> None:
+    assert yields_batches(sampler) is batches
+
+
+def test_torch_s_samplers_need_not_shuffle_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "randperm", lambda *_, **__: pytest.fail("shuffled"))
+    sampler = torch_data.RandomSampler(range(3))
+    assert not yields_batches(sampler)
+    assert yields_batches(torch_data.BatchSampler(sampler, 2, False))
+
+
+def test_repr() -> None:
+    assert repr(ForeignSampler([1, 2])) == "ForeignSampler(list of length 2)"
+    assert repr(ForeignBatchSampler([[1], [2]])) == "ForeignBatchSampler(list of length 2)"

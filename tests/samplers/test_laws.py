@@ -1,0 +1,126 @@
+"""What holds for every sampler of indices: an order is a function of places, and iterating gives the same."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.abc import Sampler
+from feedline.samplers import (
+    BalancedSampler,
+    DistributedSampler,
+    InfiniteSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    distribute,
+)
+from feedline.types import Key
+
+torch = pytest.importorskip("torch")
+
+Maker = Callable[[int], Sampler]
+MAKERS: dict[str, Maker] = {
+    "sequential": lambda n: SequentialSampler(range(n)),
+    "random": lambda n: RandomSampler(range(n), seed=1),
+    "random passes": lambda n: RandomSampler(range(n), num_samples=3 * n + 1, seed=1),
+    "random part": lambda n: RandomSampler(range(n), num_samples=max(1, n // 2), seed=1),
+    "replacement": lambda n: RandomSampler(range(n), replacement=True, num_samples=2 * n, seed=1),
+    "subset": lambda n: SubsetRandomSampler(np.arange(n) * 3, seed=1),
+    "weighted": lambda n: WeightedRandomSampler(np.arange(n) + 0.5, n + 5, seed=1),
+    "weighted order": lambda n: WeightedRandomSampler(np.arange(n) + 0.5, n, False, seed=1),
+    "balanced": lambda n: BalancedSampler([i % 3 for i in range(n)], seed=1),
+    "infinite": lambda n: InfiniteSampler(range(n), seed=1),
+    "infinite in order": lambda n: InfiniteSampler(range(n), shuffle=False),
+    "distributed": lambda n: DistributedSampler(range(n), 3, 1, seed=1),
+    "distributed endless": lambda n: _index_level(InfiniteSampler(range(n), seed=1)),
+    "distributed foreign": lambda n: _index_level(torch.utils.data.RandomSampler(range(n))),
+}
+
+
+def _index_level(sampler: object) -> Sampler:
+    shared = distribute(sampler, 1, 3)  # type: ignore[arg-type]
+    assert isinstance(shared, Sampler)
+    return shared
+
+
+@pytest.fixture(params=MAKERS, ids=str)
+def make(request: pytest.FixtureRequest) -> Maker:
+    return MAKERS[request.param]
+
+
+@settings(max_examples=40)
+@given(data=st.data())
+@pytest.mark.parametrize("name", MAKERS)
+def test_any_places_of_an_epoch(name: str, data: st.DataObject) -> None:
+    sampler = MAKERS[name](data.draw(st.integers(1, 60) | st.just(1500), label="samples"))
+    sampler.set_epoch(data.draw(st.integers(0, 3), label="epoch"))
+    key = Key(sampler.draw_seed(), sampler.epoch)
+    epoch = list(islice(sampler, 5000))
+    assert sampler.size() in (None, len(epoch))
+    places = data.draw(st.lists(st.integers(0, len(epoch) - 1)) if epoch else st.just([]), label="places")
+    found = sampler.at(np.array(places, np.int64), key)
+    assert found.dtype == np.int64
+    assert found.tolist() == [epoch[place] for place in places]
+
+
+def test_strided_places(make: Maker) -> None:
+    sampler = make(3000)
+    size = sampler.size() or 5000
+    whole = sampler.at(np.arange(size), Key(1, 0))
+    assert np.array_equal(sampler.at(np.arange(size)[1::3], Key(1, 0)), whole[1::3])
+    assert np.array_equal(sampler.at(np.arange(size)[::-1], Key(1, 0)), whole[::-1])
+
+
+def test_epochs_come_by_themselves_and_by_hand(make: Maker) -> None:
+    sampler = make(200)
+    epochs = [list(islice(sampler, 600)) for _ in range(3)]
+    assert sampler.epoch == 3
+    in_order = make in (MAKERS["sequential"], MAKERS["infinite in order"])
+    assert len({tuple(epoch) for epoch in epochs}) == (1 if in_order else 3)
+    sampler.set_epoch(1)
+    assert list(islice(sampler, 600)) == epochs[1]
+    assert list(islice(sampler, 600)) == epochs[2]
+
+
+def test_another_process_sees_the_same_order(make: Maker) -> None:
+    sampler = make(100)
+    twin = pickle.loads(pickle.dumps(sampler))
+    places = np.arange(20)
+    assert np.array_equal(sampler.at(places, Key(5, 2)), twin.at(places, Key(5, 2)))
+
+
+def test_description_is_small_json_and_tells_sizes_apart(make: Maker) -> None:
+    text = json.dumps(make(100).describe())
+    assert json.dumps(make(100).describe()) == text
+    assert json.dumps(make(101).describe()) != text
+    assert len(text) < 200
+
+
+def test_repr_names_the_class(make: Maker) -> None:
+    sampler = make(10)
+    assert repr(sampler).startswith(f"{type(sampler).__name__}(")
+    assert len(repr(sampler)) < 200
+
+
+def test_length_is_the_size_or_a_type_error(make: Maker) -> None:
+    sampler = make(10)
+    if sampler.size() is None:
+        with pytest.raises(TypeError, match="never ends"):
+            len(sampler)
+    else:
+        assert len(sampler) == sampler.size()
+
+
+def test_torch_s_loader_takes_them(make: Maker) -> None:
+    loader = torch.utils.data.DataLoader(range(1000), batch_size=4, sampler=make(30))
+    first = next(iter(loader))
+    assert first.tolist() == list(islice(make(30), 4))

@@ -1,0 +1,100 @@
+"""Indices in random order, with torch's rules for how many and what is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.samplers import RandomSampler
+from feedline.types import Key
+from tests.samplers.chi_square import assert_fits
+
+torch_data = pytest.importorskip("torch.utils.data")
+
+
+@given(st.integers(1, 60), st.none() | st.integers(1, 200), st.integers(0, 2**64))
+def test_each_index_as_often_as_the_passes_allow(samples: int, num_samples: int | None, seed: int) -> None:
+    sampler = RandomSampler(range(samples), num_samples=num_samples, seed=seed)
+    drawn = list(sampler)
+    assert len(drawn) == len(sampler) == sampler.num_samples == (num_samples or samples)
+    for start in range(0, len(drawn), samples):
+        one_pass = drawn[start : start + samples]
+        assert len(set(one_pass)) == len(one_pass)
+        assert set(one_pass) <= set(range(samples))
+
+
+def test_replacement_is_uniform() -> None:
+    drawn = list(RandomSampler(range(20), replacement=True, num_samples=40_000, seed=2))
+    assert_fits(np.bincount(drawn, minlength=20))
+    pairs = Counter(pairwise(drawn))
+    assert_fits([pairs[left, right] for left in range(20) for right in range(20)])
+
+
+class Huge:
+    def __len__(self) -> int:
+        return 2**63 - 1
+
+
+@pytest.mark.parametrize("replacement", [False, True])
+def test_largest_dataset(replacement: bool) -> None:
+    sampler = RandomSampler(Huge(), replacement=replacement, seed=1)
+    last = np.array([0, 2**63 - 2])
+    assert len(set(sampler.at(last, Key(1, 0)).tolist())) == 2
+    halves = sampler.at(np.arange(10_000), Key(1, 0)) > 2**62
+    assert 4700 < halves.sum() < 5300
+
+
+def test_orders_follow_the_length_of_the_dataset() -> None:
+    dataset = [0] * 5
+    sampler = RandomSampler(dataset, seed=1)
+    assert sorted(sampler) == list(range(5))
+    dataset.append(0)
+    assert sorted(sampler) == list(range(6))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [
+        (range(3), {"replacement": 1}),
+        (range(3), {"replacement": None}),
+        (range(3), {"num_samples": 0}),
+        (range(3), {"num_samples": -1}),
+        (range(3), {"num_samples": 2.0}),
+        (range(3), {"num_samples": "2"}),
+        (range(0), {}),
+        (range(0), {"replacement": True}),
+        (iter([1]), {}),
+    ],
+)
+def test_refuses_what_torch_refuses(dataset: Any, options: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError)) as theirs:
+        torch_data.RandomSampler(dataset, **options)
+    with pytest.raises(theirs.type):
+        RandomSampler(dataset, **options)
+
+
+def test_nothing_can_be_drawn_from_an_empty_dataset() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        RandomSampler([], num_samples=3)
+
+
+@given(st.integers(1, 30), st.booleans(), st.none() | st.integers(1, 70))
+def test_length_is_torch_s(samples: int, replacement: bool, num_samples: int | None) -> None:
+    ours = RandomSampler(range(samples), replacement, num_samples)
+    theirs = torch_data.RandomSampler(range(samples), replacement, num_samples)
+    assert len(ours) == len(theirs) == len(list(ours))
+    assert ours.replacement == theirs.replacement
+    assert ours.num_samples == theirs.num_samples
+
+
+def test_description_tells_the_kinds_apart() -> None:
+    one = RandomSampler(range(10), num_samples=5)
+    assert one.describe() == {"kind": "RandomSampler", "size": 5, "samples": 10, "replacement": False}
+    assert one.describe() != RandomSampler(range(10), True, 5).describe()
+    assert one.describe() != RandomSampler(range(11), num_samples=5).describe()

@@ -1,0 +1,72 @@
+"""Which rank this is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from feedline.errors import BadOption
+from feedline.samplers.ranks import own_share
+from feedline.types import Share
+
+distributed = pytest.importorskip("torch.distributed")
+
+
+@pytest.fixture(autouse=True)
+def _no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+
+
+def test_alone_without_a_launcher() -> None:
+    assert own_share(None, None, "pad") == Share(0, 1, "pad")
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert own_share(None, None, "drop") == Share(2, 4, "drop")
+    assert own_share(1, None, "drop") == Share(1, 4, "drop")
+    assert own_share(1, 3, "drop") == Share(1, 3, "drop")
+
+
+@pytest.mark.parametrize(
+    ("rank", "world_size", "match"),
+    [
+        ("two", "4", "RANK='two'"),
+        ("1", "many", "WORLD_SIZE='many'"),
+        ("4", "4", "rank=4"),
+        ("-1", "4", "rank=-1"),
+        ("0", "0", "world_size=0"),
+    ],
+)
+def test_bad_environment(rank: str, world_size: str, match: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", world_size)
+    with pytest.raises(BadOption, match=match):
+        own_share(None, None, "pad")
+
+
+@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
+def test_half_an_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(BadOption, match="both are needed"):
+        own_share(None, None, "pad")
+
+
+def test_process_group_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_rank", lambda: 5)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 8)
+    assert own_share(None, None, "pad") == Share(5, 8, "pad")
+
+
+def test_real_process_group(tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        assert own_share(None, None, "exact") == Share(0, 1, "exact")
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,102 @@
+"""Seeds, and passes that are each shuffled anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.bijection import Bijection
+from feedline.errors import BadOption
+from feedline.keys import mix
+from feedline.samplers import InfiniteSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from feedline.samplers.seeded import Seeded, shuffled_passes
+
+torch = pytest.importorskip("torch")
+
+
+@given(st.integers(1, 40), st.integers(0, 2**64 - 1), st.lists(st.integers(0, 400)))
+def test_each_pass_is_an_order_of_its_own(size: int, key: int, places: list[int]) -> None:
+    expected = [int(Bijection(size, mix(key, place // size))(np.array([place % size]))[0]) for place in places]
+    assert shuffled_passes(np.array(places, np.int64), size, key).tolist() == expected
+
+
+def test_passes_differ() -> None:
+    order = shuffled_passes(np.arange(3000), 1000, 5).reshape(3, 1000)
+    assert all(sorted(row) == list(range(1000)) for row in order.tolist())
+    assert len({tuple(row) for row in order.tolist()}) == 3
+
+
+def test_places_far_out() -> None:
+    far = np.array([2**60, 2**60 + 1])
+    assert sorted(shuffled_passes(far, 2, 1).tolist()) == [0, 1]
+
+
+def makers(**source: object) -> list[Seeded]:
+    return [
+        RandomSampler(range(50), **source),  # type: ignore[arg-type]
+        SubsetRandomSampler(range(50), **source),  # type: ignore[arg-type]
+        InfiniteSampler(range(50), **source),  # type: ignore[arg-type]
+        WeightedRandomSampler(range(1, 50), 50, **source),  # type: ignore[arg-type]
+    ]
+
+
+def first_fifty(sampler: Seeded) -> list[int]:
+    return [index for index, _ in zip(sampler, range(50), strict=False)]
+
+
+def test_seed_fixes_every_epoch() -> None:
+    for one, other in zip(makers(seed=3), makers(seed=3), strict=True):
+        epochs = [first_fifty(one), first_fifty(one)]
+        assert epochs == [first_fifty(other), first_fifty(other)]
+        assert epochs[0] != epochs[1]
+
+
+def test_set_epoch_wins() -> None:
+    for sampler in makers(seed=3):
+        epochs = [first_fifty(sampler) for _ in range(3)]
+        sampler.set_epoch(1)
+        was_set = [sampler.epoch_was_set]
+        assert first_fifty(sampler) == epochs[1]
+        assert [*was_set, sampler.epoch_was_set] == [True, False]
+        assert first_fifty(sampler) == epochs[2]
+
+
+def test_generators_are_drawn_from() -> None:
+    for kind in (lambda: torch.Generator().manual_seed(4), lambda: np.random.default_rng(4)):
+        for number in range(4):
+            one, other = (makers(generator=kind())[number] for _ in range(2))
+            epochs = [first_fifty(one), first_fifty(one)]
+            assert epochs[0] != epochs[1]
+            assert epochs == [first_fifty(other), first_fifty(other)]
+
+
+def test_what_is_no_generator_is_refused() -> None:
+    with pytest.raises(BadOption, match="neither"):
+        list(RandomSampler(range(3), generator="torch"))
+
+
+def test_without_a_seed_torch_s_default_generator_decides() -> None:
+    for sampler in makers():
+        torch.manual_seed(9)
+        first = first_fifty(sampler)
+        again = first_fifty(sampler)
+        torch.manual_seed(9)
+        sampler.set_epoch(0)
+        assert first_fifty(sampler) == first
+        assert again != first
+
+
+def test_seed_and_generator_are_one_too_many() -> None:
+    with pytest.raises(BadOption, match="Drop one"):
+        RandomSampler(range(3), generator=np.random.default_rng(), seed=1)
+
+
+def test_seed_must_be_an_integer() -> None:
+    with pytest.raises(TypeError):
+        RandomSampler(range(3), seed=1.5)  # type: ignore[arg-type]
+
+
+def test_numpy_integers_are_seeds() -> None:
+    assert list(RandomSampler(range(9), seed=np.int64(3))) == list(RandomSampler(range(9), seed=3))  # type: ignore[arg-type]
