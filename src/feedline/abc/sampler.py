@@ -102,6 +102,9 @@ class BatchSampler(_Ordered):
     def batch(self, number: int, key: Key) -> IndexArray:
         """Return the indices of batch `number` (0 to size - 1) of the epoch that `key` stands for. Pure."""
 
+    def check(self, key: Key) -> None:
+        """Refuse an epoch that cannot be gone through to its end; called when it begins."""
+
     def whole(self) -> BatchSampler:
         """Return the order of batches that all ranks share, of which this sampler yields a part."""
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -86,7 +87,7 @@ def _watch(dataset: Any) -> _Noted:
     try:
         weakref.finalize(dataset, _notes.pop, id(dataset), None)
         method = owner.__dict__["set_epoch"]
-        if callable(method) and not hasattr(method, "feedline_notes"):
+        if isinstance(method, types.FunctionType) and not hasattr(method, "feedline_notes"):
             owner.set_epoch = _noting(method)  # type: ignore[attr-defined]  # it has one
     except (TypeError, AttributeError):
         return noted  # a class that cannot be changed, or an object nobody can refer to weakly

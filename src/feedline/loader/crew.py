@@ -90,6 +90,7 @@ class Crew:
         self._typical_s: float | None = None
         self._failed_call: BaseException | None = None
         """What a call in a worker raised; the training loop gets it with the next batch."""
+        self._told_of: Call | None = None
         self.closed = False
 
     def room_for_more(self) -> bool:
@@ -190,7 +191,8 @@ class Crew:
                 self._answers += 1
             pending = self._pending.pop(result.task_id)
             if pending.owner is _CALLS:
-                if result.kind is ResultKind.FAILED:
+                if result.kind is ResultKind.FAILED and pending.task.indices is not self._told_of:
+                    self._told_of = pending.task.indices  # the other workers will say the same
                     self._failed_call = result.payload
                 continue
             if pending.group is not None:

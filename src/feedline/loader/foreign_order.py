@@ -56,6 +56,7 @@ class ForeignOrder(Order):
         origin: what an order begins with, if that can be noted and given back; then `iterate` gets the notes.
         batch_size: samples of a batch, as far as the loader knows.
         share: this rank.
+        twin: the same kind of order by one of feedline's samplers, which can go on without end.
     """
 
     def __init__(
@@ -67,8 +68,10 @@ class ForeignOrder(Order):
         origin: Origin | None = None,
         batch_size: int | None = None,
         share: Share | None = None,
+        twin: Order | None = None,
     ) -> None:
         self._sampler = sampler
+        self._twin = twin
         self._iterate = iterate
         self._origin = origin
         self._batch_size = batch_size
@@ -99,7 +102,7 @@ class ForeignOrder(Order):
         self._noted = {} if self._origin is None else self._origin.found_in(order)
         self._indices = iter(self._sampler) if self._iterate is None else self._iterate(self._noted)
         if states is not None and states["iterator"] is not None:
-            source = self._opened()
+            source = _opened(self._indices)
             if not is_stateful(source):
                 raise BadState(
                     f"The state holds the state of a sampler's iterator, but {type(source).__name__} has no "
@@ -116,16 +119,8 @@ class ForeignOrder(Order):
             next(self._indices, None)
             return self._noted
         self.prepare({})
-        self._opened()
         tell = _find_telling(self._stateful, self._indices)
         return {} if tell is None else {"sampler_state": tell()}
-
-    def _opened(self) -> Any:
-        """Return the iterator that may have a state, also if nothing was asked of it yet."""
-        indices = self._indices
-        if isinstance(indices, CutIndices) and indices.source is None:
-            indices.open()
-        return _source_of(indices)
 
     def plan(self, entry: Entry) -> ForeignPlan:
         if self._indices is None:
@@ -134,12 +129,14 @@ class ForeignOrder(Order):
         assert indices is not None
         if entry.consumed and "sampler_state" not in entry.order:
             indices = skip(indices, entry.consumed, type(self._sampler).__name__)
+        redrawn = entry.order.get("redraw") and not entry.order.get("finish")
         plan = ForeignPlan(
             indices,
             draw_key=entry.draw_key,
             share=self._share,
             consumed=entry.consumed,
             origin=None if self._origin is None else self._noted,
+            entered={name: entry.order[name] for name in ("sampler_state", "redraw")} if redrawn else None,
             find_snapshot=functools.partial(_find_telling, self._stateful, indices),
             after=None if self._origin is None else self._origin.after,
             progress=entry.progress,
@@ -147,7 +144,13 @@ class ForeignOrder(Order):
         self._indices = None
         return plan
 
+    def without_end(self, share: Share) -> Order | None:
+        return None if self._twin is None else self._twin.without_end(share)
+
     def check(self, order: dict[str, Any]) -> None:
+        if order.get("endless") and self._twin is not None:
+            self._twin.check(order)
+            return
         super().check(order)
         states = order.get("sampler_state")
         if states is not None and len(states["parts"]) != len(self._stateful):
@@ -178,23 +181,22 @@ class Origin(Protocol):
 
 
 def _find_telling(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]] | None:
-    """Return what tells the state of sampler and iterator; None if they have none, or not yet."""
-    if not parts and not is_stateful(_source_of(indices)):
+    """Return what tells the state of sampler and iterator; None if they have none."""
+    source = _opened(indices)
+    own = source if is_stateful(source) else None
+    if not parts and own is None:
         return None
-
-    def tell() -> dict[str, Any]:
-        source = _source_of(indices)
-        return {
-            "parts": [part.state_dict() for part in parts],
-            "iterator": source.state_dict() if is_stateful(source) else None,
-        }
-
-    return tell
+    return lambda: {
+        "parts": [part.state_dict() for part in parts],
+        "iterator": None if own is None else own.state_dict(),
+    }
 
 
-def _source_of(indices: Any) -> Any:
-    """Return the iterator that may have a state; None if it has not come to be."""
-    return indices.source if isinstance(indices, CutIndices) else indices
+def _opened(indices: Any) -> Any:
+    """Return the iterator that may have a state, also if nothing was asked of it yet."""
+    if not isinstance(indices, CutIndices):
+        return indices
+    return indices.open() if indices.source is None else indices.source
 
 
 def _length(sampler: Any) -> int | None:

@@ -124,7 +124,7 @@ class Loader:
         self.batch_sampler = batch_sampler
         self.drop_last = bool(drop_last)
         self.collate = collate
-        self.seed = seed
+        self.seed = None if seed is None else int(seed)
         self._worker_init = worker_init
         self._kind = kind_of(self.dataset)
         self._check_order(batch_size)
@@ -315,7 +315,8 @@ class Loader:
         The order goes on where the last virtual epoch left off, and begins again, shuffled anew, when all samples have
         come. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by `rank`
         and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader save
-        and restore the place.
+        and restore the place. With samplers of other kinds and iterable datasets one ordinary epoch follows the other,
+        with whatever last batch and whatever ranks these have.
 
         Example:
             >>> from itertools import islice

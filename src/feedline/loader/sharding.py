@@ -31,7 +31,7 @@ def split_of(
         splits_itself: True if the dataset is known to do so, as torch's data pipes.
         default: what None means for a dataset that is not feedline's own.
     """
-    if shard not in (None, True, False, *TAILS):
+    if not (shard is None or isinstance(shard, bool) or shard in TAILS):
         raise BadOption(f"shard={shard!r} is not one of True, False, {', '.join(map(repr, TAILS))}.")
     if is_map:
         if shard:

@@ -135,7 +135,7 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         self.scheduler = scheduler
         self.memory_budget = memory_budget
         self.split = split
-        self.seed = seed
+        self.seed = None if seed is None else int(seed)
         self.shard = shard
         check_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
         self.snapshot_every_n_steps = snapshot_every_n_steps
@@ -229,7 +229,8 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
         The order goes on where the last virtual epoch left off, and begins again, shuffled anew, when all samples have
         come. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by `rank`
         and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader save
-        and restore the place.
+        and restore the place. With samplers of other kinds and iterable datasets one ordinary epoch follows the other,
+        with whatever last batch and whatever ranks these have.
 
         Example:
             >>> from itertools import islice

@@ -45,6 +45,10 @@ def _of_sampler(sampler: Any, whole: Any, batch_size: int | None, *, drop_last: 
     origin = origin_of(sampler)
     options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": own_share(None, None, "pad")}
     if index_blocks(sampler, {}) is not None:
+        twin = samplers.RandomSampler(
+            sampler.data_source, sampler.replacement, sampler._num_samples, generator=sampler.generator
+        )
+        options["twin"] = SampleOrder(twin, batch_size, drop_last=drop_last)
         return ForeignOrder(whole, functools.partial(_blocks, sampler, batch_size, drop_last), **options)
     if origin is not None:
         return ForeignOrder(whole, functools.partial(remembering, sampler, whole), **options)

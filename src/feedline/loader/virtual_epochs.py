@@ -33,6 +33,7 @@ class VirtualEpochs:
         self.steps_per_epoch = steps_per_epoch
         self._loader = loader
         self._share = own_share(rank, world_size, "pad")
+        self._is_told = rank is not None or world_size is not None
         self._batches: Iterator[Any] | None = None
         self._place = VirtualPlace()
 
@@ -54,6 +55,12 @@ class VirtualEpochs:
         if step >= self.steps_per_epoch:
             epoch, step = epoch + 1, 0
         order = self._loader._order().without_end(self._share)
+        if order is None and self._is_told and self._share.world_size > 1:
+            raise BadOption(
+                f"rank={self._share.rank} and world_size={self._share.world_size} were given, but the sampler is not "
+                "feedline's, or the dataset is iterable: they cannot be shared out here. Give the loader a sampler of "
+                "feedline.samplers, wrap its own in feedline.samplers.distribute(), or use shard=True."
+            )
         self._batches = self._chain() if order is None else self._loader._iterate(order)
         self._place = ledger.virtual = VirtualPlace(epoch, step)
 
@@ -89,7 +96,10 @@ class VirtualEpoch:
         place, batches = epochs._place, epochs._batches
         assert batches is not None
         while place.epoch == self.number and place.step < epochs.steps_per_epoch:
-            batch = next(batches)
+            try:
+                batch = next(batches)
+            except StopIteration:  # the loader was closed
+                return
             place.step += 1
             yield batch
             del batch  # or its memory would wait for the next one

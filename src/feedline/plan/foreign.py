@@ -28,8 +28,9 @@ class ForeignPlan(Plan):
         consumed: batches of the epoch that were consumed before this plan was entered.
         origin: what is needed to begin the same order again, in plain values. It is filled in by the iterator when
             that yields its first item.
-        find_snapshot: returns a function that tells the state of a stateful sampler, None if there is none. Asked
-            again after the first item, which is when some iterators come to be.
+        find_snapshot: returns a function that tells the state of a stateful sampler, None if there is none. Called just
+            before the first item is asked for, which is when some iterators come to be.
+        entered: what a snapshot said of the state of the sampler, if that was followed by drawing a batch again.
         after: returns what the order of the next epoch would begin with.
         progress: says how many batches of this plan the training loop has, so that old states can be forgotten.
     """
@@ -43,6 +44,7 @@ class ForeignPlan(Plan):
         consumed: int = 0,
         origin: dict[str, Any] | None = None,
         find_snapshot: Callable[[], Callable[[], Any] | None] | None = None,
+        entered: dict[str, Any] | None = None,
         after: Callable[[], dict[str, Any]] | None = None,
         progress: Delivered | None = None,
     ) -> None:
@@ -52,7 +54,8 @@ class ForeignPlan(Plan):
         self._consumed = consumed
         self._origin = origin
         self._find_snapshot = find_snapshot
-        self._snapshot = None if find_snapshot is None else find_snapshot()
+        self._snapshot: Callable[[], Any] | None = None
+        self._entered = entered
         self._after = after
         self._progress = progress
         self._ahead: list[Any] = []
@@ -61,16 +64,21 @@ class ForeignPlan(Plan):
         """States of a stateful sampler after so many batches."""
         self._last: int | None = None
         """The number of batches, once it is known that there are no more."""
+
+    def _begin(self) -> None:
+        """Find out whether the sampler has a state, once."""
+        if self._find_snapshot is None:
+            return
+        self._snapshot, self._find_snapshot = self._find_snapshot(), None
         if self._snapshot is not None:
             self._states.append((0, copy.deepcopy(self._snapshot())))
 
     def __next__(self) -> Any:
         if self._ahead:
             return self._ahead.pop()
+        self._begin()
         indices = next(self._indices)
         self._drawn += 1
-        if self._drawn == 1 and self._snapshot is None and self._find_snapshot is not None:
-            self._snapshot = self._find_snapshot()
         if self._snapshot is not None:
             self._states.append((self._drawn, copy.deepcopy(self._snapshot())))
             if getattr(self._indices, "ended", False):
@@ -89,6 +97,7 @@ class ForeignPlan(Plan):
         return Draw(mix(self._draw_key, number))
 
     def state(self, done: int) -> dict[str, Any]:
+        self._begin()
         if self._origin is not None and not self._origin and not self._drawn:
             with contextlib.suppress(StopIteration):  # nothing to draw: nothing to remember
                 self._ahead.append(next(self))
@@ -101,6 +110,8 @@ class ForeignPlan(Plan):
         A sampler that was asked for more than it had may have begun to think of its next epoch. So after the last
         batch it is the state before that one, to be drawn again.
         """
+        if done == 0 and self._entered is not None:
+            return copy.deepcopy(self._entered)
         redraw = 1 if done == self._last and done else 0
         for number, sampler_state in self._states:
             if number == done - redraw:

@@ -116,6 +116,7 @@ class BatchPlan(Plan):
         self._whole = sampler.whole()
         self._share = sampler.share or Share()
         self._own = sampler.resumed(consumed) if consumed else sampler
+        self._own.check(key)
         self._key = key
         self._draw_key = draw_key
         self._consumed = consumed

@@ -52,6 +52,16 @@ class DistributedBatches(BatchSampler):
         last = [self.batches.batch(other, key) for other in range(begin, total)]
         return split(last, self.share.world_size)[self.share.rank]
 
+    def check(self, key: Key) -> None:
+        """Refuse an epoch whose last round cannot be split.
+
+        Raises:
+            BadOption: with the tail "exact", there are fewer indices in it than ranks.
+        """
+        size = self.size()
+        if size and self.share.tail == "exact":
+            self.batch(size - 1, key)
+
     def whole(self) -> BatchSampler:
         return self.batches
 

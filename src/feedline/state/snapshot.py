@@ -80,9 +80,7 @@ class Snapshot:
                 "Resume with the feedline that saved it, or begin the epoch anew."
             )
         try:
-            consumed = state.get("order", {}).get("consumed", 0)
-            if not isinstance(consumed, int) or consumed < 0:
-                raise ValueError(f"order.consumed is {consumed!r}, not a number of samples or batches")
+            _check(state)
             return cls(
                 epoch=int(state["epoch"]),
                 ended=bool(state["ended"]),
@@ -103,3 +101,30 @@ def _pair(values: Any) -> tuple[int, int] | None:
         return None
     first, second = values
     return int(first), int(second)
+
+
+def _check(state: Mapping[str, Any]) -> None:
+    """Refuse values that are not of the kind they should be.
+
+    Raises:
+        TypeError: of the first such value.
+    """
+    for name in ("seed", "draw_seed"):
+        _check_number(name, state.get(name), optional=True)
+    order = state.get("order", {})
+    for name in ("consumed", "redraw", "torch_seed"):
+        _check_number(f"order.{name}", order.get(name, 0))
+    for number, stream in enumerate(state.get("streams", ())):
+        for name in ("place", "batches", "noted_at"):
+            _check_number(f"streams[{number}].{name}", stream.get(name, 0))
+        if not isinstance(stream.get("ended", False), bool):
+            raise TypeError(f"streams[{number}].ended is {stream['ended']!r}")
+
+
+def _check_number(name: str, value: Any, *, optional: bool = False) -> None:
+    if optional and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r} where a number was expected")
+    if value < 0 and name.startswith(("order.consumed", "streams")):
+        raise TypeError(f"{name} is {value!r}, which is negative")
