@@ -29,6 +29,9 @@ Each class also inherits the built-in that callers of torch's loader already cat
 
 from __future__ import annotations
 
+import sys
+import warnings
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -156,3 +159,14 @@ class EpochIgnored(FeedlineWarning):
 
 class SplitTwice(FeedlineWarning):
     """A dataset asks which worker it is in, although the loader shares out its samples."""
+
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+def tell(message: str, category: type[FeedlineWarning]) -> None:
+    """Warn, and point to the line of the user's program that led here, however deep inside feedline that is."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -27,6 +27,8 @@ from feedline.types import Draw
 
 _COLLATE = 1 << 62
 """Stands in for a place: what the collate function draws is apart from what its samples draw."""
+_OPEN = 1 << 63
+"""Stands in for a batch: what is drawn when a stream is opened."""
 
 
 class Scope:
@@ -61,6 +63,10 @@ class Scope:
         self.place = -1
         if number is not None and self.seeds_globals:
             seed_globals(self.key())
+
+    def open(self) -> None:
+        """Note that a stream is being opened: a dataset may put its files in random order then."""
+        self.collate(_OPEN)
 
     def kept(self) -> AbstractContextManager[None]:
         """Give the generators of the process back afterwards, if they are seeded here and not one's own."""

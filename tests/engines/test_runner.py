@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,20 @@ import pytest
 from feedline import memory
 from feedline.engines.runner import Runner
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.types import DatasetKind, ResultKind, Task, WorkerIdentity, WorkerSpec
+from feedline.randomness import globals_kept, rng
+from feedline.types import (
+    Call,
+    DatasetKind,
+    Draw,
+    ResultKind,
+    Resume,
+    Share,
+    Span,
+    StreamSplit,
+    Task,
+    WorkerIdentity,
+    WorkerSpec,
+)
 
 
 class Looking:
@@ -116,3 +130,164 @@ def test_an_init_function_that_raises_is_kept_and_only_called_in_workers() -> No
     assert make(Looking(), init=refuse).attempt(Task(0, [1]), 0, None).kind is ResultKind.DONE
     result = make(Looking(), worker=True, init=refuse).attempt(Task(0, [1]), 0, None)
     assert type(result.payload) is PermissionError
+
+
+# -- what a worker has to say besides the batch ---
+
+
+class Counting:
+    """A map-style dataset that counts how often it was asked, and can save that."""
+
+    def __init__(self) -> None:
+        self.asked = [0]
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        self.asked[0] += 1
+        return index
+
+    def add(self, number: int, *, twice: bool = False) -> None:
+        self.asked[0] += number * (2 if twice else 1)
+
+    def state_dict(self) -> dict[str, list[int]]:
+        return {"asked": self.asked}
+
+    def load_state_dict(self, state: dict[str, list[int]]) -> None:
+        self.asked = state["asked"]
+
+
+def test_the_state_of_the_dataset_comes_with_the_batch_if_it_is_wanted() -> None:
+    runner = make(Counting())
+    assert runner.attempt(Task(0, [1, 2]), 0, None).notes is None
+    notes = runner.attempt(Task(0, [3], snapshot=True), 0, None).notes
+    assert notes is not None
+    runner.attempt(Task(0, [4]), 0, None)
+    assert notes.dataset == {"asked": [3]}, "as it was then, whatever the dataset does since"
+
+
+def test_a_dataset_without_a_state_says_nothing() -> None:
+    assert make(Looking()).attempt(Task(0, [1], snapshot=True), 0, None).notes is None
+
+
+def test_a_worker_goes_on_with_the_state_it_is_given() -> None:
+    runner = make(Counting(), worker=True)
+    notes = runner.attempt(Task(0, [1], resume=Resume({"asked": [40]}), snapshot=True), 0, None).notes
+    assert notes is not None
+    assert notes.dataset == {"asked": [41]}
+
+
+def test_a_state_that_the_dataset_refuses_is_raised_by_the_first_task() -> None:
+    result = make(Counting(), worker=True).attempt(Task(0, [1], resume=Resume({"wrong": 1})), 0, None)
+    assert result.kind is ResultKind.FAILED
+    assert type(result.payload) is KeyError
+
+
+class OwnIterator:
+    """An iterable dataset that is its own iterator, with a state."""
+
+    def __init__(self) -> None:
+        self.place = 0
+
+    def __iter__(self) -> OwnIterator:
+        return self
+
+    def __next__(self) -> int:
+        if self.place == 5:
+            raise StopIteration
+        self.place += 1
+        return self.place - 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+def test_the_state_of_a_stream_comes_with_the_batch_and_with_its_end() -> None:
+    runner = make(OwnIterator())
+    first = runner.attempt(Task(0, 3, snapshot=True), 0, None).notes
+    assert first is not None
+    assert (first.iterator, first.dataset, first.is_one, first.place) == ({"place": 3}, None, True, 3)
+    runner.attempt(Task(0, 3), 0, None)
+    ended = runner.attempt(Task(0, 3, snapshot=True), 0, None)
+    assert ended.kind is ResultKind.ENDED
+    assert ended.notes is not None
+    assert ended.notes.iterator == {"place": 5}
+
+
+def test_near_the_end_of_a_stream_that_is_shared_out_it_is_said_how_far_that_is() -> None:
+    split = StreamSplit(2, Share(0, 2, "exact"))
+    runner = make(Streams(), split=split)  # three samples
+    notes = runner.attempt(Task(0, Span(0), snapshot=True), 0, None).notes
+    assert notes is not None
+    assert notes.consumed == 3
+
+
+def test_a_method_of_the_dataset_is_called_in_its_turn() -> None:
+    dataset = Counting()
+    runner = make(dataset)
+    runner.attempt(Task(0, [1]), 0, None)
+    result = runner.attempt(Task(1, Call("add", (5,), {"twice": True})), 0, None)
+    assert (result.kind, result.task_id) == (ResultKind.DONE, 1)
+    assert dataset.asked == [11]
+    failed = runner.attempt(Task(2, Call("no_such_method")), 0, None)
+    assert type(failed.payload) is AttributeError
+
+
+# -- random numbers ---
+
+
+class Draws:
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[float, float]:
+        return rng().random(), random.random()
+
+
+def drawn(*, threaded: bool | None, seeded: bool) -> list[tuple[float, float]]:
+    """Return what a worker draws; None: no worker at all."""
+    dataset = Draws()
+    spec = WorkerSpec(dataset, DatasetKind.MAP, list, NumpyFramework(), worker_count=1, base_seed=3, seeded=seeded)
+    worker = None if threaded is None else WorkerIdentity(0, 1, 3, dataset, threaded=threaded)
+    runner = Runner(spec, worker)
+    return [tuple(sample) for sample in runner.run(Task(0, [1, 2, 3], draw=Draw(7, 4, 2)), None)]
+
+
+def test_samples_draw_the_same_wherever_they_are_made() -> None:
+    with globals_kept():
+        own = {kind: [first for first, _ in drawn(threaded=kind, seeded=False)] for kind in (None, True, False)}
+        assert own[None] == own[True] == own[False]
+        assert len(set(own[None])) == 3
+        assert drawn(threaded=None, seeded=True) == drawn(threaded=False, seeded=True)
+
+
+def test_threads_leave_the_generators_of_the_process_alone() -> None:
+    with globals_kept():
+        random.seed(1)
+        first = [second for _, second in drawn(threaded=True, seeded=True)]
+        random.seed(2)
+        assert [second for _, second in drawn(threaded=True, seeded=True)] != first
+
+
+def test_without_workers_the_generators_are_given_back() -> None:
+    with globals_kept():
+        random.seed(1)
+        expected = random.random()
+        random.seed(1)
+        drawn(threaded=None, seeded=True)
+        assert random.random() == expected
+
+
+def test_the_scope_is_left_after_a_failure() -> None:
+    class Broken(Draws):
+        def __getitem__(self, index: int) -> tuple[float, float]:
+            self.seen = rng()
+            raise ValueError("broken")
+
+    dataset = Broken()
+    make(dataset).attempt(Task(0, [1]), 0, None)
+    assert rng() is not dataset.seen

@@ -48,7 +48,7 @@ class IteratorHasState(Numbers):
 
     iterator: Counting
 
-    def __iter__(self) -> Counting:  # type: ignore[override]
+    def __iter__(self) -> Counting:
         self.iterator = Counting(self.count)
         return self.iterator
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -163,7 +164,7 @@ def test_drop_last_leaves_out_batches_that_are_not_full(size: int, world_size: i
 def test_exact_wherever_the_stream_ends(world_size: int, batch_size: int) -> None:
     world = World(batch_size, world_size, 2, "exact")
     for total in range(world_size, 4 * batch_size * world_size):
-        result = run(world, lambda total=total: Numbers(total))  # type: ignore[misc]  # bound at once
+        result = run(world, partial(Numbers, total))
         assert result.steps() == -(-total // (batch_size * world_size))
         assert result.delivered() == Counter(range(total))
         assert all(batch for batches in result.batches for batch in batches)

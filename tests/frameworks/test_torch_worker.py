@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import get_worker_info  # a reference from before feedline changed anything
 from torch.utils.data._utils import worker as torch_worker
 
-from feedline.frameworks.torch_worker import set_thread_worker, worker_info
+from feedline.frameworks.torch_worker import forget_asking, has_asked, set_thread_worker, worker_info
 from feedline.types import WorkerIdentity
 
 
@@ -48,3 +48,22 @@ def test_in_a_process_torchs_own_answer_is_given() -> None:
         assert type(info) is torch_worker.WorkerInfo
     finally:
         torch_worker._worker_info = None
+
+
+def test_it_is_remembered_whether_anybody_asked() -> None:
+    set_thread_worker(None)
+    forget_asking()
+    assert not has_asked()
+    get_worker_info()
+    assert has_asked()
+    forget_asking()
+    assert not has_asked()
+
+
+def test_what_other_threads_ask_does_not_count() -> None:
+    set_thread_worker(None)
+    forget_asking()
+    thread = threading.Thread(target=get_worker_info)
+    thread.start()
+    thread.join()
+    assert not has_asked()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from feedline import memory
-from feedline.errors import WorkerDied
+from feedline.errors import BadState, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.batches import CrewBatches, InlineBatches, begin_epoch
 from feedline.loader.bookmark import Bookmark
@@ -19,8 +20,10 @@ from feedline.loader.order import Entry
 from feedline.loader.settings import Settings
 from feedline.loader.stream_epoch import StreamEpoch
 from feedline.plan.foreign import ForeignPlan
+from feedline.plan.spans import SpanPlan
+from feedline.state import Snapshot
 from feedline.transport.arena import Arena
-from feedline.types import DatasetKind, Key, WorkerSpec
+from feedline.types import DatasetKind, Key, Resume, Share, StreamSplit, WorkerSpec
 from tests.loader.stepping import Clock, SteppingEngine
 
 
@@ -38,9 +41,9 @@ def spec_of(dataset: Any, kind: DatasetKind = DatasetKind.MAP) -> WorkerSpec:
     return WorkerSpec(dataset, kind, list, NumpyFramework(), worker_count=0, base_seed=0)
 
 
-def bookmark_of(plan: list[Any]) -> Bookmark:
+def bookmark_of(plan: list[Any], workers: int = 0) -> Bookmark:
     entry = Entry(Key(0, 0), draw_key=0)
-    return Bookmark(entry, ForeignPlan(iter(plan)), {}, draw_seed=0, worker_count=0, batch_size=1)
+    return Bookmark(entry, ForeignPlan(iter(plan)), {}, draw_seed=0, worker_count=workers, batch_size=1)
 
 
 def inline(plan: list[Any], arena: Arena | None = None, prepare: Any = None) -> InlineBatches:
@@ -156,4 +159,131 @@ def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch:
     crew, _ = make_crew()
     made = begin_epoch(crew, Settings(worker_count=2), spec_of(Numbers(), kind), bookmark_of([3] * 9), None)
     assert type(made) is epoch
+    crew.close()
+
+
+# -- resuming ---
+
+
+class Remembering(Numbers):
+    """A map-style dataset with a state."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.asked += 1
+        return index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"asked": self.asked}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.asked = state["asked"]
+
+
+class Stream:
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(7))
+
+
+def test_inline_the_dataset_goes_on_from_its_state_and_is_asked_for_it() -> None:
+    dataset = Remembering()
+    bookmark = bookmark_of([[0], [1], [2]])
+    snapshot = Snapshot(0, streams=({"dataset": {"asked": 40}, "place": 0},))
+    batches = InlineBatches(spec_of(dataset), bookmark, snapshot, None, Counters(), None)
+    next(batches)
+    assert bookmark.live is not None
+    assert bookmark.live().dataset == {"asked": 41}
+
+
+def test_inline_a_dataset_without_a_state_is_not_kept_by_the_bookmark() -> None:
+    bookmark = bookmark_of([[0]])
+    InlineBatches(spec_of(Numbers()), bookmark, None, None, Counters(), None)
+    assert bookmark.live is None
+
+
+def test_inline_batches_that_were_delivered_out_of_turn_do_not_come_again() -> None:
+    bookmark = bookmark_of([[0], [1], [2], [3], [0], [1]])
+    batches = InlineBatches(spec_of(Numbers()), bookmark, Snapshot(0, early=(1, 2, 5)), None, Counters(), None)
+    assert list(batches) == [[0], [3], [0]]
+    assert (bookmark.entry.progress.delivered, bookmark.entry.progress.ended) == (6, True)
+
+
+def test_inline_a_stream_goes_on_where_it_was() -> None:
+    bookmark = bookmark_of([2] * 9)
+    snapshot = Snapshot(0, streams=({"batches": 2, "noted_at": 2, "ended": False},))
+    bookmark.batch_size = 2
+    batches = InlineBatches(spec_of(Stream(), DatasetKind.ITERABLE), bookmark, snapshot, None, Counters(), None)
+    assert list(batches) == [[4, 5], [6]]
+    assert bookmark.entry.progress.delivered == 4
+    assert bookmark.entry.progress.ended
+
+
+def test_a_failed_batch_counts_as_delivered() -> None:
+    bookmark = bookmark_of([[0], [4], [2]])
+    batches = InlineBatches(spec_of(Numbers()), bookmark, None, None, Counters(), None)
+    next(batches)
+    with pytest.raises(ValueError, match="four"):
+        next(batches)
+    assert bookmark.entry.progress.delivered == 2
+
+
+def test_states_of_several_workers_need_as_many() -> None:
+    streams = ({"dataset": {"asked": 1}}, {"dataset": {"asked": 2}})
+    with pytest.raises(BadState, match=r"saved with 2 workers.*there are none now"):
+        InlineBatches(spec_of(Remembering()), bookmark_of([[0]]), Snapshot(0, streams=streams), None, Counters(), None)
+    crew, _ = make_crew()
+    for dataset, kind, message in [
+        (Remembering(), DatasetKind.MAP, "saved with 3 of them, and there are 2 now"),
+        (Stream(), DatasetKind.ITERABLE, "saved with 3 streams .* there are 2 workers now"),
+    ]:
+        with pytest.raises(BadState, match=message):
+            resume(crew, spec_of(dataset, kind), Snapshot(0, streams=(*streams, {"dataset": {"asked": 3}})))
+    crew.close()
+
+
+def resume(crew: Crew, spec: WorkerSpec, snapshot: Snapshot, bookmark: Bookmark | None = None) -> Any:
+    return begin_epoch(crew, Settings(worker_count=2), spec, bookmark or bookmark_of([[0]] * 9), snapshot)
+
+
+def test_workers_go_on_from_their_own_states_and_nothing_is_forgotten_meanwhile() -> None:
+    crew, engine = make_crew()
+    streams = ({"dataset": {"asked": 1}, "place": 0}, {"dataset": {"asked": 2}, "place": 0})
+    bookmark = bookmark_of([[0]] * 9, workers=2)
+    epoch = resume(crew, spec_of(Remembering()), Snapshot(0, streams=streams, turn=1), bookmark)
+    told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
+    assert told == {0: Resume({"asked": 1}), 1: Resume({"asked": 2})}
+    assert engine.submitted[0][0] == 1, "whose turn it was"
+    next(epoch)
+    assert bookmark.snapshot().streams == streams, "until a worker says something newer"
+    crew.close()
+
+
+def test_every_worker_goes_on_from_the_one_state_of_a_stream_that_is_shared_out() -> None:
+    crew, engine = make_crew()
+    spec = replace(spec_of(Stream(), DatasetKind.ITERABLE), split=StreamSplit(2, Share()))
+    entry = Entry(Key(0, 0), draw_key=0, order={"consumed": 6})
+    plan = SpanPlan(StreamSplit(2, Share()), consumed=6)
+    bookmark = Bookmark(entry, plan, {"unit": "stream samples"}, draw_seed=0, worker_count=2, batch_size=2)
+    resume(crew, spec, Snapshot(0, streams=({"iterator": {"place": 5}, "place": 5},)), bookmark)
+    told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
+    assert told == {worker: Resume(None, {"place": 5}, 5) for worker in range(2)}
+    assert all(task.snapshot for _, task in engine.submitted)
+    crew.close()
+
+
+def test_streams_of_ones_own_go_on_and_nothing_is_forgotten_meanwhile() -> None:
+    crew, engine = make_crew()
+    streams = (
+        {"batches": 5, "noted_at": 4, "ended": False, "iterator": {"place": 4}, "place": 4},
+        {"batches": 3, "noted_at": 0, "ended": True},
+    )
+    bookmark = bookmark_of([1] * 9, workers=2)
+    bookmark.facts = {"unit": "stream batches"}
+    epoch = resume(crew, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), bookmark)
+    assert type(epoch) is StreamEpoch
+    assert {worker for worker, _ in engine.submitted} == {0}, "the other has nothing left"
+    assert engine.submitted[0][1].resume == Resume(None, {"place": 4}, 4, 1)
+    assert bookmark.snapshot().streams == streams
     crew.close()

@@ -14,7 +14,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.crew import Counters, Crew
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec, SlotWriter
-from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
+from feedline.types import Call, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
 
 CODEC = Codec(NumpyFramework())
 
@@ -237,3 +237,66 @@ def test_a_failed_batch_is_not_kept_alive_by_its_traceback() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+# -- calls ---
+
+
+def calls_of(bench: Bench) -> list[tuple[int, str]]:
+    return [(worker, task.indices.name) for worker, task in bench.engine.tasks if isinstance(task.indices, Call)]
+
+
+def test_a_call_goes_to_every_worker_after_what_it_was_given_and_needs_no_slot() -> None:
+    bench = Bench()
+    bench.crew.submit(bench, 0, Task(0, 7), 1)
+    bench.crew.call(Call("set_epoch", (3,)))
+    assert calls_of(bench) == [(0, "set_epoch"), (1, "set_epoch")]
+    assert [view.outstanding for view in bench.crew.workers] == [1, 2]
+    assert bench.free_slots() == 3
+
+
+def test_the_answer_to_a_call_is_no_batch() -> None:
+    bench = Bench()
+    bench.crew.call(Call("set_epoch", (3,)))
+    for worker, task in bench.engine.tasks:
+        bench.engine.answers.append(Result(ResultKind.DONE, worker, task.id))
+    bench.engine.tasks.clear()
+    assert bench.crew.collect(0.0) == []
+    bench.crew.check_calls()
+    assert [view.outstanding for view in bench.crew.workers] == [0, 0]
+
+
+def test_a_call_that_fails_is_raised_once() -> None:
+    bench = Bench()
+    bench.crew.call(Call("set_epoch", (3,)))
+    for worker, task in bench.engine.tasks:
+        bench.engine.answers.append(Result(ResultKind.FAILED, worker, task.id, ValueError(f"worker {worker}")))
+    bench.engine.tasks.clear()
+    bench.crew.collect(0.0)
+    with pytest.raises(ValueError, match="worker"):
+        bench.crew.check_calls()
+    bench.crew.check_calls()
+
+
+def test_calls_outlive_the_epoch_in_which_they_were_made() -> None:
+    bench = Bench()
+    bench.crew.submit("epoch", 0, Task(0, 7), 0)
+    bench.crew.call(Call("set_epoch", (3,)))
+    bench.crew.submit("epoch", 1, Task(0, 8), 0)
+    bench.crew.abandon("epoch")
+    assert calls_of(bench) == [(0, "set_epoch"), (1, "set_epoch")]
+    assert len(bench.engine.tasks) == 2
+    assert bench.free_slots() == 4
+
+
+@pytest.mark.parametrize("task", [Task(0, 7, resume=Resume({"n": 1})), None])
+def test_what_is_meant_for_one_worker_does_not_move(task: Task | None) -> None:
+    bench = Bench()
+    if task is None:
+        bench.crew.call(Call("set_epoch", (3,)))
+    else:
+        bench.crew.submit(bench, 0, task, 0)
+    before = [worker for worker, _ in bench.engine.tasks]
+    assert not bench.crew.move(0, 1)
+    assert sorted(worker for worker, _ in bench.engine.tasks) == before
+    assert bench.counters.relieved == 0

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from feedline import DataLoader, Loader
 from feedline.errors import BadState, EpochIgnored
 from feedline.keys import epoch_key
 from feedline.loader.bookmark import Bookmark
@@ -34,7 +35,7 @@ class Bench:
         order = {} if start.snapshot is None else start.snapshot.order
         entry = Entry(Key(3, start.epoch), epoch_key(3, start.epoch), order)
         plan = self.order.plan(entry)
-        bookmark = Bookmark(entry, plan, self.order.expected(), self.order.stride(), 3, 0, 2)
+        bookmark = Bookmark(entry, plan, self.order.expected(), draw_seed=3, worker_count=0, batch_size=2)
         self.ledger.begun(start, self.order, bookmark)
         return start, bookmark
 
@@ -260,3 +261,14 @@ def test_a_copy_is_at_the_beginning(twin_of: Any) -> None:
     twin = twin_of(bench.ledger)
     assert twin.begin(bench.order).epoch == 0
     assert bench.ledger.begin(bench.order).epoch == 1
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_the_warning_points_to_the_loop(kind: Any) -> None:
+    loader = kind(list(range(8)), 2, shuffle=True, seed=3)
+    next(iter(loader))
+    loader.load_state_dict(loader.state_dict())
+    loader.set_epoch(7)
+    with pytest.warns(EpochIgnored) as told:
+        list(loader)
+    assert [warning.filename for warning in told] == [__file__]

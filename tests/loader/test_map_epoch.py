@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import Scheduler, WorkerView
-from feedline.errors import BadOption, WorkerDied, WorkerTimeout
+from feedline.errors import BadOption, SplitTwice, WorkerDied, WorkerTimeout
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader import crew as crew_module
 from feedline.loader import map_epoch as map_epoch_module
@@ -19,8 +19,9 @@ from feedline.loader.crew import Counters, Crew
 from feedline.loader.map_epoch import _RUN_AHEAD, Limits, MapEpoch
 from feedline.loader.progress import Progress
 from feedline.plan.foreign import ForeignPlan
+from feedline.plan.spans import SpanPlan
 from feedline.policies import InOrder, Unordered
-from feedline.types import Task
+from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSplit, Task
 from tests.loader.stepping import Clock, Cost, SteppingEngine
 
 
@@ -39,12 +40,16 @@ class Bench:
         plan: Iterator[Any] | None = None,
         death: tuple[float, int, Exception] | None = None,
         fail: dict[Any, Exception] | None = None,
+        engine: type[SteppingEngine] = SteppingEngine,
+        spans: SpanPlan | None = None,
+        already: Collection[int] = (),
+        **more: Any,
     ) -> None:
         self.clock = Clock()
         self._patches = pytest.MonkeyPatch()
         for module in (crew_module, map_epoch_module):
             self._patches.setattr(module, "time", self.clock)
-        self.engine = SteppingEngine(workers, self.clock, cost if callable(cost) else lambda _: float(cost))
+        self.engine = engine(workers, self.clock, cost if callable(cost) else lambda _: float(cost))
         self.engine.fail = {repr(key): value for key, value in (fail or {}).items()}
         if death is not None:
             self.engine.deaths.append((self.clock.now_s + death[0], *death[1:]))
@@ -56,10 +61,12 @@ class Bench:
         try:
             self.epoch = MapEpoch(
                 self.crew,
-                ForeignPlan(plan),
+                ForeignPlan(plan) if spans is None else spans,
                 scheduler or InOrder(),
                 Limits(self.window, depth, timeout_s),
                 Progress(),
+                already=tuple(already),
+                **more,
             )
         except BaseException:
             self._patches.undo()
@@ -368,3 +375,118 @@ def test_an_epoch_may_be_closed_twice() -> None:
     with Bench() as bench:
         bench.epoch.close()
         bench.epoch.close()
+
+
+# -- resuming ---
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    already=st.sets(st.integers(1, 19), max_size=12),
+    table=st.lists(costs, min_size=20, max_size=20),
+    workers=st.integers(1, 4),
+    depth=st.integers(1, 3),
+    unordered=st.booleans(),
+)
+def test_batches_that_were_delivered_before_do_not_come_again(
+    already: set[int], table: list[float], workers: int, depth: int, unordered: bool
+) -> None:
+    scheduler = Unordered() if unordered else InOrder()
+    options: dict[str, Any] = {"count": 20, "workers": workers, "depth": depth, "scheduler": scheduler}
+    with Bench(lambda task: table[task.indices[0]], already=already, **options) as bench:
+        batches = bench.run()
+        expected = [[number] for number in range(20) if number not in already]
+        assert (sorted(batches) if unordered else batches) == expected
+        assert bench.epoch.progress.delivered == 20
+        assert bench.epoch.progress.early == set()
+
+
+def test_what_was_delivered_is_noted_as_it_is_delivered() -> None:
+    with Bench(slow_at(0, slow_s=50.0), count=6, scheduler=Unordered()) as bench:
+        progress = bench.epoch.progress
+        assert next(bench.epoch) == [1]
+        assert (progress.delivered, progress.early) == (0, {1})
+        assert sorted(bench.run()) == [[0], [2], [3], [4], [5]]
+        assert (progress.delivered, progress.early) == (6, set())
+
+
+def test_a_failed_batch_counts_as_delivered() -> None:
+    with Bench(count=3, fail={(1,): ValueError("one")}, plan=iter([(number,) for number in range(3)])) as bench:
+        next(bench.epoch)
+        with pytest.raises(ValueError, match="one"):
+            next(bench.epoch)
+        assert bench.epoch.progress.delivered == 2
+
+
+def test_each_worker_is_told_once_where_its_dataset_goes_on() -> None:
+    resumes = {0: Resume({"n": 1}), 1: Resume({"n": 2})}
+    with Bench(count=6, resumes=dict(resumes), snapshots=True) as bench:
+        bench.run()
+        told = [(worker, task.resume) for worker, task in bench.engine.submitted if task.resume is not None]
+        assert told == list(resumes.items())
+        assert all(task.snapshot for _, task in bench.engine.submitted)
+
+
+def test_workers_go_on_in_turn() -> None:
+    with Bench(count=6, workers=3, depth=1, turn=2) as bench:
+        assert bench.run() == numbers(6)
+        assert [worker for worker, _ in bench.engine.submitted] == [2, 0, 1, 2, 0, 1]
+
+
+# -- streams that are shared out ---
+
+
+class Ending(SteppingEngine):
+    """Has no batch of this number, and none after it."""
+
+    end = 7
+
+    def _result(self, worker: int, task: Task) -> Result:
+        result = super()._result(worker, task)
+        if task.indices.number >= self.end:
+            return Result(ResultKind.ENDED, worker, task.id)
+        result.payload = task.indices.number
+        return result
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    table=st.lists(costs, min_size=60, max_size=60),
+    workers=st.integers(1, 4),
+    depth=st.integers(1, 4),
+    unordered=st.booleans(),
+    end=st.integers(0, 9),
+)
+def test_a_stream_ends_where_the_first_worker_finds_its_end(
+    table: list[float], workers: int, depth: int, unordered: bool, end: int
+) -> None:
+    with Bench(
+        lambda task: table[task.indices.number % 60],
+        workers=workers,
+        depth=depth,
+        scheduler=Unordered() if unordered else InOrder(),
+        spans=SpanPlan(StreamSplit(2, Share())),
+        engine=Ending,
+    ) as bench:
+        assert isinstance(bench.engine, Ending)
+        bench.engine.end = end
+        batches = bench.run()
+        assert (sorted(batches) if unordered else batches) == list(range(end))
+        assert bench.crew.counters.relieved == 0, "a stream cannot move to another worker"
+        with pytest.raises(StopIteration):
+            next(bench.epoch)
+        assert bench.crew.collect(1000.0) == []
+
+
+class SplitsItself(SteppingEngine):
+    def _result(self, worker: int, task: Task) -> Result:
+        result = super()._result(worker, task)
+        result.notes = Notes(splits_itself=True)
+        return result
+
+
+def test_a_dataset_that_splits_itself_as_well_is_told_of_once() -> None:
+    with Bench(count=6, engine=SplitsItself) as bench:
+        with pytest.warns(SplitTwice, match="Drop shard=") as told:
+            assert bench.run() == numbers(6)
+        assert len(told) == 1

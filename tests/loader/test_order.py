@@ -41,6 +41,17 @@ def buckets(seed: int | None = 3, count: int = 8) -> samplers.LengthBucketBatchS
     return samplers.LengthBucketBatchSampler(list(range(count)), 2, seed=seed)
 
 
+def shared(*, drop_last: bool = False) -> SampleOrder:
+    """Return the order of one of three ranks."""
+    share: Any = samplers.distribute(samplers.SequentialSampler(range(10)), 1, 3)
+    return SampleOrder(share, 2, drop_last=drop_last)
+
+
+def shared_batches() -> BatchOrder:
+    share: Any = samplers.distribute(buckets(), 0, 2)
+    return BatchOrder(share)
+
+
 ORDERS: dict[str, Order] = {
     "samples": samples(),
     "batches": BatchOrder(buckets()),
@@ -59,7 +70,8 @@ def test_a_sampler_is_cut_into_batches() -> None:
 
 
 def test_a_batch_sampler_that_cuts_a_sampler_is_entered_by_samples() -> None:
-    order = order_of(samplers.BatchSampler(samplers.SequentialSampler(range(5)), 2, drop_last=False), None, drop_last=False)
+    batches = samplers.BatchSampler(samplers.SequentialSampler(range(5)), 2, drop_last=False)
+    order = order_of(batches, None, drop_last=False)
     assert isinstance(order, SampleOrder)
     assert listed(order, consumed=1) == [[1, 2], [3, 4]]
 
@@ -177,7 +189,7 @@ def test_what_differs_is_told() -> None:
     [
         samples(10, 5),
         samples(10, None),
-        SampleOrder(samplers.distribute(samplers.SequentialSampler(range(10)), 1, 3), 2, drop_last=True),
+        shared(drop_last=True),
     ],
 )
 def test_batch_size_and_ranks_may_differ(other: SampleOrder) -> None:
@@ -195,8 +207,8 @@ def test_batches_of_streams_must_be_of_the_same_size() -> None:
     ("mine", "theirs"),
     [
         (samples(10, 2), samples(10, 3)),
-        (samples(), SampleOrder(samplers.distribute(samplers.SequentialSampler(range(10)), 1, 3), 2, drop_last=False)),
-        (BatchOrder(buckets()), BatchOrder(samplers.distribute(buckets(), 0, 2))),
+        (samples(), shared()),
+        (BatchOrder(buckets()), shared_batches()),
         (SpanOrder(StreamSplit(2, Share())), SpanOrder(StreamSplit(3, Share()))),
         (SpanOrder(StreamSplit(2, Share())), SpanOrder(StreamSplit(2, Share(0, 2)))),
     ],

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import Engine
-from feedline.errors import WorkerDied, WorkerTimeout
+from feedline.errors import RepeatedSamples, WorkerDied, WorkerTimeout
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.crew import Counters, Crew
 from feedline.loader.map_epoch import Limits
-from feedline.loader.progress import Progress
+from feedline.loader.progress import Progress, StreamProgress
 from feedline.loader.stream_epoch import Request, StreamEpoch
-from feedline.types import Result, ResultKind, Task, WorkerSpec
+from feedline.types import Notes, Result, ResultKind, Resume, Task, WorkerSpec
 
 
 class StreamEngine(Engine):
@@ -31,6 +31,8 @@ class StreamEngine(Engine):
         self.most_asked = 0
         self.failing = failing
         self.dead: Exception | None = None
+        self.notes: dict[int, Notes] = {}
+        self.digests: list[bytes | None] = []
         self.silent = False
         self.closed = False
         self._lengths = lengths
@@ -65,18 +67,30 @@ class StreamEngine(Engine):
         self._answered[worker] += 1
         if (worker, number) == self.failing:
             return Result(ResultKind.FAILED, worker, task.id, ValueError("torn"))
-        return Result(ResultKind.DONE, worker, task.id, (worker, number))
+        notes = self.notes.get(number)
+        if self.digests and number == 0:
+            notes = Notes(digest=self.digests[worker])
+        return Result(ResultKind.DONE, worker, task.id, (worker, number), notes=notes)
 
     def close(self) -> None:
         self.closed = True
 
 
 def begin(
-    engine: StreamEngine, depth: int = 2, *, in_order: bool = True, timeout_s: float = 0.0
+    engine: StreamEngine,
+    depth: int = 2,
+    *,
+    in_order: bool = True,
+    timeout_s: float = 0.0,
+    progress: Progress | None = None,
+    resumes: dict[int, Resume] | None = None,
+    snapshot_every: int = 0,
 ) -> tuple[StreamEpoch, Crew]:
     crew = Crew(engine, None, NumpyFramework(), Counters())
     limits = Limits(engine.worker_count * depth, depth, timeout_s)
-    return StreamEpoch(crew, Request(4), limits, Progress(), in_order=in_order), crew
+    request = Request(4, snapshot_every=snapshot_every)
+    epoch = StreamEpoch(crew, request, limits, progress or Progress(), in_order=in_order, resumes=resumes)
+    return epoch, crew
 
 
 def in_turns(lengths: list[int]) -> list[tuple[int, int]]:
@@ -169,3 +183,96 @@ def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
     assert list(epoch) == []
     assert not any(engine.asked)
     assert all(view.outstanding == 0 for view in crew.workers)
+
+
+# -- resuming ---
+
+
+@settings(deadline=None)
+@given(streams, st.integers(0, 24), interleavings)
+def test_the_rest_comes_in_the_order_in_which_it_would_have_come(
+    lengths: list[int], done: int, arrivals: list[int]
+) -> None:
+    first, _ = begin(StreamEngine(lengths, arrivals))
+    taken = []
+    for batch in first:
+        taken.append(batch)
+        if len(taken) >= done:
+            break
+    progress = Progress(
+        streams=[StreamProgress(stream.batches, stream.ended) for stream in first.progress.streams],
+        turn=first.progress.turn,
+    )
+    engine = StreamEngine(lengths, arrivals)
+    engine._answered = [stream.batches for stream in progress.streams]
+    rest, _ = begin(engine, progress=progress)
+    assert taken + list(rest) == in_turns(lengths)
+
+
+def test_streams_that_have_ended_are_not_asked() -> None:
+    engine = StreamEngine([2, 2], [])
+    progress = Progress(streams=[StreamProgress(2, ended=True), StreamProgress()])
+    epoch, _ = begin(engine, progress=progress)
+    assert not engine.asked[0]
+    assert list(epoch) == [(1, 0), (1, 1)]
+    everything = Progress(streams=[StreamProgress(2, ended=True), StreamProgress(2, ended=True)])
+    assert list(begin(StreamEngine([2, 2], []), progress=everything)[0]) == []
+
+
+def test_each_stream_is_told_once_where_it_goes_on() -> None:
+    engine = StreamEngine([9, 9], [])
+    begin(engine, 2, resumes={0: Resume(skip=4), 1: Resume(skip=8)})
+    assert [[task.resume for task in tasks] for tasks in engine.asked] == [
+        [Resume(skip=4), None],
+        [Resume(skip=8), None],
+    ]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0, [False] * 6), (1, [True] * 6), (3, [False, False, True] * 2)])
+def test_the_state_of_a_stream_is_asked_for_with_every_so_manieth_batch(every: int, expected: list[bool]) -> None:
+    engine = StreamEngine([9], [])
+    begin(engine, 6, snapshot_every=every)
+    assert [task.snapshot for task in engine.asked[0]] == expected
+
+
+def test_states_are_kept_with_the_batch_they_came_with() -> None:
+    engine = StreamEngine([9], [])
+    engine.notes = {1: Notes({"n": 2})}
+    epoch, _ = begin(engine, 4)
+    stream = epoch.progress.streams[0]
+    next(epoch)
+    assert (stream.batches, stream.notes) == (1, None), "the second batch may be there, but nobody has it"
+    next(epoch)
+    next(epoch)
+    assert (stream.batches, stream.noted_at, stream.notes) == (3, 2, Notes({"n": 2}))
+
+
+def test_streams_draw_apart() -> None:
+    engine = StreamEngine([9, 9], [])
+    begin(engine, 2)
+    keys = [{task.draw.key for task in tasks} for tasks in engine.asked]
+    assert [len(own) for own in keys] == [1, 1]
+    assert keys[0] != keys[1]
+
+
+# -- workers that deliver the same ---
+
+
+def digests(*values: bytes | None) -> StreamEngine:
+    """Return an engine whose workers' first samples look like this."""
+    engine = StreamEngine([3] * len(values), [])
+    engine.digests = list(values)
+    return engine
+
+
+def test_workers_that_begin_with_the_same_sample_are_told_of_once() -> None:
+    epoch, _ = begin(digests(b"a", b"a", b"a"))
+    with pytest.warns(RepeatedSamples, match=r"one of the 3 workers delivers the whole dataset.*shard=True") as told:
+        assert len(list(epoch)) == 9
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("values", [(b"a", b"b", b"c"), (None, None, None), (b"a", None, b"b")])
+def test_others_are_not(values: tuple[bytes | None, ...]) -> None:
+    epoch, _ = begin(digests(*values))
+    assert len(list(epoch)) == 9

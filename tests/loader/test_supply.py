@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from feedline.collate import default
 from feedline.engines.processes import ProcessEngine
 from feedline.engines.threads import ThreadEngine
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.settings import Settings
 from feedline.loader.supply import Supply
+from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
+from feedline.types import DatasetKind, WorkerSpec
 
 
 def make(**options: Any) -> Supply:
@@ -93,3 +96,37 @@ def test_stats_before_anything_happened() -> None:
     assert stats["workers"] == 2
     assert stats["batches"] == stats["arena_bytes"] == stats["leased_slots"] == 0
     assert all(isinstance(value, (int, float, str)) for value in stats.values())
+
+
+class Stateful(Numbers):
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        return
+
+
+class Together(Numbers):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+@pytest.mark.parametrize(
+    ("dataset", "seeded", "split"),
+    [
+        (Numbers(), False, True),
+        (Numbers(), True, True),
+        (Together(), False, True),
+        (Together(), True, False),
+        (Stateful(), False, False),
+    ],
+)
+def test_batches_are_split_only_where_that_does_not_show(dataset: Any, seeded: bool, split: bool) -> None:
+    supply = Supply(Settings(worker_count=2, split=2, memory_budget=1 << 20), NumpyFramework())
+    spec = WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=2, base_seed=0, seeded=seeded)
+    crew = supply.crew(spec, None)
+    try:
+        assert (crew._splitter is not None) == split
+    finally:
+        crew.close()
+        supply.close()

@@ -22,7 +22,8 @@ counts, worlds = st.integers(1, 12), st.integers(1, 4)
 
 def pass_of(sampler: Sampler, number: int) -> list[int]:
     """Return the order of one epoch, counted from the first."""
-    return sampler.at(np.arange(len(sampler)), Key(KEY.seed, KEY.epoch + number)).tolist()
+    order: list[int] = sampler.at(np.arange(len(sampler)), Key(KEY.seed, KEY.epoch + number)).tolist()
+    return order
 
 
 @given(counts, st.integers(0, 100), st.integers(0, 40))
@@ -31,7 +32,8 @@ def test_one_epoch_follows_the_other(count: int, first: int, length: int) -> Non
     endless = EndlessSampler(sampler, Share())
     chain = [index for number in range(150 // count + 2) for index in pass_of(sampler, number)]
     assert endless.at(np.arange(first, first + length), KEY).tolist() == chain[first : first + length]
-    assert endless.size() is None
+    with pytest.raises(TypeError, match="never ends"):
+        len(endless)
 
 
 def test_passes_are_shuffled_anew() -> None:

@@ -133,17 +133,30 @@ def test_states_of_batches_that_were_delivered_are_forgotten() -> None:
     assert len(plan._states) < 10
 
 
-def test_a_sampler_whose_iterator_comes_to_be_with_the_first_batch() -> None:
-    """As that of torch's BatchSampler does."""
+@pytest.mark.parametrize("first", ["batch", "state"])
+def test_whether_the_sampler_has_a_state_is_found_out_when_that_matters(first: str) -> None:
+    """Some iterators come to be when the first batch is wanted; they are not to be asked for before."""
     stateful = Stateful()
-    found: list[Callable[[], Any]] = []
-    plan = ForeignPlan(stateful, find_snapshot=lambda: found[0] if found else None)
-    assert "sampler_state" not in plan.state(0), "nothing is known yet: it is gone through"
-    found.append(stateful.tell)
+    asked: list[str] = []
+
+    def find() -> Callable[[], Any]:
+        asked.append("once")
+        return stateful.tell
+
+    plan = ForeignPlan(stateful, find_snapshot=find)
+    assert asked == []
+    if first == "state":
+        assert plan.state(0)["sampler_state"] == {"place": 0}
     next(plan)
     next(plan)
-    assert plan.state(1)["sampler_state"] == {"place": 1}
-    assert plan.state(2)["sampler_state"] == {"place": 2}
+    assert asked == ["once"]
+    assert [plan.state(done)["sampler_state"]["place"] for done in (0, 1, 2)] == [0, 1, 2]
+
+
+def test_a_sampler_without_a_state_is_gone_through() -> None:
+    plan = ForeignPlan(iter(range(3)), find_snapshot=lambda: None)
+    next(plan)
+    assert plan.state(1) == {"unit": "own batches", "consumed": 1}
 
 
 class Ends(Stateful):
@@ -168,6 +181,16 @@ def test_after_the_last_batch_the_state_before_it_is_kept() -> None:
     state = plan.state(3)
     assert (state["consumed"], state["sampler_state"], state["redraw"]) == (3, {"place": 2}, 1)
     assert "redraw" not in plan.state(2)
+
+
+def test_who_enters_after_the_last_batch_says_the_same() -> None:
+    entered = {"sampler_state": {"place": 2}, "redraw": 1}
+    plan = plan_of(Stateful(3, place=3), consumed=3, entered=entered)
+    assert plan.state(0) == {"unit": "own batches", "consumed": 3, **entered}
+    assert list(plan) == []
+    assert plan.after() == {**entered, "finish": True}
+    entered["sampler_state"]["place"] = 99  # type: ignore[index]
+    assert entered != plan.state(0)
 
 
 # -- the beginning of an order ---

@@ -242,7 +242,9 @@ def test_a_batch_sampler_is_entered_anywhere(count: int, done: int) -> None:
     everything = listed(plan)
     assert everything == [[1, number] for number in range(count)]
     assert listed(again) == everything[done:]
-    assert [again.draw(number) for number in range(count - done)] == [plan.draw(number) for number in range(done, count)]
+    assert [again.draw(number) for number in range(count - done)] == [
+        plan.draw(number) for number in range(done, count)
+    ]
 
 
 def test_a_batch_sampler_without_end() -> None:

@@ -5,5 +5,17 @@ from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
+from feedline.abc.source import StreamSource
+from feedline.abc.stateful import Stateful
 
-__all__ = ["BatchSampler", "Columnar", "Engine", "Framework", "Sampler", "Scheduler", "WorkerView"]
+__all__ = [
+    "BatchSampler",
+    "Columnar",
+    "Engine",
+    "Framework",
+    "Sampler",
+    "Scheduler",
+    "Stateful",
+    "StreamSource",
+    "WorkerView",
+]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.stateful import is_stateful
 from feedline.datasets.mixture import check_weights, form, forward_epoch
 from feedline.datasets.passes import Passes
 from feedline.datasets.quota import Quota
@@ -233,9 +234,9 @@ class _StreamPart:
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"taken": self._taken, "passes": self._passes}
-        if self._iterator is not None and _is_stateful(self._iterator):
+        if self._iterator is not None and is_stateful(self._iterator):
             state["iterator"] = self._iterator.state_dict()
-        if _is_stateful(self._dataset) and self._iterator is not self._dataset:
+        if is_stateful(self._dataset) and self._iterator is not self._dataset:
             state["dataset"] = self._dataset.state_dict()
         return state
 
@@ -249,8 +250,3 @@ class _StreamPart:
             self._iterator.load_state_dict(state["iterator"])
         if "dataset" not in state and "iterator" not in state:
             self._skip = self._taken
-
-
-# Any: a dataset or an iterator.
-def _is_stateful(value: Any) -> bool:
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")

@@ -7,8 +7,9 @@ import time
 from typing import Any
 
 from feedline import memory, randomness
+from feedline.abc.stateful import is_stateful
 from feedline.fetch import Fetcher, fetcher_for
-from feedline.fetch.streams import Stream, is_stateful
+from feedline.fetch.streams import Stream
 from feedline.types import (
     Call,
     DatasetKind,
@@ -103,15 +104,25 @@ class Runner:
         try:
             if again:
                 self._dataset = self._spec.framework.reset_worker(self._dataset, self._spec, task.shared_seed)
-            self.begin(task.resume)
+            self.begin(task.draw, task.resume)
         except Exception as exc:
             self.trouble = exc
 
-    def begin(self, resume: Resume | None = None) -> None:
-        """Get ready for an epoch, or for the rest of one. For an iterable dataset this calls `iter(dataset)`."""
+    def begin(self, draw: Draw, resume: Resume | None = None) -> None:
+        """Get ready for an epoch, or for the rest of one. For an iterable dataset this calls `iter(dataset)`.
+
+        Args:
+            draw: where the random numbers of the first batch come from; those of a stream all come from there.
+            resume: where to go on.
+        """
         if self._watches_split:
             self._spec.framework.forget_asking()
-        self._fetch = fetcher_for(self._dataset, self._spec, self._scope, resume)
+        self._scope.begin(draw)
+        before = randomness.enter(self._scope)
+        try:
+            self._fetch = fetcher_for(self._dataset, self._spec, self._scope, resume)
+        finally:
+            randomness.enter(before)
         if self._watches_split:
             self.stream.is_watched = resume is None
 

@@ -7,13 +7,9 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from feedline.abc.stateful import is_stateful
 from feedline.randomness import Scope, seed_globals
 from feedline.types import Notes, Resume, WorkerSpec
-
-
-def is_stateful(value: Any) -> bool:
-    """True if an object can save and restore its state, as torchdata defines it."""
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
 
 
 class Stream:
@@ -27,7 +23,9 @@ class Stream:
 
     def __init__(self, dataset: Any, scope: Scope, resume: Resume | None) -> None:
         self._dataset = dataset
-        self._iterator = iter(dataset)
+        with scope.kept():
+            scope.open()
+            self._iterator = iter(dataset)
         self._scope = scope
         self.place = 0
         """Samples read so far, before a resumption too."""

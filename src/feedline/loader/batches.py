@@ -6,9 +6,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from feedline.abc.stateful import is_stateful
 from feedline.engines.runner import Runner
 from feedline.errors import BadState, WorkerDied
-from feedline.fetch.streams import is_stateful
 from feedline.loader.bookmark import Bookmark, notes_of, resume_of
 from feedline.loader.crew import Counters, Crew, Prepare
 from feedline.loader.map_epoch import Limits, MapEpoch
@@ -116,7 +116,7 @@ class InlineBatches(Iterator[Any]):
                 f"The state was saved with {len(streams)} workers, whose dataset or stream each had a state of its "
                 "own, and there are none now. Use as many workers as then."
             )
-        runner.begin(resume_of(streams[0], bookmark.batch_size) if streams else None)
+        runner.begin(bookmark.plan.draw(0), resume_of(streams[0], bookmark.batch_size) if streams else None)
         progress = bookmark.entry.progress
         self._already = frozenset(() if snapshot is None else snapshot.early)
         progress.early.update(self._already)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Protocol
 
+from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
-from feedline.fetch.streams import is_stateful
 from feedline.loader.order import Entry, Order
 from feedline.plan.foreign import ForeignPlan, skip
 from feedline.types import Share

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from feedline.errors import BadState, EpochIgnored
+from feedline.errors import BadState, EpochIgnored, tell
 from feedline.loader.bookmark import Bookmark
 from feedline.loader.order import Order
 from feedline.state import Snapshot
@@ -72,11 +71,10 @@ class Ledger:
                 "loader.virtual_epochs(...), not with a plain iteration."
             )
         if by_hand is not None and by_hand != loaded.epoch:
-            warnings.warn(
+            tell(
                 f"set_epoch({by_hand}) was called, but the state that was loaded goes on in epoch {loaded.epoch}, and "
                 "so does this iteration. The next one obeys set_epoch again.",
                 EpochIgnored,
-                stacklevel=5,
             )
         return Start(loaded.epoch, loaded)
 

@@ -30,18 +30,17 @@ from feedline.loader.bookmark import Bookmark
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
+from feedline.loader.resumable import Resumable
 from feedline.loader.settings import Settings
 from feedline.loader.sharding import split_of
 from feedline.loader.supply import Supply
 from feedline.loader.threads_probe import must_leave_threads
-from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.samplers.ranks import own_share
-from feedline.state import Snapshot
 from feedline.types import DatasetKind, Key, WorkerSpec
 
 
-class Loader:
+class Loader(Resumable):
     """Iterates over the batches of a dataset: NumPy in, NumPy out. torch is never imported.
 
     Args:
@@ -206,10 +205,6 @@ class Loader:
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Iterator[Any]:
-        self._ledger.virtual = None
-        return self._iterate(self._order())
-
     def _order(self) -> Order:
         if self._kind is DatasetKind.ITERABLE:
             return StreamOrder(self.batch_size) if self._stream_split is None else SpanOrder(self._stream_split)
@@ -307,68 +302,11 @@ class Loader:
             split=self._stream_split,
         )
 
-    def virtual_epochs(
-        self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
-    ) -> VirtualEpochs:
-        """Go through the data without end, in virtual epochs of exactly `steps_per_epoch` batches.
+    def _fresh_seed(self) -> int:
+        return draw_seed()
 
-        The order goes on where the last virtual epoch left off, and begins again, shuffled anew, when all samples have
-        come. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by `rank`
-        and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader save
-        and restore the place. With samplers of other kinds and iterable datasets one ordinary epoch follows the other,
-        with whatever last batch and whatever ranks these have.
-
-        Example:
-            >>> from itertools import islice
-            >>> from feedline import Loader
-            >>> loader = Loader(list(range(5)), 2)
-            >>> [[batch.tolist() for batch in epoch] for epoch in islice(loader.virtual_epochs(2), 2)]
-            [[[0, 1], [2, 3]], [[4, 0], [1, 2]]]
-        """
-        return VirtualEpochs(self, steps_per_epoch, rank, world_size)
-
-    # -- state and epochs --------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is: after the batches it has got, whatever was made ahead.
-
-        With feedline's samplers it is a few numbers. `docs/guide/order-and-resume.md` tells the rest.
-
-        Example:
-            >>> from feedline import Loader
-            >>> loader = Loader(list(range(6)), 2, shuffle=True, seed=1)
-            >>> batches = iter(loader)
-            >>> first = next(batches)
-            >>> state = loader.state_dict()
-            >>> other = Loader(list(range(6)), 2, shuffle=True, seed=1)
-            >>> other.load_state_dict(state)
-            >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
-            True
-        """
-        return self._ledger.state(self._order(), self._first_snapshot)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration go on where `state_dict` was taken.
-
-        Raises:
-            BadState: the state is damaged, of another version, or of a loader with other data.
-        """
-        self._ledger.load(state_dict, self._order())
-
-    def _first_snapshot(self, epoch: int) -> Snapshot:
-        """Return the state before the first batch of an epoch, and settle what it would draw."""
-        order = self._order()
-        drawn = draw_seed() if self.seed is None else self.seed
-        settled = {**order.expected(), **order.settle()}
-        return Snapshot(epoch, seed=order.seed_for(self.seed), draw_seed=drawn, order=settled)
-
-    def broadcast(self, name: str, *args: Any) -> None:
-        """Call a method of the dataset here and in every worker.
-
-        Workers do so after the batches they have been given already: with prefetching, what changes shows a few batches
-        later. An exception in a worker is raised by the next `next()`.
-        """
-        self._audience.call(name, *args)
+    def _samplers(self) -> list[Any]:
+        return [self.sampler, self.batch_sampler]
 
     def __len__(self) -> int:
         length = self._order().length() if self._kind is DatasetKind.MAP else None
@@ -380,20 +318,6 @@ class Loader:
         if self.batch_size is None:
             return count
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is, to the sampler and the dataset too if they have a `set_epoch`.
-
-        Without this, epochs are counted from 0.
-        """
-        check_count("epoch", epoch, least=0)
-        self._ledger.set_epoch(epoch)
-        samplers: list[Any] = [self.sampler, self.batch_sampler]
-        for sampler in samplers:
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
-        if hasattr(self.dataset, "set_epoch"):
-            self.broadcast("set_epoch", epoch)
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory."""

@@ -9,12 +9,11 @@ hundred halves the rate: benchmarks/w6_stragglers.py.)
 from __future__ import annotations
 
 import time
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from feedline.abc.scheduler import Scheduler
-from feedline.errors import BadOption, SplitTwice, WorkerTimeout
+from feedline.errors import BadOption, SplitTwice, WorkerTimeout, tell
 from feedline.loader.crew import Crew, Pending
 from feedline.loader.progress import Progress
 from feedline.plan.plan import Plan
@@ -152,12 +151,11 @@ class MapEpoch:
         if self._has_warned:
             return
         self._has_warned = True
-        warnings.warn(
+        tell(
             "The dataset asks which worker it is in (get_worker_info()), as those do that split themselves. With "
             "shard= the loader splits what every worker reads, and what is split twice is not delivered in full. Drop "
             "shard=, or let __iter__ yield all samples in every worker.",
             SplitTwice,
-            stacklevel=6,
         )
 
     def _fill(self) -> None:

@@ -48,4 +48,15 @@ def split_of(
         shard = default or isinstance(dataset, StreamSource)
     if shard is False:
         return None
-    return StreamSplit(batch_size or 1, own_share(None, None, "pad" if shard is True else str(shard)), drop_last)
+    share = own_share(None, None, "pad" if shard is True else str(shard))
+    if share.tail == "exact" and share.world_size > 1:
+        if drop_last:
+            raise BadOption(
+                "drop_last=True leaves samples out, but shard='exact' promises every sample once. Drop one."
+            )
+        if (batch_size or 1) == 1:
+            raise BadOption(
+                f"shard='exact' with batches of one sample and {share.world_size} ranks cannot be kept: at the end "
+                "some ranks would have a sample and others none. Use a larger batch size, or another tail."
+            )
+    return StreamSplit(batch_size or 1, share, drop_last)

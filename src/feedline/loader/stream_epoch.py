@@ -7,12 +7,11 @@ the same in every epoch, however fast the workers are. A stream cannot move to a
 from __future__ import annotations
 
 import time
-import warnings
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from feedline.errors import RepeatedSamples, WorkerTimeout
+from feedline.errors import RepeatedSamples, WorkerTimeout, tell
 from feedline.keys import mix
 from feedline.loader.crew import Crew
 from feedline.loader.map_epoch import Limits
@@ -142,12 +141,11 @@ class StreamEpoch:
             self._digests.add(digest)
             return
         self._digests = None
-        warnings.warn(
+        tell(
             f"Every one of the {len(self._crew.workers)} workers delivers the whole dataset: each iterates over a copy "
             "of it, and the dataset does not split itself. Give the loader shard=True to get each sample once, let "
             "__iter__ leave out what belongs to other workers (torch.utils.data.get_worker_info()), or use one worker.",
             RepeatedSamples,
-            stacklevel=6,
         )
 
     def _next_position(self) -> int | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
+from feedline.abc.stateful import is_stateful
 from feedline.engines import abilities
 from feedline.fetch.fetcher import draws_apart
-from feedline.fetch.streams import is_stateful
 from feedline.loader.crew import Counters, Crew, Prepare
 from feedline.loader.settings import Settings
 from feedline.loader.splitting import Splitter

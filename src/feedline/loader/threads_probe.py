@@ -8,12 +8,11 @@ it is. What is looked at is a few samples; a dataset that draws for rare samples
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 from feedline import randomness
-from feedline.errors import SharedGenerators
+from feedline.errors import SharedGenerators, tell
 
 
 def must_leave_threads(dataset: Any, collate: Callable[[Any], Any] | None, *, is_map: bool) -> bool:
@@ -21,12 +20,11 @@ def must_leave_threads(dataset: Any, collate: Callable[[Any], Any] | None, *, is
     used = _generators_used(dataset, collate) if is_map else []
     if not used:
         return False
-    warnings.warn(
+    tell(
         f"{type(dataset).__name__} draws random numbers from {' and '.join(used)}, which thread workers cannot have "
         "for themselves, so with seed= its batches would not be reproducible. Its workers are processes instead. To "
         "keep threads, draw from feedline.rng() in the dataset, or leave out seed=.",
         SharedGenerators,
-        stacklevel=4,
     )
     return True
 

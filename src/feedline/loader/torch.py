@@ -22,22 +22,21 @@ from feedline.loader.arguments import check_count
 from feedline.loader.audience import Audience
 from feedline.loader.ledger import Ledger
 from feedline.loader.order import Order
+from feedline.loader.resumable import Resumable
 from feedline.loader.settings import Settings
 from feedline.loader.sharding import split_of
 from feedline.loader.supply import Supply
 from feedline.loader.threads_probe import must_leave_threads
-from feedline.loader.torch_batches import TorchBatches
+from feedline.loader.torch_batches import TorchBatches, fresh_seed
 from feedline.loader.torch_order import torch_order
-from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.samplers import RandomSampler
-from feedline.state import Snapshot
 
 T_co = TypeVar("T_co", covariant=True)
 
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
-class DataLoader(torch.utils.data.DataLoader[T_co]):
+class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
     All of torch's arguments mean what they mean there; `docs/compatibility.md` lists the few deliberate differences.
@@ -192,10 +191,6 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
-    def __iter__(self) -> Any:
-        self._ledger.virtual = None
-        return self._iterate(self._order())
-
     def _order(self) -> Order:
         return torch_order(self, self._stream_split)
 
@@ -221,97 +216,11 @@ class DataLoader(torch.utils.data.DataLoader[T_co]):
     def _get_iterator(self) -> Any:
         return TorchBatches(self, self._order())
 
-    def virtual_epochs(
-        self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
-    ) -> VirtualEpochs:
-        """Go through the data without end, in virtual epochs of exactly `steps_per_epoch` batches.
+    def _fresh_seed(self) -> int:
+        return fresh_seed(self.generator)
 
-        The order goes on where the last virtual epoch left off, and begins again, shuffled anew, when all samples have
-        come. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by `rank`
-        and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader save
-        and restore the place. With samplers of other kinds and iterable datasets one ordinary epoch follows the other,
-        with whatever last batch and whatever ranks these have.
-
-        Example:
-            >>> from itertools import islice
-            >>> from feedline import DataLoader
-            >>> loader = DataLoader(range(5), batch_size=2)
-            >>> [[batch.tolist() for batch in epoch] for epoch in islice(loader.virtual_epochs(2), 2)]
-            [[[0, 1], [2, 3]], [[4, 0], [1, 2]]]
-        """
-        return VirtualEpochs(self, steps_per_epoch, rank, world_size)
-
-    # -- state and epochs --------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the training loop is: after the batches it has got, whatever was made ahead.
-
-        With feedline's samplers it is a few numbers. `docs/guide/order-and-resume.md` tells the rest.
-
-        Example:
-            >>> from feedline import DataLoader
-            >>> loader = DataLoader(range(6), batch_size=2)
-            >>> batches = iter(loader)
-            >>> first = next(batches)
-            >>> state = loader.state_dict()
-            >>> other = DataLoader(range(6), batch_size=2)
-            >>> other.load_state_dict(state)
-            >>> [batch.tolist() for batch in other]
-            [[2, 3], [4, 5]]
-        """
-        return self._ledger.state(self._order(), self._first_snapshot)
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration go on where `state_dict` was taken.
-
-        Raises:
-            BadState: the state is damaged, of another version, or of a loader with other data.
-        """
-        self._ledger.load(state_dict, self._order())
-
-    def _first_snapshot(self, epoch: int) -> Snapshot:
-        """Return the state before the first batch of an epoch, and settle what it would draw."""
-        order = self._order()
-        seed = order.seed_for(self.seed)
-        draw_seed = self.seed
-        if draw_seed is None:
-            draw_seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
-        return Snapshot(epoch, seed=seed, draw_seed=draw_seed, order={**order.expected(), **order.settle()})
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is, to the sampler and the dataset too if they have a `set_epoch`.
-
-        Without this, epochs are counted from 0.
-        """
-        check_count("epoch", epoch, least=0)
-        self._ledger.set_epoch(epoch)
-        samplers: list[Any] = [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
-        for sampler in {id(sampler): sampler for sampler in samplers}.values():
-            if hasattr(sampler, "set_epoch"):
-                sampler.set_epoch(epoch)
-        if hasattr(self.dataset, "set_epoch"):
-            self.broadcast("set_epoch", epoch)
-
-    def broadcast(self, name: str, *args: Any) -> None:
-        """Call a method of the dataset here and in every worker.
-
-        Workers do so after the batches they have been given already: with prefetching, what changes shows a few batches
-        later. An exception in a worker is raised by the next `next()`.
-
-        Example:
-            >>> from feedline import DataLoader
-            >>> class Scaled(list):
-            ...     scale = 1
-            ...     def set_scale(self, scale):
-            ...         self.scale = scale
-            ...     def __getitem__(self, index):
-            ...         return super().__getitem__(index) * self.scale
-            >>> loader = DataLoader(Scaled([1, 2]), batch_size=2)
-            >>> loader.broadcast("set_scale", 10)
-            >>> [batch.tolist() for batch in loader]
-            [[10, 20]]
-        """
-        self._audience.call(name, *args)
+    def _samplers(self) -> list[Any]:
+        return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory."""

@@ -199,8 +199,13 @@ def _draw_seed(loader: DataLoader[Any], start: Start) -> int:
     if loader.seed is not None:
         return loader.seed if known is None else known
     # Drawn also if it is known: a sampler that draws from the same generator then finds it where it was at first.
-    drawn = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+    drawn = fresh_seed(loader.generator)
     return drawn if known is None else known
+
+
+def fresh_seed(generator: torch.Generator | None) -> int:
+    """Draw a seed for workers as torch does."""
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def _base_seed(loader: DataLoader[Any], draw_seed: int, epoch: int) -> int:
@@ -266,4 +271,4 @@ def _pinner(loader: DataLoader[Any]) -> Callable[[Any], Any] | None:
     return torch_pin_memory.pin_memory
 
 
-__all__ = ["TorchBatches"]
+__all__ = ["TorchBatches", "fresh_seed"]

@@ -72,6 +72,7 @@ class VirtualEpochs:
             for batch in self._loader._iterate(self._loader._order()):
                 came = True
                 yield batch
+                del batch  # or its memory would wait for the next one
             if not came and not resumed:
                 raise BadOption("There is nothing to go through again and again: an epoch of this loader is empty.")
             resumed = False

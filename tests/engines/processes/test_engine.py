@@ -24,7 +24,7 @@ from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
-from feedline.types import DatasetKind, Parcel, Result, ResultKind, Task, WorkerSpec
+from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
 
 SLOTS = 300
 
@@ -283,3 +283,39 @@ def test_a_fork_of_the_trainer_does_not_end_its_workers() -> None:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert answer(engine, Task(1, [1])).kind is ResultKind.DONE
+
+
+class Remembering(Numbers):
+    """Counts the samples it was asked for, and can save that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.asked += 1
+        return super().__getitem__(index)
+
+    def add(self, number: int) -> None:
+        self.asked += number
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"asked": self.asked, "ballast": "x" * 100_000}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.asked = state["asked"]
+
+
+def test_what_a_worker_has_to_say_besides_comes_with_its_batch() -> None:
+    with at_work(Remembering()) as engine:
+        assert answer(engine, Task(0, [1])).notes is None
+        result = answer(engine, Task(1, [2, 3], snapshot=True, epoch=1, resume=Resume({"asked": 40})))
+        assert result.notes is not None
+        assert result.notes.dataset["asked"] == 42
+        assert answer(engine, Task(2, Call("add", (100,)))).kind is ResultKind.DONE
+        engine.submit(0, Task(3, [4], snapshot=True, epoch=1))
+        (named,) = engine.collect(30, 0)
+        assert named.notes is not None
+        assert named.notes.dataset["asked"] == 143
+        failed = answer(engine, Task(4, Call("no_such_method")))
+        assert type(failed.payload) is AttributeError

@@ -27,7 +27,7 @@ from feedline.engines.processes.messages import (
 )
 from feedline.errors import TooManyOpenFiles
 from feedline.transport.arena import create_memfd
-from feedline.types import IndexBlock, Part, Task
+from feedline.types import Call, Draw, IndexBlock, Part, Resume, Span, Task
 from tests.faults.limits import descriptors_left
 
 Pair = tuple[socket.socket, socket.socket]
@@ -195,6 +195,7 @@ def same_indices(left: Any, right: Any) -> bool:
 
 
 blocks = st.lists(st.integers(-(2**63), 2**63 - 1)).map(lambda values: IndexBlock(np.array(values, np.int64)))
+draws = st.builds(Draw, st.integers(0, 2**64 - 1), st.integers(0, 2**62), st.integers(1, 2**30))
 parts = st.none() | st.just(Part([(0, 64), (128, 8)], (0, 0, (4, 4))))
 
 
@@ -204,21 +205,35 @@ parts = st.none() | st.just(Part([(0, 64), (128, 8)], (0, 0, (4, 4))))
     | st.text()
     | st.integers()
     | st.none()
-    | st.tuples(st.text(), st.integers()),
+    | st.tuples(st.text(), st.integers())
+    | st.builds(Span, st.integers(0, 2**40), st.integers(0, 2**62))
+    | st.builds(Call, st.text(), st.tuples(st.integers())),
     task_id=st.integers(0, 2**63),
     slot=st.integers(-1, 1000),
     epoch=st.integers(0, 2**40),
     shared_seed=st.none() | st.integers(-(2**63), 2**63),
     part=parts,
+    draw=draws,
+    resume=st.none() | st.builds(Resume, st.none() | st.text(), st.none() | st.integers(), st.integers(0, 2**40)),
+    snapshot=st.booleans(),
 )
 def test_a_task_arrives_as_it_was_given(
-    indices: Any, task_id: int, slot: int, epoch: int, shared_seed: int | None, part: Part | None
+    indices: Any,
+    task_id: int,
+    slot: int,
+    epoch: int,
+    shared_seed: int | None,
+    part: Part | None,
+    draw: Draw,
+    resume: Resume | None,
+    snapshot: bool,
 ) -> None:
-    task = Task(task_id, indices, slot, epoch, shared_seed, part)
+    task = Task(task_id, indices, slot, epoch, shared_seed, part, draw, resume, snapshot)
     arrived = read_task(task_message(task))
     assert same_indices(arrived.indices, task.indices)
     assert (arrived.id, arrived.slot, arrived.epoch) == (task_id, slot, epoch)
     assert (arrived.shared_seed, arrived.part) == (shared_seed, part)
+    assert (arrived.draw, arrived.resume, arrived.snapshot) == (draw, resume, snapshot)
 
 
 def test_a_block_of_indices_arrives_writable() -> None:

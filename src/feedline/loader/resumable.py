@@ -1,0 +1,132 @@
+"""What both loaders can do with their place in the data: save it, restore it, number epochs, go on without end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.loader.arguments import check_count
+from feedline.loader.audience import Audience
+from feedline.loader.ledger import Ledger
+from feedline.loader.order import Order
+from feedline.loader.virtual_epochs import VirtualEpochs
+from feedline.state import Snapshot
+
+
+class Resumable:
+    """Base of the loaders."""
+
+    seed: int | None
+    dataset: Any
+    _ledger: Ledger
+    _audience: Audience
+
+    def _order(self) -> Order:
+        """Return which batches the loader delivers."""
+        raise NotImplementedError
+
+    def _iterate(self, order: Order) -> Any:
+        """Begin an iteration."""
+        raise NotImplementedError
+
+    def _fresh_seed(self) -> int:
+        """Draw a seed, by the loader's own rule."""
+        raise NotImplementedError
+
+    def _samplers(self) -> list[Any]:
+        """Return what may have a `set_epoch`, besides the dataset; perhaps None, perhaps twice."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
+        self._ledger.virtual = None
+        return self._iterate(self._order())
+
+    def virtual_epochs(
+        self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
+    ) -> VirtualEpochs:
+        """Go through the data without end, in virtual epochs of exactly `steps_per_epoch` batches.
+
+        The order goes on where the last virtual epoch left off, and begins again, shuffled anew, when all samples have
+        come. Every batch is full. Ranks get different samples: by the sampler if that is distributed, else by `rank`
+        and `world_size`, which default to the process group's. `state_dict` and `load_state_dict` of this loader save
+        and restore the place. With samplers of other kinds and iterable datasets one ordinary epoch follows the other,
+        with whatever last batch and whatever ranks these have.
+
+        Example:
+            >>> from itertools import islice
+            >>> from feedline import Loader
+            >>> loader = Loader(list(range(5)), 2)
+            >>> [[batch.tolist() for batch in epoch] for epoch in islice(loader.virtual_epochs(2), 2)]
+            [[[0, 1], [2, 3]], [[4, 0], [1, 2]]]
+        """
+        return VirtualEpochs(self, steps_per_epoch, rank, world_size)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the training loop is: after the batches it has got, whatever was made ahead.
+
+        It is about the iteration that was begun last. With feedline's samplers it is a few numbers.
+        `docs/guide/order-and-resume.md` tells the rest.
+
+        Example:
+            >>> from feedline import Loader
+            >>> loader = Loader(list(range(6)), 2, shuffle=True, seed=1)
+            >>> batches = iter(loader)
+            >>> first = next(batches)
+            >>> state = loader.state_dict()
+            >>> other = Loader(list(range(6)), 2, shuffle=True, seed=1)
+            >>> other.load_state_dict(state)
+            >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+            True
+        """
+        return self._ledger.state(self._order(), self._first_snapshot)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next iteration go on where `state_dict` was taken.
+
+        Raises:
+            BadState: the state is damaged, of another version, or of a loader with other data.
+        """
+        self._ledger.load(state_dict, self._order())
+
+    def _first_snapshot(self, epoch: int) -> Snapshot:
+        """Return the state before the first batch of an epoch, and settle what it would draw."""
+        order = self._order()
+        return Snapshot(
+            epoch,
+            seed=order.seed_for(self.seed),
+            draw_seed=self._fresh_seed() if self.seed is None else self.seed,
+            order={**order.expected(), **order.settle()},
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is, to the sampler and the dataset too if they have a `set_epoch`.
+
+        Without this, epochs are counted from 0.
+        """
+        check_count("epoch", epoch, least=0)
+        self._ledger.set_epoch(epoch)
+        for sampler in {id(sampler): sampler for sampler in self._samplers()}.values():
+            if hasattr(sampler, "set_epoch"):
+                sampler.set_epoch(epoch)
+        if hasattr(self.dataset, "set_epoch"):
+            self.broadcast("set_epoch", epoch)
+
+    def broadcast(self, name: str, *args: Any) -> None:
+        """Call a method of the dataset here and in every worker.
+
+        Workers do so after the batches they have been given already: with prefetching, what changes shows a few batches
+        later. An exception in a worker is raised by the next `next()`.
+
+        Example:
+            >>> from feedline import Loader
+            >>> class Scaled(list):
+            ...     scale = 1
+            ...     def set_scale(self, scale):
+            ...         self.scale = scale
+            ...     def __getitem__(self, index):
+            ...         return super().__getitem__(index) * self.scale
+            >>> loader = Loader(Scaled([1, 2]), 2)
+            >>> loader.broadcast("set_scale", 10)
+            >>> [batch.tolist() for batch in loader]
+            [[10, 20]]
+        """
+        self._audience.call(name, *args)

@@ -1,0 +1,263 @@
+"""Workers hear of calls of the dataset's methods."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from typing import Any, ClassVar
+
+import pytest
+
+from feedline import Loader
+from feedline.errors import BadOption
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.loader import audience as audience_module
+from feedline.loader.audience import Audience
+from feedline.loader.crew import Counters, Crew
+from feedline.types import Call
+from tests.loader.stepping import Clock, SteppingEngine
+
+
+class Scaled:
+    """Samples are multiplied by what the dataset was told."""
+
+    def __init__(self) -> None:
+        self.scale = 1
+        self.epoch = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return index * self.scale + 100 * self.epoch
+
+    def set_scale(self, scale: int) -> None:
+        self.scale = scale
+
+    def set_epoch(self, epoch: int, *, offset: int = 0) -> None:
+        self.epoch = epoch + offset
+
+
+def hire(worker_count: int = 2) -> tuple[Crew, SteppingEngine]:
+    engine = SteppingEngine(worker_count, Clock(), lambda _: 0.0)
+    return Crew(engine, None, NumpyFramework(), Counters()), engine
+
+
+def calls(engine: SteppingEngine) -> list[tuple[int, Call]]:
+    return [(worker, task.indices) for worker, task in engine.submitted]
+
+
+# -- by hand ---
+
+
+def test_a_method_is_called_here_and_in_every_worker() -> None:
+    dataset = Scaled()
+    audience = Audience(dataset)
+    (first, one), (second, two) = hire(2), hire(1)
+    audience.join(first)
+    audience.join(second)
+    audience.call("set_scale", 3)
+    assert dataset.scale == 3
+    assert calls(one) == [(0, Call("set_scale", (3,))), (1, Call("set_scale", (3,)))]
+    assert calls(two) == [(0, Call("set_scale", (3,)))]
+    first.close()
+    second.close()
+
+
+def test_workers_that_are_gone_are_not_told() -> None:
+    audience = Audience(Scaled())
+    crew, engine = hire()
+    audience.join(crew)
+    crew.close()
+    audience.call("set_scale", 3)
+    assert calls(engine) == []
+    del crew, engine
+    gc.collect()
+    assert len(audience._crews) == 0, "and not kept alive"
+
+
+def test_without_workers_it_is_an_ordinary_call() -> None:
+    dataset = Scaled()
+    Audience(dataset).call("set_scale", 3)
+    assert dataset.scale == 3
+
+
+@pytest.mark.parametrize("name", ["scale", "no_such_method"])
+def test_what_cannot_be_called_is_refused(name: str) -> None:
+    with pytest.raises(BadOption, match=f"a Scaled, has no method '{name}'"):
+        Audience(Scaled()).call(name)
+
+
+def test_an_error_here_is_raised_here_and_nobody_else_is_told() -> None:
+    audience = Audience(Scaled())
+    crew, engine = hire()
+    audience.join(crew)
+    with pytest.raises(TypeError):
+        audience.call("set_scale")
+    assert calls(engine) == []
+    crew.close()
+
+
+# -- set_epoch, which programs call on the dataset itself ---
+
+
+def test_workers_catch_up_with_what_the_dataset_was_told_meanwhile() -> None:
+    dataset = Scaled()
+    audience = Audience(dataset)
+    crew, engine = hire(1)
+    audience.join(crew)
+    audience.catch_up()
+    assert calls(engine) == [], "nothing has happened"
+    dataset.set_epoch(3)
+    dataset.set_epoch(4, offset=10)
+    audience.catch_up()
+    audience.catch_up()
+    assert calls(engine) == [(0, Call("set_epoch", (4,), {"offset": 10}))], "the last, as it was said, and once"
+    crew.close()
+
+
+def test_workers_that_come_later_have_a_copy_that_knows() -> None:
+    dataset = Scaled()
+    audience = Audience(dataset)
+    dataset.set_epoch(3)
+    crew, engine = hire(1)
+    audience.join(crew)
+    audience.catch_up()
+    assert calls(engine) == []
+    crew.close()
+
+
+def test_what_was_broadcast_is_not_told_twice() -> None:
+    audience = Audience(Scaled())
+    crew, engine = hire(1)
+    audience.join(crew)
+    audience.call("set_epoch", 5)
+    audience.catch_up()
+    assert len(calls(engine)) == 1
+    crew.close()
+
+
+def test_two_loaders_of_one_dataset_both_hear_of_it() -> None:
+    dataset = Scaled()
+    listeners = [Audience(dataset), Audience(dataset)]
+    crews = [hire(1), hire(1)]
+    for audience, (crew, _) in zip(listeners, crews, strict=True):
+        audience.join(crew)
+    dataset.set_epoch(3)
+    for audience, (crew, engine) in zip(listeners, crews, strict=True):
+        audience.catch_up()
+        assert len(calls(engine)) == 1
+        crew.close()
+
+
+def test_other_datasets_of_the_class_do_not_count() -> None:
+    audience = Audience(Scaled())
+    crew, engine = hire(1)
+    audience.join(crew)
+    Scaled().set_epoch(3)
+    audience.catch_up()
+    assert calls(engine) == []
+    crew.close()
+
+
+# -- the dataset stays what it was ---
+
+
+def test_a_dataset_that_is_watched_is_copied_and_pickled_as_ever() -> None:
+    dataset = Scaled()
+    Audience(dataset)
+    for twin in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+        assert vars(twin) == vars(dataset)
+        twin.set_epoch(9)
+        assert dataset.epoch == 0
+    assert Scaled.set_epoch.__name__ == "set_epoch"
+    assert Scaled.set_epoch.__doc__ is None
+
+
+def test_the_method_is_wrapped_once_however_many_loaders_there_are() -> None:
+    class Fresh(Scaled):
+        def set_epoch(self, epoch: int, *, offset: int = 0) -> None:
+            super().set_epoch(epoch, offset=offset)
+
+    Audience(Fresh())
+    wrapped = Fresh.set_epoch
+    for _ in range(10):
+        Audience(Fresh())
+    assert Fresh.set_epoch is wrapped
+
+
+def test_nothing_is_kept_of_a_dataset_that_is_gone() -> None:
+    before = set(audience_module._notes)
+    dataset = Scaled()
+    audience = Audience(dataset)
+    assert set(audience_module._notes) == {*before, id(dataset)}
+    del audience, dataset
+    gc.collect()
+    assert set(audience_module._notes) <= before
+
+
+class Frozen:
+    """Nobody can refer to it weakly."""
+
+    __slots__ = ("epoch",)
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+class Static(Scaled):
+    told: ClassVar[list[int]] = []
+
+    @staticmethod
+    def set_epoch(epoch: int) -> None:  # type: ignore[override]
+        Static.told.append(epoch)
+
+
+class OfTheClass(Scaled):
+    told: ClassVar[list[int]] = []
+
+    @classmethod
+    def set_epoch(cls, epoch: int) -> None:  # type: ignore[override]
+        cls.told.append(epoch)
+
+
+@pytest.mark.parametrize("kind", [Frozen, Static, OfTheClass])
+def test_datasets_of_an_unusual_kind_work_as_before(kind: Any) -> None:
+    dataset = kind()
+    audience = Audience(dataset)
+    dataset.set_epoch(3)
+    assert (dataset.epoch if kind is Frozen else dataset.told[-1]) == 3
+    audience.call("set_epoch", 4)
+    assert (dataset.epoch if kind is Frozen else dataset.told[-1]) == 4
+
+
+def test_a_dataset_without_set_epoch() -> None:
+    Audience([1, 2, 3]).catch_up()
+
+
+def test_a_copy_of_the_loader_has_an_audience_of_its_own() -> None:
+    audience = Audience(Scaled())
+    crew, engine = hire(1)
+    audience.join(crew)
+    copy.deepcopy(audience).call("set_scale", 3)
+    copy.copy(audience).call("set_scale", 4)
+    assert calls(engine) == []
+    crew.close()
+
+
+# -- with workers ---
+
+
+@pytest.mark.parametrize("engine_name", ["thread", "process"])
+def test_workers_that_are_kept_do_as_they_are_told(engine_name: str) -> None:
+    dataset = Scaled()
+    loader = Loader(dataset, 2, workers=2, engine=engine_name, persistent=True)
+    try:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3]]
+        loader.broadcast("set_scale", 10)
+        assert [batch.tolist() for batch in loader] == [[0, 10], [20, 30]]
+        dataset.set_epoch(1, offset=1)
+        assert [batch.tolist() for batch in loader] == [[200, 210], [220, 230]]
+    finally:
+        loader.close()

@@ -1,0 +1,102 @@
+"""Whether and how a loader shares out the samples of an iterable dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data import IterableDataset, get_worker_info
+
+from feedline import DataLoader
+from feedline.abc.source import StreamSource
+from feedline.errors import BadOption, SplitTwice
+from feedline.loader.sharding import split_of
+from feedline.types import Share, StreamSplit
+
+
+class Source(StreamSource):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def split(shard: Any, dataset: Any = (), **options: Any) -> StreamSplit | None:
+    usual: dict[str, Any] = {
+        "batch_size": 4,
+        "drop_last": False,
+        "is_map": False,
+        "splits_itself": False,
+        "default": False,
+    }
+    return split_of(dataset, shard, **{**usual, **options})
+
+
+@pytest.mark.parametrize(("shard", "tail"), [(True, "pad"), ("pad", "pad"), ("drop", "drop"), ("exact", "exact")])
+def test_what_is_asked_for_is_done(shard: Any, tail: str) -> None:
+    assert split(shard, drop_last=True) == StreamSplit(4, Share(0, 1, tail), drop_last=True)
+    assert split(shard, Source()) == StreamSplit(4, Share(0, 1, tail))
+
+
+def test_single_samples_are_shared_out_one_by_one() -> None:
+    assert split(True, batch_size=None) == StreamSplit(1, Share())
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_without_a_word_it_depends_on_the_loader_and_the_dataset(default: bool) -> None:
+    assert (split(None, default=default) is not None) == default
+    assert split(None, Source(), default=default) is not None, "feedline's own sources leave it to the loader"
+    assert split(False, Source(), default=default) is None
+
+
+def test_the_rank_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    made = split("drop")
+    assert made is not None
+    assert made.share == Share(2, 3, "drop")
+
+
+def test_map_style_datasets_have_nothing_to_share_out() -> None:
+    assert split(None, is_map=True, default=True) is None
+    assert split(False, is_map=True) is None
+    with pytest.raises(BadOption, match=r"shard='exact' is about iterable datasets.*DistributedSampler"):
+        split("exact", is_map=True)
+
+
+def test_what_splits_itself_is_not_split_again() -> None:
+    assert split(None, splits_itself=True, default=True) is None
+    with pytest.raises(BadOption, match="data pipes split themselves"):
+        split(True, splits_itself=True)
+
+
+@pytest.mark.parametrize("shard", ["yes", "", 2, 0.5, "PAD", []])
+def test_what_is_not_known_is_refused(shard: Any) -> None:
+    with pytest.raises(BadOption, match=r"shard=.* is not one of True, False, 'pad', 'drop', 'exact'"):
+        split(shard)
+
+
+class Curious(IterableDataset[int]):
+    """Asks which worker it is in."""
+
+    def __iter__(self) -> Iterator[int]:
+        get_worker_info()
+        return iter(range(8))
+
+
+class Incurious(Curious):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+@pytest.mark.parametrize("engine_name", ["thread", "process"])
+def test_a_dataset_that_asks_which_worker_it_is_in_may_split_itself_as_well(engine_name: str) -> None:
+    loader = DataLoader(Curious(), 2, num_workers=2, engine=engine_name, shard=True)
+    with pytest.warns(SplitTwice, match="get_worker_info") as told:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [warning.filename for warning in told] == [__file__]
+
+
+def test_who_does_not_ask_or_is_alone_is_not_told() -> None:
+    for dataset, workers in ((Incurious(), 2), (Curious(), 1), (Curious(), 0)):
+        loader = DataLoader(dataset, 2, num_workers=workers, engine="thread" if workers else None, shard=True)
+        assert len(list(loader)) == 4

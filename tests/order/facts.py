@@ -1,0 +1,56 @@
+"""What a loader delivered, as plain values that compare with `==`; nothing here holds a loader's memory."""
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def as_bytes(batch: Any) -> Any:
+    """Turn a batch into nested tuples of types, shapes and raw bytes: equal means equal to the last bit."""
+    if isinstance(batch, torch.Tensor):
+        batch = batch.numpy()
+    if isinstance(batch, (np.ndarray, np.generic)):
+        return batch.dtype.str, batch.shape, batch.tobytes()
+    if isinstance(batch, Mapping):
+        return tuple((key, as_bytes(value)) for key, value in batch.items())
+    if isinstance(batch, (list, tuple)):
+        return tuple(as_bytes(value) for value in batch)
+    return batch
+
+
+def all_bytes(batches: Iterable[Any]) -> list[Any]:
+    return [as_bytes(batch) for batch in batches]
+
+
+def rows(batches: Iterable[Any]) -> list[bytes]:
+    """Cut batches of arrays into their samples' bytes: what is the same however samples are put into batches."""
+    return [row.tobytes() for batch in batches for row in np.asarray(batch)]
+
+
+def values(batches: Iterable[Any]) -> list[Any]:
+    """Return batches of numbers as lists; single samples as numbers."""
+    return [_plain(batch) for batch in batches]
+
+
+def _plain(batch: Any) -> Any:
+    if isinstance(batch, (torch.Tensor, np.ndarray, np.generic)):
+        return batch.tolist()
+    if isinstance(batch, (list, tuple)):
+        return [_plain(value) for value in batch]
+    return batch
+
+
+def flat(batches: Iterable[Any]) -> list[Any]:
+    """Return the numbers of all batches one after the other."""
+    found = values(batches)
+    return list(chain.from_iterable(batch if isinstance(batch, list) else [batch] for batch in found))
+
+
+def through_json(state: dict[str, Any]) -> dict[str, Any]:
+    """Do to a state what a file would do to it."""
+    copied: dict[str, Any] = json.loads(json.dumps(state))
+    return copied

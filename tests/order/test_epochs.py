@@ -1,0 +1,714 @@
+"""Who says which epoch it is, who hears of it, and epochs that are cut from data without end."""
+
+import contextlib
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data as torch_data
+
+from feedline import DataLoader, Loader, samplers
+from feedline.errors import BadOption, BadState, EpochIgnored
+from tests.order import datasets
+from tests.order.facts import all_bytes, flat, through_json, values
+
+N = 20
+
+
+def random_sampler() -> Any:
+    return samplers.RandomSampler(range(N), seed=3)
+
+
+MAKERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "the loader's own": lambda: {"shuffle": True, "seed": 3, "batch_size": 4},
+    "a sampler": lambda: {"sampler": random_sampler(), "batch_size": 4},
+    "a share": lambda: {"sampler": samplers.DistributedSampler(range(N), 2, 1, seed=3), "batch_size": 4},
+    "batches": lambda: {"batch_sampler": samplers.BatchSampler(random_sampler(), 4, False)},
+    "batches of torch's": lambda: {"batch_sampler": torch_data.BatchSampler(random_sampler(), 4, False)},
+    "a share of batches": lambda: {
+        "batch_sampler": samplers.distribute(samplers.LengthBucketBatchSampler(range(1, N + 1), 4, seed=3), 0, 2)
+    },
+    "stratified": lambda: {"batch_sampler": samplers.StratifiedBatchSampler([0, 1] * (N // 2), 4, seed=3)},
+}
+
+
+def make(name: str) -> DataLoader[Any]:
+    return DataLoader(datasets.Sized(N), **MAKERS[name]())
+
+
+def samplers_of(loader: DataLoader[Any]) -> list[Any]:
+    """Every sampler a user could think of calling `set_epoch` on."""
+    candidates = [loader.batch_sampler, loader.sampler, getattr(loader.batch_sampler, "sampler", None)]
+    return [sampler for sampler in candidates if isinstance(getattr(type(sampler), "set_epoch", None), Callable)]  # type: ignore[arg-type]
+
+
+# Numbers
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_loader_counts_epochs_by_itself(name: str) -> None:
+    loader = make(name)
+    epochs = [values(loader) for _ in range(4)]
+    assert len({str(epoch) for epoch in epochs}) == 4, "every epoch has an order of its own"
+    again = make(name)
+    assert [values(again) for _ in range(4)] == epochs
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_set_epoch_of_any_sampler_by_hand_wins(name: str) -> None:
+    loader = make(name)
+    epochs = [values(loader) for _ in range(7)]
+    for number in range(len(samplers_of(make(name)))):
+        loader = make(name)
+        sampler = samplers_of(loader)[number]
+        for epoch in (5, 2, 2, 0):
+            sampler.set_epoch(epoch)
+            assert values(loader) == epochs[epoch], f"set_epoch({epoch}) of {sampler!r}"
+        sampler.set_epoch(4)
+        assert [values(loader), values(loader), values(loader)] == epochs[4:7], "and counting goes on from there"
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_set_epoch_of_the_loader_reaches_every_sampler(name: str) -> None:
+    loader = make(name)
+    epochs = [values(loader) for _ in range(5)]
+    loader = make(name)
+    loader.set_epoch(3)
+    assert [values(loader), values(loader)] == epochs[3:]
+    loader.set_epoch(0)
+    assert values(loader) == epochs[0]
+
+
+def test_set_epoch_with_persistent_workers() -> None:
+    loader = DataLoader(datasets.Sized(N), sampler=random_sampler(), num_workers=2, persistent_workers=True)
+    plain = DataLoader(datasets.Sized(N), sampler=random_sampler())
+    epochs = [values(plain) for _ in range(4)]
+    assert values(loader) == epochs[0]
+    loader.set_epoch(3)
+    assert values(loader) == epochs[3]
+    loader.sampler.set_epoch(1)  # type: ignore[attr-defined]
+    assert [values(loader), values(loader)] == epochs[1:3]
+    loader.close()
+
+
+def test_the_usual_loop_of_distributed_training() -> None:
+    """Written for torch's sampler; with feedline's it means the same, resumed or not."""
+
+    def train(first: int, state: dict[str, Any] | None, stop: int | None = None) -> tuple[list[Any], dict[str, Any]]:
+        sampler: Any = samplers.DistributedSampler(range(N), 2, 0, seed=1)
+        loader = DataLoader(datasets.Sized(N), batch_size=2, sampler=sampler)
+        if state is not None:
+            loader.load_state_dict(state)
+        seen = []
+        for epoch in range(first, 3):
+            sampler.set_epoch(epoch)
+            for number, batch in enumerate(loader):
+                seen += flat([batch])
+                if epoch == 1 and number == stop:
+                    return seen, loader.state_dict()
+        return seen, loader.state_dict()
+
+    whole, _ = train(0, None)
+    before, state = train(0, None, stop=2)
+    after, _ = train(1, through_json(state))
+    assert before + after == whole
+
+
+def test_going_through_the_sampler_by_hand_does_not_disturb_the_loader() -> None:
+    loader = make("a sampler")
+    epochs = [values(loader) for _ in range(2)]
+    loader = make("a sampler")
+    for _ in range(3):
+        list(loader.sampler)
+    assert [values(loader), values(loader)] == epochs
+
+
+def test_a_dataset_that_grows_is_shuffled_as_a_whole() -> None:
+    dataset = datasets.Sized(6)
+    loader = DataLoader(dataset, batch_size=2, shuffle=True, seed=1)
+    assert sorted(flat(loader)) == list(range(6))
+    dataset.n = 9
+    assert sorted(flat(loader)) == list(range(9))
+    assert len(loader) == 5
+
+
+def test_an_iteration_that_is_never_read_counts_all_the_same() -> None:
+    loader = make("a sampler")
+    epochs = [values(loader) for _ in range(3)]
+    loader = make("a sampler")
+    iter(loader)
+    assert values(loader) == epochs[1]
+
+
+def test_torchs_distributed_sampler_is_left_alone() -> None:
+    def orders(kind: Any) -> list[Any]:
+        sampler: Any = torch_data.DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]
+        loader = kind(datasets.Sized(N), batch_size=4, sampler=sampler)
+        found = [values(loader), values(loader)]
+        sampler.set_epoch(6)
+        return [*found, values(loader), values(loader)]
+
+    found = orders(DataLoader)
+    assert found == orders(torch_data.DataLoader)
+    assert found[0] == found[1], "as with torch, whoever forgets set_epoch gets the same order again"
+    assert found[2] != found[0]
+
+
+def test_set_epoch_of_the_loader_is_passed_on_to_torchs_sampler() -> None:
+    sampler: Any = torch_data.DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]
+    loader = DataLoader(datasets.Sized(N), batch_size=4, sampler=sampler)
+    loader.set_epoch(6)
+    assert sampler.epoch == 6
+    sampler.set_epoch(6)
+    assert values(loader) == values(torch_data.DataLoader(datasets.Sized(N), batch_size=4, sampler=sampler))
+
+
+@pytest.mark.parametrize("epoch", [-1, 1.5, True, None, "1"])
+def test_an_epoch_that_is_none_is_refused(epoch: Any) -> None:
+    with pytest.raises(BadOption, match="epoch="):
+        make("a sampler").set_epoch(epoch)
+
+
+def test_the_other_loader_counts_and_obeys_as_well() -> None:
+    def other() -> Any:
+        return Loader(datasets.Sized(N), 4, sampler=random_sampler())
+
+    loader = other()
+    epochs = [values(loader) for _ in range(5)]
+    assert epochs == [values(batches) for batches in itertools.repeat(make("a sampler"), 5)]
+    loader = other()
+    loader.set_epoch(3)
+    assert values(loader) == epochs[3]
+    loader.sampler.set_epoch(1)
+    assert [values(loader), values(loader)] == epochs[1:3]
+
+
+def test_the_other_loader_numbers_the_epochs_of_its_own_shuffling() -> None:
+    loader = Loader(datasets.Sized(N), 4, shuffle=True, seed=1)
+    epochs = [values(loader) for _ in range(3)]
+    loader = Loader(datasets.Sized(N), 4, shuffle=True, seed=1)
+    loader.set_epoch(2)
+    assert values(loader) == epochs[2]
+
+
+# Epochs and states
+
+
+def state_in_epoch(epoch: int) -> dict[str, Any]:
+    loader = make("a sampler")
+    loader.set_epoch(epoch)
+    list(itertools.islice(loader, 2))
+    return loader.state_dict()
+
+
+def test_set_epoch_against_a_loaded_state_is_ignored_with_a_warning() -> None:
+    loader = make("a sampler")
+    epochs = [values(loader) for _ in range(6)]
+    loader = make("a sampler")
+    loader.load_state_dict(state_in_epoch(2))
+    loader.sampler.set_epoch(5)  # type: ignore[attr-defined]
+    with pytest.warns(EpochIgnored, match=r"set_epoch\(5\) was called, but .* goes on in epoch 2"):
+        rest = values(loader)
+    assert rest == epochs[2][2:]
+    assert values(loader) == epochs[3]
+    loader.sampler.set_epoch(5)  # type: ignore[attr-defined]
+    assert values(loader) == epochs[5], "the next one obeys again"
+
+
+def test_set_epoch_that_agrees_with_a_loaded_state_is_no_reason_to_warn() -> None:
+    loader = make("a sampler")
+    loader.load_state_dict(state_in_epoch(2))
+    loader.set_epoch(2)
+    assert len(values(loader)) == 3
+
+
+def test_epochs_of_a_loader_that_does_not_shuffle_are_those_of_its_augmentation() -> None:
+    def drawing() -> Any:
+        return DataLoader(datasets.Drawing(6), batch_size=2, seed=1)
+
+    loader = drawing()
+    epochs = [all_bytes(loader) for _ in range(6)]
+    begun = drawing()
+    begun.set_epoch(2)
+    next(iter(begun))
+    state = begun.state_dict()
+    resumed = drawing()
+    resumed.load_state_dict(state)
+    resumed.set_epoch(5)
+    with pytest.warns(EpochIgnored):
+        assert all_bytes(resumed) == epochs[2][1:]
+    list(begun)
+    resumed = drawing()
+    resumed.load_state_dict(begun.state_dict())
+    resumed.set_epoch(5)
+    assert all_bytes(resumed) == epochs[5]
+
+
+def test_the_warning_of_an_ignored_epoch_is_the_callers_line() -> None:
+    loader = make("a sampler")
+    loader.load_state_dict(state_in_epoch(2))
+    loader.set_epoch(4)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        iter(loader)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_after_the_state_of_an_end_set_epoch_wins() -> None:
+    loader = make("a sampler")
+    epochs = [values(loader) for _ in range(6)]
+    loader = make("a sampler")
+    list(loader)
+    ended = loader.state_dict()
+    loader = make("a sampler")
+    loader.load_state_dict(ended)
+    loader.set_epoch(4)
+    assert values(loader) == epochs[4]
+
+
+# Datasets that want to know
+
+
+class Epochs(datasets.Scaled):
+    """Says in which epoch each of its samples was made, and by whom."""
+
+
+def epochs_seen(loader: Any) -> tuple[set[int], set[int]]:
+    batches = values(loader)
+    return {value for _, epochs, _ in batches for value in epochs}, {who for *_, makers in batches for who in makers}
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+@pytest.mark.parametrize("kind", ["torch's", "the other"])
+def test_set_epoch_of_the_dataset_reaches_persistent_workers(engine: str, kind: str) -> None:
+    dataset = Epochs(12)
+    loader: Any = (
+        DataLoader(dataset, batch_size=2, num_workers=2, engine=engine, persistent_workers=True)
+        if kind == "torch's"
+        else Loader(dataset, 2, workers=2, engine=engine, persistent=True)
+    )
+    makers = {0, 1} if kind == "torch's" else {-1}  # torch's function knows of torch's workers only
+    for epoch in (0, 3, 4, 4):
+        dataset.set_epoch(epoch)
+        assert epochs_seen(loader) == ({epoch}, makers)
+    assert epochs_seen(loader) == ({4}, makers), "what nobody changes stays"
+    loader.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "engine": "thread"}])
+def test_set_epoch_of_the_dataset_reaches_workers_of_one_epoch(options: dict[str, Any]) -> None:
+    dataset = Epochs(12)
+    loader = DataLoader(dataset, batch_size=2, **options)
+    for epoch in (0, 3):
+        dataset.set_epoch(epoch)
+        assert epochs_seen(loader)[0] == {epoch}
+
+
+def test_set_epoch_of_the_loader_reaches_the_dataset_too() -> None:
+    dataset = Epochs(12)
+    loader = DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True)
+    list(loader)
+    loader.set_epoch(7)
+    assert dataset.epoch == 7
+    assert epochs_seen(loader) == ({7}, {0, 1})
+    loader.close()
+
+
+def test_set_epoch_of_an_iterable_dataset_reaches_persistent_workers() -> None:
+    dataset = datasets.EpochStream(10)
+    loader = DataLoader(dataset, batch_size=2, num_workers=2, persistent_workers=True)
+    for epoch in (0, 2, 3):
+        dataset.set_epoch(epoch)
+        assert sorted(flat(loader)) == [value + 1000 * epoch for value in range(10)]
+    loader.close()
+
+
+def test_a_dataset_that_two_loaders_share_tells_both() -> None:
+    dataset = Epochs(12)
+    loaders = [DataLoader(dataset, batch_size=2, num_workers=1, persistent_workers=True) for _ in range(2)]
+    for loader in loaders:
+        assert epochs_seen(loader)[0] == {0}
+    dataset.set_epoch(5)
+    for loader in loaders:
+        assert epochs_seen(loader)[0] == {5}
+        loader.close()
+
+
+def test_set_epoch_of_a_subclass_that_calls_its_base_is_heard_once_and_right() -> None:
+    class Base(Epochs):
+        def set_epoch(self, epoch: int) -> None:
+            super().set_epoch(epoch * 10)
+
+    dataset = Base(8)
+    loader = DataLoader(dataset, batch_size=2, num_workers=1, persistent_workers=True)
+    list(loader)
+    dataset.set_epoch(4)
+    assert dataset.epoch == 40
+    assert epochs_seen(loader)[0] == {40}
+    loader.close()
+
+
+def test_set_epoch_with_a_keyword_and_a_default() -> None:
+    class Named(Epochs):
+        def set_epoch(self, epoch: int = 0, *, offset: int = 0) -> None:
+            self.epoch = epoch + offset
+
+    dataset = Named(8)
+    loader = DataLoader(dataset, batch_size=2, num_workers=1, persistent_workers=True)
+    list(loader)
+    dataset.set_epoch(epoch=4, offset=100)
+    assert epochs_seen(loader)[0] == {104}
+    loader.close()
+
+
+def test_a_dataset_behind_a_subset_is_heard_when_the_loader_is_told() -> None:
+    dataset = Epochs(12)
+    subset: Any = torch_data.Subset(dataset, range(6))
+    subset.set_epoch = dataset.set_epoch
+    loader = DataLoader(subset, batch_size=2)
+    loader.set_epoch(3)
+    assert epochs_seen(loader)[0] == {3}
+
+
+# Calls in every worker
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_a_broadcast_reaches_every_worker_between_batches(engine: str) -> None:
+    loader = DataLoader(datasets.Scaled(40), batch_size=1, num_workers=2, engine=engine)
+    batches = iter(loader)
+    seen = values(itertools.islice(batches, 4))
+    loader.broadcast("set_scale", 10)
+    assert loader.dataset.scale == 10, "and this process"  # type: ignore[attr-defined]
+    seen += values(batches)
+    scales = [batch[0][0] // index for index, batch in enumerate(seen) if index]
+    assert sorted(scales) == scales, "once changed it stays so"
+    assert scales[:3] == [1, 1, 1]
+    assert scales[-20:] == [10] * 20
+    assert {batch[2][0] for batch in seen[-20:]} == {0, 1}
+
+
+def test_a_broadcast_reaches_persistent_workers_between_epochs_and_those_that_come_later() -> None:
+    loader = DataLoader(datasets.Scaled(6), batch_size=3, num_workers=2, persistent_workers=True)
+    assert [batch[0] for batch in values(loader)] == [[0, 1, 2], [3, 4, 5]]
+    loader.broadcast("set_scale", 2)
+    loader.broadcast("set_scale", 3)
+    assert [batch[0] for batch in values(loader)] == [[0, 3, 6], [9, 12, 15]]
+    loader.close()
+    assert [batch[0] for batch in values(loader)] == [[0, 3, 6], [9, 12, 15]]
+    loader.close()
+
+
+def test_a_broadcast_before_any_worker_lives() -> None:
+    loader = DataLoader(datasets.Scaled(6), batch_size=3, num_workers=2)
+    loader.broadcast("set_scale", 2)
+    assert [batch[0] for batch in values(loader)] == [[0, 2, 4], [6, 8, 10]]
+
+
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_a_broadcast_that_fails_is_told_once_and_loses_no_batch(engine: str) -> None:
+    dataset = datasets.Scaled(40, refused=[7])
+    loader = DataLoader(dataset, batch_size=1, num_workers=2, engine=engine)
+    batches = iter(loader)
+    seen = values(itertools.islice(batches, 3))
+    loader.broadcast("set_scale", 7)
+    failures = []
+    while True:
+        try:
+            seen += values([next(batches)])
+        except ArithmeticError as exc:
+            failures.append(str(exc))
+        except StopIteration:
+            break
+    assert failures == ["scale 7 is refused"], "two workers refused, and that is one event to the training loop"
+    assert [batch[0] for batch in seen] == [[index] for index in range(40)]
+
+
+def test_a_broadcast_that_fails_here_reaches_no_worker() -> None:
+    class Refusing(datasets.Scaled):
+        def set_scale(self, scale: int) -> None:
+            raise ArithmeticError("not here")
+
+    loader = DataLoader(Refusing(6), batch_size=2, num_workers=1, persistent_workers=True)
+    list(loader)
+    with pytest.raises(ArithmeticError, match="not here"):
+        loader.broadcast("set_scale", 2)
+    assert [batch[0] for batch in values(loader)] == [[0, 1], [2, 3], [4, 5]]
+    loader.close()
+
+
+@pytest.mark.parametrize("name", ["set_colour", "n", "__missing__"])
+def test_a_broadcast_of_what_is_no_method(name: str) -> None:
+    with pytest.raises(BadOption, match=f"Scaled, has no method '{name}'"):
+        DataLoader(datasets.Scaled(6)).broadcast(name, 1)
+    with pytest.raises(BadOption, match=f"Scaled, has no method '{name}'"):
+        Loader(datasets.Scaled(6)).broadcast(name, 1)
+
+
+def test_a_broadcast_of_the_other_loader() -> None:
+    loader = Loader(datasets.Scaled(6), 3, workers=2, persistent=True)
+    list(loader)
+    loader.broadcast("set_scale", 2)
+    assert [batch[0] for batch in values(loader)] == [[0, 2, 4], [6, 8, 10]]
+    loader.close()
+
+
+# Virtual epochs
+
+
+VIRTUAL: dict[str, Callable[[], dict[str, Any]]] = {
+    "in order": lambda: {"batch_size": 3},
+    "shuffled": lambda: {"batch_size": 3, "shuffle": True, "seed": 1},
+    "a sampler": lambda: {"batch_size": 3, "sampler": samplers.RandomSampler(range(10), seed=3)},
+    "weighted": lambda: {"batch_size": 3, "sampler": samplers.WeightedRandomSampler([1.0] * 10, 7, seed=3)},
+    "batches": lambda: {"batch_sampler": samplers.StratifiedBatchSampler([0, 1] * 5, 4, seed=3)},
+    "infinite": lambda: {"batch_size": 3, "sampler": samplers.InfiniteSampler(range(10), seed=3)},
+}
+
+CHAINED: dict[str, Callable[[], dict[str, Any]]] = {
+    "a list": lambda: {"batch_size": 3, "sampler": list(range(10))},
+    "a generator": lambda: {"batch_size": 3, "sampler": datasets.Backwards(10)},
+    "torch's random": lambda: {
+        "batch_size": 3,
+        "sampler": torch_data.RandomSampler(range(10), generator=torch.Generator().manual_seed(1)),
+    },
+    "stateful": lambda: {"batch_size": 3, "sampler": datasets.StatefulSampler(10)},
+    "a stream": lambda: {"batch_size": 3, "dataset": datasets.Stream(10)},
+    "a shared stream": lambda: {"batch_size": 3, "dataset": datasets.Stream(10), "shard": True},
+    "a stateful stream": lambda: {
+        "batch_size": 3,
+        "dataset": datasets.StatefulIteratorStream(10),
+        "collate_fn": datasets.first_fields,
+    },
+}
+
+EVERY = {**VIRTUAL, **CHAINED}
+
+
+def virtual(name: str, **options: Any) -> DataLoader[Any]:
+    return DataLoader(**{"dataset": datasets.Sized(10), **EVERY[name](), **options})
+
+
+def take(loader: Any, epochs: int, steps: int, **options: Any) -> list[list[Any]]:
+    return [values(epoch) for epoch in itertools.islice(loader.virtual_epochs(steps, **options), epochs)]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_virtual_epoch_has_exactly_so_many_batches(name: str) -> None:
+    for steps in (1, 4, 11):
+        cut = take(virtual(name), 5, steps)
+        assert [len(epoch) for epoch in cut] == [steps] * 5
+        uncut = take(virtual(name), 1, 5 * steps)[0]
+        assert [batch for epoch in cut for batch in epoch] == uncut, "however it is cut, the batches are the same"
+
+
+@pytest.mark.parametrize("name", ["in order", "shuffled", "a sampler", "infinite"])
+def test_in_each_pass_every_sample_comes_once_and_every_batch_is_full(name: str) -> None:
+    batches = [batch for epoch in take(virtual(name), 5, 4) for batch in epoch]
+    assert {len(batch) for batch in batches} == {3}
+    indices = [index for batch in batches for index in batch]
+    passes = [indices[start : start + 10] for start in range(0, 60, 10)]
+    assert all(sorted(one) == list(range(10)) for one in passes)
+    assert len({str(one) for one in passes}) == (1 if name == "in order" else 6), "each pass is shuffled anew"
+
+
+def test_the_passes_are_the_epochs() -> None:
+    loader = virtual("shuffled")
+    epochs = [index for _ in range(3) for index in flat(loader)]
+    assert [index for epoch in take(virtual("shuffled"), 5, 2) for index in flat(epoch)] == epochs
+
+
+def test_torchs_shuffle_without_a_seed_is_cut_as_promised() -> None:
+    loader = DataLoader(datasets.Sized(10), batch_size=3, shuffle=True)
+    batches = [batch for epoch in take(loader, 5, 4) for batch in epoch]
+    assert {len(batch) for batch in batches} == {3}, "every batch is full"
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("name", ["in order", "shuffled", "a sampler", "batches", "infinite"])
+def test_ranks_share_the_passes(name: str, world_size: int) -> None:
+    ranks = [take(virtual(name), 4, 5, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert {len(epoch) for rank in ranks for epoch in rank} == {5}
+    # All ranks' batches of a step, taken alternately, are the order of one rank with larger batches.
+    count = 4 * 5 * world_size
+    alone = [batch for epoch in take(virtual(name), 1, count) for batch in epoch]
+    together = Counter(index for rank in ranks for epoch in rank for batch in epoch for index in batch)
+    assert together == Counter(index for batch in alone for index in batch)
+
+
+def test_ranks_come_from_a_distributed_sampler() -> None:
+    seen: Counter[int] = Counter()
+    for rank in range(2):
+        share: Any = samplers.DistributedSampler(range(12), 2, rank, seed=2)
+        loader = DataLoader(datasets.Sized(12), batch_size=2, sampler=share)
+        seen.update(flat(batch for epoch in take(loader, 3, 2) for batch in epoch))
+    assert seen == Counter(dict.fromkeys(range(12), 2))
+
+
+def test_ranks_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: Counter[int] = Counter()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        seen.update(index for batch in take(virtual("shuffled"), 1, 5)[0] for index in batch)
+    assert seen == Counter(dict.fromkeys(range(10), 3))
+
+
+@pytest.mark.parametrize("name", ["a list", "torch's random", "a stream"])
+def test_ranks_of_what_cannot_be_shared_out_are_not_given_the_same_in_silence(name: str) -> None:
+    """Either each rank has its part, or the loader says that it cannot share this out."""
+    ranks: list[Any] = []
+    with contextlib.suppress(BadOption):
+        ranks = [take(virtual(name), 1, 1, rank=rank, world_size=2)[0] for rank in range(2)]
+    assert not ranks or set(flat(ranks[0])).isdisjoint(flat(ranks[1]))
+
+
+def check_virtual(name: str, steps: int, later: int) -> None:
+    """Resume after every step of two virtual epochs, with epochs of `later` steps from there on."""
+    whole = [batch for epoch in take(virtual(name), 1, 10 * max(steps, later)) for batch in epoch]
+    loader = virtual(name)
+    done = 0
+    for epoch in itertools.islice(loader.virtual_epochs(steps), 2):
+        for number, _ in enumerate(epoch, 1):
+            done += 1
+            state = through_json(loader.state_dict())
+            resumed = virtual(name)
+            resumed.load_state_dict(state)
+            parts = [(part.number, values(part)) for part in itertools.islice(resumed.virtual_epochs(later), 3)]
+            over = number >= later
+            assert [part for part, _ in parts] == [epoch.number + over + more for more in range(3)]
+            first = later if over else later - number
+            assert [len(batches) for _, batches in parts] == [first, later, later]
+            assert [batch for _, batches in parts for batch in batches] == whole[done : done + first + 2 * later]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_virtual_epochs_go_on_from_every_step(name: str) -> None:
+    check_virtual(name, 4, 4)
+
+
+@pytest.mark.parametrize("name", ["shuffled", "a generator", "a stream"])
+@pytest.mark.parametrize(("steps", "later"), [(4, 3), (3, 5), (1, 2)])
+def test_virtual_epochs_go_on_with_another_number_of_steps(name: str, steps: int, later: int) -> None:
+    check_virtual(name, steps, later)
+
+
+def test_virtual_epochs_go_on_with_workers_and_draw_the_same() -> None:
+    def loader(workers: int) -> Any:
+        return virtual("shuffled", dataset=datasets.Drawing(10), num_workers=workers)
+
+    def batches(source: Any, count: int) -> list[Any]:
+        return [batch for epoch in itertools.islice(source.virtual_epochs(4), count) for batch in all_bytes(epoch)]
+
+    whole = batches(loader(0), 4)
+    begun = loader(2)
+    taken = batches(begun, 2)
+    resumed = loader(1)
+    resumed.load_state_dict(begun.state_dict())
+    assert taken + batches(resumed, 2) == whole
+    drawn = np.concatenate([np.frombuffer(data).reshape(3, -1)[:, 1] for _, _, data in whole])
+    assert len(np.unique(drawn)) == drawn.size, "a sample draws other numbers in every pass"
+
+
+def test_virtual_epochs_go_on_with_another_number_of_ranks() -> None:
+    def seen(loaders: list[Any], steps: int, world_size: int) -> Counter[int]:
+        return Counter(
+            index
+            for rank, loader in enumerate(loaders)
+            for batch in take(loader, 1, steps, rank=rank, world_size=world_size)[0]
+            for index in batch
+        )
+
+    before = [virtual("shuffled") for _ in range(2)]
+    total = seen(before, 2, 2)
+    after = [virtual("shuffled") for _ in range(3)]
+    for loader in after:
+        loader.load_state_dict(before[0].state_dict())
+    total += seen(after, 2 + 2, 3)  # two steps were taken of the first virtual epoch
+    assert total == Counter(dict.fromkeys(range(10), 3))
+
+
+def test_a_virtual_epoch_that_is_left_is_over() -> None:
+    whole = [batch for epoch in take(virtual("shuffled"), 1, 20) for batch in epoch]
+    epochs = virtual("shuffled").virtual_epochs(4)
+    first = next(epochs)
+    assert values(itertools.islice(first, 2)) == whole[:2]
+    second = next(epochs)
+    assert (first.number, second.number) == (0, 1)
+    assert values(second) == whole[2:6]
+    assert values(first) == [], "what is over stays over"
+    assert values(second) == []
+    assert len(second) == 4
+
+
+def test_going_through_a_virtual_epoch_in_two_goes() -> None:
+    whole = take(virtual("shuffled"), 1, 4)[0]
+    epoch = next(virtual("shuffled").virtual_epochs(4))
+    assert values(itertools.islice(epoch, 1)) + values(epoch) == whole
+
+
+def test_a_state_of_virtual_epochs_does_not_fit_a_plain_iteration() -> None:
+    loader = virtual("shuffled")
+    take(loader, 1, 2)
+    resumed = virtual("shuffled")
+    resumed.load_state_dict(loader.state_dict())
+    with pytest.raises(BadState, match=r"virtual_epochs\(\)"):
+        iter(resumed)
+    assert len(take(resumed, 1, 2)[0]) == 2, "it is still there for virtual epochs"
+
+
+def test_a_state_of_a_plain_iteration_is_gone_on_with_in_virtual_epochs() -> None:
+    loader = virtual("shuffled")
+    list(itertools.islice(loader, 2))
+    resumed = virtual("shuffled")
+    resumed.load_state_dict(loader.state_dict())
+    whole = [batch for epoch in take(virtual("shuffled"), 1, 8) for batch in epoch]
+    assert take(resumed, 1, 6)[0] == whole[2:]
+
+
+def test_a_plain_iteration_after_virtual_epochs_is_plain() -> None:
+    loader = virtual("shuffled")
+    take(loader, 2, 2)
+    assert sorted(flat(loader)) == list(range(10))
+    resumed = virtual("shuffled")
+    list(itertools.islice(loader, 1))
+    resumed.load_state_dict(loader.state_dict())
+    assert len(flat(resumed)) == 7
+
+
+def test_virtual_epochs_with_persistent_workers() -> None:
+    loader = virtual("shuffled", num_workers=2, persistent_workers=True)
+    assert take(loader, 3, 4) == take(virtual("shuffled"), 3, 4)
+    loader.close()
+
+
+def test_the_other_loader_has_virtual_epochs() -> None:
+    loader = Loader(datasets.Sized(10), 3, shuffle=True, seed=1)
+    assert take(loader, 3, 4) == take(virtual("shuffled"), 3, 4)
+    stream = Loader(datasets.Stream(10), 3)
+    assert take(stream, 2, 5) == take(virtual("a stream"), 2, 5)
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, None, True])
+def test_a_number_of_steps_that_is_none_is_refused(steps: Any) -> None:
+    with pytest.raises(BadOption, match="steps_per_epoch="):
+        virtual("shuffled").virtual_epochs(steps)
+
+
+@pytest.mark.parametrize("dataset", [datasets.Sized(0), datasets.Stream(0)])
+def test_there_is_no_end_to_nothing(dataset: Any) -> None:
+    with pytest.raises(BadOption, match="nothing to go through"):
+        take(DataLoader(dataset, batch_size=2), 1, 2)
+
+
+@pytest.mark.parametrize("dropped", [True, False])
+def test_a_batch_larger_than_the_dataset_is_filled_from_several_passes(dropped: bool) -> None:
+    loader = DataLoader(datasets.Sized(3), batch_size=7, shuffle=True, seed=1, drop_last=dropped)
+    batches = take(loader, 1, 3)[0]
+    assert [len(batch) for batch in batches] == [7, 7, 7]
+    assert Counter(index for batch in batches for index in batch) == Counter({0: 7, 1: 7, 2: 7})

@@ -1,0 +1,599 @@
+"""Several ranks share one order: each sample once, equal steps, and a state fits any number of them."""
+
+import itertools
+import multiprocessing
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.utils.data as torch_data
+
+from feedline import DataLoader, Loader, samplers
+from feedline.errors import BadOption, BadState
+from tests.order import datasets
+from tests.order.facts import all_bytes, flat, rows, through_json, values
+
+WORLDS = [1, 2, 3, 4, 8]
+STEPS = {1: 4, 2: 3, 3: 2, 4: 2, 8: 1}
+"""How far so many ranks go before others go on."""
+TAILS = ["pad", "drop", "exact"]
+N = 67  # a prime, so that nothing goes round
+BATCH = 2
+LARGE = 5
+
+
+def lengths() -> list[int]:
+    return [1 + index * index % 17 for index in range(N)]
+
+
+WHOLE: dict[str, Callable[[], Any]] = {
+    "sequential": lambda: samplers.SequentialSampler(range(N)),
+    "random": lambda: samplers.RandomSampler(range(N), seed=3),
+    "random without a seed": lambda: samplers.RandomSampler(range(N)),
+    "with replacement": lambda: samplers.RandomSampler(range(N), replacement=True, seed=3),
+    "several passes": lambda: samplers.RandomSampler(range(N), num_samples=2 * N + 5, seed=3),
+    "weighted": lambda: samplers.WeightedRandomSampler(np.arange(1, N + 1), N, seed=3),
+    "weighted without replacement": lambda: samplers.WeightedRandomSampler(
+        np.arange(1, N + 1), N, replacement=False, seed=3
+    ),
+    "balanced": lambda: samplers.BalancedSampler([index % 3 for index in range(N)], seed=3),
+    "subset": lambda: samplers.SubsetRandomSampler(range(0, 2 * N, 2), seed=3),
+    "torch's random": lambda: torch_data.RandomSampler(range(N)),
+    "torch's subset": lambda: torch_data.SubsetRandomSampler(range(N), generator=torch.Generator()),
+    "a list": lambda: list(range(N)),
+    "a generator": lambda: datasets.Backwards(N),
+}
+"""Orders of indices, from which the loader cuts batches."""
+
+WHOLE_BATCHES: dict[str, Callable[[], Any]] = {
+    "cut": lambda: samplers.BatchSampler(samplers.RandomSampler(range(N), seed=3), LARGE, False),
+    "stratified": lambda: samplers.StratifiedBatchSampler([index % 3 for index in range(N)], LARGE, seed=3),
+    "by length": lambda: samplers.LengthBucketBatchSampler(lengths(), LARGE, seed=3),
+    "by tokens": lambda: samplers.TokenBudgetBatchSampler(lengths(), 17 * LARGE, seed=3),
+    "torch's": lambda: torch_data.BatchSampler(torch_data.RandomSampler(range(N)), LARGE, False),
+    "a list": lambda: [list(range(start, min(start + LARGE, N))) for start in range(0, N, LARGE)],
+}
+"""Orders of batches."""
+
+
+def whole_order(name: str) -> list[int]:
+    """The order of one rank alone."""
+    if name in WHOLE:
+        return flat(loaders(WHOLE[name], 1, "exact")[0])
+    return flat(loaders(WHOLE_BATCHES[name], 1, "exact", batches=True)[0])
+
+
+def loaders(make: Callable[[], Any], world_size: int, tail: str, *, batches: bool = False) -> list[DataLoader[Any]]:
+    """One loader for each rank, each with a sampler that knows of no other."""
+    made = []
+    for rank in range(world_size):
+        share: Any = samplers.distribute(make(), rank, world_size, tail=tail)
+        options: dict[str, Any] = {"batch_sampler": share} if batches else {"sampler": share, "batch_size": BATCH}
+        made.append(DataLoader(datasets.Sized(2 * N), **options))
+    return made
+
+
+def go_through(world: list[DataLoader[Any]], steps: int | None = None) -> list[list[Any]]:
+    """Take the same number of steps on every rank; returns each rank's batches."""
+    taken = [values(itertools.islice(loader, steps)) for loader in world]
+    assert len({len(batches) for batches in taken}) == 1, f"ranks take {[len(batches) for batches in taken]} steps"
+    assert all(batch for batches in taken for batch in batches), "a rank got an empty batch"
+    return taken
+
+
+def union(taken: list[list[Any]]) -> Counter[int]:
+    return Counter(index for batches in taken for batch in batches for index in batch)
+
+
+def refuses(world: list[DataLoader[Any]]) -> bool:
+    """Tell whether the ranks refuse to begin, all of them, because the last batches hold too little for so many."""
+    refusals = 0
+    for loader in world:
+        state = loader.state_dict()
+        try:
+            iter(loader)
+        except BadOption:
+            refusals += 1
+        loader.load_state_dict(state)
+    assert refusals in (0, len(world)), "some ranks begin and would wait for the others"
+    return refusals > 0
+
+
+def common(world: list[DataLoader[Any]]) -> dict[str, Any]:
+    """Return the state of a rank, having looked that it is that of all of them."""
+    states = [through_json(loader.state_dict()) for loader in world]
+    alike = [{name: value for name, value in state.items() if name != "draw_seed"} for state in states]
+    assert all(state == alike[0] for state in alike), "after equal steps the state of one rank is that of all"
+    return states[-1]
+
+
+def check_rest(whole: Counter[int], before: Counter[int], rest: Counter[int], tail: str, most_missing: int) -> None:
+    """Assert what each tail promises of two parts of an epoch."""
+    left = whole - before
+    assert before <= whole, "something came twice before the end"
+    if tail == "exact":
+        assert rest == left
+    elif tail == "pad":
+        assert left <= rest
+        assert set(rest) <= set(whole), "only what there is may be repeated"
+    else:
+        assert rest <= left
+        assert (left - rest).total() <= most_missing
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("name", WHOLE)
+def test_samples_are_shared_out_whatever_the_number_of_ranks_before_and_after(name: str, tail: str) -> None:
+    whole = Counter(whole_order(name))
+    for world_size in WORLDS:
+        world = loaders(WHOLE[name], world_size, tail)
+        before = union(go_through(world, STEPS[world_size]))
+        state = common(world)
+        for later in WORLDS:
+            resumed = loaders(WHOLE[name], later, tail)
+            for loader in resumed:
+                loader.load_state_dict(state)
+            rest = union(go_through(resumed))
+            check_rest(whole, before, rest, tail, later - 1)
+            assert rest.total() - (whole - before).total() < later, "padding repeats no more than it must"
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("name", WHOLE_BATCHES)
+def test_batches_are_shared_out_whatever_the_number_of_ranks_before_and_after(name: str, tail: str) -> None:
+    make = WHOLE_BATCHES[name]
+    whole = Counter(whole_order(name))
+    longest = max(map(len, values(loaders(make, 1, tail, batches=True)[0])))
+    refused = 0
+    for world_size in WORLDS:
+        world = loaders(make, world_size, tail, batches=True)
+        before = union(go_through(world, 2 if world_size < 4 else 1))
+        state = common(world)
+        for later in WORLDS:
+            resumed = loaders(make, later, tail, batches=True)
+            for loader in resumed:
+                loader.load_state_dict(state)
+            if tail == "exact" and refuses(resumed):
+                refused += 1
+                continue
+            rest = union(go_through(resumed))
+            check_rest(whole, before, rest, tail, (later - 1) * longest)
+    assert refused < 12, "of 25 pairs"
+
+
+@pytest.mark.parametrize("tail", TAILS)
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_distributed_sampler_shares_out_any_number_of_samples(tail: str, shuffle: bool) -> None:
+    for n, world_size in itertools.product([1, 2, 7, 24, 25, 26], WORLDS):
+        shares = [
+            samplers.DistributedSampler(range(n), world_size, rank, shuffle=shuffle, tail=tail)
+            for rank in range(world_size)
+        ]
+        world: list[Any] = [DataLoader(datasets.Sized(n), batch_size=2, sampler=share) for share in shares]
+        if tail == "exact" and n < world_size:
+            with pytest.raises(BadOption, match="at least as many samples as ranks"):
+                iter(world[0])
+            continue
+        for _ in range(2):
+            check_rest(Counter(range(n)), Counter(), union(go_through(world)), tail, world_size - 1)
+
+
+@pytest.mark.parametrize(("world_size", "later"), [(2, 3), (8, 3), (3, 8), (1, 4), (4, 1)])
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_state_of_every_step_fits_another_number_of_ranks(world_size: int, later: int, tail: str) -> None:
+    n = 61
+
+    def world(count: int) -> list[DataLoader[Any]]:
+        return [
+            DataLoader(
+                datasets.Sized(n),
+                batch_size=2,
+                sampler=samplers.DistributedSampler(range(n), count, rank, seed=5, tail=tail),
+            )
+            for rank in range(count)
+        ]
+
+    steps = len(go_through(world(world_size))[0])
+    for done in range(steps + 1):
+        ranks = world(world_size)
+        before = union(go_through(ranks, done))
+        state = ranks[-1].state_dict()
+        left = n - before.total()
+        resumed = world(later)
+        for loader in resumed:
+            loader.load_state_dict(state)
+        if tail == "exact" and left > 0 and left < later * -(-left // (2 * later)):
+            with pytest.raises(BadOption, match="cannot be kept"):
+                iter(resumed[0])
+            continue
+        rest = union(go_through(resumed))
+        if done < steps:
+            check_rest(Counter(range(n)), before, rest, tail, later - 1)
+        elif tail == "drop":  # what did not go round among so many may do so among others
+            assert rest <= Counter(range(n)) - before
+        else:
+            assert rest == Counter()
+
+
+def test_ranks_that_resume_twice() -> None:
+    seen: Counter[int] = Counter()
+    state: dict[str, Any] | None = None
+    for world_size, steps in ((3, 4), (2, 3), (8, 1), (1, 2), (4, None)):
+        world = loaders(WHOLE["random"], world_size, "exact")
+        for loader in world:
+            if state is not None:
+                loader.load_state_dict(state)
+        seen += union(go_through(world, steps))
+        state = through_json(world[0].state_dict())
+    assert seen == Counter(range(N))
+
+
+def test_the_epoch_after_a_resumption_is_the_same_on_any_number_of_ranks() -> None:
+    world = loaders(WHOLE["random"], 2, "exact")
+    go_through(world, 3)
+    orders = []
+    for later in (1, 2, 3):
+        resumed = loaders(WHOLE["random"], later, "exact")
+        for loader in resumed:
+            loader.load_state_dict(world[0].state_dict())
+            list(loader)
+        second = go_through(resumed)
+        orders.append([set().union(*(batches[step] for batches in second)) for step in range(len(second[0]))])
+        assert union(second) == Counter(range(N))
+    single = flat(loaders(WHOLE["random"], 1, "exact")[0])
+    assert flat(loader) != single
+    assert orders[1][0] == orders[0][0] | orders[0][1]
+    assert orders[2][0] == orders[0][0] | orders[0][1] | orders[0][2]
+
+
+def test_a_sample_draws_the_same_on_any_number_of_ranks() -> None:
+    """What is drawn for a sample follows from its place in the common order, whoever makes it."""
+
+    def seen(world_size: int) -> list[bytes]:
+        shares = (samplers.DistributedSampler(range(20), world_size, rank, seed=2) for rank in range(world_size))
+        return [
+            row
+            for share in shares
+            for row in rows(DataLoader(datasets.Drawing(20), batch_size=2, sampler=share, seed=9))
+        ]
+
+    assert sorted(seen(1)) == sorted(seen(2)) == sorted(seen(4))
+    assert len(set(seen(1))) == 20
+
+
+def test_a_sample_draws_the_same_after_the_number_of_ranks_changed() -> None:
+    def world(world_size: int) -> list[Any]:
+        shares = [samplers.DistributedSampler(range(36), world_size, rank, seed=2) for rank in range(world_size)]
+        return [DataLoader(datasets.Drawing(36), batch_size=2, sampler=share, seed=9) for share in shares]
+
+    before = world(3)
+    taken = [row for loader in before for row in rows(itertools.islice(loader, 2))]
+    after = world(4)
+    for loader in after:
+        loader.load_state_dict(before[0].state_dict())
+    rest = [row for loader in after for row in rows(loader)]
+    assert sorted(taken + rest) == sorted(rows(world(1)[0]))
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_ranks_of_foreign_samplers_draw_different_numbers(batches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's DistributedSampler gives every rank its own indices; augmentation must not be alike on all of them."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    drawn = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        options: dict[str, Any] = (
+            {"batch_sampler": [[0, 1], [2, 3]]} if batches else {"batch_size": 2, "sampler": [0, 1, 2, 3]}
+        )
+        loader = DataLoader(datasets.Drawing(4), seed=1, **options)
+        drawn.append(np.concatenate([np.asarray(batch)[:, 1:] for batch in loader]))
+    assert not np.isin(drawn[0], drawn[1]).any()
+
+
+def test_workers_change_nothing_for_a_rank() -> None:
+    def batches(workers: int) -> Any:
+        share = samplers.DistributedSampler(range(30), 3, 1, seed=2)
+        return all_bytes(DataLoader(datasets.Drawing(30), batch_size=4, sampler=share, seed=9, num_workers=workers))
+
+    assert batches(2) == batches(0)
+
+
+def test_both_loaders_share_out_alike() -> None:
+    for rank in range(3):
+        share = samplers.DistributedSampler(range(N), 3, rank, seed=1)
+        other = samplers.DistributedSampler(range(N), 3, rank, seed=1)
+        torchs = DataLoader(datasets.Sized(N), batch_size=4, sampler=other)
+        assert values(Loader(datasets.Sized(N), 4, sampler=share)) == values(torchs)
+
+
+def test_lengths_of_shares_are_the_steps_that_are_taken() -> None:
+    for world_size, tail in itertools.product(WORLDS, TAILS):
+        for loader in loaders(WHOLE["random"], world_size, tail):
+            assert len(loader) == len(values(loader)), f"{world_size} ranks, {tail}"
+
+
+def test_dropping_the_last_batch_leaves_all_ranks_with_equal_steps() -> None:
+    for world_size, n in itertools.product(WORLDS, range(1, 40, 6)):
+        steps = {
+            len(
+                values(
+                    DataLoader(
+                        datasets.Sized(n),
+                        batch_size=3,
+                        drop_last=True,
+                        sampler=samplers.DistributedSampler(range(n), world_size, rank),
+                    )
+                )
+            )
+            for rank in range(world_size)
+        }
+        assert len(steps) == 1
+
+
+# Where ranks come from
+
+
+def test_the_environment_says_which_rank_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    sampler = samplers.DistributedSampler(range(9), shuffle=False)
+    assert (sampler.rank, sampler.num_replicas) == (1, 3)
+    assert flat(DataLoader(datasets.Sized(9), batch_size=2, sampler=sampler)) == [1, 4, 7]
+    assert list(samplers.distribute([10, 11, 12, 13])) == [11, 10]
+    assert list(samplers.distribute([10, 11, 12, 13], rank=0)) == [10, 13]
+    assert list(samplers.DistributedSampler(range(4), 2, 0, shuffle=False)) == [0, 2], "arguments come first"
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"RANK": "1"}, "WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "RANK"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "not an integer"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "Ranks are counted from 0"),
+        ({"RANK": "-1", "WORLD_SIZE": "2"}, "Ranks are counted from 0"),
+        ({"RANK": "0", "WORLD_SIZE": "0"}, "less than 1"),
+    ],
+)
+def test_an_environment_that_makes_no_sense(
+    environment: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(BadOption, match=message):
+        samplers.DistributedSampler(range(9))
+    with pytest.raises(BadOption, match=message):
+        samplers.distribute(range(9))
+
+
+def test_a_share_of_a_share_is_refused() -> None:
+    share: Any = samplers.distribute(samplers.RandomSampler(range(9), seed=1), 0, 3)
+    torchs: Any = torch_data.DistributedSampler(range(9), 2, 0)  # type: ignore[arg-type]
+    for sampler in (share, samplers.BatchSampler(share, 2, False), torchs):
+        with pytest.raises(BadOption, match="share of a share"):
+            samplers.distribute(sampler, 0, 2)
+
+
+# Streams
+
+
+STREAM_N = 37
+
+
+def stream_world(monkeypatch: pytest.MonkeyPatch, world_size: int, shard: Any, **options: Any) -> list[DataLoader[Any]]:
+    """One loader for each rank; the rank is known to it when it is made."""
+    monkeypatch.setenv("WORLD_SIZE", str(world_size))
+    world = []
+    for rank in range(world_size):
+        monkeypatch.setenv("RANK", str(rank))
+        given: dict[str, Any] = {"dataset": datasets.Stream(STREAM_N), "batch_size": 2, "shard": shard, "seed": 4}
+        world.append(DataLoader(**{**given, **options}))
+    return world
+
+
+@pytest.mark.parametrize("shard", TAILS)
+def test_a_stream_is_shared_out_over_ranks_and_goes_on_with_another_number(
+    shard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for world_size in WORLDS:
+        world = stream_world(monkeypatch, world_size, shard)
+        before = union(go_through(world, 3 if world_size < 4 else 1))
+        state = common(world)
+        for later in WORLDS:
+            resumed = stream_world(monkeypatch, later, shard)
+            for loader in resumed:
+                loader.load_state_dict(state)
+            rest = union(go_through(resumed))
+            check_rest(Counter(range(STREAM_N)), before, rest, shard, later - 1)
+
+
+@pytest.mark.parametrize("n", [8, 9, 15, 16, 17, 24, 31])
+@pytest.mark.parametrize("shard", TAILS)
+def test_ranks_end_together_wherever_a_stream_ends(n: int, shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for world_size in WORLDS:
+        world = stream_world(monkeypatch, world_size, shard, dataset=datasets.Stream(n))
+        seen = union(go_through(world))
+        check_rest(Counter(range(n)), Counter(), seen, shard, world_size - 1)
+
+
+def test_shard_true_pads(monkeypatch: pytest.MonkeyPatch) -> None:
+    padded, plain = (values(stream_world(monkeypatch, 3, shard)[2]) for shard in (True, "pad"))
+    assert padded == plain
+
+
+@pytest.mark.parametrize("shard", TAILS)
+def test_workers_change_nothing_for_a_rank_of_a_stream(shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    inline = stream_world(monkeypatch, 3, shard)
+    workers = stream_world(monkeypatch, 3, shard, num_workers=2)
+    assert go_through(workers) == go_through(inline)
+
+
+def test_a_stream_of_workers_on_ranks_goes_on_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = stream_world(monkeypatch, 2, "exact", num_workers=2)
+    before = union(go_through(world, 3))
+    state = world[1].state_dict()
+    resumed = stream_world(monkeypatch, 3, "exact", num_workers=1)
+    for loader in resumed:
+        loader.load_state_dict(state)
+    assert before + union(go_through(resumed)) == Counter(range(STREAM_N))
+
+
+@pytest.mark.parametrize("dataset", [datasets.StatefulIteratorStream(STREAM_N), datasets.Stream(STREAM_N)])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_last_step_of_an_exact_stream_is_resumed_exactly(
+    dataset: Any, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Near its end the steps of a stream depend on where it ends, which the state must account for."""
+
+    def numbers(batches: Any) -> list[int]:
+        return [int(value) for batch in batches for value in (batch[0] if isinstance(batch, list) else batch)]
+
+    world_size = 3
+    total = len(values(stream_world(monkeypatch, world_size, "exact", dataset=dataset)[0]))
+    for done in range(total - 2, total + 1):
+        world = stream_world(monkeypatch, world_size, "exact", dataset=dataset, num_workers=workers)
+        seen = [index for loader in world for index in numbers(itertools.islice(loader, done))]
+        states = [loader.state_dict() for loader in world]
+        resumed = stream_world(monkeypatch, world_size, "exact", dataset=dataset)
+        for loader, state in zip(resumed, states, strict=True):
+            loader.load_state_dict(state)
+        seen += [index for loader in resumed for index in numbers(loader)]
+        assert Counter(seen) == Counter(range(STREAM_N)), f"after {done} of {total} steps"
+
+
+def test_foreign_samplers_stay_with_their_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The position of torch's DistributedSampler means nothing to another number of ranks."""
+
+    def make(world_size: int) -> Any:
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", str(world_size))
+        sampler: Any = torch_data.DistributedSampler(range(24), world_size, 0)  # type: ignore[arg-type]
+        return DataLoader(datasets.Sized(24), batch_size=2, sampler=sampler)
+
+    loader = make(2)
+    rest = values(loader)[2:]
+    loader = make(2)
+    list(itertools.islice(loader, 2))
+    same = make(2)
+    same.load_state_dict(loader.state_dict())
+    assert values(same) == rest
+    with pytest.raises(BadState, match="world_size"):
+        make(3).load_state_dict(loader.state_dict())
+
+
+# Real ranks
+
+
+def as_rank(rank: int, world_size: int, folder: Path, part: Callable[[int, int, Path], Any], sender: Any) -> None:
+    """Run in a process of its own: join the group, do the part, report."""
+    try:
+        torch.set_num_threads(1)
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/group-{part.__name__}-{world_size}",
+            rank=rank,
+            world_size=world_size,
+            timeout=timedelta(seconds=30),
+        )
+        report: Any = part(rank, world_size, folder)
+        dist.destroy_process_group()
+    except BaseException as exc:
+        report = exc
+    sender.send_bytes(pickle.dumps(report))
+    sender.close()
+
+
+def run_ranks(world_size: int, folder: Path, part: Callable[[int, int, Path], Any]) -> list[Any]:
+    """Run a part on every rank, each a process; returns the reports."""
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
+    ranks = [
+        context.Process(target=as_rank, args=(rank, world_size, folder, part, pipes[rank][1]))
+        for rank in range(world_size)
+    ]
+    for process in ranks:
+        process.start()
+    reports = []
+    for (receiver, sender), process in zip(pipes, ranks, strict=True):
+        sender.close()
+        try:
+            assert receiver.poll(60), "a rank does not answer"
+            reports.append(pickle.loads(receiver.recv_bytes()))
+        finally:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+            receiver.close()
+    failed = [report for report in reports if isinstance(report, BaseException)]
+    if failed:
+        raise failed[0]
+    return reports
+
+
+def count_together(batches: Any, n: int) -> list[int]:
+    """Go through batches with a collective in every step, and add up how often each sample came on all ranks."""
+    counts = torch.zeros(n, dtype=torch.int64)
+    for batch in batches:
+        present = torch.ones(1)
+        dist.all_reduce(present)  # hangs, and so fails, if a rank has no batch any more
+        assert present.item() == dist.get_world_size()
+        counts += torch.bincount(batch, minlength=n)
+    dist.all_reduce(counts)
+    return counts.tolist()
+
+
+REAL_N = 53
+
+
+def evaluation(**options: Any) -> DataLoader[Any]:
+    sampler: Any = samplers.DistributedSampler(range(REAL_N), seed=6, tail="exact")
+    return DataLoader(datasets.Sized(REAL_N), batch_size=4, sampler=sampler, num_workers=1, **options)
+
+
+def first_part(rank: int, world_size: int, folder: Path) -> Any:
+    sampler: Any = samplers.DistributedSampler(range(REAL_N))
+    assert (sampler.rank, sampler.num_replicas) == (rank, world_size), "the group says who this is"
+    assert samplers.distribute(range(8)).share.rank == rank  # type: ignore[union-attr]
+    loader = evaluation(persistent_workers=True)
+    whole = count_together(loader, REAL_N)
+    begun = count_together(itertools.islice(loader, 3), REAL_N)
+    stream = DataLoader(datasets.Stream(29), batch_size=4, num_workers=1, shard="exact")
+    streamed = count_together(stream, 29)
+    state = loader.state_dict()
+    loader.close()
+    if rank == 0:
+        (folder / "state.pickle").write_bytes(pickle.dumps(state))
+    return whole, begun, streamed
+
+
+def second_part(rank: int, world_size: int, folder: Path) -> Any:
+    loader = evaluation()
+    loader.load_state_dict(pickle.loads((folder / "state.pickle").read_bytes()))
+    return count_together(loader, REAL_N), count_together(loader, REAL_N)
+
+
+def test_real_ranks_count_every_sample_once_and_go_on_in_another_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "5")  # which nobody is to believe where there is a group
+    monkeypatch.setenv("WORLD_SIZE", "7")
+    first = run_ranks(2, tmp_path, first_part)
+    assert first[0] == first[1]
+    whole, begun, streamed = first[0]
+    assert whole == [1] * REAL_N
+    assert streamed == [1] * 29
+    assert sum(begun) == 2 * 3 * 4
+    second = run_ranks(3, tmp_path, second_part)
+    assert second[0] == second[1] == second[2]
+    rest, following = second[0]
+    assert [one + two for one, two in zip(begun, rest, strict=True)] == [1] * REAL_N
+    assert following == [1] * REAL_N

@@ -1,0 +1,838 @@
+"""A state, wherever it is taken, goes on exactly: other loader, other engine, other number of workers."""
+
+import copy
+import gc
+import itertools
+import json
+import pickle
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data as torch_data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torchdata.stateful_dataloader.sampler import BatchSampler as StatefulTorchBatchSampler
+from torchdata.stateful_dataloader.sampler import RandomSampler as StatefulTorchRandomSampler
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+from feedline import DataLoader, Loader, samplers
+from tests.order import datasets
+from tests.order.facts import flat, through_json, values
+
+ENDLESS_CUT = 9
+"""Batches after which an order without end is left."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What an order is made for."""
+
+    n: int
+    batch_size: int | None
+    drop_last: bool
+
+    @property
+    def cut(self) -> dict[str, Any]:
+        """Arguments of a loader that cuts batches itself."""
+        return {"batch_size": self.batch_size, "drop_last": self.drop_last and self.batch_size is not None}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of order: how to make a loader's arguments, each time with samplers that know of nothing."""
+
+    make: Callable[[Shape], dict[str, Any]]
+    least: int = 1
+    """Samples that it needs at least."""
+    is_plain: bool = True
+    """True if its state is nothing but numbers and strings."""
+    goes_on: bool = True
+    """True if a new loader knows what the epoch after the resumed one is."""
+    endless: bool = False
+    keeps_generator: bool = False
+    """True if its state holds that of a generator of torch, which is five kilobytes."""
+
+
+def generator(seed: int = 7) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def cut(sampler: Callable[[int], Any]) -> Callable[[Shape], dict[str, Any]]:
+    return lambda shape: {"sampler": sampler(shape.n), **shape.cut}
+
+
+def own_batches(sampler: Callable[[Shape, int], Any]) -> Callable[[Shape], dict[str, Any]]:
+    return lambda shape: {"batch_sampler": sampler(shape, shape.batch_size or 1)}
+
+
+def weights(n: int) -> list[float]:
+    return [float(1 + index % 3) for index in range(n)]
+
+
+def labels(n: int) -> list[int]:
+    return [index % 3 for index in range(n)]
+
+
+def lengths(n: int) -> list[int]:
+    return [1 + index * index % 17 for index in range(n)]
+
+
+KINDS: dict[str, Kind] = {
+    "in order": Kind(lambda shape: shape.cut, least=0),
+    "shuffled by the loader's seed": Kind(lambda shape: {"shuffle": True, "seed": 3, **shape.cut}),
+    "shuffled as torch does": Kind(lambda shape: {"shuffle": True, **shape.cut}, goes_on=False),
+    "shuffled with a generator": Kind(
+        lambda shape: {"shuffle": True, "generator": generator(), **shape.cut}, keeps_generator=True
+    ),
+    # feedline's samplers
+    "sequential": Kind(cut(lambda n: samplers.SequentialSampler(range(n))), least=0),
+    "random": Kind(cut(lambda n: samplers.RandomSampler(range(n), seed=3))),
+    "random without a seed": Kind(cut(lambda n: samplers.RandomSampler(range(n))), goes_on=False),
+    "random with a generator": Kind(
+        cut(lambda n: samplers.RandomSampler(range(n), generator=generator())), goes_on=False
+    ),
+    "random with NumPy's generator": Kind(
+        cut(lambda n: samplers.RandomSampler(range(n), generator=np.random.default_rng(1))), goes_on=False
+    ),
+    "random, several passes": Kind(cut(lambda n: samplers.RandomSampler(range(n), num_samples=2 * n + 3, seed=3))),
+    "with replacement": Kind(cut(lambda n: samplers.RandomSampler(range(n), replacement=True, num_samples=17, seed=3))),
+    "weighted": Kind(cut(lambda n: samplers.WeightedRandomSampler(weights(n), 2 * n + 1, seed=3))),
+    "weighted without replacement": Kind(
+        cut(lambda n: samplers.WeightedRandomSampler(weights(n), n, replacement=False, seed=3))
+    ),
+    "balanced": Kind(cut(lambda n: samplers.BalancedSampler(labels(n), seed=3))),
+    "subset": Kind(cut(lambda n: samplers.SubsetRandomSampler(range(0, n, 2), seed=3))),
+    "infinite": Kind(cut(lambda n: samplers.InfiniteSampler(range(n), seed=3)), endless=True),
+    "distributed": Kind(cut(lambda n: samplers.DistributedSampler(range(n), 2, 1, seed=3))),
+    "batches": Kind(
+        own_batches(
+            lambda shape, size: samplers.BatchSampler(
+                samplers.RandomSampler(range(shape.n), seed=3), size, shape.drop_last
+            )
+        ),
+    ),
+    "stratified": Kind(
+        own_batches(
+            lambda shape, size: samplers.StratifiedBatchSampler(
+                labels(shape.n), size, drop_last=shape.drop_last, seed=3
+            )
+        ),
+    ),
+    "stratified, each class": Kind(
+        own_batches(
+            lambda shape, size: samplers.StratifiedBatchSampler(labels(shape.n), 2 + size, mode="each", seed=3)
+        ),
+    ),
+    "by length": Kind(
+        own_batches(
+            lambda shape, size: samplers.LengthBucketBatchSampler(
+                lengths(shape.n), size, drop_last=shape.drop_last, seed=3
+            )
+        ),
+    ),
+    "by length, without a seed": Kind(
+        own_batches(lambda shape, size: samplers.LengthBucketBatchSampler(lengths(shape.n), size)),
+        goes_on=False,
+    ),
+    "by tokens": Kind(
+        own_batches(lambda shape, size: samplers.TokenBudgetBatchSampler(lengths(shape.n), 17 * size, seed=3)),
+    ),
+    # torch's
+    "torch's sequential": Kind(cut(lambda n: torch_data.SequentialSampler(range(n))), least=0),
+    "torch's random": Kind(cut(lambda n: torch_data.RandomSampler(range(n))), goes_on=False),
+    "torch's random with a generator": Kind(
+        cut(lambda n: torch_data.RandomSampler(range(n), generator=generator())), keeps_generator=True
+    ),
+    "torch's random, several passes": Kind(
+        cut(lambda n: torch_data.RandomSampler(range(n), num_samples=2 * n + 3, generator=generator())),
+        keeps_generator=True,
+    ),
+    "torch's with replacement": Kind(
+        cut(lambda n: torch_data.RandomSampler(range(n), replacement=True, num_samples=40)), goes_on=False
+    ),
+    "torch's with replacement and generator": Kind(
+        cut(lambda n: torch_data.RandomSampler(range(n), replacement=True, num_samples=40, generator=generator())),
+        keeps_generator=True,
+    ),
+    "torch's subset": Kind(
+        cut(lambda n: torch_data.SubsetRandomSampler(range(n), generator=generator())), keeps_generator=True
+    ),
+    "torch's weighted": Kind(
+        cut(lambda n: torch_data.WeightedRandomSampler(weights(n), n + 2, generator=generator())), keeps_generator=True
+    ),
+    "torch's batches": Kind(
+        own_batches(
+            lambda shape, size: torch_data.BatchSampler(
+                torch_data.RandomSampler(range(shape.n), generator=generator()), size, shape.drop_last
+            )
+        ),
+        keeps_generator=True,
+    ),
+    "torch's batches of feedline's indices": Kind(
+        own_batches(
+            lambda shape, size: torch_data.BatchSampler(
+                samplers.RandomSampler(range(shape.n), seed=3), size, shape.drop_last
+            )
+        ),
+    ),
+    "feedline's batches of torch's indices": Kind(
+        own_batches(
+            lambda shape, size: samplers.BatchSampler(
+                torch_data.SubsetRandomSampler(range(shape.n), generator=generator()), size, shape.drop_last
+            )
+        ),
+        keeps_generator=True,
+    ),
+    "torch's distributed": Kind(cut(lambda n: torch_data.DistributedSampler(range(n), 2, 1, seed=3))),  # type: ignore[arg-type]
+    # the user's
+    "a list": Kind(cut(lambda n: [index // 2 for index in range(n)]), least=0),
+    "a list of batches": Kind(
+        own_batches(lambda shape, size: [list(range(start, shape.n, 3)) for start in range(min(3, shape.n))]),
+        least=0,
+    ),
+    "a generator": Kind(cut(datasets.Backwards), least=0),
+    "a generator of batches": Kind(own_batches(lambda shape, size: datasets.Stairs(shape.n)), least=0),
+    # with a state of their own
+    "a stateful sampler": Kind(cut(datasets.StatefulSampler), least=0),
+    "a stateful iterator": Kind(cut(datasets.StatefulIteratorSampler), least=0),
+    "a stateful batch sampler": Kind(own_batches(lambda shape, size: datasets.StatefulSampler(shape.n, size)), least=0),
+    "torchdata's distributed": Kind(cut(lambda n: StatefulDistributedSampler(range(n), 2, 1, seed=3))),
+    "torchdata's random": Kind(
+        cut(lambda n: StatefulTorchRandomSampler(range(n), generator=generator())), is_plain=False
+    ),
+    "torchdata's batches": Kind(
+        own_batches(
+            lambda shape, size: StatefulTorchBatchSampler(
+                StatefulTorchRandomSampler(range(shape.n), generator=generator()), size, shape.drop_last
+            )
+        ),
+        is_plain=False,
+    ),
+}
+
+SIZES = [0, 1, 2, 5, 11]
+
+shapes = st.builds(Shape, st.sampled_from(SIZES), st.sampled_from([1, 3, 4, 30, None]), st.booleans())
+
+
+def delivered(loader: Any, kind: Kind) -> list[Any]:
+    return values(itertools.islice(loader, ENDLESS_CUT)) if kind.endless else values(loader)
+
+
+@dataclass
+class Run:
+    """One epoch, the state at each of its steps, and the epoch after it."""
+
+    batches: list[Any]
+    states: list[tuple[int, Any]]
+    """Batches that had been delivered, and the state then."""
+    ended: Any
+    """The state after the end; None of an order without end."""
+    following: list[Any] | None
+
+
+def run_of(loader: Any, kind: Kind) -> Run:
+    batches: list[Any] = []
+    states = [(0, loader.state_dict())]
+    iterator = iter(loader)
+    states.append((0, loader.state_dict()))
+    for batch in itertools.islice(iterator, ENDLESS_CUT) if kind.endless else iterator:
+        batches += values([batch])
+        states.append((len(batches), loader.state_dict()))
+    if kind.endless:
+        return Run(batches, states, None, None)
+    return Run(batches, states, loader.state_dict(), values(loader))
+
+
+def check(make: Callable[[], Any], run: Run, kind: Kind, done: int, state: Any) -> None:
+    """Assert that a new loader goes on from a state as the run did."""
+    resumed = make()
+    resumed.load_state_dict(through_json(state) if kind.is_plain else pickle.loads(pickle.dumps(state)))
+    rest = ENDLESS_CUT - done
+    assert values(itertools.islice(resumed, rest) if kind.endless else resumed) == run.batches[done:]
+    if kind.goes_on and not kind.endless:
+        assert values(resumed) == run.following
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=8, deadline=None)
+@given(shape=shapes)
+def test_every_order_goes_on_from_every_step(name: str, shape: Shape) -> None:
+    kind = KINDS[name]
+    if shape.n < kind.least:
+        return
+
+    def make() -> Any:
+        return DataLoader(datasets.Sized(shape.n), **kind.make(shape))
+
+    run = run_of(make(), kind)
+    for done, state in run.states:
+        check(make, run, kind, done, state)
+    if run.ended is None:
+        return
+    resumed = make()
+    resumed.load_state_dict(through_json(run.ended) if kind.is_plain else run.ended)
+    if kind.goes_on:
+        assert values(resumed) == run.following
+    else:
+        assert len(values(resumed)) == len(run.batches), "a state of the end begins a whole new epoch"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_order_goes_on_with_workers(name: str) -> None:
+    """From two workers, which are ahead of the training loop, to none, to threads or to as many, in turns."""
+    kind = KINDS[name]
+    shape = Shape(23, 3, False)
+    number = list(KINDS).index(name)
+    workers, engine = ((0, "inline"), (3, "thread"), (2, "process"))[number % 3]
+
+    def make() -> Any:
+        return DataLoader(datasets.Sized(shape.n), num_workers=workers, engine=engine, **kind.make(shape))
+
+    run = run_of(DataLoader(datasets.Sized(shape.n), num_workers=2, **kind.make(shape)), kind)
+    check(make, run, kind, *run.states[number % len(run.states)])
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    name=st.sampled_from([name for name, kind in KINDS.items() if kind.goes_on and not kind.endless]),
+    shape=shapes,
+    stops=st.lists(st.integers(0, 9), min_size=2, max_size=5),
+)
+def test_any_number_of_resumptions_adds_up_to_the_epochs(name: str, shape: Shape, stops: list[int]) -> None:
+    kind = KINDS[name]
+    if shape.n < kind.least:
+        return
+
+    def make() -> Any:
+        return DataLoader(datasets.Sized(shape.n), **kind.make(shape))
+
+    whole = make()
+    expected = [batch for _ in range(3) for batch in values(whole)]
+    seen: list[Any] = []
+    loader, ended = make(), 0
+    for stop in stops:
+        iterator = iter(loader)
+        taken = values(itertools.islice(iterator, stop))
+        seen += taken
+        if len(taken) < stop:
+            ended += 1
+        state = through_json(loader.state_dict()) if kind.is_plain else copy.deepcopy(loader.state_dict())
+        loader = make()
+        loader.load_state_dict(state)
+        if ended == 3:
+            break
+    while ended < 3:
+        seen += values(loader)
+        ended += 1
+    assert seen == expected
+
+
+# When a state is taken, and when it is loaded
+
+
+def shuffled(**options: Any) -> DataLoader[Any]:
+    return DataLoader(datasets.Sized(20), **{"batch_size": 3, "shuffle": True, "seed": 3, **options})
+
+
+def whole_epochs(count: int = 3) -> list[list[Any]]:
+    loader = shuffled()
+    return [values(loader) for _ in range(count)]
+
+
+def state_after(count: int, **options: Any) -> Any:
+    loader = shuffled(**options)
+    for _ in itertools.islice(loader, count):
+        pass
+    return loader.state_dict()
+
+
+def test_asking_before_the_first_iteration_changes_nothing() -> None:
+    loader = shuffled()
+    assert loader.state_dict() == loader.state_dict()
+    assert [values(loader), values(loader)] == whole_epochs(2)
+
+
+@pytest.mark.parametrize("options", [{}, {"sampler": "torch"}, {"sampler": "feedline"}])
+def test_asking_first_settles_what_an_unseeded_loader_will_draw(options: dict[str, Any]) -> None:
+    def make() -> Any:
+        kind = {"torch": torch_data.RandomSampler, "feedline": samplers.RandomSampler}.get(options.get("sampler", ""))
+        chosen = {"shuffle": True} if kind is None else {"sampler": kind(range(20))}
+        return DataLoader(datasets.Drawing(20), batch_size=4, **chosen)
+
+    loader = make()
+    state = loader.state_dict()
+    order = [batch[:, 0].tolist() for batch in loader]
+    other = make()
+    other.load_state_dict(state)
+    assert [batch[:, 0].tolist() for batch in other] == order
+
+
+def test_a_state_is_not_changed_by_what_the_loader_does_afterwards() -> None:
+    loader = shuffled(num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    kept = copy.deepcopy(state)
+    list(iterator)
+    list(loader)
+    assert state == kept
+    other = shuffled()
+    other.load_state_dict(state)
+    list(other)
+    assert state == kept
+
+
+def test_a_state_of_a_stateful_sampler_is_a_copy() -> None:
+    loader = DataLoader(datasets.Sized(12), batch_size=2, sampler=datasets.StatefulSampler(12))
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    kept = copy.deepcopy(state)
+    list(iterator)
+    assert state == kept
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_loading_into_a_loader_that_was_used(options: dict[str, Any]) -> None:
+    epochs = whole_epochs()
+    loader = shuffled(**options)
+    assert values(loader) == epochs[0]
+    assert values(itertools.islice(loader, 2)) == epochs[1][:2]
+    loader.load_state_dict(state_after(4))
+    assert loader.state_dict() == state_after(4)
+    assert [values(loader), values(loader)] == [epochs[0][4:], epochs[1]]
+    loader.load_state_dict(state_after(1))
+    assert values(loader) == epochs[0][1:]
+    loader.close()
+
+
+def test_loading_in_the_middle_of_an_iteration_is_about_the_next_one() -> None:
+    epochs = whole_epochs()
+    loader = shuffled()
+    iterator = iter(loader)
+    next(iterator)
+    loader.load_state_dict(state_after(5))
+    assert values(iterator) == epochs[0][1:], "an iteration that is under way goes on"
+    assert loader.state_dict() == state_after(5), "what was loaded is still to come"
+    assert values(loader) == epochs[0][5:]
+
+
+def test_the_last_of_two_loaded_states_counts() -> None:
+    loader = shuffled()
+    loader.load_state_dict(state_after(5))
+    loader.load_state_dict(state_after(2))
+    assert values(loader) == whole_epochs()[0][2:]
+
+
+def test_loading_the_same_state_again_begins_there_again() -> None:
+    loader = shuffled()
+    for _ in range(3):
+        loader.load_state_dict(state_after(5))
+        assert values(loader) == whole_epochs()[0][5:]
+
+
+def test_a_loaded_state_counts_once() -> None:
+    loader = shuffled()
+    loader.load_state_dict(state_after(5))
+    assert [values(loader) for _ in range(3)] == [whole_epochs()[0][5:], *whole_epochs()[1:]]
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}])
+def test_the_states_of_a_resumed_loader_are_those_of_one_that_never_stopped(options: dict[str, Any]) -> None:
+    loader = shuffled(**options)
+    loader.load_state_dict(state_after(3))
+    assert loader.state_dict() == state_after(3), "loaded"
+    iterator = iter(loader)
+    assert loader.state_dict() == state_after(3), "begun"
+    for done in (4, 5, 6, 7):
+        next(iterator)
+        assert loader.state_dict() == state_after(done)
+    assert next(iterator, None) is None
+    ended = shuffled()
+    list(ended)
+    assert loader.state_dict() == ended.state_dict()
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_a_state_after_leaving_the_loop(options: dict[str, Any]) -> None:
+    loader = shuffled(**options)
+    for number, _ in enumerate(loader):
+        if number == 3:
+            break
+    assert loader.state_dict() == state_after(4)
+    other = shuffled()
+    other.load_state_dict(loader.state_dict())
+    assert values(other) == whole_epochs()[0][4:]
+    loader.close()
+
+
+def test_a_state_after_the_iterator_is_gone() -> None:
+    loader = shuffled(num_workers=2)
+    iterator = iter(loader)
+    next(iterator)
+    del iterator
+    gc.collect()
+    assert loader.state_dict() == state_after(1)
+    loader.close()
+    assert loader.state_dict() == state_after(1)
+
+
+def test_an_iteration_that_is_left_begins_the_next_epoch_unless_its_state_is_loaded() -> None:
+    epochs = whole_epochs()
+    loader = shuffled()
+    assert values(itertools.islice(loader, 2)) == epochs[0][:2]
+    assert values(loader) == epochs[1]
+
+
+def test_a_state_after_the_last_batch_and_one_after_the_end() -> None:
+    epochs = whole_epochs()
+    loader = shuffled()
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        next(iterator)
+    last = loader.state_dict()
+    assert next(iterator, None) is None
+    ended = loader.state_dict()
+    resumed = shuffled()
+    resumed.load_state_dict(last)
+    assert [values(resumed), values(resumed)] == [[], epochs[1]], "the loop that was left had still to find the end"
+    resumed = shuffled()
+    resumed.load_state_dict(ended)
+    assert values(resumed) == epochs[1]
+
+
+def test_an_empty_state_is_none() -> None:
+    loader = shuffled()
+    loader.load_state_dict({})
+    assert values(loader) == whole_epochs()[0]
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+def test_a_copied_or_pickled_loader_is_at_the_beginning(duplicate: Callable[[Any], Any]) -> None:
+    loader = shuffled()
+    list(itertools.islice(loader, 3))
+    assert values(duplicate(loader)) == whole_epochs()[0]
+    assert loader.state_dict() == state_after(3)
+
+
+def test_two_iterators_at_once_and_the_state_is_that_of_the_last_begun() -> None:
+    loader = shuffled()
+    one, two = iter(loader), iter(loader)
+    next(one)
+    next(one)
+    next(two)
+    resumed = shuffled()
+    resumed.load_state_dict(loader.state_dict())
+    assert values(resumed) == values(two) == whole_epochs()[1][1:]
+
+
+def test_a_state_survives_torch_save(tmp_path: Any) -> None:
+    path = tmp_path / "state.pt"
+    torch.save({"loader": state_after(3)}, path)
+    loader = shuffled()
+    loader.load_state_dict(torch.load(path, weights_only=True)["loader"])
+    assert values(loader) == whole_epochs()[0][3:]
+
+
+def test_a_deep_copied_and_reordered_state_is_the_same_state() -> None:
+    state = state_after(3)
+    loader = shuffled()
+    loader.load_state_dict(dict(reversed(list(copy.deepcopy(state).items()))))
+    assert values(loader) == whole_epochs()[0][3:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_that_draws_from_the_default_generator_goes_on_if_the_program_is_seeded_alike(workers: int) -> None:
+    """It has no state: the order is drawn again, so what is drawn before it must be the same."""
+
+    def make() -> Any:
+        torch.manual_seed(5)
+        sampler = torch_data.SubsetRandomSampler(range(20))
+        return DataLoader(datasets.Sized(20), batch_size=3, sampler=sampler, num_workers=workers)
+
+    loader = make()
+    iterator = iter(loader)
+    taken = flat(itertools.islice(iterator, 2))
+    state = loader.state_dict()
+    rest = flat(iterator)
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert flat(resumed) == rest
+    assert sorted(taken + rest) == list(range(20))
+
+
+# Batches out of turn
+
+
+@pytest.mark.parametrize("after", [{}, {"num_workers": 3}, {"num_workers": 2, "in_order": False}])
+def test_what_remains_of_batches_that_came_out_of_turn_is_exact(after: dict[str, Any]) -> None:
+    loader = shuffled(num_workers=3, in_order=False, prefetch_factor=4, batch_size=1)
+    iterator = iter(loader)
+    for done in range(1, 20):
+        seen_last = values([next(iterator)])[0]
+        state = through_json(loader.state_dict())
+        if done % 6 == 0:
+            remaining = flat(iterator)
+            resumed = shuffled(batch_size=1, **after)
+            resumed.load_state_dict(state)
+            assert Counter(flat(resumed)) == Counter(remaining)
+            assert seen_last[0] not in remaining
+            break
+
+
+class SlowFirst(datasets.Sized):
+    """The first sample comes when the others have, so that batches overtake it for certain."""
+
+    def __init__(self, n: int, others: Any) -> None:
+        super().__init__(n)
+        self.others = others
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            assert self.others.wait(30)
+        return index
+
+
+def test_a_batch_that_was_overtaken_is_not_lost() -> None:
+    others = torch.multiprocessing.get_context("fork").Event()
+    dataset = SlowFirst(20, others)
+    loader = DataLoader(dataset, batch_size=2, num_workers=2, in_order=False)
+    iterator = iter(loader)
+    taken = flat(itertools.islice(iterator, 3))
+    state = loader.state_dict()
+    assert 0 not in taken
+    others.set()
+    more: list[dict[str, Any]] = [
+        {},
+        {"num_workers": 2},
+        {"num_workers": 2, "in_order": False},
+        {"num_workers": 1, "prefetch_factor": 1},  # whose window does not reach as far as the batches that came early
+    ]
+    for options in more:
+        resumed = DataLoader(dataset, batch_size=2, **options)
+        resumed.load_state_dict(state)
+        assert sorted(flat(resumed) + taken) == list(range(20))
+        second = DataLoader(dataset, batch_size=2)
+        second.load_state_dict(state)
+        first_batch = flat(itertools.islice(second, 1))
+        third = DataLoader(dataset, batch_size=2)
+        third.load_state_dict(second.state_dict())
+        assert sorted(taken + first_batch + flat(third)) == list(range(20)), "a resumption of a resumption"
+    del iterator
+
+
+# Batches that fail
+
+
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 2}])
+def test_a_state_after_a_batch_that_failed(options: dict[str, Any]) -> None:
+    """Whoever catches the exception and goes on has done with that batch, and so has the state."""
+
+    def make() -> Any:
+        return DataLoader(datasets.Failing(12, at=[4, 9]), batch_size=2, **options)
+
+    loader = make()
+    iterator = iter(loader)
+    assert flat(itertools.islice(iterator, 2)) == [0, 1, 2, 3]
+    with pytest.raises(LookupError):
+        next(iterator)
+    state = through_json(loader.state_dict())
+    assert values([next(iterator)]) == [[6, 7]]
+    del iterator
+    resumed = make()
+    resumed.load_state_dict(state)
+    iterator = iter(resumed)
+    assert values([next(iterator)]) == [[6, 7]]
+    with pytest.raises(LookupError):
+        next(iterator)
+    assert flat(iterator) == [10, 11]
+
+
+def test_a_batch_that_fails_after_a_resumption_is_not_counted_twice() -> None:
+    loader = DataLoader(datasets.Failing(12, at=[0]), batch_size=2)
+    iterator = iter(loader)
+    with pytest.raises(LookupError):
+        next(iterator)
+    resumed = DataLoader(datasets.Failing(12, at=[2]), batch_size=2)
+    resumed.load_state_dict(loader.state_dict())
+    rest = iter(resumed)
+    with pytest.raises(LookupError):
+        next(rest)
+    assert flat(rest) == list(range(4, 12))
+
+
+# Map-style datasets with a state
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stateful_map_style_dataset_goes_on_counting(workers: int) -> None:
+    def make() -> Any:
+        return DataLoader(datasets.StatefulMap(12), batch_size=2, num_workers=workers)
+
+    run = values(make())
+    for stop in range(1, 6):
+        loader = make()
+        iterator = iter(loader)
+        for _ in range(stop):
+            next(iterator)
+        state = loader.state_dict()
+        del iterator
+        resumed = make()
+        resumed.load_state_dict(state)
+        assert values(resumed) == run[stop:]
+
+
+# The other loader
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    n=st.sampled_from(SIZES),
+    batch_size=st.sampled_from([1, 3, 30, None]),
+    shuffle=st.booleans(),
+    seed=st.sampled_from([None, 5]),
+)
+def test_the_other_loader_goes_on_from_every_step(
+    n: int, batch_size: int | None, shuffle: bool, seed: int | None
+) -> None:
+    def make() -> Any:
+        return Loader(datasets.Sized(n), batch_size, shuffle=shuffle, seed=seed)
+
+    kind = Kind(lambda shape: {}, goes_on=seed is not None or not shuffle)
+    run = run_of(make(), kind)
+    for done, state in run.states:
+        check(make, run, kind, done, state)
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        lambda: datasets.StatefulSampler(23),
+        lambda: datasets.StatefulIteratorSampler(23),
+        lambda: datasets.Backwards(23),
+        lambda: [3, 1, 2] * 6,
+        lambda: samplers.WeightedRandomSampler(weights(23), 20, seed=1),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_the_other_loader_goes_on_with_every_sampler(sampler: Callable[[], Any], batch_size: int | None) -> None:
+    def make() -> Any:
+        return Loader(datasets.Sized(23), batch_size, sampler=sampler())
+
+    kind = Kind(lambda shape: {})
+    run = run_of(make(), kind)
+    for done, state in run.states:
+        check(make, run, kind, done, state)
+
+
+# What a state costs
+
+
+class Counted:
+    """As large as it says; nobody could hold its order."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+@pytest.mark.parametrize("n", [10**3, 10**9])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_state_is_small_and_quick_whatever_the_size_of_the_dataset(n: int, workers: int) -> None:
+    data: Any = Counted(n)
+    loader = DataLoader(data, batch_size=4, shuffle=True, seed=1, num_workers=workers)
+    iterator = iter(loader)
+    took_s = []
+    for _ in range(101):
+        next(iterator)
+        begun_s = time.perf_counter()
+        state = loader.state_dict()
+        took_s.append(time.perf_counter() - begun_s)
+    assert len(json.dumps(state)) < 1024
+    assert len(pickle.dumps(state)) < 1024
+    assert statistics.median(took_s) < 500e-6
+    del iterator
+
+
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.is_plain])
+def test_a_state_of_every_order_is_small(name: str) -> None:
+    shape = Shape(3000, 4, False)
+    loader = DataLoader(datasets.Sized(shape.n), **KINDS[name].make(shape))
+    for _ in itertools.islice(loader, 40):
+        pass
+    allowed = 4 * len(generator().get_state()) // 3 if KINDS[name].keeps_generator else 0
+    assert len(json.dumps(loader.state_dict())) < 1024 + allowed
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        samplers.RandomSampler,
+        samplers.SequentialSampler,
+        samplers.InfiniteSampler,
+        lambda data: samplers.RandomSampler(data, replacement=True),
+    ],
+)
+def test_an_order_of_a_thousand_million_is_entered_at_its_end_at_once(sampler: Callable[[Any], Any]) -> None:
+    """As one of so many ranks, the first step is nearly the whole order; the second is then made by one rank alone."""
+    data: Any = Counted(10**9)
+
+    def make(world_size: int, rank: int = 0) -> Any:
+        share: Any = samplers.distribute(sampler(data), rank, world_size)
+        return DataLoader(data, batch_size=1, sampler=share)
+
+    crowd = make(10**9 - 100)
+    next(iter(crowd))
+    state = through_json(crowd.state_dict())
+    begun_s = time.perf_counter()
+    alone = make(1)
+    alone.load_state_dict(state)
+    rest = flat(itertools.islice(alone, 200))
+    took_s = time.perf_counter() - begun_s
+    assert took_s < 0.5
+    assert len(rest) == (200 if sampler is samplers.InfiniteSampler else 100)
+    if sampler is samplers.SequentialSampler:
+        assert rest == list(range(10**9 - 100, 10**9))
+    pair = []
+    for rank in range(2):
+        one_of_two = make(2, rank)
+        one_of_two.load_state_dict(state)
+        pair.append(flat(itertools.islice(one_of_two, 50)))
+    assert [index for both in zip(*pair, strict=True) for index in both] == rest[:100]
+
+
+@pytest.mark.parametrize("make_sampler", [torch_data.RandomSampler, datasets.StatefulIteratorSampler])
+def test_entering_a_foreign_order_loads_no_sample(make_sampler: Callable[[Any], Any]) -> None:
+    """It goes through indices, but never through samples."""
+    asked: list[int] = []
+
+    class Noting(datasets.Sized):
+        def __getitem__(self, index: int) -> Any:
+            asked.append(index)
+            return index
+
+    def make() -> Any:
+        source = 40 if make_sampler is datasets.StatefulIteratorSampler else range(40)
+        return DataLoader(Noting(40), batch_size=4, sampler=make_sampler(source))
+
+    loader = make()
+    iterator: Iterator[Any] = iter(loader)
+    for _ in range(9):
+        next(iterator)
+    resumed = make()
+    resumed.load_state_dict(loader.state_dict())
+    asked.clear()
+    assert len(flat(resumed)) == len(asked) == 4

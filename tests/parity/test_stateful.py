@@ -1,0 +1,469 @@
+"""States: the same script on torchdata's StatefulDataLoader and on feedline's loader, and what follows a resumption.
+
+What a state holds is each library's own affair; what is compared are the batches after it was loaded.
+"""
+
+import copy
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data as torch_data
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import BatchSampler as StatefulBatchSampler
+from torchdata.stateful_dataloader.sampler import RandomSampler as StatefulRandomSampler
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
+
+import feedline
+from tests.order import datasets
+from tests.order.facts import values
+
+# torchdata calls it whenever a loader is made.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+
+N = 14
+
+Make = Callable[[], dict[str, Any]]
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(7)
+
+
+MAP_STYLE: dict[str, Make] = {
+    "in order": lambda: {"dataset": datasets.Sized(N), "batch_size": 3},
+    "dropping": lambda: {"dataset": datasets.Sized(N), "batch_size": 3, "drop_last": True},
+    "single samples": lambda: {"dataset": datasets.Sized(5), "batch_size": None},
+    "a list": lambda: {"dataset": datasets.Sized(N), "batch_size": 3, "sampler": [5, 3, 1, 4, 2, 0]},
+    "a generator": lambda: {"dataset": datasets.Sized(N), "batch_size": 3, "sampler": datasets.Backwards(N)},
+    "a generator of batches": lambda: {"dataset": datasets.Sized(N), "batch_sampler": datasets.Stairs(N)},
+    "torch's subset": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_size": 3,
+        "sampler": torch_data.SubsetRandomSampler(range(N), generator=generator()),
+    },
+    "torch's distributed": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_size": 2,
+        "sampler": torch_data.DistributedSampler(range(N), 2, 1),  # type: ignore[arg-type]
+    },
+    "a stateful dataset": lambda: {"dataset": datasets.StatefulMap(N), "batch_size": 3},
+    "a stateful sampler": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_size": 2,
+        "sampler": datasets.StatefulSampler(N),
+    },
+    "a stateful sampler, one by one": lambda: {
+        "dataset": datasets.Sized(5),
+        "batch_size": None,
+        "sampler": datasets.StatefulSampler(5),
+    },
+    "a stateful iterator of a sampler": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_size": 3,
+        "sampler": datasets.StatefulIteratorSampler(N),
+    },
+    "a stateful batch sampler": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_sampler": datasets.StatefulSampler(N, 3),
+    },
+    "torchdata's distributed": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_size": 2,
+        "sampler": StatefulDistributedSampler(range(N), 2, 1),
+    },
+    "torchdata's random": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_size": 3,
+        "sampler": StatefulRandomSampler(range(N), generator=generator()),
+    },
+    "torchdata's random, dropping": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_size": 3,
+        "drop_last": True,
+        "sampler": StatefulRandomSampler(range(N), generator=generator()),
+    },
+    "a stateful sampler, dropping": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_size": 3,
+        "drop_last": True,
+        "sampler": datasets.StatefulSampler(N),
+    },
+    "torchdata's batches": lambda: {
+        "dataset": datasets.Sized(N),
+        "batch_sampler": StatefulBatchSampler(StatefulRandomSampler(range(N), generator=generator()), 3, False),
+    },
+}
+
+
+def numbers(dataset: Any, *, batch_size: int | None, drop_last: bool = False) -> dict[str, Any]:
+    """Leave out where an iterator was restored, which is each library's own affair as well."""
+    collate = datasets.first_field if batch_size is None else datasets.first_fields
+    return {"dataset": dataset, "batch_size": batch_size, "drop_last": drop_last, "collate_fn": collate}
+
+
+ITERABLE: dict[str, Make] = {
+    "a stateful dataset": lambda: numbers(datasets.StatefulStream(N), batch_size=3),
+    "a stateful iterator": lambda: numbers(datasets.StatefulSplitStream(N), batch_size=3),
+    "a stateless dataset": lambda: {"dataset": datasets.SplitStream(N), "batch_size": 3},
+    "streams of uneven length": lambda: {"dataset": datasets.UnevenStream((8, 3)), "batch_size": 2},
+    "a stream that lasts": lambda: {"dataset": datasets.TurnstileStream(6), "batch_size": 2},
+    "single samples": lambda: numbers(datasets.StatefulSplitStream(5), batch_size=None),
+    "dropping": lambda: numbers(datasets.StatefulSplitStream(N), batch_size=3, drop_last=True),
+}
+
+
+def taken(loader: Any, count: int) -> tuple[Any, list[Any]]:
+    """Take batches, without looking whether there are more."""
+    iterator = iter(loader)
+    return iterator, values(itertools.islice(iterator, count))
+
+
+def batch_count(kind: Any, make: Make, **options: Any) -> int:
+    return len(values(kind(**make(), **options)))
+
+
+def story(kind: Any, make: Make, stop: int | None, **options: Any) -> list[Any]:
+    """Take a state after `stop` batches (None: after the end), and tell what came before and what follows it."""
+    loader = kind(**make(), **options)
+    if stop is None:
+        before = values(loader)
+        state = copy.deepcopy(loader.state_dict())
+    else:
+        iterator, before = taken(loader, stop)
+        state = copy.deepcopy(loader.state_dict())
+        del iterator
+    resumed = kind(**make(), **options)
+    resumed.load_state_dict(state)
+    return [before, values(resumed), values(resumed)]
+
+
+def same_story(make: Make, stop: int | None, **options: Any) -> None:
+    ours = story(feedline.DataLoader, make, stop, **options)
+    assert ours == story(StatefulDataLoader, make, stop, **options), f"after {stop} batches"
+
+
+# Without workers: every step
+
+
+@pytest.mark.parametrize("name", MAP_STYLE)
+def test_map_style_from_every_step(name: str) -> None:
+    make = MAP_STYLE[name]
+    for stop in (*range(batch_count(feedline.DataLoader, make) + 1), None):
+        if (name, stop) != ("torchdata's distributed", None):  # see below: an epoch is lost
+            same_story(make, stop)
+
+
+@pytest.mark.parametrize("name", ITERABLE)
+def test_iterable_from_every_step(name: str) -> None:
+    make = ITERABLE[name]
+    if name == "streams of uneven length":
+        pytest.skip("without workers it is one stream like others")
+    for stop in (*range(batch_count(feedline.DataLoader, make) + 1), None):
+        if (name, stop) != ("a stateful dataset", 5):  # see below: an epoch is lost
+            same_story(make, stop)
+
+
+# With two workers: torchdata takes a quarter of a second for each start, so a few steps
+
+
+@pytest.mark.parametrize(
+    ("name", "stop"),
+    [
+        ("in order", 2),
+        ("a stateful dataset", 3),
+        ("a stateful dataset", None),
+        ("a stateful sampler", 1),
+        ("a stateful batch sampler", 4),
+        ("torchdata's batches", 2),
+        ("a generator", 5),
+    ],
+)
+def test_map_style_with_workers(name: str, stop: int | None) -> None:
+    same_story(MAP_STYLE[name], stop, num_workers=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "stop", "every"),
+    [
+        ("a stateful dataset", 3, 1),
+        ("a stateful iterator", 0, 1),
+        ("a stateful iterator", 4, 3),
+        ("a stateless dataset", 3, 1),
+        ("streams of uneven length", 5, 2),
+        ("single samples", 2, 1),
+    ],
+)
+def test_iterable_with_workers(name: str, stop: int | None, every: int) -> None:
+    same_story(ITERABLE[name], stop, num_workers=2, snapshot_every_n_steps=every)
+
+
+@pytest.mark.parametrize("stop", [2, None])
+def test_a_stream_that_lasts_with_a_worker(stop: int | None) -> None:
+    same_story(ITERABLE["a stream that lasts"], stop, num_workers=1)
+
+
+# What a loader does besides
+
+
+SCRIPTS: dict[str, Callable[[Any], Any]] = {}
+
+
+def script(code: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    SCRIPTS[code.__name__] = code
+    return code
+
+
+@script
+def the_state_before_the_first_iteration(kind: Any) -> Any:
+    loader = kind(datasets.Sized(N), batch_size=3, sampler=datasets.StatefulSampler(N))
+    state = copy.deepcopy(loader.state_dict())
+    first = values(loader)
+    resumed = kind(datasets.Sized(N), batch_size=3, sampler=datasets.StatefulSampler(N))
+    resumed.load_state_dict(state)
+    return first, values(resumed)
+
+
+@script
+def asking_in_every_step_changes_nothing(kind: Any) -> Any:
+    loader = kind(datasets.StatefulStream(N), batch_size=3)
+    seen = []
+    for _ in range(2):
+        for batch in loader:
+            seen += values([batch])
+            loader.state_dict()
+            loader.state_dict()
+        loader.state_dict()
+    return seen
+
+
+@script
+def loading_into_a_loader_that_was_used(kind: Any) -> Any:
+    loader = kind(datasets.Sized(N), batch_size=3)
+    iterator, before = taken(loader, 2)
+    state = copy.deepcopy(loader.state_dict())
+    rest = values(iterator)
+    loader.load_state_dict(state)
+    again = values(loader)
+    loader.load_state_dict(state)
+    return before, rest, again, values(loader), values(loader)
+
+
+@script
+def loading_twice(kind: Any) -> Any:
+    loader = kind(datasets.Sized(N), batch_size=3)
+    _, before = taken(loader, 2)
+    early = copy.deepcopy(loader.state_dict())
+    _, more = taken(loader, 4)
+    late = copy.deepcopy(loader.state_dict())
+    resumed = kind(datasets.Sized(N), batch_size=3)
+    resumed.load_state_dict(late)
+    resumed.load_state_dict(early)
+    return before, more, values(resumed)
+
+
+@script
+def the_states_of_a_resumed_loader(kind: Any) -> Any:
+    """A state that is taken right after one was loaded, and one after the first batch, go on from there."""
+    loader = kind(datasets.StatefulSplitStream(N), batch_size=2)
+    taken(loader, 2)
+    resumed = kind(datasets.StatefulSplitStream(N), batch_size=2)
+    resumed.load_state_dict(copy.deepcopy(loader.state_dict()))
+    at_once = copy.deepcopy(resumed.state_dict())
+    _, first = taken(resumed, 1)
+    later = copy.deepcopy(resumed.state_dict())
+    found = []
+    for state in (at_once, later):
+        another = kind(datasets.StatefulSplitStream(N), batch_size=2)
+        another.load_state_dict(state)
+        found.append(values(another))
+    return first, found
+
+
+@script
+def an_empty_state(kind: Any) -> Any:
+    loader = kind(datasets.Sized(N), batch_size=3)
+    loader.load_state_dict({})
+    return values(loader)
+
+
+@script
+def an_empty_dataset(kind: Any) -> Any:
+    loader = kind(datasets.Sized(0), batch_size=3)
+    first = values(loader)
+    resumed = kind(datasets.Sized(0), batch_size=3)
+    resumed.load_state_dict(loader.state_dict())
+    return first, values(resumed)
+
+
+@script
+def the_epoch_of_torchdatas_sampler(kind: Any) -> Any:
+    """The usual loop, interrupted in its second epoch."""
+
+    def make() -> tuple[Any, Any]:
+        sampler: Any = StatefulDistributedSampler(range(N), 2, 0)
+        return sampler, kind(datasets.Sized(N), batch_size=2, sampler=sampler)
+
+    sampler, loader = make()
+    seen = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        _, batches = taken(loader, 2 if epoch else 10)
+        seen.append(batches)
+    state = copy.deepcopy(loader.state_dict())
+    sampler, loader = make()
+    loader.load_state_dict(state)
+    for epoch in range(1, 3):
+        sampler.set_epoch(epoch)
+        seen.append(values(loader))
+    return seen
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_same_script(name: str) -> None:
+    assert SCRIPTS[name](feedline.DataLoader) == SCRIPTS[name](StatefulDataLoader)
+
+
+def test_persistent_workers_load_a_state() -> None:
+    def code(kind: Any) -> Any:
+        def make() -> Any:
+            return kind(datasets.StatefulSplitStream(N), batch_size=2, num_workers=2, persistent_workers=True)
+
+        loader = make()
+        iterator, before = taken(loader, 3)
+        state = copy.deepcopy(loader.state_dict())
+        del iterator, loader
+        resumed = make()
+        resumed.load_state_dict(state)
+        found = before, values(resumed), values(resumed)
+        if kind is feedline.DataLoader:
+            resumed.close()
+        return found
+
+    assert code(feedline.DataLoader) == code(StatefulDataLoader)
+
+
+def test_the_attribute_of_torchdatas_loader_is_there() -> None:
+    for every in (None, 1, 7):
+        ours, theirs = (
+            kind(datasets.Sized(N), snapshot_every_n_steps=every) for kind in (feedline.DataLoader, StatefulDataLoader)
+        )
+        assert ours.snapshot_every_n_steps == theirs.snapshot_every_n_steps
+    assert feedline.DataLoader(datasets.Sized(N)).snapshot_every_n_steps == 1
+
+
+# Deliberate differences, and faults of torchdata's that are not repeated
+
+
+def test_a_short_last_batch_does_not_begin_the_next_epoch() -> None:
+    """Reading a short last batch ends the sampler, whose state is then that of its next epoch.
+
+    torchdata delivers that epoch as if it were the rest of this one; feedline knows that a short batch is the last.
+    """
+
+    def rest(kind: Any) -> list[Any]:
+        def make() -> dict[str, Any]:
+            return {"dataset": datasets.Sized(N), "batch_size": 3, "sampler": datasets.StatefulSampler(N)}
+
+        return story(kind, make, 5)[1]  # type: ignore[no-any-return]
+
+    assert rest(feedline.DataLoader) == []
+    assert len(rest(StatefulDataLoader)) == 5
+
+
+def test_no_epoch_is_lost_after_the_end_of_torchdatas_sampler() -> None:
+    """Its state after the end says that all was yielded, and torchdata's loader skips as many in the epoch after it."""
+    make = MAP_STYLE["torchdata's distributed"]
+    whole, following, _ = story(feedline.DataLoader, make, None)
+    assert following == whole
+    assert story(StatefulDataLoader, make, None)[1] == []
+
+
+def test_no_epoch_is_lost_after_a_short_last_batch_of_a_stateful_dataset() -> None:
+    """With torchdata the dataset, restored at its end, is at its end in the next epoch too."""
+    make = ITERABLE["a stateful dataset"]
+    whole, rest, following = story(feedline.DataLoader, make, 5)
+    assert (rest, following) == ([], whole)
+    assert story(StatefulDataLoader, make, 5)[1:] == [[], []]
+
+
+def test_another_number_of_workers_is_possible_where_the_order_is_the_loaders() -> None:
+    """torchdata fails in the workers, or goes on with other samples; feedline's state is about consumed samples."""
+    loader = feedline.DataLoader(datasets.Sized(N), batch_size=3, num_workers=2)
+    _, before = taken(loader, 2)
+    resumed = feedline.DataLoader(datasets.Sized(N), batch_size=3)
+    resumed.load_state_dict(loader.state_dict())
+    assert before + values(resumed) == values(feedline.DataLoader(datasets.Sized(N), batch_size=3))
+    theirs: Any = StatefulDataLoader(datasets.Sized(N), batch_size=3, num_workers=2)
+    _, before = taken(theirs, 2)
+    other: Any = StatefulDataLoader(datasets.Sized(N), batch_size=3)
+    other.load_state_dict(theirs.state_dict())
+    with pytest.raises(AssertionError, match="_num_yielded"):
+        iter(other)
+
+
+def test_a_state_out_of_turn_is_exact() -> None:
+    """torchdata gives no guarantee with in_order=False; here what remains is what was not delivered."""
+    loader = feedline.DataLoader(datasets.Sized(N), batch_size=1, num_workers=2, in_order=False)
+    iterator, before = taken(loader, 5)
+    state = loader.state_dict()
+    del iterator
+    resumed = feedline.DataLoader(datasets.Sized(N), batch_size=1)
+    resumed.load_state_dict(state)
+    assert sorted(before + values(resumed)) == [[index] for index in range(N)]
+
+
+def test_shuffling_is_torchs_and_not_torchdatas() -> None:
+    """feedline draws an order as torch's own loader does; torchdata's RandomSampler draws a seed when it is made."""
+
+    def order(kind: Any) -> list[Any]:
+        torch.manual_seed(3)
+        return values(kind(datasets.Sized(N), batch_size=3, shuffle=True))
+
+    assert order(feedline.DataLoader) == order(torch_data.DataLoader)
+    assert order(StatefulDataLoader) != order(torch_data.DataLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("stop", [0, 2, 4])
+def test_a_shuffled_epoch_goes_on_in_both(stop: int, workers: int) -> None:
+    def rest(kind: Any) -> tuple[list[Any], list[Any]]:
+        torch.manual_seed(3)
+        loader = kind(datasets.Sized(N), batch_size=3, shuffle=True, num_workers=workers)
+        iterator, _ = taken(loader, stop)
+        state = copy.deepcopy(loader.state_dict())
+        own = values(iterator)
+        del iterator
+        torch.manual_seed(4)
+        resumed = kind(datasets.Sized(N), batch_size=3, shuffle=True, num_workers=workers)
+        resumed.load_state_dict(state)
+        return own, values(resumed)
+
+    own, resumed = rest(feedline.DataLoader)
+    assert own == resumed
+    if workers == 0:
+        own, resumed = rest(StatefulDataLoader)
+        assert own == resumed
+
+
+def test_after_the_end_a_generator_goes_on() -> None:
+    """With `generator=`, torchdata's next epoch after a resumption is not the one that would have come; here it is."""
+
+    def following(kind: Any) -> tuple[list[Any], list[Any]]:
+        def make() -> Any:
+            return kind(datasets.Sized(N), batch_size=3, shuffle=True, generator=generator())
+
+        loader = make()
+        list(loader)
+        state = copy.deepcopy(loader.state_dict())
+        own = values(loader)
+        resumed = make()
+        resumed.load_state_dict(state)
+        return own, values(resumed)
+
+    own, resumed = following(feedline.DataLoader)
+    assert own == resumed
+    own, resumed = following(StatefulDataLoader)
+    assert own != resumed
