@@ -74,5 +74,11 @@ def test_too_many_open_files_names_the_limit_and_the_occasion() -> None:
     assert "while starting 4 workers" in text
 
 
+def test_a_warning_points_to_the_line_outside_of_feedline_that_led_to_it() -> None:
+    with pytest.warns(errors.EpochIgnored, match="what happened") as told:
+        errors.tell("what happened", errors.EpochIgnored)
+    assert [warning.filename for warning in told] == [__file__]
+
+
 def test_an_internal_error_takes_the_blame() -> None:
     assert "bug in feedline" in str(make("InternalError"))

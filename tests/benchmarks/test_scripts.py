@@ -101,6 +101,15 @@ def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert found["feedline"]["ratios"]["first_ms"]["median"] > 0
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
+def test_state_cost(tmp_path: Path) -> None:
+    found = summaries(rows_of("state_cost", [*BRIEF, "--sizes", "2000", "--workers", "0", "--steps", "3"], tmp_path))
+    assert set(found) == {"torchdata", "feedline"}
+    assert all(row["figures"]["save_us"]["median"] > 0 for row in found.values())
+    assert found["feedline"]["figures"]["state_bytes"]["median"] < 1024
+    assert found["feedline"]["ratios"]["restore_ms"]["median"] > 0
+
+
 @pytest.mark.slow
 def test_memory(tmp_path: Path) -> None:
     flags = ["--workers", "1", "--string-count", "2000", "--strings", "--batch-size", "16"]

@@ -76,7 +76,7 @@ def expected(dataset: Sometimes, index: int) -> tuple[int, float]:
 
 @pytest.mark.parametrize("name", DRAWS)
 @pytest.mark.parametrize("keeps", [True, False])
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(drawing=st.sets(st.integers(0, 39), max_size=5), disturbing=st.booleans())
 def test_batches_are_the_same_whoever_draws_and_however_rarely(
     name: str, keeps: bool, drawing: set[int], disturbing: bool

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from feedline.abc.stateful import is_stateful
 from feedline.fetch import fetcher_for
-from feedline.fetch.streams import Stream, StreamFetcher, is_stateful
+from feedline.fetch.streams import Stream, StreamFetcher
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness import Scope, enter, rng
 from feedline.types import DatasetKind, Draw, Resume, WorkerSpec
@@ -98,12 +99,6 @@ def test_batches_of_a_stream_collate_with_numbers_of_their_own() -> None:
 
 
 # -- states ---
-
-
-def test_what_counts_as_stateful() -> None:
-    assert is_stateful(Counting(1))
-    assert not is_stateful(Numbers(1))
-    assert not is_stateful(iter([]))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """What makes no sense is refused: as torch refuses it where torch does, else with a message that helps."""
 
+import contextlib
 import copy
 import itertools
 import json
@@ -402,6 +403,19 @@ def test_the_seed_of_a_state_wins_over_the_loaders() -> None:
     rest = flat(resumed)
     assert rest == flat(iterator)
     assert sorted(taken + rest) == list(range(20))
+
+
+@pytest.mark.parametrize("name", ["epoch", "seed", "draw_seed", "order", "early", "streams", "turn", "virtual"])
+@pytest.mark.parametrize(
+    "value", [float("inf"), float("nan"), -1.5, "x", [None], [[]], [float("inf"), 0], {"consumed": "x"}]
+)
+def test_a_field_that_is_no_number_is_refused_or_harmless(name: str, value: Any) -> None:
+    loader = loader_of()
+    batches: list[Any] = []
+    with contextlib.suppress(BadState):
+        loader.load_state_dict({**some_state(), name: value})
+        batches = values(loader)
+    assert len(batches) <= 7
 
 
 junk = st.recursive(

@@ -384,7 +384,7 @@ def test_a_broadcast_reaches_every_worker_between_batches(engine: str) -> None:
     batches = iter(loader)
     seen = values(itertools.islice(batches, 4))
     loader.broadcast("set_scale", 10)
-    assert loader.dataset.scale == 10, "and this process"  # type: ignore[attr-defined]
+    assert loader.dataset.scale == 10, "and this process"
     seen += values(batches)
     scales = [batch[0][0] // index for index, batch in enumerate(seen) if index]
     assert sorted(scales) == scales, "once changed it stays so"

@@ -92,7 +92,7 @@ class Snapshot:
                 turn=int(state.get("turn", 0)),
                 virtual=_pair(state.get("virtual")),
             )
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as exc:
             raise BadState(f"The state is damaged: {type(exc).__name__}: {exc}.") from exc
 
 

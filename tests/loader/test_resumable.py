@@ -1,0 +1,110 @@
+"""What both loaders can do with their place in the data."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from feedline import DataLoader, Loader
+from feedline.errors import BadOption
+from feedline.loader.resumable import Resumable
+
+KINDS = [Loader, DataLoader]
+
+
+class Told:
+    """A dataset, or a sampler, that notes its epochs."""
+
+    def __init__(self) -> None:
+        self.epochs: list[int] = []
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+
+class ToldSampler(Told):
+    __getitem__ = None  # type: ignore[assignment]
+
+    def __iter__(self) -> Any:
+        return iter([3, 1, 2, 0])
+
+
+def batches(loader: Any) -> list[list[int]]:
+    return [batch.tolist() for batch in loader]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_loaders_are(kind: Any) -> None:
+    assert issubclass(kind, Resumable)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_is_told_to_the_dataset_and_the_sampler_once_each(kind: Any) -> None:
+    dataset, sampler = Told(), ToldSampler()
+    kind(dataset, 2, sampler=sampler).set_epoch(4)
+    assert (dataset.epochs, sampler.epochs) == ([4], [4])
+
+
+def test_torchs_batch_sampler_hands_it_on_to_the_sampler_inside() -> None:
+    sampler = ToldSampler()
+    inside: Any = torch.utils.data.BatchSampler(sampler, 2, False)
+    DataLoader(Told(), batch_sampler=inside).set_epoch(6)  # type: ignore[arg-type]  # a dataset by its methods
+    assert sampler.epochs == [6]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_is_that_of_the_epoch(kind: Any) -> None:
+    def make() -> Any:
+        return kind(list(range(20)), 4, shuffle=True, seed=3)
+
+    loader, other = make(), make()
+    epochs = [batches(loader) for _ in range(4)]
+    assert len({str(epoch) for epoch in epochs}) == 4
+    other.set_epoch(3)
+    assert batches(other) == epochs[3]
+    other.set_epoch(1)
+    assert batches(other) == epochs[1]
+    assert batches(other) == epochs[2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("epoch", [-1, 1.5, "2", None, True])
+def test_what_is_no_epoch_is_refused(kind: Any, epoch: Any) -> None:
+    with pytest.raises(BadOption, match="epoch"):
+        kind([1, 2], 2).set_epoch(epoch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_state_before_the_first_batch_is_kept_to(kind: Any, seed: int | None) -> None:
+    def make() -> Any:
+        return kind(list(range(20)), 4, shuffle=True, seed=seed)
+
+    loader = make()
+    state = json.loads(json.dumps(loader.state_dict()))
+    assert loader.state_dict() == state, "asking again draws nothing again"
+    expected = batches(loader)
+    other = make()
+    other.load_state_dict(state)
+    assert batches(other) == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_state_is_about_the_iteration_that_was_begun_last(kind: Any) -> None:
+    loader = kind(list(range(20)), 4)
+    first = iter(loader)
+    next(first)
+    second = iter(loader)
+    assert loader.state_dict()["order"]["consumed"] == 0
+    next(first)
+    next(second)
+    assert (loader.state_dict()["epoch"], loader.state_dict()["order"]["consumed"]) == (1, 4)
