@@ -39,6 +39,15 @@ def draw_at(scope: Scope, place: int) -> float:
 # -- one stream of numbers per sample ---
 
 
+@pytest.mark.parametrize("items", [[5, 6, 7], (5, 6, 7)])
+def test_how_far_one_is_in_what_is_asked_for_is_the_place(scope: Scope, items: Any) -> None:
+    expected = [draw_at(scope, place) for place in range(3)]
+    scope.begin_again()
+    assert [(scope.place, float(rng().random())) for _ in scope.following(items)] == list(enumerate(expected))
+    scope.place = 1
+    assert scope.place == 1, "what is said outright counts"
+
+
 def test_every_sample_has_numbers_of_its_own(scope: Scope) -> None:
     drawn = [draw_at(scope, place) for place in range(1000)]
     scope.collate()

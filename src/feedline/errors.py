@@ -20,6 +20,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     FeedlineWarning (UserWarning)
     ├── RepeatedSamples                   every worker delivers the whole of an iterable dataset
     ├── SplitTwice                        a dataset splits itself, and so does the loader
+    ├── UnequalStreams                    workers that should read the same samples do not
     ├── SharedGenerators                  a dataset draws from generators that threads cannot own
     └── EpochIgnored                      set_epoch was called, but a restored state says where to go on
 
@@ -50,6 +51,7 @@ __all__ = [
     "SplitTwice",
     "TooManyOpenFiles",
     "TransportError",
+    "UnequalStreams",
     "WorkerDied",
     "WorkerError",
     "WorkerStartError",
@@ -159,6 +161,10 @@ class EpochIgnored(FeedlineWarning):
 
 class SplitTwice(FeedlineWarning):
     """A dataset asks which worker it is in, although the loader shares out its samples."""
+
+
+class UnequalStreams(FeedlineWarning):
+    """An iterable dataset that every worker should read alike yields other samples in some."""
 
 
 _PACKAGE = str(Path(__file__).parent)

@@ -34,11 +34,22 @@ _OPEN = 1 << 63
 class Scope:
     """Where one worker is: which batch, which sample of it."""
 
-    __slots__ = ("_collated", "_draw", "_drawn_for", "_generator", "keeps_globals", "place", "seeds_globals")
+    __slots__ = (
+        "_collated",
+        "_count",
+        "_draw",
+        "_drawn_for",
+        "_generator",
+        "_items",
+        "_place",
+        "keeps_globals",
+        "seeds_globals",
+    )
 
     def __init__(self, *, seeds_globals: bool = False, keeps_globals: bool = False) -> None:
-        self.place = 0
-        """The number of the sample in its task, or in its stream; -1 while collating."""
+        self._place = 0
+        self._items: Any = None
+        self._count = 0
         self._collated = 0
         self.seeds_globals = seeds_globals
         self.keeps_globals = keeps_globals
@@ -50,8 +61,25 @@ class Scope:
     def begin(self, draw: Draw) -> None:
         """Begin a task."""
         self._draw = draw
-        self.place = 0
+        self._place = 0
+        self._items = None
         self._drawn_for = None
+
+    @property
+    def place(self) -> int:
+        """The number of the sample in its task, or in its stream; -1 while collating."""
+        return self._place if self._items is None else self._count - self._items.__length_hint__() - 1
+
+    @place.setter
+    def place(self, place: int) -> None:
+        self._place = place
+        self._items = None
+
+    def following(self, items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+        """Return an iterator over what is asked for; how far it is tells the place, at no cost unless it is needed."""
+        self._count = len(items)
+        iterator = self._items = iter(items)
+        return iterator
 
     def begin_again(self) -> None:
         """Begin the same task once more: what its samples draw is drawn anew."""
@@ -74,10 +102,10 @@ class Scope:
 
     def key(self) -> int:
         """Return the key of the current sample."""
-        draw = self._draw
-        if self.place < 0:
+        draw, place = self._draw, self.place
+        if place < 0:
             return mix(mix(draw.key, self._collated), _COLLATE)
-        return mix(draw.key, draw.first + draw.stride * self.place)
+        return mix(draw.key, draw.first + draw.stride * place)
 
     def _reference_count(self) -> int:
         return sys.getrefcount(self._generator)
@@ -85,11 +113,12 @@ class Scope:
     def generator(self) -> np.random.Generator:
         """Return the generator of the current sample: the same object, going on, however often it is asked for."""
         generator = self._generator
-        if generator is not None and self._drawn_for == self.place:
+        place = self.place
+        if generator is not None and self._drawn_for == place:
             return generator
         if generator is None or self._reference_count() > _NOT_KEPT:  # somebody keeps it: it stays as it is
             generator = self._generator = np.random.Generator(np.random.PCG64(0))
-        self._drawn_for = self.place
+        self._drawn_for = place
         key = self.key()
         generator.bit_generator.state = {  # ten times quicker than making a generator
             "bit_generator": "PCG64",

@@ -145,7 +145,7 @@ class Notes:
     splits_itself: bool = False
     """True if the dataset has asked which worker it is in although the loader shares out the samples."""
     digest: bytes | None = None
-    """Of the first sample of a stream whose dataset never asked which worker it is in."""
+    """Of the first sample of a stream, if that tells whether the workers' streams are what they should be."""
 
 
 @dataclass(slots=True)

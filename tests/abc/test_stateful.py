@@ -25,7 +25,7 @@ class OnlySaves:
 
 @pytest.mark.parametrize(
     ("value", "stateful"),
-    [(Both(), True), (torch.nn.Linear(1, 1), True), (OnlySaves(), False), (iter([]), False), (None, False)],
+    [(Both(), True), (torch.nn.Linear(1, 1), False), (OnlySaves(), False), (iter([]), False), (None, False)],
 )
 def test_it_takes_both_methods(value: Any, stateful: bool) -> None:
     assert is_stateful(value) is stateful

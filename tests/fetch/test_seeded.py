@@ -56,7 +56,7 @@ class Bench:
     def __init__(self, dataset: Any, *, keeps: bool = False, join: Any = list, join_draws: bool = False) -> None:
         self.dataset = dataset
         self.scope = Scope(seeds_globals=True, keeps_globals=keeps)
-        self.fetch = SeededFetcher(Asking(dataset.__getitem__, iter, join, join_draws), self.scope)
+        self.fetch = SeededFetcher(Asking(dataset.__getitem__, list, join, join_draws), self.scope)
 
     def batch(self, number: int, size: int = 2) -> Any:
         """Make the batch of this number, of the indices from `number * size` on."""

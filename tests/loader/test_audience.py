@@ -99,12 +99,47 @@ def test_an_error_here_is_raised_here_and_nobody_else_is_told() -> None:
     crew.close()
 
 
+def test_workers_of_the_process_that_this_one_was_forked_from_are_not_told() -> None:
+    dataset = Scaled()
+    audience = Audience(dataset)
+    crew, engine = hire(1)
+    audience.join(crew)
+    crew.pid += 1
+    audience.call("set_scale", 3)
+    assert (dataset.scale, calls(engine)) == (3, [])
+    crew.close()
+
+
 # -- set_epoch, which programs call on the dataset itself ---
+
+
+def test_the_epoch_that_the_dataset_was_told_is_known_until_a_state_says_another() -> None:
+    dataset = Scaled()
+    audience = Audience(dataset, watches=True)
+    told = [audience.told_epoch]
+    for name, number in (("set_scale", 3), ("set_epoch", 5)):
+        audience.call(name, number)
+        told.append(audience.told_epoch)
+    dataset.set_epoch(6)
+    audience.catch_up()
+    told.append(audience.told_epoch)
+    audience.forget_epoch()
+    assert [*told, audience.told_epoch] == [None, None, 5, 6, None]
+
+
+def test_nobody_watches_for_workers_that_do_not_last() -> None:
+    class Fresh(Scaled):
+        def set_epoch(self, epoch: int, *, offset: int = 0) -> None:
+            super().set_epoch(epoch, offset=offset)
+
+    before = Fresh.set_epoch
+    Audience(Fresh())
+    assert Fresh.set_epoch is before, "the user's class is left alone"
 
 
 def test_workers_catch_up_with_what_the_dataset_was_told_meanwhile() -> None:
     dataset = Scaled()
-    audience = Audience(dataset)
+    audience = Audience(dataset, watches=True)
     crew, engine = hire(1)
     audience.join(crew)
     audience.catch_up()
@@ -119,7 +154,7 @@ def test_workers_catch_up_with_what_the_dataset_was_told_meanwhile() -> None:
 
 def test_workers_that_come_later_have_a_copy_that_knows() -> None:
     dataset = Scaled()
-    audience = Audience(dataset)
+    audience = Audience(dataset, watches=True)
     dataset.set_epoch(3)
     crew, engine = hire(1)
     audience.join(crew)
@@ -129,7 +164,7 @@ def test_workers_that_come_later_have_a_copy_that_knows() -> None:
 
 
 def test_what_was_broadcast_is_not_told_twice() -> None:
-    audience = Audience(Scaled())
+    audience = Audience(Scaled(), watches=True)
     crew, engine = hire(1)
     audience.join(crew)
     audience.call("set_epoch", 5)
@@ -140,7 +175,7 @@ def test_what_was_broadcast_is_not_told_twice() -> None:
 
 def test_two_loaders_of_one_dataset_both_hear_of_it() -> None:
     dataset = Scaled()
-    listeners = [Audience(dataset), Audience(dataset)]
+    listeners = [Audience(dataset, watches=True), Audience(dataset, watches=True)]
     crews = [hire(1), hire(1)]
     for audience, (crew, _) in zip(listeners, crews, strict=True):
         audience.join(crew)
@@ -152,7 +187,7 @@ def test_two_loaders_of_one_dataset_both_hear_of_it() -> None:
 
 
 def test_other_datasets_of_the_class_do_not_count() -> None:
-    audience = Audience(Scaled())
+    audience = Audience(Scaled(), watches=True)
     crew, engine = hire(1)
     audience.join(crew)
     Scaled().set_epoch(3)
@@ -166,7 +201,7 @@ def test_other_datasets_of_the_class_do_not_count() -> None:
 
 def test_a_dataset_that_is_watched_is_copied_and_pickled_as_ever() -> None:
     dataset = Scaled()
-    Audience(dataset)
+    Audience(dataset, watches=True)
     for twin in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
         assert vars(twin) == vars(dataset)
         twin.set_epoch(9)
@@ -180,17 +215,17 @@ def test_the_method_is_wrapped_once_however_many_loaders_there_are() -> None:
         def set_epoch(self, epoch: int, *, offset: int = 0) -> None:
             super().set_epoch(epoch, offset=offset)
 
-    Audience(Fresh())
+    Audience(Fresh(), watches=True)
     wrapped = Fresh.set_epoch
     for _ in range(10):
-        Audience(Fresh())
+        Audience(Fresh(), watches=True)
     assert Fresh.set_epoch is wrapped
 
 
 def test_nothing_is_kept_of_a_dataset_that_is_gone() -> None:
     before = set(audience_module._notes)
     dataset = Scaled()
-    audience = Audience(dataset)
+    audience = Audience(dataset, watches=True)
     assert set(audience_module._notes) == {*before, id(dataset)}
     del audience, dataset
     gc.collect()
@@ -225,7 +260,7 @@ class OfTheClass(Scaled):
 @pytest.mark.parametrize("kind", [Frozen, Static, OfTheClass])
 def test_datasets_of_an_unusual_kind_work_as_before(kind: Any) -> None:
     dataset = kind()
-    audience = Audience(dataset)
+    audience = Audience(dataset, watches=True)
     dataset.set_epoch(3)
     assert (dataset.epoch if kind is Frozen else dataset.told[-1]) == 3
     audience.call("set_epoch", 4)
@@ -233,7 +268,7 @@ def test_datasets_of_an_unusual_kind_work_as_before(kind: Any) -> None:
 
 
 def test_a_dataset_without_set_epoch() -> None:
-    Audience([1, 2, 3]).catch_up()
+    Audience([1, 2, 3], watches=True).catch_up()
 
 
 def test_a_copy_of_the_loader_has_an_audience_of_its_own() -> None:
@@ -247,6 +282,33 @@ def test_a_copy_of_the_loader_has_an_audience_of_its_own() -> None:
 
 
 # -- with workers ---
+
+
+class Growing(Scaled):
+    """What it was told lies in a list, which threads share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[int] = []
+
+    def __getitem__(self, index: int) -> int:
+        return len(self.told)
+
+    def tell(self, number: int) -> None:
+        self.told.append(number)
+
+
+def test_threads_change_what_they_share_once_each() -> None:
+    """Copies of the dataset are shallow, and the method is called on every one: the guide says so."""
+    dataset = Growing()
+    loader = Loader(dataset, 2, workers=2, engine="thread", persistent=True)
+    try:
+        list(loader)
+        loader.broadcast("tell", 1)
+        list(loader)
+        assert dataset.told == [1, 1, 1]
+    finally:
+        loader.close()
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])

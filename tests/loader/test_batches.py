@@ -43,7 +43,9 @@ def spec_of(dataset: Any, kind: DatasetKind = DatasetKind.MAP) -> WorkerSpec:
 
 def bookmark_of(plan: list[Any], workers: int = 0) -> Bookmark:
     entry = Entry(Key(0, 0), draw_key=0)
-    return Bookmark(entry, ForeignPlan(iter(plan)), {}, draw_seed=0, worker_count=workers, batch_size=1)
+    return Bookmark(
+        entry, ForeignPlan(iter(plan)), "own batches", dict, draw_seed=0, worker_count=workers, batch_size=1
+    )
 
 
 def inline(plan: list[Any], arena: Arena | None = None, prepare: Any = None) -> InlineBatches:
@@ -265,7 +267,7 @@ def test_every_worker_goes_on_from_the_one_state_of_a_stream_that_is_shared_out(
     spec = replace(spec_of(Stream(), DatasetKind.ITERABLE), split=StreamSplit(2, Share()))
     entry = Entry(Key(0, 0), draw_key=0, order={"consumed": 6})
     plan = SpanPlan(StreamSplit(2, Share()), consumed=6)
-    bookmark = Bookmark(entry, plan, {"unit": "stream samples"}, draw_seed=0, worker_count=2, batch_size=2)
+    bookmark = Bookmark(entry, plan, "stream samples", dict, draw_seed=0, worker_count=2, batch_size=2)
     resume(crew, spec, Snapshot(0, streams=({"iterator": {"place": 5}, "place": 5},)), bookmark)
     told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
     assert told == {worker: Resume(None, {"place": 5}, 5) for worker in range(2)}
@@ -280,7 +282,7 @@ def test_streams_of_ones_own_go_on_and_nothing_is_forgotten_meanwhile() -> None:
         {"batches": 3, "noted_at": 0, "ended": True},
     )
     bookmark = bookmark_of([1] * 9, workers=2)
-    bookmark.facts = {"unit": "stream batches"}
+    bookmark.facts = lambda: {"unit": "stream batches"}
     epoch = resume(crew, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), bookmark)
     assert type(epoch) is StreamEpoch
     assert {worker for worker, _ in engine.submitted} == {0}, "the other has nothing left"

@@ -25,7 +25,8 @@ def begin(order: Order = SAMPLES, *, workers: int = 0, consumed: int = 0, **opti
     return Bookmark(
         entry=entry,
         plan=order.plan(entry),
-        facts=order.expected(),
+        unit=order.unit,
+        facts=order.expected,
         stride=order.stride(),
         draw_seed=22,
         worker_count=workers,
@@ -44,6 +45,7 @@ def deliver(bookmark: Bookmark, *ordinals: int) -> None:
 
 def test_it_is_about_delivered_batches_not_about_what_was_asked_for() -> None:
     bookmark = begin()
+    assert bookmark.plan is not None
     for _ in range(10):
         next(bookmark.plan)
     deliver(bookmark, 0, 1, 2)
@@ -66,7 +68,7 @@ def test_batches_out_of_turn_are_told_by_their_distance() -> None:
     snapshot = bookmark.snapshot()
     assert snapshot.order["consumed"] == 44
     assert snapshot.early == (2, 4)
-    assert snapshot.order["stride"] == [4, 1], "their numbers mean nothing with batches of another size"
+    assert snapshot.order["stride"] == [4, 0, 1], "their numbers mean nothing with batches of another size"
     deliver(bookmark, 1, 2, 4)
     assert bookmark.snapshot().early == ()
     assert "stride" not in bookmark.snapshot().order
@@ -76,7 +78,14 @@ def test_an_epoch_that_was_gone_through_leaves_its_number_and_seeds() -> None:
     bookmark = begin()
     deliver(bookmark, 0, 1)
     bookmark.entry.progress.ended = True
-    assert bookmark.snapshot().as_dict() == {"feedline": 1, "epoch": 5, "ended": True, "seed": 11, "draw_seed": 22}
+    assert bookmark.snapshot().as_dict() == {
+        "feedline": 1,
+        "epoch": 5,
+        "ended": True,
+        "seed": 11,
+        "draw_seed": 22,
+        "order": SAMPLES.expected(),
+    }
 
 
 # -- datasets with a state, map-style ---
@@ -120,7 +129,7 @@ def test_what_outlives_an_epoch_is_the_dataset_if_its_worker_does(keeps: bool) -
     bookmark.entry.progress.ended = True
     snapshot = bookmark.snapshot()
     assert snapshot.streams == (({}, {"dataset": {"n": 4}}) if keeps else ())
-    assert bool(snapshot.order) == keeps, "what it must fit, if there is anything to fit"
+    assert snapshot.order == SAMPLES.expected(), "what the loader has to fit, in any case"
 
 
 def test_of_an_iterator_only_one_that_is_the_dataset_outlives_an_epoch() -> None:
@@ -226,6 +235,7 @@ def test_a_foreign_sampler_says_what_its_next_epoch_has_to_be_given() -> None:
 
     order = ForeignOrder(Counting())
     bookmark = begin(order)
+    assert bookmark.plan is not None
     for number, _ in enumerate(bookmark.plan):
         deliver(bookmark, number)
     bookmark.entry.progress.ended = True

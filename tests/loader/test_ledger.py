@@ -35,13 +35,16 @@ class Bench:
         order = {} if start.snapshot is None else start.snapshot.order
         entry = Entry(Key(3, start.epoch), epoch_key(3, start.epoch), order)
         plan = self.order.plan(entry)
-        bookmark = Bookmark(entry, plan, self.order.expected(), draw_seed=3, worker_count=0, batch_size=2)
+        bookmark = Bookmark(
+            entry, plan, self.order.unit, self.order.expected, draw_seed=3, worker_count=0, batch_size=2
+        )
         self.ledger.begun(start, self.order, bookmark)
         return start, bookmark
 
     def run(self, batches: int | None = None) -> int:
         """Go through an epoch, or a part of it; returns which it was."""
         start, bookmark = self.begin()
+        assert bookmark.plan is not None
         for number, _ in enumerate(bookmark.plan):
             if number == batches:
                 return start.epoch
@@ -52,9 +55,9 @@ class Bench:
     def state(self) -> dict[str, Any]:
         return self.ledger.state(self.order, self._first)
 
-    def _first(self, epoch: int) -> Snapshot:
+    def _first(self, order: Order, epoch: int) -> Snapshot:
         self.settled.append(epoch)
-        return Snapshot(epoch, seed=3, draw_seed=3, order=self.order.expected())
+        return Snapshot(epoch, seed=3, draw_seed=3, order=order.expected())
 
     def load(self, state: Any) -> None:
         self.ledger.load(state, self.order)
@@ -261,6 +264,29 @@ def test_a_copy_is_at_the_beginning(twin_of: Any) -> None:
     twin = twin_of(bench.ledger)
     assert twin.begin(bench.order).epoch == 0
     assert bench.ledger.begin(bench.order).epoch == 1
+
+
+@pytest.mark.parametrize(
+    "twin_of", [Ledger.copy, copy.copy, copy.deepcopy, lambda ledger: pickle.loads(pickle.dumps(ledger))]
+)
+def test_a_copy_has_what_was_loaded_and_set(twin_of: Any) -> None:
+    bench = Bench()
+    bench.load(state_of(2, epoch=5))
+    start = twin_of(bench.ledger).begin(bench.order)
+    assert start.epoch == 5
+    assert start.snapshot is not None
+    bench = Bench()
+    bench.ledger.set_epoch(7)
+    assert twin_of(bench.ledger).begin(bench.order).epoch == 7
+
+
+def test_the_order_that_a_state_was_settled_with_is_kept_until_an_iteration_has_begun() -> None:
+    bench = Bench()
+    kept = []
+    for step in (Bench.state, Bench.begin):
+        step(bench)
+        kept.append(bench.ledger.settled_order)
+    assert kept == [bench.order, None]
 
 
 @pytest.mark.parametrize("kind", [Loader, DataLoader])

@@ -410,10 +410,9 @@ def test_a_broadcast_before_any_worker_lives() -> None:
     assert [batch[0] for batch in values(loader)] == [[0, 2, 4], [6, 8, 10]]
 
 
-@pytest.mark.parametrize("engine", ["thread", "process"])
-def test_a_broadcast_that_fails_is_told_once_and_loses_no_batch(engine: str) -> None:
+def test_a_broadcast_that_fails_is_told_once_and_loses_no_batch() -> None:
     dataset = datasets.Scaled(40, refused=[7])
-    loader = DataLoader(dataset, batch_size=1, num_workers=2, engine=engine)
+    loader = DataLoader(dataset, batch_size=1, num_workers=2)
     batches = iter(loader)
     seen = values(itertools.islice(batches, 3))
     loader.broadcast("set_scale", 7)

@@ -50,9 +50,14 @@ def test_bad_environment(rank: str, world_size: str, match: str, monkeypatch: py
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE"])
 def test_half_an_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(name, "1")
+    monkeypatch.setenv(name, "2")
     with pytest.raises(BadOption, match="both are needed"):
         own_share(None, None, "pad")
+
+
+def test_a_world_of_one_needs_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert own_share(None, None, "pad") == Share(0, 1, "pad")
 
 
 def test_process_group_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,14 @@ from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
-from feedline.abc.source import StreamSource
+from feedline.abc.source import EpochAware, StreamSource
 from feedline.abc.stateful import Stateful
 
 __all__ = [
     "BatchSampler",
     "Columnar",
     "Engine",
+    "EpochAware",
     "Framework",
     "Sampler",
     "Scheduler",

@@ -111,6 +111,8 @@ class BatchSampler(_Ordered):
 
     def resumed(self, first: int) -> BatchSampler:
         """Return what is left of the order after the first `first` batches of the whole: this rank's part of it."""
+        if self.share is not None:
+            raise NotImplementedError(f"{type(self).__name__} has a share of its order, and has to override `resumed`.")
         return _Rest(self, first)
 
     def cut_from(self) -> tuple[Sampler, int, bool] | None:

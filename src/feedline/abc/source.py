@@ -1,4 +1,4 @@
-"""The contract of sources that are streams."""
+"""Contracts of feedline's own datasets that loaders treat differently from any other."""
 
 from __future__ import annotations
 
@@ -18,3 +18,14 @@ class StreamSource(ABC):
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
         """Yield the samples of an epoch."""
+
+
+class EpochAware(ABC):
+    """A dataset whose samples depend on the epoch, and which loaders tell by themselves when one begins.
+
+    Other datasets with a `set_epoch` are told by `loader.set_epoch`, or by whoever calls it.
+    """
+
+    @abstractmethod
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch begins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Protocol
 
 
@@ -18,10 +19,13 @@ class Stateful(Protocol):
 
 # Any: it may be anything.
 def is_stateful(value: Any) -> bool:
-    """True if an object can save and restore its state.
+    """True if an object can save and restore where it is. The weights of a torch module are not meant.
 
     Example:
         >>> is_stateful([1, 2])
         False
     """
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+    if not hasattr(value, "state_dict") or not hasattr(value, "load_state_dict"):
+        return False
+    network = sys.modules.get("torch.nn")  # whose modules have such methods, about their weights
+    return network is None or not isinstance(value, network.Module)

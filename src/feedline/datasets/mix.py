@@ -37,7 +37,8 @@ def mix(
     If one is iterable, so is the mixture. It ends when it is the turn of a dataset that has ended. Iterable datasets
     are read in their own order. It has `state_dict` and `load_state_dict`.
 
-    Both have `set_epoch(epoch)` and `set_weights(weights)`, which are for the next epoch: worker processes have copies.
+    Both have `set_epoch(epoch)`, which loaders call by themselves, and `set_weights(weights)`, which `loader.broadcast`
+    takes to worker processes, since these have copies.
 
     Args:
         datasets: map-style or iterable ones.

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.source import EpochAware
 from feedline.datasets.passes import Passes
 from feedline.datasets.quota import Quota
 from feedline.errors import BadOption
 from feedline.keys import epoch_key, mix
 
 
-class Mixture:
+class Mixture(EpochAware):
     """A map-style dataset that takes its samples from several others; `mix` makes it.
 
     Which sample it has at an index follows from seed, epoch and weights alone. An epoch goes on where the one before it

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.source import EpochAware
 from feedline.abc.stateful import is_stateful
 from feedline.datasets.mixture import check_weights, form, forward_epoch
 from feedline.datasets.passes import Passes
@@ -27,7 +28,7 @@ _BLOCK = 1 << 8
 """Places decided at a time."""
 
 
-class MixtureStream:
+class MixtureStream(EpochAware):
     """An iterable dataset that takes its samples from several others; `mix` makes it.
 
     To torch it is an `IterableDataset`, if the program had imported torch by the time it was made. As of any iterable

@@ -41,12 +41,14 @@ class Runner:
         self._dataset = spec.dataset
         # Threads share the generators of the process with the training loop and with each other.
         threaded = worker is not None and worker.threaded
-        self._scope = randomness.Scope(seeds_globals=spec.seeded and not threaded, keeps_globals=worker is None)
+        # A stream that all workers read has to be the same in all of them, also if it shuffles itself.
+        seeds = spec.seeded or spec.split is not None
+        self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
         self._fetch: Fetcher | None = None
         self._epoch: int | None = None
         self._opened = False
         # Does the dataset split itself? It should, unless the loader does. An init function may do it as well.
-        curious = spec.framework.can_be_asked and (spec.split is not None or spec.init is None)
+        curious = spec.split is not None or (spec.framework.can_be_asked and spec.init is None)
         self._watches_split = worker is not None and self.streams and spec.worker_count > 1 and curious
         self.trouble: Exception | None = None
         try:
@@ -65,12 +67,16 @@ class Runner:
             batch = self.run(task, room)
             notes = self._notes(task) if task.snapshot or self._watches_split else None
         except StopIteration as exc:
-            if self.streams:
-                return Result(ResultKind.ENDED, worker, task.id, notes=self._notes(task) if task.snapshot else None)
-            return Result(ResultKind.FAILED, worker, task.id, exc)
+            return self._end(task, worker) if self.streams else Result(ResultKind.FAILED, worker, task.id, exc)
         except Exception as exc:
             return Result(ResultKind.FAILED, worker, task.id, exc)
         return Result(ResultKind.DONE, worker, task.id, batch, time.perf_counter_ns() - begun, notes)
+
+    def _end(self, task: Task, worker: int) -> Result:
+        try:
+            return Result(ResultKind.ENDED, worker, task.id, notes=self._last_notes())
+        except Exception as exc:  # the user's state_dict
+            return Result(ResultKind.FAILED, worker, task.id, exc)
 
     def run(self, task: Task, room: memory.Memory | None) -> Any:
         """Make the batch, if possible in `room`; raises StopIteration at the end of a stream."""
@@ -145,6 +151,11 @@ class Runner:
             return notes
         return Notes(self._dataset.state_dict() if is_stateful(self._dataset) else None)
 
+    def _last_notes(self) -> Notes | None:
+        """Return the states at the end of a stream, where the next epoch begins."""
+        notes = copy.deepcopy(self.states())
+        return None if notes.dataset is None and notes.iterator is None else notes
+
     def _notes(self, task: Task) -> Notes | None:
         notes = Notes()
         if task.snapshot:
@@ -154,9 +165,8 @@ class Runner:
         if self._watches_split:
             self._watches_split = False
             has_asked = self._spec.framework.has_asked()
-            if self._spec.split is not None:
-                notes.splits_itself = has_asked
-            elif not has_asked:
+            notes.splits_itself = has_asked and self._spec.split is not None
+            if self._spec.split is not None or not has_asked:
                 notes.digest = self.stream.first_digest
         told = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.splits_itself or None)
         return None if all(value is None for value in told) else notes

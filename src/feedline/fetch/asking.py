@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ class Asking:
 
     ask: Callable[[Any], Any]
     """Returns what the dataset has for an item."""
-    items: Callable[[Any], Iterable[Any]]
+    items: Callable[[Any], list[Any]]
     """Returns what to ask for, given what the plan says: its indices, or all of them as one item."""
     join: Callable[[list[Any]], Any]
     """Makes the batch of the answers."""

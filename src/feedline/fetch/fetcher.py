@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
+from feedline.abc.stateful import is_stateful
+from feedline.errors import BadState
 from feedline.fetch.asking import Asking
 from feedline.fetch.seeded import SeededFetcher
 from feedline.fetch.spans import SpanFetcher
@@ -32,6 +34,11 @@ def fetcher_for(dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | N
     """
     collate = spec.framework.bind_collate(spec.collate)
     if resume is not None and resume.dataset is not None:
+        if not is_stateful(dataset):
+            raise BadState(
+                f"The state holds the state of a dataset, but {type(dataset).__name__} has no load_state_dict. Use the "
+                "dataset it was saved with."
+            )
         dataset.load_state_dict(resume.dataset)
     if spec.kind is DatasetKind.ITERABLE:
         stream = Stream(dataset, scope, resume)
@@ -41,32 +48,55 @@ def fetcher_for(dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | N
     gather = spec.framework.gather_for(dataset, spec.collate) if spec.batched else None
     if gather is not None:
         return _gathering(gather, dataset, collate)
-    how = _asking(dataset, collate, spec)
-    return SeededFetcher(how, scope) if scope.seeds_globals else _plain_fetcher(how, scope)
+    if scope.seeds_globals:
+        return SeededFetcher(_asking(dataset, collate, spec), scope)
+    if not spec.batched:
+        return _single(dataset, collate, scope)
+    if getattr(dataset, "__getitems__", None):
+        return _together(dataset, collate, scope)
+    return _each(dataset, collate, scope)
+
+
+def _single(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
+    def fetch(index: Any) -> Any:
+        sample = dataset[_plain(index)]
+        scope.collate()
+        return collate(sample)
+
+    return fetch
+
+
+def _together(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
+    def fetch(indices: Any) -> Any:
+        samples = dataset.__getitems__(_plain(indices))
+        scope.collate()
+        return collate(samples)
+
+    return fetch
+
+
+def _each(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
+    def fetch(indices: Any) -> Any:
+        samples = [dataset[index] for index in scope.following(_listed(_plain(indices)))]
+        scope.collate()
+        return collate(samples)
+
+    return fetch
+
+
+def _listed(indices: Any) -> Any:
+    return indices if type(indices) in (list, tuple) else list(indices)
 
 
 def _asking(dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec) -> Asking:
     ask = functools.partial(operator.getitem, dataset)
     draws = not spec.framework.is_default_collate(spec.collate)
     if not spec.batched:
-        return Asking(ask, lambda index: (_plain(index),), lambda samples: collate(samples[0]), draws)
+        return Asking(ask, lambda index: [_plain(index)], lambda samples: collate(samples[0]), draws)
     together = getattr(dataset, "__getitems__", None)
     if together:
-        return Asking(together, lambda indices: (_plain(indices),), lambda samples: collate(samples[0]), draws)
-    return Asking(ask, _plain, collate, draws)
-
-
-def _plain_fetcher(how: Asking, scope: Scope) -> Fetcher:
-    ask, items, join = how.ask, how.items, how.join
-
-    def fetch(indices: Any) -> Any:
-        samples = []
-        for scope.place, item in enumerate(items(indices)):
-            samples.append(ask(item))  # a comprehension could not say which sample it is at
-        scope.collate()
-        return join(samples)
-
-    return fetch
+        return Asking(together, lambda indices: [_plain(indices)], lambda samples: collate(samples[0]), draws)
+    return Asking(ask, lambda indices: _listed(_plain(indices)), collate, draws)
 
 
 def draws_apart(dataset: Any) -> bool:

@@ -66,9 +66,7 @@ class SeededFetcher:
 
     def _make(self, indices: Any) -> Any:
         scope, ask = self._scope, self._how.ask
-        samples = []
-        for scope.place, item in enumerate(self._how.items(indices)):
-            samples.append(ask(item))
+        samples = [ask(item) for item in scope.following(self._how.items(indices))]
         scope.collate()
         return self._how.join(samples)
 

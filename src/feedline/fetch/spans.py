@@ -8,6 +8,7 @@ does much work per sample does it in every worker. Such datasets had better spli
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,9 @@ class SpanFetcher:
             own = (steps.own(span.number) + span.origin).tolist()
             self.consumed = span.origin + min(steps.start(span.number + 1), self._total - span.origin)
         samples = [self._held[self._there(place, begin)] for place in own]
+        for sample in samples:
+            if type(sample) is _Failed:
+                raise sample.reason
         self._scope.collate(begin + share.rank)
         return self._collate(samples if self._batched else samples[0])
 
@@ -83,6 +87,15 @@ class SpanFetcher:
             except StopIteration:
                 self._total = stream.place
                 return
+            except Exception as exc:  # raised in the batch that it belongs to
+                sample = _Failed(exc)
             own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
             if own or (self._exact and place >= low):
                 held[place] = sample
+
+
+@dataclass(frozen=True)
+class _Failed:
+    """Stands in for a sample that could not be made."""
+
+    reason: Exception

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.stateful import is_stateful
+from feedline.errors import BadState
 from feedline.randomness import Scope, seed_globals
 from feedline.types import Notes, Resume, WorkerSpec
 
@@ -35,6 +36,11 @@ class Stream:
         self.first_digest: bytes | None = None
         if resume is not None:
             if resume.iterator is not None:
+                if not is_stateful(self._iterator):
+                    raise BadState(
+                        f"The state holds the state of an iterator, but that of {type(dataset).__name__} has no "
+                        "load_state_dict. Use the dataset it was saved with."
+                    )
                 self._iterator.load_state_dict(resume.iterator)
             self.place = resume.place
             self._skip_to = resume.place + resume.skip
@@ -42,7 +48,12 @@ class Stream:
     def read(self) -> Any:
         """Return the next sample; raises StopIteration at the end."""
         while self.place < self._skip_to:  # now that a batch is wanted: a replay is nobody's start-up time
-            self._read()
+            try:
+                self._read()
+            except StopIteration:
+                raise
+            except Exception:
+                continue  # it was raised before, when its batch came
         return self._read()
 
     def _read(self) -> Any:
@@ -50,7 +61,13 @@ class Stream:
         scope.place = self.place
         if scope.seeds_globals:
             seed_globals(scope.key())
-        sample = next(self._iterator)
+        try:
+            sample = next(self._iterator)
+        except StopIteration:
+            raise
+        except Exception:
+            self.place += 1  # the sample that could not be made has its place, too
+            raise
         if self.is_watched and self.place == 0:
             self.first_digest = _digest(sample)
         self.place += 1

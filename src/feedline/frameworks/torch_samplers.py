@@ -55,15 +55,31 @@ def origin_of(sampler: Any) -> GeneratorOrigin | None:
     """Return what the order of one of torch's samplers begins with; None if that is not known."""
     if type(sampler) is RandomSampler:
         return GeneratorOrigin(sampler.generator)
-    if type(sampler) in (SubsetRandomSampler, WeightedRandomSampler) and sampler.generator is not None:
+    if type(sampler) in (SubsetRandomSampler, WeightedRandomSampler):
         return GeneratorOrigin(sampler.generator)
     return None
 
 
 def remembering(sampler: Any, items: Iterable[Any], origin: dict[str, Any]) -> Iterator[Any]:
     """Yield `items`, whose order a sampler draws from its generator when the first is asked for, as torch's do."""
-    _begin(sampler.generator, origin)
-    yield from items
+    if sampler.generator is not None:
+        _begin(sampler.generator, origin)
+        yield from items
+        return
+    default = torch.default_generator
+    now = default.get_state()
+    is_known = bool(origin)
+    _begin(default, origin)
+    source = iter(items)
+    first = next(source, _NOTHING)
+    if is_known:
+        default.set_state(now)  # it was drawn once, in the run that saved the state
+    if first is not _NOTHING:
+        yield first
+    yield from source
+
+
+_NOTHING = object()
 
 
 def is_sequential(sampler: Any) -> bool:
@@ -109,8 +125,8 @@ def _found(origin: dict[str, Any], name: str) -> Any:
     if name not in origin:
         raise BadState(
             f"The state does not say how the order was drawn: it has {sorted(origin)}, and this loader's RandomSampler "
-            f"needs {name!r}, because it has {'no ' * (name == 'torch_seed')}generator of its own. Give the sampler "
-            "what it had when the state was saved."
+            f"needs {name!r}, because it has {'no' if name == 'torch_seed' else 'a'} generator of its own. Give the "
+            "sampler what it had when the state was saved."
         )
     return origin[name]
 

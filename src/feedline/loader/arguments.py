@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.sampler import BatchSampler
 from feedline.errors import BadOption
 from feedline.types import DatasetKind
 
@@ -47,6 +48,15 @@ def check_sampler(name: str, sampler: Any) -> None:
     if not hasattr(type(sampler), "__iter__") or isinstance(sampler, (str, bytes)):
         raise BadOption(f"{name}={sampler!r} cannot be iterated over, so it yields no indices.")
     check_lasting(name, sampler)
+
+
+def check_not_batches(sampler: Any, batch_size: int | None) -> None:
+    """Refuse a batch sampler in the place of a sampler, whose indices would be cut into batches again."""
+    if batch_size is not None and isinstance(sampler, BatchSampler):
+        raise BadOption(
+            f"sampler= is a {type(sampler).__name__}, which yields batches already. Give it as batch_sampler=, without "
+            "batch_size."
+        )
 
 
 def check_lasting(name: str, value: Any) -> None:

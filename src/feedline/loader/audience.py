@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import types
 import weakref
 from collections.abc import Callable
@@ -19,21 +20,29 @@ class Audience:
 
     Args:
         dataset: the copy in this process.
+        watches: True to take note of calls of its `set_epoch`, for workers that are kept from epoch to epoch.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, *, watches: bool = False) -> None:
         self._dataset = dataset
+        self._watches = watches
         self._crews: weakref.WeakSet[Crew] = weakref.WeakSet()
-        self._noted = _watch(dataset)
-        self._heard = 0
+        self._noted = _watch(dataset) if watches else _Noted()
+        self._heard = self._noted.count
+        self.told_epoch: int | None = None
+        """What `set_epoch` of the dataset was last told through this loader, or noticed by it."""
 
     def __reduce__(self) -> Any:
-        return Audience, (self._dataset,)  # the workers stay with the loader they belong to
+        return _audience, (self._dataset, self._watches)  # the workers stay with the loader they belong to
 
     def join(self, crew: Crew) -> None:
         """Add workers. Their copy of the dataset is the one of this moment."""
         self._crews.add(crew)
-        self._heard = self._noted.count
+        self._hear()
+
+    def forget_epoch(self) -> None:
+        """Forget what the dataset was told: a state that was loaded says it, unless it is told again."""
+        self.told_epoch = None
 
     def call(self, name: str, *arguments: Any) -> None:
         """Call a method of the dataset here and in every worker that lives."""
@@ -43,19 +52,31 @@ class Audience:
                 f"The dataset, a {type(self._dataset).__name__}, has no method {name!r} that workers could call."
             )
         method(*arguments)
-        self._heard = self._noted.count
+        self._hear()
+        if name == "set_epoch" and len(arguments) == 1 and isinstance(arguments[0], int):
+            self.told_epoch = arguments[0]
         self._tell(Call(name, arguments))
 
     def catch_up(self) -> None:
         """Tell the workers of a `dataset.set_epoch(...)` that was called in this process since they last heard."""
         if self._noted.count != self._heard:
-            self._heard = self._noted.count
+            self._hear()
             self._tell(Call("set_epoch", self._noted.arguments, self._noted.options))
+
+    def _hear(self) -> None:
+        if self._heard != self._noted.count and len(self._noted.arguments) == 1:
+            epoch = self._noted.arguments[0]
+            self.told_epoch = epoch if isinstance(epoch, int) else None
+        self._heard = self._noted.count
 
     def _tell(self, call: Call) -> None:
         for crew in list(self._crews):
-            if not crew.closed:
+            if not crew.closed and crew.pid == os.getpid():  # not those of the process that this one was forked from
                 crew.call(call)
+
+
+def _audience(dataset: Any, watches: bool) -> Audience:
+    return Audience(dataset, watches=watches)
 
 
 @dataclass

@@ -34,6 +34,19 @@ def begin_epoch(
     shared_seed: int | None = None,
 ) -> Epoch:
     """Begin a pass over a dataset, or the rest of one, with workers."""
+    epoch = _epoch(crew, settings, spec, bookmark, snapshot, shared_seed)
+    epoch.bookmark = bookmark
+    return epoch
+
+
+def _epoch(
+    crew: Crew,
+    settings: Settings,
+    spec: WorkerSpec,
+    bookmark: Bookmark,
+    snapshot: Snapshot | None,
+    shared_seed: int | None,
+) -> Epoch:
     entry = bookmark.entry
     limits = Limits(settings.window, max(1, settings.depth), settings.timeout_s)
     streams = () if snapshot is None else snapshot.streams
@@ -61,6 +74,7 @@ def begin_epoch(
         )
     known = {worker: notes_of(stream) for worker, stream in enumerate(streams)}
     entry.progress.notes.update({worker: notes for worker, notes in known.items() if notes is not None})
+    assert bookmark.plan is not None
     return MapEpoch(
         crew,
         bookmark.plan,
@@ -97,6 +111,11 @@ def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, bookmark: Bookma
     return {worker: resume_of(stream, bookmark.batch_size) for worker, stream in enumerate(streams) if stream}
 
 
+def _freeze(bookmarks: list[Bookmark]) -> None:
+    for bookmark in bookmarks:
+        bookmark.freeze()
+
+
 class InlineBatches(Iterator[Any]):
     """Makes each batch when it is asked for, in the thread that asks."""
 
@@ -116,6 +135,7 @@ class InlineBatches(Iterator[Any]):
                 f"The state was saved with {len(streams)} workers, whose dataset or stream each had a state of its "
                 "own, and there are none now. Use as many workers as then."
             )
+        assert bookmark.plan is not None
         runner.begin(bookmark.plan.draw(0), resume_of(streams[0], bookmark.batch_size) if streams else None)
         progress = bookmark.entry.progress
         self._already = frozenset(() if snapshot is None else snapshot.early)
@@ -126,10 +146,14 @@ class InlineBatches(Iterator[Any]):
         # Kept only for a state that nobody else knows: a runner holds the dataset's iterator open.
         if exact or runner.is_stateful:
             bookmark.live = runner.states
+        assert bookmark.plan is not None
         self._runner = runner
         self._plan = bookmark.plan
+        weakref.finalize(self, bookmark.freeze).atexit = False
         self._progress = progress
         self._ordinal = progress.delivered
+        self._held: list[Any] = []
+        """What an interrupted batch consists of."""
         self._arena = arena
         self._counters = counters
         self._prepare = prepare
@@ -137,10 +161,10 @@ class InlineBatches(Iterator[Any]):
     def __next__(self) -> Any:
         progress = self._progress
         try:
-            indices = next(self._plan)
+            indices = self._take()
             while self._already and self._ordinal in self._already:
                 self._ordinal += 1
-                indices = next(self._plan)
+                indices = self._take()
         except StopIteration:
             progress.ended = True
             raise
@@ -152,12 +176,19 @@ class InlineBatches(Iterator[Any]):
         except StopIteration:
             progress.ended = self._runner.streams
             raise
-        except BaseException:
+        except Exception:
             progress.note(ordinal)
+            raise
+        except BaseException:  # an interrupt: the batch was not delivered, and is made when it is asked for again
+            self._held.append(indices)
+            self._ordinal = ordinal
             raise
         progress.note(ordinal)
         self._counters.batches += 1
         return batch if self._prepare is None else self._prepare(batch)
+
+    def _take(self) -> Any:
+        return self._held.pop() if self._held else next(self._plan)
 
     def close(self) -> None:
         """Nothing is running; here so that both kinds of batches can be ended alike."""
@@ -176,8 +207,11 @@ class CrewBatches(Iterator[Any]):
         self._ended = False
         self._death: BaseException | None = None
         self._finalizer = weakref.finalize(self, crew.close)
+        self._bookmarks: list[Bookmark] = []
+        weakref.finalize(self, _freeze, self._bookmarks).atexit = False
         try:
             self._epoch = make_epoch(crew)
+            self._bookmarks[:] = [self._epoch.bookmark]
             crew.engine.start()
         except BaseException:
             crew.close()
@@ -194,6 +228,7 @@ class CrewBatches(Iterator[Any]):
         self.crew.epoch += 1
         self._ended = True  # until the new epoch has begun
         self._epoch = make_epoch(self.crew)
+        self._bookmarks[:] = [self._epoch.bookmark]
         self._ended = False
 
     def __next__(self) -> Any:

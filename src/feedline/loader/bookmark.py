@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.loader.order import Entry
@@ -18,26 +18,50 @@ class Bookmark:
     """One iteration of a loader."""
 
     entry: Entry
-    plan: Plan
-    facts: dict[str, Any]
-    """What a state must hold to fit this loader, besides what the plan says."""
+    plan: Plan | None
+    unit: str
+    """What is counted: see `Plan.state`."""
+    facts: Callable[[], dict[str, Any]]
+    """Returns what a state must hold to fit this loader, besides what the plan says."""
     draw_seed: int
     worker_count: int
     batch_size: int
     """Samples of a batch, for streams that are resumed by reading them again."""
-    stride: tuple[int | None, int] = (None, 1)
+    stride: tuple[int | None, int, int] = (None, 0, 1)
     """What the numbers of batches depend on: see `Order.stride`."""
+    dataset_epoch: int | None = None
+    """What the dataset's `set_epoch` was told."""
     keeps_dataset: bool = True
     """False if the workers end with the epoch, and their copies of the dataset with them."""
     live: Callable[[], Notes] | None = None
     """Returns the states of dataset and iterator as they are now, if the training loop makes its batches itself."""
+    _plan_state: dict[str, Any] = field(default_factory=dict)
+    """What the plan said last, once it is gone."""
+
+    def freeze(self) -> None:
+        """Keep what is known, and let go of the sampler's and the dataset's iterators: nobody goes on with them."""
+        if self.plan is None:
+            return
+        try:
+            self._plan_state = self._state_of_plan()
+            notes = None if self.live is None else copy.deepcopy(self.live())
+        except Exception:
+            return  # of the user's own state_dict: it is raised when somebody asks for the state
+        self.live = None if notes is None else lambda: notes
+        self.plan = None
+
+    def _state_of_plan(self) -> dict[str, Any]:
+        if self.plan is None:
+            return self._plan_state
+        progress = self.entry.progress
+        return self.plan.after() if progress.ended else self.plan.state(progress.delivered)
 
     def snapshot(self) -> Snapshot:
         """Return where the iteration is. Asks nobody but the user's own stateful objects."""
         key, progress = self.entry.key, self.entry.progress
         if progress.ended:
             return self._ended()
-        order = {**self.plan.state(progress.delivered), **self.facts}
+        order = {**self._state_of_plan(), **self.facts()}
         streams = self._streams(order)
         if progress.early:
             order["stride"] = list(self.stride)
@@ -49,6 +73,7 @@ class Bookmark:
             early=tuple(sorted(ordinal - progress.delivered for ordinal in progress.early)),
             streams=tuple(streams),
             turn=self._turn(order["unit"]),
+            dataset_epoch=self.dataset_epoch,
         )
 
     def _turn(self, unit: str) -> int:
@@ -60,14 +85,19 @@ class Bookmark:
 
     def _ended(self) -> Snapshot:
         """Return the snapshot of an epoch that was gone through: what outlives it is where the next one begins."""
-        after = self.plan.after()
         streams = [_outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
         if not any(streams):
             streams = []
-        order = {**self.facts, **after} if after or streams else {}
+        order = {**self.facts(), **self._state_of_plan()}
         key = self.entry.key
         return Snapshot(
-            key.epoch, ended=True, seed=key.seed, draw_seed=self.draw_seed, order=order, streams=tuple(streams)
+            key.epoch,
+            ended=True,
+            seed=key.seed,
+            draw_seed=self.draw_seed,
+            order=order,
+            streams=tuple(streams),
+            dataset_epoch=self.dataset_epoch,
         )
 
     def _last_notes(self) -> list[Notes | None]:
@@ -78,7 +108,7 @@ class Bookmark:
         if progress.streams:
             return [stream.notes for stream in progress.streams]
         notes = [progress.notes.get(worker) for worker in range(self.worker_count)]
-        if self.facts["unit"] == "stream samples":  # all workers have read the same
+        if self.unit == "stream samples":  # all workers have read the same
             return [max((note for note in notes if note is not None), key=_place, default=None)]
         return notes
 

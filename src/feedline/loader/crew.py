@@ -6,6 +6,7 @@ to tasks of an epoch the training loop has left are recognised and their slots t
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from feedline.abc.scheduler import WorkerView
 from feedline.loader.splitting import Group, Splitter
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
-from feedline.types import Call, Draw, Parcel, Result, ResultKind, Task
+from feedline.types import Call, Draw, Parcel, Result, ResultKind, Resume, Task
 
 _START_UP_S = 2.0
 """Time a worker has for getting ready before it can count as late; importing torch takes about one second."""
@@ -76,6 +77,7 @@ class Crew:
         started_s = time.monotonic() + _START_UP_S
         self.workers = [WorkerView(number, since_s=started_s) for number in range(engine.worker_count)]
         self.counters = counters
+        self.pid = os.getpid()
         self.epoch = 0
         self._arena = arena
         self._codec = Codec(framework)
@@ -91,6 +93,8 @@ class Crew:
         self._failed_call: BaseException | None = None
         """What a call in a worker raised; the training loop gets it with the next batch."""
         self._told_of: Call | None = None
+        self.unresumed: dict[int, Resume] = {}
+        """Where datasets of workers go on that have not heard of it, for want of a task."""
         self.closed = False
 
     def room_for_more(self) -> bool:

@@ -59,6 +59,8 @@ class ForeignOrder(Order):
         twin: the same kind of order by one of feedline's samplers, which can go on without end.
     """
 
+    unit = "own batches"
+
     def __init__(
         self,
         sampler: Any,
@@ -76,13 +78,18 @@ class ForeignOrder(Order):
         self._origin = origin
         self._batch_size = batch_size
         self._share = share or Share()
-        parts = [sampler] if inner is None or inner is sampler else [sampler, inner]
-        self._stateful = [part for part in parts if is_stateful(part)]
+        self._parts = [sampler] if inner is None or inner is sampler else [sampler, inner]
+        self._stateful = [part for part in self._parts if is_stateful(part)]
+        self._epoch: int | None = None
         self._indices: Iterator[Any] | None = None
         self._noted: dict[str, Any] = {}
         self._is_prepared = False
+        self._is_settled = False
 
     def prepare(self, order: dict[str, Any]) -> None:
+        if self._is_settled and "sampler_state" not in order:
+            self._is_settled = False  # the iterator is there, and nothing was asked of it yet
+            return
         first, self._is_prepared = not self._is_prepared, True
         if order.get("finish"):  # the epoch before was gone through: let the sampler end it, and begin another
             if first:
@@ -94,14 +101,26 @@ class ForeignOrder(Order):
             self._origin.begin(order)
         self._enter(order)
 
+    def _epochal(self) -> Any:
+        """Return the sampler that was told its epoch, as torch's DistributedSampler is; None if there is none."""
+        for part in self._parts:
+            if hasattr(part, "set_epoch") and isinstance(getattr(part, "epoch", None), int):
+                return part
+        return None
+
     def _enter(self, order: dict[str, Any]) -> None:
+        if "sampler_epoch" in order and not order.get("finish"):
+            sampler = self._epochal()
+            if sampler is not None and sampler.epoch != order["sampler_epoch"]:
+                sampler.set_epoch(order["sampler_epoch"])
+        self._epoch = getattr(self._epochal(), "epoch", None)
         states = copy.deepcopy(order.get("sampler_state"))  # which the sampler may keep, and change
         if states is not None:
             for part, state in zip(self._stateful, states["parts"], strict=True):
                 part.load_state_dict(state)
         self._noted = {} if self._origin is None else self._origin.found_in(order)
         self._indices = iter(self._sampler) if self._iterate is None else self._iterate(self._noted)
-        if states is not None and states["iterator"] is not None:
+        if states is not None and states.get("iterator") is not None:
             source = _opened(self._indices)
             if not is_stateful(source):
                 raise BadState(
@@ -118,8 +137,9 @@ class ForeignOrder(Order):
             assert self._indices is not None
             next(self._indices, None)
             return self._noted
-        self.prepare({})
+        self._enter({})
         tell = _find_telling(self._stateful, self._indices)
+        self._is_settled = True
         return {} if tell is None else {"sampler_state": tell()}
 
     def plan(self, entry: Entry) -> ForeignPlan:
@@ -138,6 +158,7 @@ class ForeignOrder(Order):
             origin=None if self._origin is None else self._noted,
             entered={name: entry.order[name] for name in ("sampler_state", "redraw")} if redrawn else None,
             find_snapshot=functools.partial(_find_telling, self._stateful, indices),
+            facts={} if self._epoch is None else {"sampler_epoch": self._epoch},
             after=None if self._origin is None else self._origin.after,
             progress=entry.progress,
         )
@@ -153,14 +174,16 @@ class ForeignOrder(Order):
             return
         super().check(order)
         states = order.get("sampler_state")
-        if states is not None and len(states["parts"]) != len(self._stateful):
+        if states is not None and not isinstance(states, dict):
+            raise BadState(f"The state is damaged: order.sampler_state is {states!r:.100}.")
+        if states is not None and len(states.get("parts", ())) != len(self._stateful):
             raise BadState(
-                f"The state holds the states of {len(states['parts'])} samplers, but of this loader's "
+                f"The state holds the states of {len(states.get('parts', ()))} samplers, but of this loader's "
                 f"{len(self._stateful)} have state_dict and load_state_dict. Use the samplers it was saved with."
             )
 
     def expected(self) -> dict[str, Any]:
-        facts: dict[str, Any] = {"unit": "own batches", "batch_size": self._batch_size}
+        facts: dict[str, Any] = {"unit": self.unit, "batch_size": self._batch_size}
         facts["length"] = _length(self._sampler)
         if self._share.world_size > 1:
             facts["world_size"] = self._share.world_size
@@ -202,5 +225,5 @@ def _opened(indices: Any) -> Any:
 def _length(sampler: Any) -> int | None:
     try:
         return len(sampler)
-    except (TypeError, NotImplementedError):
+    except Exception:  # it is the user's code, and only looked at to notice another sampler
         return None

@@ -42,13 +42,21 @@ class Ledger:
         self._loaded: Snapshot | None = None
         self._settled: Snapshot | None = None
         """What `state` told of an epoch that had not begun: the next iteration keeps to it, if it is that one."""
+        self.settled_order: Order | None = None
+        """The order that this was said of, which may have opened the user's sampler."""
         self.bookmark: Bookmark | None = None
         """Of the last iteration that was begun."""
         self.virtual: VirtualPlace | None = None
         """Where the loader is in virtual epochs, if it is in any."""
 
     def __reduce__(self) -> Any:
-        return Ledger, ()  # a copied or unpickled loader is at the beginning, as torch's is
+        return _ledger, (self._next_epoch if self.bookmark is None else 0, self._by_hand, self._loaded)
+
+    def copy(self) -> Ledger:
+        """Return the ledger of a copied loader: at the beginning, as torch's is, unless a state was loaded into it."""
+        function, arguments = self.__reduce__()
+        ledger: Ledger = function(*arguments)
+        return ledger
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is."""
@@ -62,7 +70,8 @@ class Ledger:
             follows = self._next_epoch if loaded is None else loaded.epoch + 1
             epoch = follows if by_hand is None else by_hand
             if loaded is not None:
-                return Start(epoch, Snapshot(epoch, order=loaded.order, streams=loaded.streams))
+                rest = Snapshot(epoch, order=loaded.order, streams=loaded.streams, dataset_epoch=loaded.dataset_epoch)
+                return Start(epoch, rest)
             settled = self._settled
             return Start(epoch, settled if settled is not None and settled.epoch == epoch else None, is_settled=True)
         if loaded.order.get("endless") and not order.endless:
@@ -70,6 +79,8 @@ class Ledger:
                 "The state was saved inside virtual_epochs(), where the data never ends: go on with "
                 "loader.virtual_epochs(...), not with a plain iteration."
             )
+        if order.endless and loaded.order.get("endless"):
+            order.check(loaded.order)
         if by_hand is not None and by_hand != loaded.epoch:
             tell(
                 f"set_epoch({by_hand}) was called, but the state that was loaded goes on in epoch {loaded.epoch}, and "
@@ -80,7 +91,7 @@ class Ledger:
 
     def begun(self, start: Start, order: Order, bookmark: Bookmark) -> None:
         """Note that an iteration has begun; a state that was loaded for it is used up, and no sooner."""
-        self._loaded = self._settled = self._by_hand = None
+        self._loaded = self._settled = self._by_hand = self.settled_order = None
         self._next_epoch = start.epoch + 1
         self.bookmark = bookmark
         for sampler in order.samplers:
@@ -93,7 +104,7 @@ class Ledger:
             return
         snapshot = Snapshot.from_dict(state)
         order.check(snapshot.order)
-        self._loaded, self._settled = snapshot, None
+        self._loaded, self._settled, self.settled_order = snapshot, None, None
         self.bookmark = None
         self.virtual = None
 
@@ -102,7 +113,7 @@ class Ledger:
         """The virtual epoch, and the batches of it, where a loaded state goes on."""
         return (0, 0) if self._loaded is None else self._loaded.virtual or (0, 0)
 
-    def state(self, order: Order, first: Callable[[int], Snapshot]) -> dict[str, Any]:
+    def state(self, order: Order, first: Callable[[Order, int], Snapshot]) -> dict[str, Any]:
         """Return where the loader is. `first` makes the snapshot of an epoch that has not begun."""
         if self._loaded is not None:
             return self._loaded.as_dict()
@@ -110,7 +121,7 @@ class Ledger:
             by_hand = self._told(order)
             epoch = self._next_epoch if by_hand is None else by_hand
             if self._settled is None or self._settled.epoch != epoch:
-                self._settled = first(epoch)
+                self._settled, self.settled_order = first(order, epoch), order
             return self._settled.as_dict()
         snapshot = self.bookmark.snapshot()
         if self.virtual is not None:
@@ -121,3 +132,9 @@ class Ledger:
         """Return the epoch that the loader or one of its samplers was told by hand, None if they were not."""
         by_hand = next((sampler.epoch for sampler in order.samplers if sampler.epoch_was_set), None)
         return self._by_hand if by_hand is None else by_hand
+
+
+def _ledger(next_epoch: int, by_hand: int | None, loaded: Snapshot | None) -> Ledger:
+    ledger = Ledger()
+    ledger._next_epoch, ledger._by_hand, ledger._loaded = next_epoch, by_hand, loaded
+    return ledger

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from feedline.loader.arguments import (
     check_callable,
     check_count,
     check_flag,
+    check_not_batches,
     check_persistent,
     check_sampler,
     check_sized,
@@ -32,12 +34,12 @@ from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import Settings
-from feedline.loader.sharding import split_of
+from feedline.loader.sharding import split_of, steps_of
 from feedline.loader.supply import Supply
 from feedline.loader.threads_probe import must_leave_threads
 from feedline.samplers import RandomSampler, SequentialSampler
-from feedline.samplers.ranks import own_share
-from feedline.types import DatasetKind, Key, WorkerSpec
+from feedline.samplers.ranks import share_if_known
+from feedline.types import DatasetKind, Key, StreamSplit, WorkerSpec
 
 
 class Loader(Resumable):
@@ -143,20 +145,12 @@ class Loader(Resumable):
             scheduler=scheduler,
             memory_budget=memory_budget,
         )
-        is_map = self._kind is DatasetKind.MAP
-        self._stream_split = split_of(
-            self.dataset,
-            None if is_map else shard,
-            batch_size=batch_size,
-            drop_last=self.drop_last,
-            is_map=is_map,
-            splits_itself=False,
-            default=True,
-        )
+        self._shard = shard
+        self._stream_split = self._split_now()
         self._own_sampler = self._make_sampler()
         self._supply = Supply(self._settings, NumpyFramework())
         self._ledger = Ledger()
-        self._audience = Audience(self.dataset)
+        self._audience = Audience(self.dataset, watches=self._settings.persistent)
         self._probed = False
         self._kept: CrewBatches | None = None
         self._kept_spec: WorkerSpec | None = None
@@ -193,6 +187,7 @@ class Loader(Resumable):
                 "drop_last=True needs batches, but batch_size=None asks for single samples. Drop one of them."
             )
         check_sampler("sampler", self.sampler)
+        check_not_batches(self.sampler, batch_size)
         check_sampler("batch_sampler", self.batch_sampler)
         if self._kind is DatasetKind.MAP and self.sampler is None and self.batch_sampler is None:
             check_sized(self.dataset)
@@ -200,17 +195,36 @@ class Loader(Resumable):
     def __copy__(self) -> Loader:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._ledger, twin._audience, twin._kept = Ledger(), Audience(self.dataset), None
+        twin._ledger, twin._audience, twin._kept = (
+            self._ledger.copy(),
+            Audience(self.dataset, watches=self._settings.persistent),
+            None,
+        )
         return twin
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
+    def _split_now(self) -> StreamSplit | None:
+        """Return how an iterable dataset is shared out, over the ranks that there are now."""
+        is_map = self._kind is DatasetKind.MAP
+        return split_of(
+            self.dataset,
+            None if is_map else self._shard,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            is_map=is_map,
+            splits_itself=False,
+            default=True,
+        )
+
     def _order(self) -> Order:
+        if self._stream_split is not None and self._stream_split.share.world_size == 1:
+            self._stream_split = self._split_now()  # ranks may have come to be since
         if self._kind is DatasetKind.ITERABLE:
             return StreamOrder(self.batch_size) if self._stream_split is None else SpanOrder(self._stream_split)
         if self.batch_sampler is not None:
             return order_of(self.batch_sampler, None, drop_last=False) or ForeignOrder(
-                self.batch_sampler, share=own_share(None, None, "pad")
+                self.batch_sampler, share=share_if_known()
             )
         sampler = self.sampler if self._own_sampler is None else self._own_sampler
         order = order_of(sampler, self.batch_size, drop_last=self.drop_last)
@@ -222,7 +236,7 @@ class Loader(Resumable):
             None if size is None else lambda _: CutIndices(sampler, size, drop_last=drop_last),
             inner=sampler if size is not None else None,
             batch_size=size,
-            share=own_share(None, None, "pad"),
+            share=share_if_known(),
         )
 
     def _iterate(self, order: Order) -> Iterator[Any]:
@@ -230,6 +244,7 @@ class Loader(Resumable):
         settings, supply = self._settings, self._supply
         start = self._ledger.begin(order)
         order.prepare({} if start.snapshot is None else start.snapshot.order)
+        self._tell_epoch(start)
         bookmark = self._bookmark(order, start)
         if self._kept is not None and not self._kept.closed:
             kept_spec = self._kept_spec
@@ -269,6 +284,8 @@ class Loader(Resumable):
         seed = snapshot.seed if snapshot is not None and snapshot.seed is not None else order.seed_for(self.seed)
         drawn = snapshot.draw_seed if snapshot is not None and snapshot.draw_seed is not None else self.seed
         if drawn is None:
+            drawn = order.common_seed()
+        if drawn is None:
             drawn = draw_seed()
         entry = Entry(
             Key(drawn if seed is None else seed, start.epoch),
@@ -278,11 +295,13 @@ class Loader(Resumable):
         return Bookmark(
             entry,
             order.plan(entry),
-            order.expected(),
+            order.unit,
+            functools.cache(order.expected),
             drawn,
             self._settings.worker_count,
             self.batch_size or 1,
             stride=order.stride(),
+            dataset_epoch=self._audience.told_epoch,
             keeps_dataset=self._settings.persistent or not self._settings.worker_count,
         )
 
@@ -310,6 +329,8 @@ class Loader(Resumable):
 
     def __len__(self) -> int:
         length = self._order().length() if self._kind is DatasetKind.MAP else None
+        if length is None and self._stream_split is not None and hasattr(type(self.dataset), "__len__"):
+            length = steps_of(self.dataset, self._stream_split)
         if length is not None:
             return length
         if self.batch_sampler is not None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.abc.scheduler import Scheduler
-from feedline.errors import BadOption, SplitTwice, WorkerTimeout, tell
+from feedline.errors import BadOption, SplitTwice, UnequalStreams, WorkerTimeout, tell
 from feedline.loader.crew import Crew, Pending
 from feedline.loader.progress import Progress
 from feedline.plan.plan import Plan
-from feedline.types import Result, ResultKind, Resume, Task
+from feedline.types import Notes, Result, ResultKind, Resume, Task
 
 _RUN_AHEAD = 16
 """How many windows may be in flight while a batch is late. A guess that was enough: with it benchmarks/w6_stragglers.py
@@ -51,6 +51,9 @@ class MapEpoch:
         snapshots: True to ask the workers for the states of their datasets.
     """
 
+    bookmark: Any = None
+    """Where the loader notes how far this epoch is."""
+
     def __init__(
         self,
         crew: Crew,
@@ -73,8 +76,11 @@ class MapEpoch:
         progress.early.update(already)
         self._already = frozenset(already)
         self._has_warned = False
+        self._digest: bytes | None = None
+        """Of the first sample of a stream that all workers read."""
         self._turn = turn
-        self._resumes = resumes or {}
+        self._resumes = {**crew.unresumed, **(resumes or {})}
+        crew.unresumed = {}
         self._snapshots = snapshots
         self._sent = 0
         """Tasks given out, and those that need not be."""
@@ -137,15 +143,21 @@ class MapEpoch:
         self._delivered += 1
         self.progress.note(ordinal)
         result = self._ready.pop(ordinal)
-        if result.notes is not None:
-            self.progress.notes[result.worker] = result.notes
-            if result.notes.splits_itself:
-                self._warn_of_splitting_twice()
         try:
+            if result.notes is not None:
+                self._read_notes(result.worker, result.notes)
             return self._crew.deliver(result)
         finally:
+            self._crew.discard(result)  # if a warning, made an error, kept it from being delivered
             del result
             self._fill()
+
+    def _read_notes(self, worker: int, notes: Notes) -> None:
+        self.progress.notes[worker] = notes
+        if notes.splits_itself:
+            self._warn_of_splitting_twice()
+        if notes.digest is not None:
+            self._compare(notes.digest)
 
     def _warn_of_splitting_twice(self) -> None:
         if self._has_warned:
@@ -156,6 +168,21 @@ class MapEpoch:
             "shard= the loader splits what every worker reads, and what is split twice is not delivered in full. Drop "
             "shard=, or let __iter__ yield all samples in every worker.",
             SplitTwice,
+        )
+
+    def _compare(self, digest: bytes) -> None:
+        """Tell the user if workers that should read the same stream do not."""
+        if self._digest is None:
+            self._digest = digest
+        if digest == self._digest or self._has_warned:
+            return
+        self._has_warned = True
+        tell(
+            "The dataset does not yield the same samples in every worker, but with shard= each worker reads the whole "
+            "and keeps its part: samples may be missing and others come twice. Let its order follow from "
+            "feedline.rng(), random, numpy.random or torch, which are seeded alike in all workers (not on threads), or "
+            "let the dataset split itself and drop shard=.",
+            UnequalStreams,
         )
 
     def _fill(self) -> None:
@@ -292,6 +319,8 @@ class MapEpoch:
         """Leave the epoch; what is under way is dropped."""
         self._exhausted = True
         self._held = _NOTHING
+        # Workers that had no batch left to make still have to hear what their datasets were at.
+        self._crew.unresumed = {worker: Resume(resume.dataset) for worker, resume in self._resumes.items()}
         for result in self._ready.values():
             self._crew.discard(result)
         self._ready.clear()

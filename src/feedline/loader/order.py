@@ -44,6 +44,8 @@ class Order(ABC):
 
     seed: int | None = None
     """The sampler's own seed, if it has one."""
+    unit: str
+    """What its plans count: see `Plan.state`."""
     endless = False
     """True if it begins again when it has been gone through."""
 
@@ -60,11 +62,23 @@ class Order(ABC):
         """Return the seed of an epoch that begins now: the sampler's own, else `default`, else one that it draws."""
         if self.seed is not None:
             return self.seed
-        return self.draw_seed() if default is None or self._draws_alone() else default
+        if self._draws_alone():
+            return self.draw_seed()
+        if default is None and self._is_shared():
+            return 0  # ranks that drew a seed each would not share one order
+        return self.draw_seed() if default is None else default
+
+    def _is_shared(self) -> bool:
+        """True if several ranks go through this order."""
+        return False
 
     def _draws_alone(self) -> bool:
         """True if the sampler was given a generator, which is then the user's choice."""
         return any(sampler.generator is not None for sampler in self.samplers)
+
+    def common_seed(self) -> int | None:
+        """Return the seed of samples' random numbers if ranks need the same and nobody gave one, else None."""
+        return None
 
     def settle(self) -> dict[str, Any]:
         """Draw now what the next epoch would draw; returns what its plan has to be given."""
@@ -93,9 +107,9 @@ class Order(ABC):
     def expected(self) -> dict[str, Any]:
         """Return what a snapshot's `order` must hold to fit."""
 
-    def stride(self) -> tuple[int | None, int]:
-        """Return (batch size, number of ranks), which must be the same where batches are told by their numbers."""
-        return None, 1
+    def stride(self) -> tuple[int | None, int, int]:
+        """Return (batch size, rank, number of ranks): the same is needed where batches are told by their numbers."""
+        return None, 0, 1
 
     def check(self, order: dict[str, Any]) -> None:
         """Refuse what a snapshot says of the order if that was another one.
@@ -106,16 +120,34 @@ class Order(ABC):
         if not order:
             return
         expected = self.expected()
-        if "stride" in order:
+        if "stride" in order and self.endless == bool(order.get("endless")):  # whose ranks are known when it begins
             expected["stride"] = list(self.stride())
+        size = self.samplers[0].whole().size() if self.samplers else None
+        if size is not None and not order.get("endless") and order.get("consumed", 0) > size:
+            raise BadState(f"The state says that {order['consumed']} {order['unit']} of {size} were consumed.")
         wrong = {name: order.get(name) for name, value in expected.items() if order.get(name) != value}
         if not wrong:
             return
         raise BadState(
             f"The state was saved by a loader with another order: {_told(wrong)}, and here {_told(expected, wrong)}. "
-            "A state fits the data, sampler and kind of batches it was saved with; the number of workers, the engine "
-            "and, with feedline's samplers, the number of ranks may differ."
+            f"{_hint(wrong)}A state fits the data, sampler and kind of batches it was saved with; the number of "
+            "workers, the engine and, with feedline's samplers, the batch size and the number of ranks may differ."
         )
+
+
+def _hint(wrong: dict[str, Any]) -> str:
+    """Return what is the likely cause of a difference, in a sentence."""
+    if wrong.get("unit") in ("samples", "batches"):
+        return "It had one of feedline's samplers, or shuffle=True with a seed: was seed= forgotten? "
+    if wrong.get("unit") == "own batches":
+        return "Its sampler was not one of feedline's: was seed= left out then? "
+    if "stride" in wrong:
+        return (
+            "Batches had been delivered out of turn, so batch size, rank and number of ranks must be what they were. "
+        )
+    if "checksum" in str(wrong):
+        return "A checksum stands for weights, lengths or labels. "
+    return ""
 
 
 def _told(values: dict[str, Any], only: dict[str, Any] | None = None) -> str:
@@ -133,6 +165,8 @@ _ENDLESS: dict[bool, dict[str, Any]] = {False: {}, True: {"endless": True}}
 class SampleOrder(Order):
     """The order of one of feedline's samplers, cut into batches."""
 
+    unit = "samples"
+
     def __init__(
         self, sampler: Sampler, batch_size: int | None, *, drop_last: bool, endless: Share | None = None
     ) -> None:
@@ -146,8 +180,12 @@ class SampleOrder(Order):
     def seed(self) -> int | None:  # type: ignore[override]  # read only: it is the sampler's
         return self._sampler.whole().seed
 
-    def stride(self) -> tuple[int | None, int]:
-        return self._batch_size, (self._sampler.share or Share()).world_size
+    def _is_shared(self) -> bool:
+        return (self._planned.share or Share()).world_size > 1
+
+    def stride(self) -> tuple[int | None, int, int]:
+        share = self._planned.share or Share()
+        return self._batch_size, share.rank, share.world_size
 
     def length(self) -> int | None:
         share, size = self._sampler.share, self._sampler.whole().size()
@@ -178,11 +216,13 @@ class SampleOrder(Order):
         )
 
     def expected(self) -> dict[str, Any]:
-        return {"unit": "samples", "sampler": self._sampler.whole().describe(), **_ENDLESS[self.endless]}
+        return {"unit": self.unit, "sampler": self._sampler.whole().describe(), **_ENDLESS[self.endless]}
 
 
 class BatchOrder(Order):
     """The order of one of feedline's batch samplers."""
+
+    unit = "batches"
 
     def __init__(self, sampler: BatchSampler, *, endless: Share | None = None) -> None:
         self._sampler = sampler
@@ -193,8 +233,12 @@ class BatchOrder(Order):
     def seed(self) -> int | None:  # type: ignore[override]  # read only: it is the sampler's
         return self._sampler.whole().seed
 
-    def stride(self) -> tuple[int | None, int]:
-        return None, (self._sampler.share or Share()).world_size
+    def _is_shared(self) -> bool:
+        return (self._planned.share or Share()).world_size > 1
+
+    def stride(self) -> tuple[int | None, int, int]:
+        share = self._planned.share or Share()
+        return None, share.rank, share.world_size
 
     def without_end(self, share: Share) -> BatchOrder:
         return BatchOrder(self._sampler, endless=self._sampler.share or share)
@@ -210,7 +254,7 @@ class BatchOrder(Order):
         return BatchPlan(self._planned, key=entry.key, draw_key=entry.draw_key, consumed=entry.consumed)
 
     def expected(self) -> dict[str, Any]:
-        return {"unit": "batches", "sampler": self._sampler.whole().describe(), **_ENDLESS[self.endless]}
+        return {"unit": self.unit, "sampler": self._sampler.whole().describe(), **_ENDLESS[self.endless]}
 
 
 def order_of(sampler: Any, batch_size: int | None, *, drop_last: bool) -> Order | None:
@@ -226,21 +270,28 @@ def order_of(sampler: Any, batch_size: int | None, *, drop_last: bool) -> Order 
 class SpanOrder(Order):
     """The samples of an iterable dataset, shared out by the loader."""
 
+    unit = "stream samples"
+
     def __init__(self, split: StreamSplit) -> None:
         self._split = split
 
-    def stride(self) -> tuple[int | None, int]:
-        return self._split.batch_size, self._split.share.world_size
+    def stride(self) -> tuple[int | None, int, int]:
+        return self._split.batch_size, self._split.share.rank, self._split.share.world_size
 
     def plan(self, entry: Entry) -> SpanPlan:
         return SpanPlan(self._split, draw_key=entry.draw_key, consumed=entry.consumed)
 
+    def common_seed(self) -> int | None:
+        return 0 if self._split.share.world_size > 1 else None
+
     def expected(self) -> dict[str, Any]:
-        return {"unit": "stream samples"}
+        return {"unit": self.unit}
 
 
 class StreamOrder(Order):
     """The batches of an iterable dataset; with workers, each has a stream of its own."""
+
+    unit = "stream batches"
 
     def __init__(self, batch_size: int | None) -> None:
         self.batch_size = batch_size
@@ -249,4 +300,4 @@ class StreamOrder(Order):
         return StreamPlan(self.batch_size, entry.draw_key)
 
     def expected(self) -> dict[str, Any]:
-        return {"unit": "stream batches", "batch_size": self.batch_size}
+        return {"unit": self.unit, "batch_size": self.batch_size}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from feedline.abc.source import EpochAware
 from feedline.loader.arguments import check_count
 from feedline.loader.audience import Audience
-from feedline.loader.ledger import Ledger
+from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Order
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.state import Snapshot
@@ -38,7 +39,7 @@ class Resumable:
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
         self._ledger.virtual = None
-        return self._iterate(self._order())
+        return self._iterate(self._ledger.settled_order or self._order())
 
     def virtual_epochs(
         self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
@@ -86,16 +87,26 @@ class Resumable:
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
         self._ledger.load(state_dict, self._order())
+        self._audience.forget_epoch()
 
-    def _first_snapshot(self, epoch: int) -> Snapshot:
+    def _first_snapshot(self, order: Order, epoch: int) -> Snapshot:
         """Return the state before the first batch of an epoch, and settle what it would draw."""
-        order = self._order()
         return Snapshot(
             epoch,
             seed=order.seed_for(self.seed),
             draw_seed=self._fresh_seed() if self.seed is None else self.seed,
             order={**order.expected(), **order.settle()},
+            dataset_epoch=self._audience.told_epoch,
         )
+
+    def _tell_epoch(self, start: Start) -> None:
+        """Tell the dataset which epoch begins: one of feedline's own always, any other what a restored state says."""
+        if isinstance(self.dataset, EpochAware):
+            self._audience.call("set_epoch", start.epoch)
+            return
+        epoch = None if start.snapshot is None else start.snapshot.dataset_epoch
+        if epoch is not None and self._audience.told_epoch is None and hasattr(self.dataset, "set_epoch"):
+            self._audience.call("set_epoch", epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is, to the sampler and the dataset too if they have a `set_epoch`.

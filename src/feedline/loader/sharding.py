@@ -7,6 +7,7 @@ from typing import Any
 from feedline.abc.source import StreamSource
 from feedline.errors import BadOption
 from feedline.samplers.ranks import own_share
+from feedline.steps import Steps
 from feedline.types import TAILS, StreamSplit
 
 
@@ -60,3 +61,8 @@ def split_of(
                 "some ranks would have a sample and others none. Use a larger batch size, or another tail."
             )
     return StreamSplit(batch_size or 1, share, drop_last)
+
+
+def steps_of(dataset: Any, split: StreamSplit) -> int | None:
+    """Return how many batches a rank gets of an iterable dataset that has a length; raises TypeError if it has none."""
+    return Steps(len(dataset), split.batch_size, split.share, drop_last=split.drop_last).count

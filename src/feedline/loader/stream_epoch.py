@@ -45,6 +45,9 @@ class StreamEpoch:
         resumes: where the streams go on, by worker.
     """
 
+    bookmark: Any = None
+    """Where the loader notes how far this epoch is."""
+
     def __init__(
         self,
         crew: Crew,
@@ -117,10 +120,11 @@ class StreamEpoch:
                 self._turn = position % len(self._active) if self._active else 0
                 continue
             self._turn = (position + 1) % len(self._active)
-            self._note(worker, result)
             try:
+                self._note(worker, result)
                 return self._crew.deliver(result)
             finally:
+                self._crew.discard(result)  # if a warning, made an error, kept it from being delivered
                 self._ask(worker)
         raise StopIteration
 

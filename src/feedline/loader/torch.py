@@ -18,18 +18,19 @@ from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
-from feedline.loader.arguments import check_count
+from feedline.loader.arguments import check_count, check_not_batches
 from feedline.loader.audience import Audience
 from feedline.loader.ledger import Ledger
 from feedline.loader.order import Order
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import Settings
-from feedline.loader.sharding import split_of
+from feedline.loader.sharding import split_of, steps_of
 from feedline.loader.supply import Supply
 from feedline.loader.threads_probe import must_leave_threads
 from feedline.loader.torch_batches import TorchBatches, fresh_seed
 from feedline.loader.torch_order import torch_order
 from feedline.samplers import RandomSampler
+from feedline.types import StreamSplit
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -102,6 +103,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         if "in_order" in _TORCH_PARAMETERS:  # torch 2.6 and later
             options["in_order"] = in_order
         check_count("seed", seed, least=0, optional=True)
+        check_not_batches(sampler, batch_size)
         if seed is not None and generator is not None:
             raise BadOption(
                 f"seed={seed} and generator= were both given: a seed fixes every epoch, a generator is drawn from. "
@@ -144,26 +146,17 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
                 f"split={split} needs a map-style dataset and the default collate function: the rows of a batch are "
                 "collated apart from each other, and only the default is known to allow that."
             )
-        pipes = isinstance(dataset, (IterDataPipe, MapDataPipe))
-        self._stream_split = split_of(
-            dataset,
-            shard,
-            batch_size=batch_size,
-            drop_last=drop_last,
-            is_map=is_map,
-            splits_itself=pipes,
-            default=False,
-        )
+        self._stream_split = self._split_now()
         self._ledger = Ledger()
-        self._audience = Audience(dataset)
+        self._audience = Audience(dataset, watches=self.persistent_workers)
         self._supply = Supply(self._settings(), TorchFramework())
         self._probed = False
 
     def __copy__(self) -> DataLoader[T_co]:
         twin: DataLoader[T_co] = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin.__dict__["_ledger"] = Ledger()
-        twin.__dict__["_audience"] = Audience(self.dataset)
+        twin.__dict__["_ledger"] = self._ledger.copy()
+        twin.__dict__["_audience"] = Audience(self.dataset, watches=self.persistent_workers)
         return twin
 
     def _settings(self) -> Settings:
@@ -186,13 +179,31 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         )
 
     def __len__(self) -> int:
-        length = self._order().length() if _is_map(self.dataset) else None
+        if _is_map(self.dataset):
+            length = self._order().length()
+        else:
+            self._order()
+            length = None if self._stream_split is None else steps_of(self.dataset, self._stream_split)
         return super().__len__() if length is None else length
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
     def _order(self) -> Order:
+        if self._stream_split is not None and self._stream_split.share.world_size == 1:
+            self._stream_split = self._split_now()  # ranks may have come to be since
         return torch_order(self, self._stream_split)
+
+    def _split_now(self) -> StreamSplit | None:
+        """Return how an iterable dataset is shared out, over the ranks that there are now."""
+        return split_of(
+            self.dataset,
+            self.shard,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            is_map=_is_map(self.dataset),
+            splits_itself=isinstance(self.dataset, (IterDataPipe, MapDataPipe)),
+            default=False,
+        )
 
     def _iterate(self, order: Order) -> Any:
         settings = self._settings()

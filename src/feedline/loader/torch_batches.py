@@ -40,9 +40,11 @@ class TorchBatches(Iterator[Any]):
         self._batches: InlineBatches | CrewBatches
         _warn_about_pinning(loader)
         shared_seed = self._seed_pipes(loader, first=True)
+        self._length = order.length()
         start = loader._ledger.begin(order)
+        loader._tell_epoch(start)
         seed = _prepare(loader, order, start)
-        self._draw_seed = _draw_seed(loader, start)
+        self._draw_seed = _draw_seed(loader, order, start)
         self._begin(loader)
         supply = loader._supply
         self._spec = _worker_spec(loader, _base_seed(loader, self._draw_seed, start.epoch), shared_seed, self._dataset)
@@ -79,11 +81,13 @@ class TorchBatches(Iterator[Any]):
         return Bookmark(
             entry,
             order.plan(entry),
-            order.expected(),
+            order.unit,
+            functools.cache(order.expected),
             self._draw_seed,
             loader.num_workers,
             loader.batch_size or 1,
             stride=order.stride(),
+            dataset_epoch=loader._audience.told_epoch,
             keeps_dataset=loader.persistent_workers or not loader.num_workers,
         )
 
@@ -124,6 +128,7 @@ class TorchBatches(Iterator[Any]):
         self._begin(loader)
         shared_seed = self._seed_pipes(loader, first=False)
         start = loader._ledger.begin(order)
+        loader._tell_epoch(start)
         seed = _prepare(loader, order, start)
         if start.snapshot is not None and start.snapshot.draw_seed is not None:
             self._draw_seed = start.snapshot.draw_seed
@@ -135,7 +140,7 @@ class TorchBatches(Iterator[Any]):
         return self
 
     def __len__(self) -> int:
-        return len(self._index_sampler)
+        return len(self._index_sampler) if self._length is None else self._length
 
     def __next__(self) -> Any:
         if _profiler._is_profiler_enabled:
@@ -191,7 +196,7 @@ def _prepare(loader: DataLoader[Any], order: Order, start: Start) -> int | None:
     return order.seed_for(loader.seed)
 
 
-def _draw_seed(loader: DataLoader[Any], start: Start) -> int:
+def _draw_seed(loader: DataLoader[Any], order: Order, start: Start) -> int:
     """Return what samples' own random numbers follow from: the loader's seed, or what torch draws for its workers."""
     known = None if start.snapshot is None else start.snapshot.draw_seed
     if known is not None and start.is_settled:
@@ -200,7 +205,8 @@ def _draw_seed(loader: DataLoader[Any], start: Start) -> int:
         return loader.seed if known is None else known
     # Drawn also if it is known: a sampler that draws from the same generator then finds it where it was at first.
     drawn = fresh_seed(loader.generator)
-    return drawn if known is None else known
+    common = order.common_seed()
+    return (drawn if common is None else common) if known is None else known
 
 
 def fresh_seed(generator: torch.Generator | None) -> int:

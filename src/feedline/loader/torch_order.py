@@ -15,7 +15,7 @@ from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.plan.batching import batches_of
 from feedline.samplers import SequentialSampler
-from feedline.samplers.ranks import own_share
+from feedline.samplers.ranks import share_if_known
 from feedline.types import StreamSplit
 
 
@@ -32,7 +32,7 @@ def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | N
             batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, drop_last=batch_sampler.drop_last
         )
     order = order_of(batch_sampler, None, drop_last=False)
-    return order or ForeignOrder(batch_sampler, share=own_share(None, None, "pad"))
+    return order or ForeignOrder(batch_sampler, share=share_if_known())
 
 
 def _of_sampler(sampler: Any, whole: Any, batch_size: int | None, *, drop_last: bool) -> Order:
@@ -43,7 +43,7 @@ def _of_sampler(sampler: Any, whole: Any, batch_size: int | None, *, drop_last: 
     if is_sequential(sampler):
         return SampleOrder(SequentialSampler(sampler.data_source), batch_size, drop_last=drop_last)
     origin = origin_of(sampler)
-    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": own_share(None, None, "pad")}
+    options: dict[str, Any] = {"batch_size": batch_size, "origin": origin, "share": share_if_known()}
     if index_blocks(sampler, {}) is not None:
         twin = samplers.RandomSampler(
             sampler.data_source, sampler.replacement, sampler._num_samples, generator=sampler.generator

@@ -36,11 +36,15 @@ class VirtualEpochs:
         self._is_told = rank is not None or world_size is not None
         self._batches: Iterator[Any] | None = None
         self._place = VirtualPlace()
+        self.is_over = False
+        """True once the loader was closed: there is nothing more to come."""
 
     def __iter__(self) -> VirtualEpochs:
         return self
 
     def __next__(self) -> VirtualEpoch:
+        if self.is_over:
+            raise StopIteration
         place = self._place
         if self._batches is None:
             self._open()
@@ -61,24 +65,37 @@ class VirtualEpochs:
                 "feedline's, or the dataset is iterable: they cannot be shared out here. Give the loader a sampler of "
                 "feedline.samplers, wrap its own in feedline.samplers.distribute(), or use shard=True."
             )
-        self._batches = self._chain() if order is None else self._loader._iterate(order)
+        self._batches = _Chain(self._loader) if order is None else self._loader._iterate(order)
         self._place = ledger.virtual = VirtualPlace(epoch, step)
-
-    def _chain(self) -> Iterator[Any]:
-        """Go through one epoch after the other: for orders that cannot be had without end."""
-        resumed = True  # perhaps at the very end of an epoch
-        while True:
-            came = False
-            for batch in self._loader._iterate(self._loader._order()):
-                came = True
-                yield batch
-                del batch  # or its memory would wait for the next one
-            if not came and not resumed:
-                raise BadOption("There is nothing to go through again and again: an epoch of this loader is empty.")
-            resumed = False
 
     def __repr__(self) -> str:
         return f"VirtualEpochs(steps_per_epoch={self.steps_per_epoch})"
+
+
+class _Chain(Iterator[Any]):
+    """One epoch of a loader after the other: for orders that cannot be had without end. An error ends nothing."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self._loader = loader
+        self._batches: Iterator[Any] | None = None
+        self._came = True  # the first may be resumed at the very end of its epoch
+
+    def __next__(self) -> Any:
+        while True:
+            if self._batches is None:
+                self._batches = self._loader._iterate(self._loader._order())
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self._batches = None
+                if not self._came:
+                    raise BadOption(
+                        "There is nothing to go through again and again: an epoch of this loader is empty."
+                    ) from None
+                self._came = False
+                continue
+            self._came = True
+            return batch
 
 
 class VirtualEpoch:
@@ -100,6 +117,7 @@ class VirtualEpoch:
             try:
                 batch = next(batches)
             except StopIteration:  # the loader was closed
+                epochs.is_over = True
                 return
             place.step += 1
             yield batch

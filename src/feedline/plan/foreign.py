@@ -30,6 +30,7 @@ class ForeignPlan(Plan):
             that yields its first item.
         find_snapshot: returns a function that tells the state of a stateful sampler, None if there is none. Called just
             before the first item is asked for, which is when some iterators come to be.
+        facts: what else a state has to hold, in plain values.
         entered: what a snapshot said of the state of the sampler, if that was followed by drawing a batch again.
         after: returns what the order of the next epoch would begin with.
         progress: says how many batches of this plan the training loop has, so that old states can be forgotten.
@@ -44,6 +45,7 @@ class ForeignPlan(Plan):
         consumed: int = 0,
         origin: dict[str, Any] | None = None,
         find_snapshot: Callable[[], Callable[[], Any] | None] | None = None,
+        facts: dict[str, Any] | None = None,
         entered: dict[str, Any] | None = None,
         after: Callable[[], dict[str, Any]] | None = None,
         progress: Delivered | None = None,
@@ -55,6 +57,7 @@ class ForeignPlan(Plan):
         self._origin = origin
         self._find_snapshot = find_snapshot
         self._snapshot: Callable[[], Any] | None = None
+        self._facts = facts or {}
         self._entered = entered
         self._after = after
         self._progress = progress
@@ -101,7 +104,7 @@ class ForeignPlan(Plan):
         if self._origin is not None and not self._origin and not self._drawn:
             with contextlib.suppress(StopIteration):  # nothing to draw: nothing to remember
                 self._ahead.append(next(self))
-        state = {"unit": "own batches", "consumed": self._consumed + done, **(self._origin or {})}
+        state = {"unit": "own batches", "consumed": self._consumed + done, **(self._origin or {}), **self._facts}
         return {**state, **self._sampler_state(done)}
 
     def _sampler_state(self, done: int) -> dict[str, Any]:

@@ -27,7 +27,8 @@ def distribute(
 
     Batches that are cut from one of feedline's samplers are cut from the share of its indices. Other batches are
     shared as they are. What is neither feedline's nor a list is iterated over on each rank, an epoch at a
-    time, with all random generators seeded alike for that time: the ranks see the same order without further ado.
+    time, with `random`, `numpy.random` and torch's default generator seeded alike for that time, so that the ranks see
+    the same order. A sampler that has a generator of its own must be given one that is seeded alike on all ranks.
 
     Args:
         sampler: Needs a length unless it is feedline's.

@@ -25,6 +25,14 @@ def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
     return Share(rank, world_size, tail)
 
 
+def share_if_known() -> Share:
+    """Return the share of this process, or the whole if the environment makes no sense: nobody asked for ranks."""
+    try:
+        return own_share(None, None, "pad")
+    except BadOption:
+        return Share()
+
+
 def _from_torch() -> tuple[int, int] | None:
     torch = sys.modules.get("torch")
     group = getattr(torch, "distributed", None)
@@ -37,6 +45,8 @@ def _from_environment() -> tuple[int, int]:
     names = ("RANK", "WORLD_SIZE")
     given = [name for name in names if os.environ.get(name, "") != ""]
     if not given:
+        return 0, 1
+    if given == ["WORLD_SIZE"] and os.environ["WORLD_SIZE"] == "1":
         return 0, 1
     if len(given) == 1:
         (missing,) = set(names) - set(given)

@@ -28,6 +28,7 @@ class TokenBudgetBatchSampler(BucketBatches):
         seed: fixes the orders of all epochs.
         generator: torch or NumPy generator to draw the seed of each epoch from instead.
         max_batch_size: the most samples of a batch, however short they are; None for no limit.
+        multiple_of: what padded lengths are rounded up to, as in `feedline.collate.pad(multiple_of=...)`.
 
     Raises:
         BadOption: a sample is longer than the budget, or a length is negative or not a number.
@@ -53,10 +54,14 @@ class TokenBudgetBatchSampler(BucketBatches):
         seed: int | None = None,
         generator: Any = None,
         max_batch_size: int | None = None,
+        multiple_of: int = 1,
     ) -> None:
         self.max_tokens = budget = _check_budget(max_tokens)
         self.max_batch_size = None if max_batch_size is None else check_batch_size(max_batch_size, "max_batch_size")
+        self.multiple_of = check_batch_size(multiple_of, "multiple_of")
         array = lengths_of(lengths)
+        if self.multiple_of > 1:
+            array = np.ceil(array / self.multiple_of).astype(np.int64) * self.multiple_of
         most = min(len(array), self.max_batch_size or len(array))
         longest = int(np.argmax(array))
         if array[longest] > budget:

@@ -35,6 +35,8 @@ class Snapshot:
     """States of the workers' streams or datasets."""
     turn: int = 0
     """Whose stream comes next."""
+    dataset_epoch: int | None = None
+    """What the dataset's `set_epoch` was last told, if it was."""
     virtual: tuple[int, int] | None = None
     """The virtual epoch, and the batches of it that were delivered."""
 
@@ -52,6 +54,8 @@ class Snapshot:
         if self.streams:
             state["streams"] = list(self.streams)
             state["turn"] = self.turn
+        if self.dataset_epoch is not None:
+            state["dataset_epoch"] = self.dataset_epoch
         if self.virtual is not None:
             state["virtual"] = list(self.virtual)
         return state
@@ -90,6 +94,7 @@ class Snapshot:
                 early=tuple(int(ordinal) for ordinal in state.get("early", ())),
                 streams=tuple(dict(stream) for stream in state.get("streams", ())),
                 turn=int(state.get("turn", 0)),
+                dataset_epoch=state.get("dataset_epoch"),
                 virtual=_pair(state.get("virtual")),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as exc:
@@ -109,7 +114,7 @@ def _check(state: Mapping[str, Any]) -> None:
     Raises:
         TypeError: of the first such value.
     """
-    for name in ("seed", "draw_seed"):
+    for name in ("seed", "draw_seed", "dataset_epoch"):
         _check_number(name, state.get(name), optional=True)
     order = state.get("order", {})
     for name in ("consumed", "redraw", "torch_seed"):
