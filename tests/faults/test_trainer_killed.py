@@ -15,7 +15,7 @@ IN_THE_MIDDLE = """
 from feedline.testing.engine import Numbers  # under a name that a worker can import
 batches = iter(Loader(Numbers(), 4, workers=2, start_method=sys.argv[1]))
 next(batches)
-say(*batches._crew.engine.pids)
+say(*batches.crew.engine.pids)
 hear()
 """
 
@@ -47,7 +47,7 @@ gate = Gate.at(sys.argv[1])
 batches = iter(Loader(Held(gate), 1, workers=2))
 for _ in range(4):
     next(batches)
-say(*batches._crew.engine.pids)
+say(*batches.crew.engine.pids)
 hear()
 """
 
@@ -65,7 +65,7 @@ def test_busy_workers_go_when_their_task_is_done(tmp_path: Path) -> None:
 WITH_ANOTHER_CHILD = """
 batches = iter(Loader(Numbers(), 4, workers=2))
 next(batches)
-pids = batches._crew.engine.pids
+pids = batches.crew.engine.pids
 read, write = os.pipe()
 if os.fork() == 0:
     os.close(write)
@@ -101,7 +101,7 @@ def long_header(samples):
 
 batches = iter(Loader(Numbers(6400), 1, workers=1, prefetch=64, collate=long_header))
 next(batches)
-pids = batches._crew.engine.pids
+pids = batches.crew.engine.pids
 if os.fork() == 0:
     os.setsid()
     os.read(int(sys.argv[1]), 1)

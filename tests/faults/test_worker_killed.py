@@ -69,7 +69,7 @@ def are_gone(pids: list[int]) -> bool:
 
 
 def engine_of(batches: Any) -> Any:
-    return batches._crew.engine
+    return batches.crew.engine
 
 
 @pytest.mark.parametrize("way", WAYS)
