@@ -43,7 +43,8 @@ class Bookmark:
         if self.plan is None:
             return
         try:
-            self._plan_state = self._state_of_plan()
+            done = self.entry.progress.delivered
+            self._plan_state = self.plan.after() if self.entry.progress.ended else self.plan.last_state(done)
             notes = None if self.live is None else copy.deepcopy(self.live())
         except Exception:
             return  # of the user's own state_dict: it is raised when somebody asks for the state

@@ -149,14 +149,13 @@ class ForeignOrder(Order):
         assert indices is not None
         if entry.consumed and "sampler_state" not in entry.order:
             indices = skip(indices, entry.consumed, type(self._sampler).__name__)
-        redrawn = entry.order.get("redraw") and not entry.order.get("finish")
         plan = ForeignPlan(
             indices,
             draw_key=entry.draw_key,
             share=self._share,
             consumed=entry.consumed,
             origin=None if self._origin is None else self._noted,
-            entered={name: entry.order[name] for name in ("sampler_state", "redraw")} if redrawn else None,
+            entered=_entered(entry.order),
             find_snapshot=functools.partial(_find_telling, self._stateful, indices),
             facts={} if self._epoch is None else {"sampler_epoch": self._epoch},
             after=None if self._origin is None else self._origin.after,
@@ -220,6 +219,13 @@ def _opened(indices: Any) -> Any:
     if not isinstance(indices, CutIndices):
         return indices
     return indices.open() if indices.source is None else indices.source
+
+
+def _entered(order: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what a snapshot says of the sampler, None if nothing, or if an epoch begins that comes after it."""
+    if order.get("finish") or "sampler_state" not in order:
+        return None
+    return {name: order[name] for name in ("sampler_state", "redraw") if name in order}
 
 
 def _length(sampler: Any) -> int | None:

@@ -31,7 +31,7 @@ class ForeignPlan(Plan):
         find_snapshot: returns a function that tells the state of a stateful sampler, None if there is none. Called just
             before the first item is asked for, which is when some iterators come to be.
         facts: what else a state has to hold, in plain values.
-        entered: what a snapshot said of the state of the sampler, if that was followed by drawing a batch again.
+        entered: what a snapshot said of the state of the sampler, if the plan goes on from there.
         after: returns what the order of the next epoch would begin with.
         progress: says how many batches of this plan the training loop has, so that old states can be forgotten.
     """
@@ -106,6 +106,13 @@ class ForeignPlan(Plan):
                 self._ahead.append(next(self))
         state = {"unit": "own batches", "consumed": self._consumed + done, **(self._origin or {}), **self._facts}
         return {**state, **self._sampler_state(done)}
+
+    def last_state(self, done: int) -> dict[str, Any]:
+        if self._drawn:
+            return self.state(done)
+        # Nothing was asked of the sampler, so its order is not known: whoever begins draws it.
+        known = {**(self._origin or {}), **self._facts, **(self._entered or {})}
+        return {"unit": "own batches", "consumed": self._consumed, **known}
 
     def _sampler_state(self, done: int) -> dict[str, Any]:
         """Return the state of a stateful sampler after so many batches.

@@ -35,6 +35,10 @@ class Plan(ABC):
         "unit" says what is counted, "consumed" how many of these were gone through since the beginning of the epoch.
         """
 
+    def last_state(self, done: int) -> dict[str, Any]:
+        """Return `state(done)` of a plan that nobody goes on with, without drawing anything for it."""
+        return self.state(done)
+
     def after(self) -> dict[str, Any]:
         """Return what the plan of the next epoch has to be given, once this one has been gone through."""
         return {}
