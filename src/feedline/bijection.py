@@ -6,8 +6,8 @@ the pairs, whatever the hash. The few pairs beyond n are encrypted again until t
 
 All arithmetic is on 32-bit integers, which processors do several of at a time, in pieces that stay in the cache.
 
-Up to 1,024 numbers are put in order by sorting a hash of each: that takes 8 KB at most, and every one of the n! orders
-is equally likely, which no Feistel network on so few bits can give.
+Up to 1,024 numbers are put in order by sorting a hash of each: that takes 8 KB at most, and no order is likelier than
+another as far as 64 bits of key can tell, which a Feistel network on so few bits cannot give.
 """
 
 from __future__ import annotations

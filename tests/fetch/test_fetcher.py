@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from feedline.fetch import Fetcher, fetcher_for
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness import Scope
 from feedline.types import DatasetKind, IndexBlock, WorkerSpec
+from tests.fetch.streams import Numbers
 
 
 def make(dataset: Any, *, streams: bool = False, collate: Any = list, **options: Any) -> Fetcher:
@@ -141,19 +142,6 @@ def test_strange_indices_end_as_they_would_sample_by_sample(indices: Any) -> Non
 # -- streams ---
 
 
-class Noting:
-    """A stream that notes how far it was read."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.read = 0
-
-    def __iter__(self) -> Iterator[int]:
-        for number in range(self.count):
-            self.read += 1
-            yield number
-
-
 def take_all(fetch: Fetcher, size: int) -> list[Any]:
     batches = []
     with pytest.raises(StopIteration):  # noqa: PT012  the last call of many
@@ -164,13 +152,13 @@ def take_all(fetch: Fetcher, size: int) -> list[Any]:
 
 @given(st.integers(0, 20), st.integers(1, 7), st.booleans())
 def test_a_stream_in_batches(count: int, size: int, drop_last: bool) -> None:
-    batches = take_all(make(Noting(count), streams=True, drop_last=drop_last), size)
+    batches = take_all(make(Numbers(count), streams=True, drop_last=drop_last), size)
     numbers = list(range(count // size * size if drop_last else count))
     assert batches == [numbers[start : start + size] for start in range(0, len(numbers), size)]
 
 
 def test_a_stream_is_read_no_further_than_asked() -> None:
-    stream = Noting(100)
+    stream = Numbers(100)
     fetch = make(stream, streams=True)
     assert stream.read == 0
     assert fetch(3) == [0, 1, 2]
@@ -202,7 +190,7 @@ def test_a_stream_that_has_ended_is_not_asked_again() -> None:
 
 
 def test_a_stream_of_single_samples() -> None:
-    fetch = make(Noting(2), streams=True, batched=False, collate=lambda sample: -sample)
+    fetch = make(Numbers(2), streams=True, batched=False, collate=lambda sample: -sample)
     assert [fetch(None), fetch(None)] == [0, -1]
     with pytest.raises(StopIteration):
         fetch(None)

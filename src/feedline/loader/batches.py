@@ -62,7 +62,7 @@ def _epoch(
         return StreamEpoch(
             crew,
             Request(
-                spec_count(spec, bookmark),
+                bookmark.batch_size if spec.batched else None,
                 entry.draw_key,
                 shared_seed,
                 settings.snapshot_every,
@@ -91,11 +91,6 @@ def _epoch(
 def _begun(stream: dict[str, Any]) -> StreamProgress:
     batches = stream.get("batches", 0)
     return StreamProgress(batches, stream.get("ended", False), notes_of(stream), stream.get("noted_at", batches))
-
-
-def spec_count(spec: WorkerSpec, bookmark: Bookmark) -> int | None:
-    """Return what to ask a worker's own stream for: the samples of a batch, None for a single one."""
-    return bookmark.batch_size if spec.batched else None
 
 
 def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, bookmark: Bookmark) -> dict[int, Resume]:

@@ -159,13 +159,43 @@ def _told(values: dict[str, Any], only: dict[str, Any] | None = None) -> str:
     return "; ".join(parts)
 
 
-_ENDLESS: dict[bool, dict[str, Any]] = {False: {}, True: {"endless": True}}
+class _SamplerOrder(Order):
+    """What the orders of feedline's samplers and batch samplers have in common."""
+
+    _sampler: Sampler | BatchSampler
+    _planned: Sampler | BatchSampler
+    """What plans go through: the sampler, or the same without end."""
+    _batch_size: int | None = None
+
+    @property
+    def seed(self) -> int | None:  # type: ignore[override]  # read only: it is the sampler's
+        return self._sampler.whole().seed
+
+    @property
+    def samplers(self) -> list[Sampler | BatchSampler]:
+        return [self._sampler]
+
+    def draw_seed(self) -> int | None:
+        return self._sampler.draw_seed()
+
+    def _is_shared(self) -> bool:
+        return (self._planned.share or Share()).world_size > 1
+
+    def stride(self) -> tuple[int | None, int, int]:
+        share = self._planned.share or Share()
+        return self._batch_size, share.rank, share.world_size
+
+    def expected(self) -> dict[str, Any]:
+        facts = {"unit": self.unit, "sampler": self._sampler.whole().describe()}
+        return {**facts, "endless": True} if self.endless else facts
 
 
-class SampleOrder(Order):
+class SampleOrder(_SamplerOrder):
     """The order of one of feedline's samplers, cut into batches."""
 
     unit = "samples"
+    _sampler: Sampler
+    _planned: Sampler
 
     def __init__(
         self, sampler: Sampler, batch_size: int | None, *, drop_last: bool, endless: Share | None = None
@@ -175,17 +205,6 @@ class SampleOrder(Order):
         self._drop_last = drop_last
         self.endless = endless is not None
         self._planned = sampler if endless is None else EndlessSampler(sampler.whole(), endless)
-
-    @property
-    def seed(self) -> int | None:  # type: ignore[override]  # read only: it is the sampler's
-        return self._sampler.whole().seed
-
-    def _is_shared(self) -> bool:
-        return (self._planned.share or Share()).world_size > 1
-
-    def stride(self) -> tuple[int | None, int, int]:
-        share = self._planned.share or Share()
-        return self._batch_size, share.rank, share.world_size
 
     def length(self) -> int | None:
         share, size = self._sampler.share, self._sampler.whole().size()
@@ -198,13 +217,6 @@ class SampleOrder(Order):
             self._sampler, self._batch_size, drop_last=self._drop_last, endless=self._sampler.share or share
         )
 
-    @property
-    def samplers(self) -> list[Sampler | BatchSampler]:
-        return [self._sampler]
-
-    def draw_seed(self) -> int | None:
-        return self._sampler.draw_seed()
-
     def plan(self, entry: Entry) -> SamplePlan:
         return SamplePlan(
             self._planned,
@@ -215,46 +227,24 @@ class SampleOrder(Order):
             consumed=entry.consumed,
         )
 
-    def expected(self) -> dict[str, Any]:
-        return {"unit": self.unit, "sampler": self._sampler.whole().describe(), **_ENDLESS[self.endless]}
 
-
-class BatchOrder(Order):
+class BatchOrder(_SamplerOrder):
     """The order of one of feedline's batch samplers."""
 
     unit = "batches"
+    _sampler: BatchSampler
+    _planned: BatchSampler
 
     def __init__(self, sampler: BatchSampler, *, endless: Share | None = None) -> None:
         self._sampler = sampler
         self.endless = endless is not None
         self._planned = sampler if endless is None else EndlessBatches(sampler.whole(), endless)
 
-    @property
-    def seed(self) -> int | None:  # type: ignore[override]  # read only: it is the sampler's
-        return self._sampler.whole().seed
-
-    def _is_shared(self) -> bool:
-        return (self._planned.share or Share()).world_size > 1
-
-    def stride(self) -> tuple[int | None, int, int]:
-        share = self._planned.share or Share()
-        return None, share.rank, share.world_size
-
     def without_end(self, share: Share) -> BatchOrder:
         return BatchOrder(self._sampler, endless=self._sampler.share or share)
 
-    @property
-    def samplers(self) -> list[Sampler | BatchSampler]:
-        return [self._sampler]
-
-    def draw_seed(self) -> int | None:
-        return self._sampler.draw_seed()
-
     def plan(self, entry: Entry) -> BatchPlan:
         return BatchPlan(self._planned, key=entry.key, draw_key=entry.draw_key, consumed=entry.consumed)
-
-    def expected(self) -> dict[str, Any]:
-        return {"unit": self.unit, "sampler": self._sampler.whole().describe(), **_ENDLESS[self.endless]}
 
 
 def order_of(sampler: Any, batch_size: int | None, *, drop_last: bool) -> Order | None:

@@ -6,7 +6,6 @@ for as long as that takes: so all ranks make the same, and no generator of the p
 
 from __future__ import annotations
 
-import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import numpy as np
 from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
 from feedline.errors import BadOption
 from feedline.keys import epoch_key
+from feedline.randomness import globals_kept, seed_globals
 from feedline.types import Key
 
 
@@ -99,25 +99,16 @@ def yields_batches(foreign: Any) -> bool:
 def seeded_generators(foreign: Any, key: Key) -> Iterator[None]:
     """Seed every generator that a sampler may draw from, and put them back as they were afterwards."""
     number = epoch_key(key.seed, key.epoch)
-    torch = sys.modules.get("torch")
-    python, numpy = random.getstate(), np.random.get_state()
-    tensors = torch.get_rng_state() if torch is not None else None
-    own = [(generator, generator.get_state()) for generator in _own_generators(foreign, torch)]
-    random.seed(number)
-    np.random.seed(number & 0xFFFFFFFF)
-    if torch is not None:
-        torch.default_generator.manual_seed(number >> 1)  # not torch.manual_seed: GPUs have no part in this
-    for generator, _ in own:
-        generator.manual_seed(number >> 1)
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        if torch is not None:
-            torch.set_rng_state(tensors)
-        for generator, state in own:
-            generator.set_state(state)
+    own = [(generator, generator.get_state()) for generator in _own_generators(foreign, sys.modules.get("torch"))]
+    with globals_kept():
+        seed_globals(number)
+        for generator, _ in own:
+            generator.manual_seed(number >> 1)
+        try:
+            yield
+        finally:
+            for generator, state in own:
+                generator.set_state(state)
 
 
 def _own_generators(foreign: Any, torch: Any) -> Iterator[Any]:
