@@ -6,13 +6,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
 CHECKED := src tests $(wildcard benchmarks examples scripts)
+# How long the soak drill runs, and the seed that repeats one; another seed every time if none is given.
+MINUTES ?= 5
+SEED ?=
 
-.PHONY: help demo test drills quick lint format types bench hooks clean
+.PHONY: help demo test slow drill quick lint format types bench hooks clean
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
 	@echo "make test    lint, types, tests: what CI runs (under ten minutes on two cores)"
-	@echo "make drills  the slow tests: spawned workers on every engine, benchmarks, the demo"
+	@echo "make slow    the slow tests: spawned workers on every engine, benchmarks, the demo"
+	@echo "make drill   faults injected into real loaders for MINUTES=5, drawn from SEED="
 	@echo "make quick   the tests that start few processes"
 	@echo "make lint | format | types | bench | hooks | clean"
 
@@ -44,11 +48,14 @@ types: $(VENV)/.installed-dev
 test: lint types
 	$(BIN)/python -m pytest -m "not slow"
 
-drills: $(VENV)/.installed-dev
+slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
+drill: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.drill --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 quick: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m "not slow and not gpu" $(addprefix --ignore=tests/,parity order faults engines cli)
+	$(BIN)/python -m pytest -m "not slow and not gpu" $(addprefix --ignore=tests/,parity order faults engines cli drill)
 
 hooks: $(VENV)/.installed-dev
 	$(BIN)/pre-commit install

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feedline import abc, collate, datasets, errors, samplers, testing
+    from feedline import abc, collate, datasets, errors, faults, samplers, testing
     from feedline.datasets.split import split
     from feedline.loader.loader import Loader
     from feedline.loader.torch import DataLoader, DataLoader2
@@ -21,6 +21,7 @@ __all__ = [
     "collate",
     "datasets",
     "errors",
+    "faults",
     "rng",
     "samplers",
     "split",
@@ -37,6 +38,7 @@ _PLACES = {
     "collate": "feedline.collate",
     "datasets": "feedline.datasets",
     "errors": "feedline.errors",
+    "faults": "feedline.faults",
     "rng": "feedline.randomness",
     "samplers": "feedline.samplers",
     "split": "feedline.datasets.split",

@@ -6,12 +6,14 @@
     ├── MissingExtra (ImportError)        an optional package is needed and absent
     ├── CollateError (RuntimeError)       the samples of a batch do not fit together
     │   └── EmptyBatch                    nothing was left of a batch
+    ├── TooManyBadSamples (RuntimeError)  more samples failed than the policy allows
     ├── WorkerError (RuntimeError)        something happened to a worker
     │   ├── WorkerDied                    it was killed, crashed or left
     │   ├── WorkerTimeout                 no batch arrived within `timeout`
     │   └── WorkerStartError              it could not be started
     ├── TransportError (RuntimeError)     a batch could not cross to the consumer
     │   ├── BatchNotPicklable             the batch holds something that cannot be sent
+    │   ├── NotPicklable (PicklingError)  the dataset or a function cannot be sent to a worker process
     │   └── TooManyOpenFiles              the process ran out of file descriptors
     └── InternalError (RuntimeError)      a broken invariant: please report it
 
@@ -22,6 +24,9 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── SplitTwice                        a dataset splits itself, and so does the loader
     ├── UnequalStreams                    workers that should read the same samples do not
     ├── SharedGenerators                  a dataset draws from generators that threads cannot own
+    ├── SharedHandle                      a dataset holds a handle that does not survive a fork
+    ├── WorkerRestarted                   a worker died or was stuck, and another took its place
+    ├── GrowingWorker                     a worker takes more and more memory
     └── EpochIgnored                      set_epoch was called, but a restored state says where to go on
 
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
@@ -30,8 +35,10 @@ Each class also inherits the built-in that callers of torch's loader already cat
 
 from __future__ import annotations
 
+import pickle
 import sys
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +51,21 @@ __all__ = [
     "EpochIgnored",
     "FeedlineError",
     "FeedlineWarning",
+    "GrowingWorker",
     "InternalError",
     "MissingExtra",
+    "NotPicklable",
     "RepeatedSamples",
     "SharedGenerators",
+    "SharedHandle",
     "SplitTwice",
+    "TooManyBadSamples",
     "TooManyOpenFiles",
     "TransportError",
     "UnequalStreams",
     "WorkerDied",
     "WorkerError",
+    "WorkerRestarted",
     "WorkerStartError",
     "WorkerTimeout",
 ]
@@ -101,12 +113,28 @@ class EmptyBatch(CollateError):
     """No sample of a batch was left to make it from. A training loop may catch this and go on with the next batch."""
 
 
+class TooManyBadSamples(FeedlineError, RuntimeError):
+    """More samples failed than the policy for failures allows.
+
+    Args:
+        message: what happened.
+        faults: the samples, as a list of `feedline.faults.Fault`, which this rung may not name.
+    """
+
+    def __init__(self, message: str, faults: Iterable[Any] = ()) -> None:
+        super().__init__(message)
+        self.faults = list(faults)
+
+
 class WorkerError(FeedlineError, RuntimeError):
     """Something happened to a worker, not to a sample."""
 
 
 class WorkerDied(WorkerError):
     """A worker was killed, crashed or left before its work was done."""
+
+    was_ready = True
+    """False if it had not even got ready to work."""
 
 
 class WorkerTimeout(WorkerError):
@@ -123,6 +151,13 @@ class TransportError(FeedlineError, RuntimeError):
 
 class BatchNotPicklable(TransportError):
     """The batch holds an object that cannot be sent to another process."""
+
+
+class NotPicklable(TransportError, pickle.PicklingError, TypeError, AttributeError):
+    """The dataset, or a function given to the loader, cannot be sent to a worker process.
+
+    Pickle raises one of three built-in errors, depending on the object and the version of Python: this is all of them.
+    """
 
 
 class TooManyOpenFiles(TransportError):
@@ -153,6 +188,18 @@ class RepeatedSamples(FeedlineWarning):
 
 class SharedGenerators(FeedlineWarning):
     """A dataset draws from generators of the process, which thread workers cannot own."""
+
+
+class SharedHandle(FeedlineWarning):
+    """A dataset holds a handle that does not survive a fork."""
+
+
+class WorkerRestarted(FeedlineWarning):
+    """A worker died or was stuck; another took its place and its work, and nothing is lost."""
+
+
+class GrowingWorker(FeedlineWarning):
+    """A worker takes more and more memory."""
 
 
 class EpochIgnored(FeedlineWarning):

@@ -1,24 +1,39 @@
-"""GNU OpenMP, the library behind torch's intra-op threads, as far as workers are concerned.
+"""GNU OpenMP, the library behind torch's intra-op threads, and the OpenBLAS built on it, as far as workers matter.
 
-It keeps idle threads in a pool per thread that used it, and a thread's limit on how many it may use belongs to that
+OpenMP keeps idle threads in a pool per thread that used it, and a thread's limit on how many it may use belongs to that
 thread alone. Other OpenMP libraries look after forks themselves.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from pathlib import Path
 
 _OMP_PAUSE_HARD = 2
 
 
-def _libraries() -> list[ctypes.CDLL]:
-    """Return every copy of the library this process has loaded; packages like to bring their own."""
+def _libraries(name: str = "libgomp") -> list[ctypes.CDLL]:
+    """Return every copy of a library that this process has loaded; packages like to bring their own."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return []
-    paths = {line.split()[-1] for line in maps.read_text().splitlines() if "libgomp" in line}
+    paths = {line.split()[-1] for line in maps.read_text().splitlines() if name in line}
     return [ctypes.CDLL(path) for path in sorted(paths)]
+
+
+def blas_limits() -> list[ctypes.c_int]:
+    """Return, for every OpenBLAS on OpenMP that is loaded, how many threads it may use: to be set to 1 after a fork.
+
+    Such a library holds a lock during every product on several threads. A process that is forked while another thread
+    computes one inherits the lock, and nobody who would release it; on one thread the lock is not asked for.
+    Test: tests/faults/test_fork_safety.py::test_workers_start_while_torch_computes_on_threads
+    """
+    limits = []
+    for library in _libraries("openblas"):
+        with contextlib.suppress(ValueError):  # built without OpenMP: it looks after forks itself
+            limits.append(ctypes.c_int.in_dll(library, "blas_omp_number_max"))
+    return limits
 
 
 def dismiss_idle_threads() -> None:

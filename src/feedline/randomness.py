@@ -85,6 +85,12 @@ class Scope:
         """Begin the same task once more: what its samples draw is drawn anew."""
         self.begin(self._draw)
 
+    def begin_sample_again(self) -> None:
+        """Begin the same sample once more: what it draws is drawn anew."""
+        self._drawn_for = None
+        if self.seeds_globals:
+            seed_globals(self.key())
+
     def collate(self, number: int | None = None) -> None:
         """Note that samples are being collated; of a stream, the batch that `number` tells from others."""
         self._collated = self._draw.first if number is None else number

@@ -144,6 +144,12 @@ class Notes:
     """Samples of the stream that all ranks have consumed with this batch, if that does not follow from its number."""
     splits_itself: bool = False
     """True if the dataset has asked which worker it is in although the loader shares out the samples."""
+    faults: list[Any] = field(default_factory=list)
+    """Samples that failed: `feedline.verdicts.Fault`, which this file may not name."""
+    failed: tuple[int, ...] = ()
+    """Places of the batch whose samples were left out, and that others are to take."""
+    omitted: tuple[int, ...] = ()
+    """Places whose samples were left out, and that stay empty."""
     digest: bytes | None = None
     """Of the first sample of a stream, if that tells whether the workers' streams are what they should be."""
 
@@ -179,6 +185,10 @@ class Task:
     """With the first task of an epoch: where to go on."""
     snapshot: bool = False
     """True if the answer is to hold the states of dataset and iterator, if they have any."""
+    skip: dict[int, bool] = field(default_factory=dict)
+    """Places whose samples are known to fail and are not asked for, and whether others are to take them."""
+    redo: int = 0
+    """The task of the same batch that was made before, with other samples; the worker may have kept those."""
 
 
 class ResultKind(Enum):
@@ -189,6 +199,8 @@ class ResultKind(Enum):
     ENDED = 3
     DIED = 4
     MISFIT = 5
+    SHORT = 6
+    """Samples failed, and others are to take their places before a batch is made: see `Notes.failed`."""
 
 
 @dataclass(slots=True)
@@ -203,6 +215,8 @@ class Result:
     busy_ns: int = 0
     """Time the worker spent on the task."""
     notes: Notes | None = None
+    read: int | None = None
+    """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
 
 
 @dataclass(slots=True)
@@ -235,6 +249,10 @@ class WorkerSpec:
     """Seed that all workers and ranks share, for torch's data pipes."""
     seeded: bool = False
     """True if the random generators of the process follow from each sample's key."""
+    on_error: Any = None
+    """A `feedline.abc.ErrorPolicy`, which this rung may not name; None to raise what a sample raises."""
+    refills: bool = False
+    """True if samples that are left out make room for those that follow."""
     split: StreamSplit | None = None
     """How a stream of samples is shared out by the loader; None if each worker has a stream of its own."""
 

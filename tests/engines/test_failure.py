@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from feedline.engines import failure
-from feedline.engines.failure import add_note, pack_failure, unpack_failure, unsendable
+from feedline.engines.failure import pack_failure, unpack_failure, unsendable
+from feedline.failures import add_note
 from feedline.errors import BatchNotPicklable, TooManyOpenFiles
 
 

@@ -50,7 +50,7 @@ def test_a_failed_start_is_explained_and_closes_the_engine(
     raised: BaseException, expected: type[BaseException], advice: str
 ) -> None:
     engine = Noting()
-    with pytest.raises(expected, match=advice), lifetime.explained_start(engine):
+    with pytest.raises(expected, match=advice), lifetime.explained_start(engine, None):
         raise raised
     assert engine.closed
 
@@ -61,7 +61,7 @@ def test_what_cannot_be_pickled_gets_a_warning_too(raised: Exception) -> None:
     with (
         pytest.warns(UserWarning, match="Got pickle error"),
         pytest.raises(type(raised), match="no"),
-        lifetime.explained_start(engine),
+        lifetime.explained_start(engine, None),
     ):
         raise raised
     assert engine.closed

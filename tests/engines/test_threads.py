@@ -21,11 +21,15 @@ from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerSpec
 
 
 class TestThreads(EngineContract):
+    replaces_workers = tells_stacks = True
+
     def make_engine(self) -> Engine:
         return ThreadEngine(2)
 
 
 class TestThreadsWithAnArena(EngineContract):
+    replaces_workers = tells_stacks = True
+
     def make_engine(self) -> Engine:
         return ThreadEngine(2, Arena(4, shared=False, budget=1 << 20))
 
@@ -138,8 +142,9 @@ def test_a_worker_that_leaves_while_it_starts_does_not_go_unnoticed() -> None:
     engine.submit(0, Task(0, [0]))
     (result,) = engine.collect(10)
     engine.close()
-    assert result.kind is ResultKind.FAILED
+    assert result.kind is ResultKind.DIED
     assert type(result.payload) is SystemExit
+    assert any("worker thread 0" in note for note in result.payload.__notes__)
 
 
 def test_closing_many_stuck_workers_takes_no_longer_than_closing_one(

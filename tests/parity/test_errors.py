@@ -432,7 +432,7 @@ def test_a_worker_that_exits_is_a_runtime_error_that_names_its_process(process_p
 
 def test_a_loader_can_be_iterated_again_after_a_worker_died(tmp_path: Path) -> None:
     dataset = datasets.Killed(tmp_path / "note")
-    loader = feedline.DataLoader(dataset, batch_size=2, num_workers=2, engine="process")
+    loader = feedline.DataLoader(dataset, batch_size=2, num_workers=2, engine="process", restarts=0)
     with pytest.raises(RuntimeError) as caught:
         list(loader)
     Failure.of(caught.value)

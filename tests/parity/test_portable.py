@@ -125,7 +125,7 @@ def test_two_loaders_at_once(process_parity: Parity) -> None:
 
 
 def test_a_worker_that_is_killed(process_parity: Parity, tmp_path: Any) -> None:
-    loader = build(process_parity.feedline, datasets.Killed(tmp_path / "note"), batch_size=1)
+    loader = build(process_parity.feedline, datasets.Killed(tmp_path / "note"), batch_size=1, restarts=0)
     with pytest.raises(WorkerDied, match=r"pid\(s\) \d+\) exited unexpectedly.*SIGKILL"):
         list(loader)
 

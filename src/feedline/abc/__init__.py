@@ -2,6 +2,7 @@
 
 from feedline.abc.columnar import Columnar
 from feedline.abc.engine import Engine
+from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
@@ -13,6 +14,7 @@ __all__ = [
     "Columnar",
     "Engine",
     "EpochAware",
+    "ErrorPolicy",
     "Framework",
     "Sampler",
     "Scheduler",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from feedline.errors import WorkerStartError
 from feedline.types import Result, Task, WorkerSpec
 
 
@@ -50,6 +51,32 @@ class Engine(ABC):
         Returns:
             What happened, in the order in which each worker reported it; empty on time-out.
         """
+
+    def replace(self, worker: int) -> None:
+        """Start another worker in the place of one that died, or that has nothing to do and is to go.
+
+        Nothing that was given to the old one is known to the new one, and nothing of it is reported any more.
+
+        Raises:
+            WorkerStartError: it cannot be started, or this engine never replaces workers.
+        """
+        raise WorkerStartError(f"{type(self).__name__} cannot start another worker in the place of worker {worker}.")
+
+    def kill(self, worker: int) -> bool:
+        """End a worker that does not answer, whatever it is doing; `collect` then reports its death.
+
+        Returns:
+            False if that cannot be done: a thread cannot be ended from outside.
+        """
+        return False
+
+    def stack(self, worker: int) -> str | None:
+        """Return what a worker is doing, as the text of its Python stacks; None if it cannot be had. May take 1 s."""
+        return None
+
+    def pid(self, worker: int) -> int | None:
+        """Return the process id of a worker; None if it is not a process of its own."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

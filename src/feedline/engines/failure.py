@@ -11,20 +11,10 @@ import traceback
 from typing import Any
 
 from feedline.errors import BatchNotPicklable
+from feedline.failures import WorkerTraceback, add_note
 
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
 """What pickle raises about an object it cannot take."""
-
-
-class WorkerTraceback(Exception):
-    """The cause of an exception that was raised in a worker; its text is the worker's traceback."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.text}"""'
 
 
 def pack_failure(exc: BaseException, where: str) -> bytes:
@@ -36,7 +26,7 @@ def pack_failure(exc: BaseException, where: str) -> bytes:
     """
     text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
     summary = f"Caught {type(exc).__name__} {where}."
-    parts = {"summary": summary, "traceback": text}
+    parts = {"summary": summary, "traceback": text, "notes": [str(note) for note in getattr(exc, "__notes__", ())]}
     for carrier in (exc, type(exc)):
         try:
             packed = pickle.dumps(carrier, 5)
@@ -57,6 +47,9 @@ def unpack_failure(data: bytes) -> BaseException:
     parts = pickle.loads(data)
     text = f"{parts['summary']}\nOriginal {parts['traceback']}"
     exc = _revive(parts["carrier"], text)
+    if not getattr(exc, "__notes__", None):
+        for note in parts["notes"]:
+            add_note(exc, note)
     add_note(exc, parts["summary"])
     exc.__cause__ = WorkerTraceback(parts["traceback"])
     return exc
@@ -83,15 +76,6 @@ class _Verbatim(str):
 
     def __repr__(self) -> str:
         return str(self)
-
-
-def add_note(exc: BaseException, note: str) -> None:
-    """Attach a note; Python 3.10 keeps it without showing it."""
-    if hasattr(exc, "add_note"):
-        exc.add_note(note)
-        return
-    notes = getattr(exc, "__notes__", None)
-    exc.__notes__ = [*(notes or []), note]
 
 
 def unsendable(indices: Any, exc: BaseException) -> BatchNotPicklable:

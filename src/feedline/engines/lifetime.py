@@ -26,6 +26,8 @@ from types import ModuleType
 from typing import Any
 
 from feedline.abc.engine import Engine
+from feedline.engines import unpicklable
+from feedline.engines.failure import UNPICKLABLE
 from feedline.errors import TooManyOpenFiles, WorkerStartError
 from feedline.types import WorkerSpec
 
@@ -48,7 +50,7 @@ def start_method(context: BaseContext | None) -> str:
 
 
 @contextmanager
-def explained_start(engine: Engine) -> Iterator[None]:
+def explained_start(engine: Engine, spec: WorkerSpec | None) -> Iterator[None]:
     """Close the engine if its workers cannot be started, and say what to do about it."""
     try:
         yield
@@ -64,6 +66,8 @@ def explained_start(engine: Engine) -> Iterator[None]:
             ) from exc
         if isinstance(exc, (TypeError, AttributeError, pickle.PicklingError)):
             warnings.warn(_PICKLE_WARNING, stacklevel=6)  # where the loader is iterated
+        if spec is not None and isinstance(exc, UNPICKLABLE):
+            raise unpicklable.explain(spec, exc) from exc
         raise
 
 
@@ -108,6 +112,14 @@ def _disown_workers() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_disown_workers)
+
+
+def is_over(process: BaseProcess) -> bool:
+    """True if a worker has ended; what was left of it is cleared away then."""
+    if process.is_alive():
+        return False
+    process.close()
+    return True
 
 
 def end(processes: Iterable[BaseProcess]) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import copy
 import time
+from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 from feedline import memory, randomness
 from feedline.abc.stateful import is_stateful
+from feedline.failures import add_note, stage_of, told_indices
 from feedline.fetch import Fetcher, fetcher_for
+from feedline.fetch.guard import Guard, Pause, ShortBatch
 from feedline.fetch.streams import Stream
 from feedline.types import (
     Call,
     DatasetKind,
     Draw,
+    IndexBlock,
     Notes,
     Result,
     ResultKind,
@@ -22,6 +27,15 @@ from feedline.types import (
     WorkerIdentity,
     WorkerSpec,
 )
+from feedline.verdicts import Failure, Fault
+
+_MOST_KEPT = 8
+"""Batches whose samples a worker keeps while others are being found for those that failed. If there were more, their
+samples are made again."""
+
+
+_NOTHING: dict[int, Any] = {}
+"""No places. Never written to."""
 
 
 class Runner:
@@ -30,13 +44,26 @@ class Runner:
     Args:
         spec: what all workers share.
         worker: who this one is; None for the training process itself (no worker at all).
+        pause: how to wait before a sample is tried again.
+        is_born: called before the first of the user's code runs.
 
-    An exception while setting up (the user's `worker_init_fn`, `iter(dataset)`) is kept and raised by the first task,
-    where it reaches the training loop; the tasks after it raise it again.
+    An exception while setting up is kept: engines that can start another worker do (`unready`); that of `iter(dataset)`
+    is raised by every task of the epoch.
     """
 
-    def __init__(self, spec: WorkerSpec, worker: WorkerIdentity | None) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        worker: WorkerIdentity | None,
+        pause: Pause = time.sleep,
+        is_born: Callable[[], None] | None = None,
+    ) -> None:
         self._spec = spec
+        self._worker = None if worker is None else worker.id
+        self._pause = pause
+        self._guard: Guard | None = None
+        self._kept: OrderedDict[int, dict[int, Any]] = OrderedDict()
+        """Samples of batches that were not made because others had failed, by task."""
         self.streams = spec.kind is DatasetKind.ITERABLE
         self._dataset = spec.dataset
         # Threads share the generators of the process with the training loop and with each other.
@@ -46,35 +73,104 @@ class Runner:
         self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
         self._fetch: Fetcher | None = None
         self._epoch: int | None = None
-        self._opened = False
         # Does the dataset split itself? It should, unless the loader does. An init function may do it as well.
         curious = spec.split is not None or (spec.framework.can_be_asked and spec.init is None)
         self._watches_split = worker is not None and self.streams and spec.worker_count > 1 and curious
         self.trouble: Exception | None = None
+        self.unready: Exception | None = None
+        """What kept the worker from getting ready, such as an exception in the user's `worker_init_fn`."""
         try:
             if worker is not None:
                 self._dataset = spec.framework.open_worker(worker, spec)
+                if is_born is not None:
+                    is_born()
                 if spec.init is not None:
                     spec.init(worker.id)
-            self._opened = True
         except Exception as exc:
-            self.trouble = exc
+            self.trouble = self.unready = exc
 
     def attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
-        """Run a task and report on it: DONE with the batch, FAILED with the exception, ENDED."""
+        """Run a task and report on it: DONE with the batch, FAILED with the exception, SHORT, ENDED."""
         begun = time.perf_counter_ns()
         try:
             batch = self.run(task, room)
             notes = self._notes(task) if task.snapshot or self._watches_split else None
-        except StopIteration as exc:
-            return self._end(task, worker) if self.streams else Result(ResultKind.FAILED, worker, task.id, exc)
         except Exception as exc:
-            return Result(ResultKind.FAILED, worker, task.id, exc)
+            return self.report(exc, task, worker)
+        if self._guard is not None and self._guard.faults:
+            notes = notes or Notes()
+            notes.faults = self._guard.faults
+            notes.place = self.stream.place if self.streams else 0
         return Result(ResultKind.DONE, worker, task.id, batch, time.perf_counter_ns() - begun, notes)
+
+    def report(self, exc: Exception, task: Task, worker: int) -> Result:
+        """Report on a task that ended in an exception: FAILED, SHORT or ENDED."""
+        if isinstance(exc, ShortBatch):
+            return Result(ResultKind.SHORT, worker, task.id, notes=self._notes_of_short(task))
+        if isinstance(exc, StopIteration) and self.streams:
+            return self._end(task, worker)
+        return self._failed(exc, task, worker)
+
+    def _failed(self, exc: Exception, task: Task, worker: int) -> Result:
+        fault = self.describe(exc, task.indices)
+        notes = None if fault is None else Notes(faults=[fault], place=self.stream.place if self.streams else 0)
+        return Result(ResultKind.FAILED, worker, task.id, exc, notes=notes)
+
+    def describe(self, exc: Exception, indices: Any) -> Fault | None:
+        """Say in a note which sample an exception was about; returns what the log is to hold."""
+        if exc is self.trouble or type(indices) is Call:
+            return None
+        stage, index = self._where(exc, indices)
+        worker = "" if self._worker is None else f", worker {self._worker}"
+        if stage == "collate":
+            note = f"While samples {told_indices(index)} were made a batch (stage: collate{worker})."
+        elif isinstance(index, list):
+            note = f"About one of the samples {told_indices(index)} (stage: {stage}{worker})."
+        else:
+            note = f"About sample {index!r} (stage: {stage}{worker})."
+        add_note(exc, note)
+        attempts = 1 if self._guard is None else self._guard.attempts
+        return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())
+
+    def _where(self, exc: Exception, indices: Any) -> tuple[str, Any]:
+        """Return the stage and the sample that an exception came from; the samples, if it is not known which."""
+        place = self._scope.place
+        if self.streams:
+            number = self.stream.place
+            failed = getattr(self._fetch, "failed_place", max(0, number - 1))
+            return ("collate", number) if place < 0 else (stage_of(exc, self._dataset), failed)
+        if type(indices) is IndexBlock:
+            indices = indices.array.tolist()
+        if not self._spec.batched:
+            return "collate" if place < 0 else stage_of(exc, self._dataset), indices
+        try:
+            items = list(indices)
+        except TypeError:  # no batch at all
+            return "fetch", indices
+        if place < 0:
+            return "collate", items
+        one_by_one = not getattr(self._dataset, "__getitems__", None) and 0 <= place < len(items)
+        return stage_of(exc, self._dataset), items[place] if one_by_one else items
+
+    def _notes_of_short(self, task: Task) -> Notes:
+        """Keep the samples that did not fail, and tell which did."""
+        guard = self._guard
+        assert guard is not None
+        if guard.samples and guard.failed:
+            self._kept[task.id] = guard.samples
+            while len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        guard.samples = {}
+        place = self.stream.place if self.streams else 0
+        return Notes(faults=guard.faults, failed=tuple(guard.failed), omitted=tuple(guard.omitted), place=place)
 
     def _end(self, task: Task, worker: int) -> Result:
         try:
-            return Result(ResultKind.ENDED, worker, task.id, notes=self._last_notes())
+            notes = self._last_notes()
+            if self._guard is not None and self._guard.faults:
+                notes = notes or Notes()
+                notes.faults = self._guard.faults
+            return Result(ResultKind.ENDED, worker, task.id, notes=notes)
         except Exception as exc:  # the user's state_dict
             return Result(ResultKind.FAILED, worker, task.id, exc)
 
@@ -84,12 +180,29 @@ class Runner:
             return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
         if task.epoch != self._epoch:
             self._begin_epoch(task)
-        return self.make(task.indices, task.draw, room)
-
-    def make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
-        """Make a batch of the epoch that was begun."""
         if self.trouble is not None:
             raise self.trouble
+        if self._guard is not None:
+            self._guard.begin(task.skip, self._kept.pop(task.redo, {}), again=task.redo > 0)
+        return self._make(task.indices, task.draw, room)
+
+    def make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
+        """Make a batch of the epoch that was begun, without a policy for samples that fail."""
+        if self.trouble is not None:
+            raise self.trouble
+        return self._make(indices, draw, room)
+
+    def make_guarded(self, indices: Any, draw: Draw, room: memory.Memory | None) -> tuple[Any, list[Fault]]:
+        """Make a batch of the epoch that was begun, with a policy; returns it, and what failed in it.
+
+        Raises:
+            Exception: of a sample, or `ShortBatch`; `report` tells what that means.
+        """
+        assert self._guard is not None
+        self._guard.begin(_NOTHING, _NOTHING)
+        return self._make(indices, draw, room), self._guard.faults
+
+    def _make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
         assert self._fetch is not None
         self._scope.begin(draw)
         memory.set_current(room)
@@ -103,8 +216,8 @@ class Runner:
     def _begin_epoch(self, task: Task) -> None:
         again = self._epoch is not None
         self._epoch = task.epoch
-        if not self._opened:
-            return  # it never got ready, and says so with every task
+        if self.unready is not None:
+            return  # and says so with every task
         self._fetch = None
         self.trouble = None
         try:
@@ -121,16 +234,33 @@ class Runner:
             draw: where the random numbers of the first batch come from; those of a stream all come from there.
             resume: where to go on.
         """
+        if self._epoch is None:
+            self._epoch = 0
         if self._watches_split:
             self._spec.framework.forget_asking()
         self._scope.begin(draw)
         before = randomness.enter(self._scope)
         try:
-            self._fetch = fetcher_for(self._dataset, self._spec, self._scope, resume)
+            self._fetch = fetcher_for(self._dataset, self._spec, self._scope, resume, self._make_guard())
         finally:
             randomness.enter(before)
         if self._watches_split:
             self.stream.is_watched = resume is None
+
+    def _make_guard(self) -> Guard | None:
+        policy = self._spec.on_error
+        self._kept.clear()
+        if policy is None or policy.never_catches:
+            return None
+        self._guard = Guard(
+            policy,
+            self._scope,
+            self._dataset,
+            worker=self._worker,
+            pause=self._pause,
+            refills=self._spec.refills,
+        )
+        return self._guard
 
     @property
     def stream(self) -> Stream:

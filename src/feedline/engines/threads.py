@@ -15,13 +15,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import queue
+import sys
 import threading
 import time
+import traceback
+from dataclasses import dataclass
 
 from feedline.abc.engine import Engine
-from feedline.engines.failure import add_note
 from feedline.engines.inline import run_task
 from feedline.engines.runner import Runner
+from feedline.failures import add_note
 from feedline.transport.arena import Arena
 from feedline.types import Result, ResultKind, Task, WorkerIdentity, WorkerSpec
 
@@ -38,19 +41,38 @@ class ThreadEngine(Engine):
         self._lanes: list[queue.SimpleQueue[Task | None]] = []
         self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
+        self._spec: WorkerSpec | None = None
+        self._ending = threading.Event()
+        self._generation = 0
 
     def open(self, spec: WorkerSpec) -> None:
+        self._spec = spec
         for number in range(self.worker_count):
-            lane: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-            thread = threading.Thread(
-                target=_serve,
-                args=(spec, number, lane, self._answers, self._arena),
-                name=f"feedline-worker-{number}",
-                daemon=True,
-            )
-            thread.start()
-            self._lanes.append(lane)
-            self._threads.append(thread)
+            self._lanes.append(queue.SimpleQueue())
+            self._threads.append(self._start(number))
+
+    def _start(self, number: int, generation: int = 0) -> threading.Thread:
+        assert self._spec is not None
+        own = _Own(number, generation, self._lanes[number], self._ending)
+        thread = threading.Thread(
+            target=_serve,
+            args=(self._spec, own, self._answers, self._arena),
+            name=f"feedline-worker-{number}",
+            daemon=True,
+        )
+        thread.start()
+        return thread
+
+    def replace(self, worker: int) -> None:
+        self._lanes[worker].put(None)  # if the thread is still there: it has nothing to do
+        self._lanes[worker] = queue.SimpleQueue()
+        self._threads[worker].join(_PATIENCE_S)
+        self._generation += 1
+        self._threads[worker] = self._start(worker, self._generation)
+
+    def stack(self, worker: int) -> str | None:
+        frame = sys._current_frames().get(self._threads[worker].ident or 0)
+        return None if frame is None else "".join(traceback.format_stack(frame))
 
     def submit(self, worker: int, task: Task) -> None:
         self._lanes[worker].put(task)
@@ -70,6 +92,7 @@ class ThreadEngine(Engine):
         return results
 
     def close(self) -> None:
+        self._ending.set()
         for number, lane in enumerate(self._lanes):
             while self.revoke(number) is not None:
                 continue
@@ -82,29 +105,37 @@ class ThreadEngine(Engine):
         self._lanes.clear()
 
 
-def _serve(
-    spec: WorkerSpec,
-    number: int,
-    lane: queue.SimpleQueue[Task | None],
-    answers: queue.SimpleQueue[Result],
-    arena: Arena | None,
-) -> None:
+@dataclass(frozen=True)
+class _Own:
+    """What is one worker's own."""
+
+    number: int
+    generation: int
+    lane: queue.SimpleQueue[Task | None]
+    ending: threading.Event
+    """Set when the engine closes: nobody waits for a sample any more."""
+
+
+def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], arena: Arena | None) -> None:
+    number, lane = own.number, own.lane
     try:
         dataset = copy.copy(spec.dataset)  # attributes set by worker_init_fn stay in this worker
     except Exception:
         dataset = spec.dataset  # cannot be copied: shared, as the documentation says of threads
-    identity = WorkerIdentity(number, spec.worker_count, spec.base_seed + number, dataset, threaded=True)
-    # SystemExit and the like would end this thread without anybody being told: they are reported as failures.
-    runner: Runner | None = None
-    trouble: BaseException | None = None
+    seed = spec.base_seed + number + own.generation * spec.worker_count
+    # SystemExit and the like would end this thread without anybody being told: they are reported.
+    trouble: BaseException | None
     try:
-        runner = Runner(spec, identity)
+        runner = Runner(spec, WorkerIdentity(number, spec.worker_count, seed, dataset, threaded=True), own.ending.wait)
+        trouble = runner.unready
     except BaseException as exc:
         trouble = exc
+    if trouble is not None:
+        _annotate(trouble, number)
+        answers.put(Result(ResultKind.DIED, number, -1, trouble))
+        return
     while (task := lane.get()) is not None:
         try:
-            if trouble is not None:
-                raise trouble
             result = run_task(runner, task, number, arena)
         except BaseException as exc:
             result = Result(ResultKind.FAILED, number, task.id, exc)

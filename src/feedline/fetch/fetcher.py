@@ -17,6 +17,7 @@ from feedline.abc.framework import Gather
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
 from feedline.fetch.asking import Asking
+from feedline.fetch.guard import Guard
 from feedline.fetch.seeded import SeededFetcher
 from feedline.fetch.spans import SpanFetcher
 from feedline.fetch.streams import Stream, StreamFetcher
@@ -27,10 +28,12 @@ Fetcher = Callable[[Any], Any]
 """Makes the batch for what the plan asks; raises StopIteration when an iterable dataset has ended."""
 
 
-def fetcher_for(dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | None = None) -> Fetcher:
+def fetcher_for(
+    dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | None = None, guard: Guard | None = None
+) -> Fetcher:
     """Choose the quickest way to make batches of `dataset` that gives the same result as the slowest.
 
-    For an iterable dataset this calls `iter(dataset)`.
+    For an iterable dataset this calls `iter(dataset)`. With a guard, samples that fail are dealt with.
     """
     collate = spec.framework.bind_collate(spec.collate)
     if resume is not None and resume.dataset is not None:
@@ -43,9 +46,11 @@ def fetcher_for(dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | N
     if spec.kind is DatasetKind.ITERABLE:
         stream = Stream(dataset, scope, resume)
         if spec.split is not None:
-            return SpanFetcher(stream, collate, spec, scope)
-        return StreamFetcher(stream, collate, spec, scope)
+            return SpanFetcher(stream, collate, spec, scope, guard)
+        return StreamFetcher(stream, collate, spec, scope, guard)
     gather = spec.framework.gather_for(dataset, spec.collate) if spec.batched else None
+    if guard is not None:
+        return _guarded(gather, dataset, collate, spec, scope, guard)
     if gather is not None:
         return _gathering(gather, dataset, collate)
     if scope.seeds_globals:
@@ -55,6 +60,38 @@ def fetcher_for(dataset: Any, spec: WorkerSpec, scope: Scope, resume: Resume | N
     if getattr(dataset, "__getitems__", None):
         return _together(dataset, collate, scope)
     return _each(dataset, collate, scope)
+
+
+def _guarded(
+    gather: Gather | None, dataset: Any, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope, guard: Guard
+) -> Fetcher:
+    together = spec.batched and bool(getattr(dataset, "__getitems__", None))
+    plain = _asking(dataset, collate, spec)
+    how = guard.guarded(plain, together=together)
+    if scope.seeds_globals:
+        slow: Fetcher = SeededFetcher(how, scope)
+    elif not together:
+        slow = guard.each(dataset, plain)
+    else:
+
+        def slow(indices: Any) -> Any:
+            samples = [how.ask(item) for item in scope.following(how.items(indices))]
+            scope.collate()
+            return how.join(samples)
+
+    if gather is None:
+        return slow
+    quick = _gathering(gather, dataset, collate)
+
+    def fetch(indices: Any) -> Any:
+        if guard.is_clear:
+            try:
+                return quick(indices)
+            except Exception:
+                scope.begin_again()  # which sample it was is found out one by one
+        return slow(indices)
+
+    return fetch
 
 
 def _single(dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:

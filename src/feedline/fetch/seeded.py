@@ -57,9 +57,12 @@ class SeededFetcher:
             failure = exc
         if GlobalStates.now() == before:
             self._last = before
-            if failure is not None:
+            if failure is None:
+                return batch
+            try:
                 raise failure
-            return batch
+            finally:
+                del failure  # its traceback refers to this frame: no cycle for the garbage collector
         before.restore()
         self._looks = None
         return _DRAWN

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import InternalError
+from feedline.failures import without_frames
+from feedline.fetch.guard import Guard, ShortBatch
 from feedline.fetch.streams import Stream
 from feedline.randomness import Scope
 from feedline.steps import Steps
@@ -23,11 +25,21 @@ from feedline.types import Span, WorkerSpec
 class SpanFetcher:
     """Makes the batch of a step, of the samples that belong to this rank."""
 
-    def __init__(self, stream: Stream, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        collate: Callable[[Any], Any],
+        spec: WorkerSpec,
+        scope: Scope,
+        guard: Guard | None = None,
+    ) -> None:
         assert spec.split is not None
         self.stream = stream
         self._collate = collate
         self._batched = spec.batched
+        self._guard = guard
+        self.failed_place = 0
+        """The place of the last sample that was raised: others after it have been read since."""
         self._split = spec.split
         self._scope = scope
         self._exact = spec.split.share.tail == "exact" and spec.split.share.world_size > 1
@@ -57,10 +69,16 @@ class SpanFetcher:
                 raise StopIteration
             own = (steps.own(span.number) + span.origin).tolist()
             self.consumed = span.origin + min(steps.start(span.number + 1), self._total - span.origin)
-        samples = [self._held[self._there(place, begin)] for place in own]
-        for sample in samples:
-            if type(sample) is _Failed:
+        samples = []
+        for place in own:
+            sample = self._held[self._there(place, begin)]
+            if type(sample) is not _Failed:
+                samples.append(sample)
+            elif self._guard is None or self.stream.has_broken_off or not self._guard.leaves_out(sample.reason, place):
+                self.failed_place = place
                 raise sample.reason
+        if not samples:
+            raise ShortBatch
         self._scope.collate(begin + share.rank)
         return self._collate(samples if self._batched else samples[0])
 
@@ -88,7 +106,7 @@ class SpanFetcher:
                 self._total = stream.place
                 return
             except Exception as exc:  # raised in the batch that it belongs to
-                sample = _Failed(exc)
+                sample = _Failed(without_frames(exc))
             own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
             if own or (self._exact and place >= low):
                 held[place] = sample

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
+from feedline.failures import add_note
+from feedline.fetch.guard import Guard
 from feedline.randomness import Scope, seed_globals
 from feedline.types import Notes, Resume, WorkerSpec
 
@@ -31,6 +34,8 @@ class Stream:
         self.place = 0
         """Samples read so far, before a resumption too."""
         self._skip_to = 0
+        self.has_broken_off = False
+        """True if the iterator was a generator that has raised an exception: it has no more samples."""
         self.is_watched = False
         """True to remember what the first sample looks like."""
         self.first_digest: bytes | None = None
@@ -65,8 +70,16 @@ class Stream:
             sample = next(self._iterator)
         except StopIteration:
             raise
-        except Exception:
+        except Exception as exc:
             self.place += 1  # the sample that could not be made has its place, too
+            if inspect.isgenerator(self._iterator):
+                self.has_broken_off = True
+                add_note(
+                    exc,
+                    f"The iterator of {type(self._dataset).__name__} is a generator, which ends with the first "
+                    "exception: the samples after it cannot be had, whatever on_error says. Catch the exception "
+                    "inside of __iter__, or write an iterator class with __next__.",
+                )
             raise
         if self.is_watched and self.place == 0:
             self.first_digest = _digest(sample)
@@ -97,8 +110,16 @@ def _digest(sample: Any) -> bytes | None:
 class StreamFetcher:
     """Cuts a worker's own stream into batches."""
 
-    def __init__(self, stream: Stream, collate: Callable[[Any], Any], spec: WorkerSpec, scope: Scope) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        collate: Callable[[Any], Any],
+        spec: WorkerSpec,
+        scope: Scope,
+        guard: Guard | None = None,
+    ) -> None:
         self.stream = stream
+        self._guard = guard
         self._collate = collate
         self._batched = spec.batched
         self._drop_last = spec.drop_last
@@ -113,7 +134,7 @@ class StreamFetcher:
         stream = self.stream
         first = stream.place
         if not self._batched:
-            sample = stream.read()
+            sample = self._read()
             self._scope.collate(first)
             return self._collate(sample)
         if self._ended:
@@ -121,7 +142,7 @@ class StreamFetcher:
         samples = []
         for _ in range(count):
             try:
-                samples.append(stream.read())
+                samples.append(self._read())
             except StopIteration:
                 self._ended = True
                 break
@@ -129,3 +150,8 @@ class StreamFetcher:
             raise StopIteration
         self._scope.collate(first)
         return self._collate(samples)
+
+    def _read(self) -> Any:
+        if self._guard is None:
+            return self.stream.read()
+        return self._guard.read(self.stream)

@@ -88,12 +88,13 @@ def cut_leaf(leaf: Leaf, start: int, stop: int, count: int) -> tuple[tuple[int, 
 
 def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     """Describe a tensor for a pickle: a few small numbers, and the data in the slot."""
-    if get_spawning_popen() is not None and tensor.is_shared():  # part of the dataset, and meant for several processes
+    dense = tensor.layout is torch.strided and not tensor.is_nested
+    if dense and get_spawning_popen() is not None and tensor.is_shared():  # meant for several processes
         return reduce_shared(tensor)
     leaf = place(tensor, writer)
     if leaf is not None:
         return _read_pickled, (leaf,)
-    plain = tensor.is_cpu and not tensor.requires_grad and tensor.layout is torch.strided and not tensor.is_nested
+    plain = dense and tensor.is_cpu and not tensor.requires_grad
     if not plain or tensor.is_quantized:
         return _reduce_special(tensor)
     if tensor.dtype not in _DTYPE_CODES:  # torch's own pickling does not know these either: they go as bytes

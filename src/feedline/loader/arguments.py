@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
 from feedline.errors import BadOption
+from feedline.faults.actions import Replace, Retry
 from feedline.types import DatasetKind
 
 
@@ -57,6 +59,18 @@ def check_not_batches(sampler: Any, batch_size: int | None) -> None:
             f"sampler= is a {type(sampler).__name__}, which yields batches already. Give it as batch_sampler=, without "
             "batch_size."
         )
+
+
+def check_policy(policy: ErrorPolicy, *, is_map: bool) -> None:
+    """Refuse what cannot be done about samples of an iterable dataset."""
+    if is_map:
+        return
+    for action in getattr(policy, "actions", ()):
+        if isinstance(action, Replace) or (isinstance(action, Retry) and isinstance(action.then, Replace)):
+            raise BadOption(
+                "on_error='replace' takes another sample by its index, but the dataset is iterable: its samples have "
+                "none. Use 'skip', or 'retry', which asks its iterator again."
+            )
 
 
 def check_lasting(name: str, value: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.loader.order import Entry
+from feedline.loader.progress import has_state
 from feedline.plan.plan import Plan
 from feedline.state import Snapshot
 from feedline.types import Notes, Resume
@@ -64,7 +65,7 @@ class Bookmark:
             return self._ended()
         order = {**self._state_of_plan(), **self.facts()}
         streams = self._streams(order)
-        if progress.early:
+        if progress.early or "reserve" in order:  # batches are told by their numbers
             order["stride"] = list(self.stride)
         return Snapshot(
             epoch=key.epoch,
@@ -120,25 +121,33 @@ class Bookmark:
             if self.live is not None or not progress.streams:
                 return [self._own_stream()]
             return [
-                _described(stream.notes, batches=stream.batches, noted_at=stream.noted_at, ended=stream.ended)
+                _described(
+                    stream.notes,
+                    batches=stream.batches,
+                    noted_at=stream.noted_at,
+                    ended=stream.ended,
+                    **({} if stream.read is None else {"read": stream.read}),
+                )
                 for stream in progress.streams
             ]
         if unit == "stream samples":
             notes = [self.live()] if self.live is not None else list(progress.notes.values())
             order["consumed"] = consumed = _consumed_with_the_last(notes, order["consumed"])
-            usable = [note for note in notes if _has_state(note) and note.place <= consumed]
+            usable = [note for note in notes if has_state(note) and note.place <= consumed]
             return [_described(max(usable, key=_place))] if usable else []
         if self.live is not None:
             note = self.live()
-            return [_described(note)] if _has_state(note) else []
+            return [_described(note)] if has_state(note) else []
         if not progress.notes:
             return []
         return [_described(progress.notes.get(worker)) for worker in range(self.worker_count)]
 
     def _own_stream(self) -> dict[str, Any]:
         """Describe the one stream of an iteration without workers."""
-        batches = self.entry.progress.delivered
-        return _described(None if self.live is None else self.live(), batches=batches, noted_at=batches, ended=False)
+        batches, read = self.entry.progress.delivered, self.entry.progress.read
+        facts = {} if read is None else {"read": read}
+        notes = None if self.live is None else self.live()
+        return _described(notes, batches=batches, noted_at=batches, ended=False, **facts)
 
 
 def _outlasting(notes: Notes | None) -> dict[str, Any]:
@@ -153,10 +162,6 @@ def _place(notes: Notes) -> int:
     return notes.place
 
 
-def _has_state(notes: Notes) -> bool:
-    return notes.dataset is not None or notes.iterator is not None
-
-
 def _consumed_with_the_last(notes: list[Notes], consumed: int) -> int:
     """Return how many samples of a stream are consumed: near its end a worker knows better than the plan."""
     known = [note.consumed for note in notes if note.consumed is not None]
@@ -165,7 +170,7 @@ def _consumed_with_the_last(notes: list[Notes], consumed: int) -> int:
 
 def _described(notes: Notes | None, **facts: Any) -> dict[str, Any]:
     stream: dict[str, Any] = dict(facts)
-    if notes is None or not _has_state(notes):
+    if notes is None or not has_state(notes):
         return stream
     stream["place"] = notes.place
     for name in ("dataset", "iterator"):
@@ -186,8 +191,9 @@ def notes_of(stream: dict[str, Any]) -> Notes | None:
 def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
     """Return where a stream, or a worker's dataset, goes on."""
     dataset, iterator = stream.get("dataset"), stream.get("iterator")
-    batches = stream.get("batches", 0)
+    batches, read = stream.get("batches", 0), stream.get("read")
     if dataset is None and iterator is None:
-        return Resume(skip=batches * batch_size)
-    since = batches - stream.get("noted_at", batches)
-    return Resume(copy.deepcopy(dataset), copy.deepcopy(iterator), stream.get("place", 0), since * batch_size)
+        return Resume(skip=batches * batch_size if read is None else read)
+    place = stream.get("place", 0)
+    since = (batches - stream.get("noted_at", batches)) * batch_size if read is None else max(0, read - place)
+    return Resume(copy.deepcopy(dataset), copy.deepcopy(iterator), place, since)

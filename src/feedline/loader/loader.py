@@ -12,14 +12,17 @@ from feedline.abc.scheduler import Scheduler
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.errors import BadOption
+from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.keys import epoch_key
+from feedline.loader.account import Account
 from feedline.loader.arguments import (
     check_callable,
     check_count,
     check_flag,
     check_not_batches,
     check_persistent,
+    check_policy,
     check_sampler,
     check_sized,
     check_timeout,
@@ -32,6 +35,7 @@ from feedline.loader.bookmark import Bookmark
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
+from feedline.loader.reserve import with_reserve
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import Settings
 from feedline.loader.sharding import split_of, steps_of
@@ -69,6 +73,11 @@ class Loader(Resumable):
         worker_init: called with the worker's number when it starts.
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
         memory_budget: bytes that batches under way may take; a quarter of the memory if not given.
+        on_error: what becomes of a sample that fails: "raise", "skip", "retry", "replace", or a policy of
+            `feedline.faults` that says it by the kind of exception; see `faults` for what happened.
+        restarts: how many workers that died may be replaced in an epoch (32 if not given). If it is given, a worker
+            that takes longer than `timeout_s` is replaced as well, instead of an error.
+        max_memory_per_worker: bytes that a worker process may have for itself before another takes its place.
 
     Raises:
         BadOption: an argument, or a combination of arguments, that cannot work.
@@ -103,6 +112,9 @@ class Loader(Resumable):
         scheduler: Scheduler | None = None,
         memory_budget: int | None = None,
         shard: bool | str = True,
+        on_error: Any = "raise",
+        restarts: int | None = None,
+        max_memory_per_worker: int | None = None,
     ) -> None:
         for name, value in (
             ("shuffle", shuffle),
@@ -116,6 +128,8 @@ class Loader(Resumable):
         check_count("prefetch", prefetch, least=1)
         check_count("seed", seed, least=0, optional=True)
         check_count("memory_budget", memory_budget, least=0, optional=True)
+        check_count("restarts", restarts, least=0, optional=True)
+        check_count("max_memory_per_worker", max_memory_per_worker, least=1, optional=True)
         check_callable("collate", collate, "takes a list of samples and returns a batch")
         check_callable("worker_init", worker_init, "takes the number of a worker")
         self.dataset = ArrayDataset(dataset) if is_arrays(dataset) else dataset
@@ -128,6 +142,9 @@ class Loader(Resumable):
         self.seed = None if seed is None else int(seed)
         self._worker_init = worker_init
         self._kind = kind_of(self.dataset)
+        self.on_error = on_error
+        self._account = Account(policy_of(on_error))
+        check_policy(self._account.policy, is_map=self._kind is DatasetKind.MAP)
         self._check_order(batch_size)
         if self._kind is DatasetKind.ITERABLE and scheduler is not None:
             raise BadOption(
@@ -144,6 +161,8 @@ class Loader(Resumable):
             context=context_of(start_method, workers, engine),
             scheduler=scheduler,
             memory_budget=memory_budget,
+            restarts=restarts,
+            worker_bytes=max_memory_per_worker,
         )
         self._shard = shard
         self._stream_split = self._split_now()
@@ -195,11 +214,8 @@ class Loader(Resumable):
     def __copy__(self) -> Loader:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._ledger, twin._audience, twin._kept = (
-            self._ledger.copy(),
-            Audience(self.dataset, watches=self._settings.persistent),
-            None,
-        )
+        twin._ledger, twin._account, twin._kept = self._ledger.copy(), self._account.copy(), None
+        twin._audience = Audience(self.dataset, watches=self._settings.persistent)
         return twin
 
     # -- iteration ---------------------------------------------------------------------------------------------------
@@ -241,8 +257,9 @@ class Loader(Resumable):
 
     def _iterate(self, order: Order) -> Iterator[Any]:
         self._probe_threads()
-        settings, supply = self._settings, self._supply
+        settings, supply, account = self._settings, self._supply, self._account
         start = self._ledger.begin(order)
+        self._begin_account(order, start, is_map=self._kind is DatasetKind.MAP, drop_last=self.drop_last)
         order.prepare({} if start.snapshot is None else start.snapshot.order)
         self._tell_epoch(start)
         bookmark = self._bookmark(order, start)
@@ -250,19 +267,21 @@ class Loader(Resumable):
             kept_spec = self._kept_spec
             assert kept_spec is not None
             self._audience.catch_up()
-            self._kept.restart(lambda crew: begin_epoch(crew, settings, kept_spec, bookmark, start.snapshot))
+            self._kept.restart(
+                lambda crew: begin_epoch(crew, settings, kept_spec, bookmark, start.snapshot, account=account)
+            )
             self._ledger.begun(start, order, bookmark)
             return self._kept
         spec = self._spec(bookmark)
         if settings.worker_count == 0:
-            inline = InlineBatches(spec, bookmark, start.snapshot, supply.arena(), supply.counters, None)
+            inline = InlineBatches(spec, bookmark, start.snapshot, supply.arena(), supply.counters, None, account)
             self._ledger.begun(start, order, bookmark)
             return inline
         crew = supply.crew(spec, None)
         self._audience.join(crew)
         batches = CrewBatches(
             crew,
-            lambda crew: begin_epoch(crew, settings, spec, bookmark, start.snapshot),
+            lambda crew: begin_epoch(crew, settings, spec, bookmark, start.snapshot, account=account),
             persistent=settings.persistent,
         )
         self._ledger.begun(start, order, bookmark)
@@ -294,7 +313,13 @@ class Loader(Resumable):
         )
         return Bookmark(
             entry,
-            order.plan(entry),
+            with_reserve(
+                order.plan(entry),
+                entry.order,
+                refills=self._refills,
+                keeps_steps=self._account.keeps_steps,
+                batched=self._batched,
+            ),
             order.unit,
             functools.cache(order.expected),
             drawn,
@@ -305,8 +330,19 @@ class Loader(Resumable):
             keeps_dataset=self._settings.persistent or not self._settings.worker_count,
         )
 
+    @property
+    def _batched(self) -> bool:
+        """False if samples are delivered one by one."""
+        return self.batch_size is not None or self.batch_sampler is not None
+
+    @property
+    def _refills(self) -> bool:
+        """True if samples that are left out make room for those that follow. The batches of a batch sampler do not."""
+        is_cut = self._kind is DatasetKind.MAP and self.batch_sampler is None
+        return is_cut and self._account.guards and self._account.policy.may_refill
+
     def _spec(self, bookmark: Bookmark) -> WorkerSpec:
-        batched = self.batch_size is not None or self.batch_sampler is not None
+        batched = self._batched
         return WorkerSpec(
             dataset=self.dataset,
             kind=self._kind,
@@ -319,6 +355,8 @@ class Loader(Resumable):
             init=self._worker_init,
             seeded=self.seed is not None,
             split=self._stream_split,
+            on_error=self._account.policy if self._account.guards else None,
+            refills=self._refills,
         )
 
     def _fresh_seed(self) -> int:
@@ -341,8 +379,8 @@ class Loader(Resumable):
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def stats(self) -> dict[str, Any]:
-        """Return counters: batches, waiting time, fallbacks, memory."""
-        return self._supply.stats()
+        """Return counters: batches, waiting time, fallbacks, memory, faults."""
+        return {**self._supply.stats(), "faults": self.faults.counts()}
 
     def close(self) -> None:
         """End persistent workers and give the memory back. The loader can be iterated again afterwards."""

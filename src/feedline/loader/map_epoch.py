@@ -14,8 +14,11 @@ from typing import Any
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption, SplitTwice, UnequalStreams, WorkerTimeout, tell
-from feedline.loader.crew import Crew, Pending
-from feedline.loader.progress import Progress
+from feedline.loader.account import Account
+from feedline.loader.crew import Crew
+from feedline.loader.pending import Pending
+from feedline.loader.progress import Progress, has_state
+from feedline.loader.repair import Repair
 from feedline.plan.plan import Plan
 from feedline.types import Notes, Result, ResultKind, Resume, Task
 
@@ -34,6 +37,8 @@ class Limits:
     """Tasks a worker may have at once."""
     timeout_s: float = 0.0
     """The longest wait for a batch; 0 for no limit."""
+    kills_stuck: bool = False
+    """True to replace a worker that takes longer than that, as if it had died."""
 
 
 class MapEpoch:
@@ -49,6 +54,10 @@ class MapEpoch:
         resumes: where the workers' datasets go on, by worker.
         turn: whose turn the first batch is, if workers' datasets go on.
         snapshots: True to ask the workers for the states of their datasets.
+        stream_count: if every worker reads the same stream and keeps its own part, the samples of a batch; else 0.
+        batched: False if the plan is of single samples.
+        account: of samples that fail.
+        epoch: the number of the epoch.
     """
 
     bookmark: Any = None
@@ -66,12 +75,21 @@ class MapEpoch:
         resumes: dict[int, Resume] | None = None,
         turn: int = 0,
         snapshots: bool = False,
+        stream_count: int = 0,
+        batched: bool = True,
+        account: Account | None = None,
+        epoch: int = 0,
     ) -> None:
         self._crew = crew
         self._plan = plan
         self._scheduler = scheduler
         self._window = limits.window
         self._timeout_s = limits.timeout_s
+        self._kills_stuck = limits.kills_stuck
+        self._reads_stream = stream_count > 0
+        self._stream_count = stream_count
+        self._account = account
+        self._number = epoch
         self.progress = progress
         progress.early.update(already)
         self._already = frozenset(already)
@@ -80,7 +98,12 @@ class MapEpoch:
         """Of the first sample of a stream that all workers read."""
         self._turn = turn
         self._resumes = {**crew.unresumed, **(resumes or {})}
+        self._entered = dict(self._resumes)
         crew.unresumed = {}
+        crew.begin_epoch(self)
+        self._batched = batched
+        self._repair = Repair.of(plan, account, batched=batched, already=already)
+        """What is to be done about batches whose samples failed; None if they are just raised."""
         self._snapshots = snapshots
         self._sent = 0
         """Tasks given out, and those that need not be."""
@@ -107,6 +130,10 @@ class MapEpoch:
         self._deadline_s = None
         self._crew.check_calls()
         while True:
+            self._crew.speak()
+            if self._repair is not None:
+                self._mend()
+                self._pass_over_voids()
             ordinal = self._scheduler.take(self._ready, self._expected) if self._ready else None
             if ordinal is not None:
                 if ordinal not in self._ready:
@@ -117,18 +144,27 @@ class MapEpoch:
                 return self._hand_out(ordinal)
             if self._end is not None and self._expected >= self._end:
                 self.close()
+                if self._account is not None:
+                    self._account.check(ended=True)
                 raise StopIteration
             if self._sent == self._delivered:
                 self._fill()
                 if self._sent == self._delivered:
+                    if self._crew.is_busy and not self._exhausted:
+                        self._crew.collect(None)  # with an epoch that was left, whose slots are needed
+                        continue
                     if self._held is not _NOTHING:
                         raise BadOption(
                             f"{self._scheduler!r} holds back batch {self._sent} although every worker is idle: "
                             "`assign` must choose a worker when none has anything to do."
                         )
+                    if self._account is not None:
+                        self._account.check(ended=True)
                     raise StopIteration
                 continue
-            if self._sent - self._delivered == len(self._ready):
+            if not self._under_way:
+                if self._repair is not None and self._repair.has_work(self._expected):
+                    continue
                 sent = self._sent
                 self._fill()  # what was held back may be given out now
                 if self._sent > sent:
@@ -140,6 +176,8 @@ class MapEpoch:
             self._wait()
 
     def _hand_out(self, ordinal: int) -> Any:
+        if self._account is not None:
+            self._keep_account(ordinal, self._ready[ordinal], self._account)
         self._delivered += 1
         self.progress.note(ordinal)
         result = self._ready.pop(ordinal)
@@ -152,8 +190,32 @@ class MapEpoch:
             del result
             self._fill()
 
+    def _keep_account(self, ordinal: int, result: Result, account: Account) -> None:
+        """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much."""
+        repair = self._repair
+        count = 0 if repair is None else self._stream_count or repair.count_of(ordinal)
+        if count or result.notes is not None:
+            account.enter(result, count, self._number, None if repair is None else repair.treated(ordinal))
+        if repair is not None:
+            account.check()
+            repair.done(ordinal)
+
+    def _pass_over_voids(self) -> None:
+        """Pass over batches of which no sample is left, when it would be their turn."""
+        repair, account = self._repair, self._account
+        assert repair is not None
+        assert account is not None
+        while (void := repair.voids.get(self._expected)) is not None:
+            account.enter(void, repair.count_of(self._expected), self._number, repair.treated(self._expected))
+            account.check()
+            repair.done(self._expected)
+            self._delivered += 1
+            self.progress.note(self._expected)
+            self._fill()
+
     def _read_notes(self, worker: int, notes: Notes) -> None:
-        self.progress.notes[worker] = notes
+        if has_state(notes) or self._reads_stream:
+            self.progress.notes[worker] = notes
         if notes.splits_itself:
             self._warn_of_splitting_twice()
         if notes.digest is not None:
@@ -212,6 +274,10 @@ class MapEpoch:
             self._sent += 1
             self._delivered += 1
             return True
+        if self._repair is not None and not self._repair.may_begin(self._sent, indices):
+            self._held = _NOTHING
+            self._sent += 1  # it gives samples to others, and may have none left
+            return True
         worker = self._scheduler.assign(self._sent + self._turn, indices, workers)
         if worker is None:
             self._held = indices
@@ -221,14 +287,34 @@ class MapEpoch:
                 f"{self._scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}."
             )
         self._held = _NOTHING
-        resume = self._resumes.pop(worker, None) if self._resumes else None
-        try:
-            task = Task(0, indices, draw=self._plan.draw(self._sent), resume=resume, snapshot=self._snapshots)
-            self._under_way[self._sent] = self._crew.submit(self, self._sent, task, worker)
-        except Exception as exc:  # indices that cannot be sent: raised when their batch would have come
-            self._ready[self._sent] = Result(ResultKind.FAILED, -1, -1, exc)
+        self._begin(self._sent, indices, worker)
         self._sent += 1
         return True
+
+    def _begin(self, ordinal: int, indices: Any, worker: int) -> None:
+        """Give a task to a worker."""
+        resume = self._resumes.pop(worker, None) if self._resumes else None
+        task = Task(0, indices, draw=self._plan.draw(ordinal), resume=resume, snapshot=self._snapshots)
+        if self._repair is not None and self._account is not None:
+            treated = self._account.treat(indices, batched=self._batched)
+            task.indices, task.skip = treated.indices, treated.skip
+            self._repair.begin(ordinal, treated)
+        try:
+            self._under_way[ordinal] = self._crew.submit(self, ordinal, task, worker, stays=self._reads_stream)
+        except Exception as exc:  # indices that cannot be sent: raised when their batch would have come
+            self._ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
+
+    def resume_for(self, worker: int) -> Resume | None:
+        """Return where a worker goes on that takes the place of another."""
+        known = self._entered.get(worker)
+        if self._reads_stream:  # it goes on by reading again what comes before its task
+            return known
+        notes = self._crew.last_notes.get(worker)
+        return known if notes is None else Resume(notes.dataset)
+
+    def owe(self, worker: int, resume: Resume) -> None:
+        """Tell a worker with its next task where to go on."""
+        self._resumes[worker] = resume
 
     def _wait(self) -> None:
         """Wait for an answer; if the batch that is due is late, keep the other workers busy meanwhile."""
@@ -255,12 +341,55 @@ class MapEpoch:
                     self._note_end(pending.ordinal)
                     if result.notes is not None:
                         self.progress.notes[result.worker] = result.notes
+                elif self._repair is not None:
+                    self._repair.answered(pending, result, self._ready)
                 else:
                     self._ready[pending.ordinal] = result
+            if self._repair is not None:
+                self._mend()
             if self._deadline_s is not None and time.monotonic() >= self._deadline_s and not self._is_there():
-                raise WorkerTimeout(self._late_message())
+                self._deal_with_lateness()
             if answers:
                 return
+            self._crew.speak()
+
+    def _mend(self) -> None:
+        """Have batches made again whose samples failed, with others in their places."""
+        assert self._repair is not None
+        while (mended := self._repair.next_mended(self._under_way)) is not None:
+            for ordinal in mended.cancelled:  # it gives samples away
+                pending = self._under_way.pop(ordinal, None)
+                if pending is not None:
+                    self._crew.disown(pending)
+                elif ordinal in self._ready:
+                    self._crew.discard(self._ready.pop(ordinal))
+            if mended.failure is not None:
+                self._ready[mended.ordinal] = mended.failure
+            elif mended.pending is not None:
+                task = Task(0, mended.indices, draw=self._plan.draw(mended.ordinal), snapshot=self._snapshots)
+                if self._account is not None:
+                    treated = self._account.treat(mended.indices, batched=self._batched)
+                    task.indices, task.skip = treated.indices, {**treated.skip, **mended.skip}
+                    self._repair.begin(mended.ordinal, treated)
+                self._crew.resubmit(mended.pending, task)
+                self._under_way[mended.ordinal] = mended.pending
+            elif mended.indices is not None:
+                self._begin(mended.ordinal, mended.indices, (mended.ordinal + self._turn) % len(self._crew.workers))
+
+    def _deal_with_lateness(self) -> None:
+        """Replace the worker that does not answer, or raise what there is to say about it."""
+        late = self._under_way.get(self._expected) or next(iter(self._under_way.values()), None)
+        if late is None:
+            raise WorkerTimeout(f"DataLoader timed out after {self._timeout_s} seconds.")
+        if self._kills_stuck and self._crew.rescue.may_restart:
+            since_s = self._crew.workers[late.worker].since_s
+            if time.monotonic() - since_s < self._timeout_s:  # it has answered since, and is merely slow
+                self._deadline_s = since_s + self._timeout_s
+                return
+            if self._crew.kill_stuck(late, self._timeout_s):
+                self._deadline_s = None
+                return
+        raise self._crew.told_of_stuck(late, self._timeout_s)
 
     def _note_end(self, ordinal: int) -> None:
         """The stream has no batch of this number, and none after it."""
@@ -305,16 +434,6 @@ class MapEpoch:
                 f"workers 0 to {len(workers) - 1}, and the second must have nothing to do."
             )
 
-    def _late_message(self) -> str:
-        late = self._under_way.get(self._expected)
-        text = f"DataLoader timed out after {self._timeout_s} seconds"
-        if late is None:
-            return text + "."
-        return (
-            f"{text}: worker {late.worker} is still at batch {self._expected}. Raise `timeout`, or look for a sample "
-            "that blocks (a network read without its own time-out is the usual cause)."
-        )
-
     def close(self) -> None:
         """Leave the epoch; what is under way is dropped."""
         self._exhausted = True
@@ -323,6 +442,8 @@ class MapEpoch:
         self._crew.unresumed = {worker: Resume(resume.dataset) for worker, resume in self._resumes.items()}
         for result in self._ready.values():
             self._crew.discard(result)
+        if self._repair is not None:
+            self._repair.close()
         self._ready.clear()
         self._under_way.clear()
         self._sent = self._delivered

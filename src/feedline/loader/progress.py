@@ -18,6 +18,13 @@ class StreamProgress:
     """The last states that came with one of these batches."""
     noted_at: int = 0
     """Which batch that was."""
+    read: int | None = None
+    """Samples that these batches took from the stream, if that is known: some may have been left out."""
+
+
+def has_state(notes: Notes) -> bool:
+    """True if notes hold a state of the dataset or its iterator."""
+    return notes.dataset is not None or notes.iterator is not None
 
 
 @dataclass(slots=True)
@@ -35,6 +42,8 @@ class Progress:
     """If each worker has a stream of its own."""
     turn: int = 0
     """Whose stream comes next."""
+    read: int | None = None
+    """Samples that were taken from the one stream of an iteration without workers."""
 
     def note(self, ordinal: int) -> None:
         """Note that a batch was delivered."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from feedline.abc.source import EpochAware
+from feedline.faults.log import FaultLog
+from feedline.loader.account import Account
 from feedline.loader.arguments import check_count
 from feedline.loader.audience import Audience
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Order
 from feedline.loader.virtual_epochs import VirtualEpochs
+from feedline.samplers.ranks import share_if_known
 from feedline.state import Snapshot
 
 
@@ -20,6 +24,30 @@ class Resumable:
     dataset: Any
     _ledger: Ledger
     _audience: Audience
+    _account: Account
+
+    @property
+    def faults(self) -> FaultLog:
+        """The samples that failed, and what became of them. Part of `state_dict`.
+
+        Example:
+            >>> from feedline import Loader
+            >>> loader = Loader({7: "seven"}, 1, sampler=[7, 8], on_error="skip")
+            >>> [batch for batch in loader]
+            [['seven']]
+            >>> [(fault.index, fault.error, fault.action) for fault in loader.faults]
+            [(8, 'KeyError', 'skip')]
+        """
+        return self._account.log
+
+    def _begin_account(self, order: Order, start: Start, *, is_map: bool, drop_last: bool) -> None:
+        """Get ready to keep account of an epoch."""
+        account = self._account
+        account.keeps_steps = max(order.stride()[2], share_if_known().world_size) > 1
+        account.index_count = len(self.dataset) if is_map and hasattr(type(self.dataset), "__len__") else None
+        account.drop_short = drop_last
+        account.has_indices = is_map
+        account.begin_epoch(start.epoch, resumes=start.snapshot is not None and not start.is_settled)
 
     def _order(self) -> Order:
         """Return which batches the loader delivers."""
@@ -78,15 +106,21 @@ class Resumable:
             >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
             True
         """
-        return self._ledger.state(self._order(), self._first_snapshot)
+        state = self._ledger.state(self._order(), self._first_snapshot)
+        faults = self._account.state()
+        return {**state, "faults": faults} if faults else state
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Let the next iteration go on where `state_dict` was taken.
 
         Raises:
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
+        faults = _faults_of(state_dict)
+        self._account.copy().restore(faults)  # before anything changes: it may be damaged
         self._ledger.load(state_dict, self._order())
+        if state_dict:
+            self._account.restore(faults)
         self._audience.forget_epoch()
 
     def _first_snapshot(self, order: Order, epoch: int) -> Snapshot:
@@ -141,3 +175,8 @@ class Resumable:
             [[10, 20]]
         """
         self._audience.call(name, *args)
+
+
+def _faults_of(state: Any) -> Any:
+    """Return what a state says of samples that failed. Who reads the rest refuses what is no state at all."""
+    return state.get("faults", {}) if isinstance(state, Mapping) else {}

@@ -10,6 +10,10 @@ from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
 from feedline.policies import InOrder, Unordered
 
+DEFAULT_RESTARTS = 32
+"""Enough to find the sample that kills in a batch of thousands (a dozen restarts), and to survive bad nights. More
+would keep a job alive that makes no progress. A guess."""
+
 ENGINES = ("auto", "inline", "thread", "process")
 
 
@@ -33,6 +37,10 @@ class Settings:
     snapshot_every: int = 1
     """A worker's own stream tells its state with every so-manieth of its batches; 0 for never."""
     pin: bool = False
+    restarts: int | None = None
+    """Workers that may be replaced in an epoch; None for `DEFAULT_RESTARTS`, and for a time-out to be an error."""
+    worker_bytes: int | None = None
+    """Memory of its own that a worker may come to have before it is replaced."""
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
@@ -55,6 +63,11 @@ class Settings:
                 f"split={self.split} lets several worker processes fill one batch, but the engine is "
                 f"{self.engine_name!r}. Use engine='process' with workers, or leave split out."
             )
+        if self.worker_bytes is not None and self.engine_name != "process":
+            raise BadOption(
+                f"max_memory_per_worker={self.worker_bytes} is about worker processes, but the engine is "
+                f"{self.engine_name!r}. Drop it."
+            )
         if self.memory_budget is not None and self.memory_budget < 0:
             raise BadOption(f"memory_budget={self.memory_budget} is negative; give a number of bytes.")
 
@@ -64,6 +77,11 @@ class Settings:
         if self.engine != "auto":
             return self.engine
         return "process" if self.worker_count else "inline"
+
+    @property
+    def restart_budget(self) -> int:
+        """How many workers may be replaced in an epoch."""
+        return DEFAULT_RESTARTS if self.restarts is None else self.restarts
 
     @property
     def window(self) -> int:

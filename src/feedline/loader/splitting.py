@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.abc.framework import Framework
+from feedline.loader.batch_indices import rows_of
 from feedline.types import Draw, IndexBlock, Parcel, Part, Result, ResultKind
 
 
@@ -85,15 +86,9 @@ class Splitter:
             part = self._framework.rows_of(description, start, stop, count)
             assert part is not None
             used = max(used, *(offset + size for offset, size in part.places))
-            parts.append((start, _rows(indices, start, stop), part))
+            parts.append((start, rows_of(indices, start, stop), part))
         return Group(indices, slot, header, used, len(parts)), parts
 
 
 def _is_rows(indices: Any) -> bool:
     return type(indices) is IndexBlock or isinstance(indices, (list, tuple))
-
-
-def _rows(indices: Any, start: int, stop: int) -> Any:
-    if type(indices) is IndexBlock:
-        return IndexBlock(indices.array[start:stop])
-    return indices[start:stop]

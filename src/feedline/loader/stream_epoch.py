@@ -6,16 +6,18 @@ the same in every epoch, however fast the workers are. A stream cannot move to a
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from feedline.errors import RepeatedSamples, WorkerTimeout, tell
+from feedline.errors import RepeatedSamples, TooManyBadSamples, WorkerTimeout, tell
 from feedline.keys import mix
+from feedline.loader.account import Account
 from feedline.loader.crew import Crew
 from feedline.loader.map_epoch import Limits
-from feedline.loader.progress import Progress, StreamProgress
+from feedline.loader.progress import Progress, StreamProgress, has_state
 from feedline.types import Draw, Result, ResultKind, Resume, Task
 
 
@@ -43,6 +45,8 @@ class StreamEpoch:
         progress: told about every batch that is delivered; says which streams have ended, and whose turn it is.
         in_order: False to deliver whatever is there.
         resumes: where the streams go on, by worker.
+        account: of samples that fail.
+        epoch: the number of the epoch.
     """
 
     bookmark: Any = None
@@ -57,14 +61,23 @@ class StreamEpoch:
         *,
         in_order: bool,
         resumes: dict[int, Resume] | None = None,
+        account: Account | None = None,
+        epoch: int = 0,
     ) -> None:
         self._crew = crew
         self._request = request
         self._in_order = in_order
-        self._timeout_s = limits.timeout_s
+        self._limits = limits
         self.progress = progress
         self._resumes = resumes or {}
+        self._account = account
+        self._number = epoch
         count = len(crew.workers)
+        self._origins = {worker: self._origin_of(worker) for worker in range(count)}
+        """Where a worker's stream can be entered again: the last states that were told of it."""
+        self._read = {worker: origin.place + origin.skip for worker, origin in self._origins.items()}
+        """Samples of each stream that its answers so far have taken."""
+        crew.begin_epoch(self)
         if not progress.streams:
             progress.streams.extend(StreamProgress() for _ in range(count))
         self._arrived: list[deque[Result]] = [deque() for _ in range(count)]
@@ -77,6 +90,26 @@ class StreamEpoch:
         for _ in range(max(1, limits.depth)):
             for worker in self._active:
                 self._ask(worker)
+
+    def _origin_of(self, worker: int) -> Resume:
+        """Return where a stream begins: where a snapshot says, or with what is left of the epoch before."""
+        known = self._resumes.get(worker)
+        if known is not None:
+            return known
+        notes = self._crew.last_notes.get(worker)
+        if notes is None:
+            return Resume()
+        return Resume(notes.iterator if notes.is_one else notes.dataset)
+
+    def resume_for(self, worker: int) -> Resume | None:
+        """Return where the stream of a worker goes on that takes the place of another: after its last answer."""
+        origin = self._origins[worker]
+        states = copy.deepcopy((origin.dataset, origin.iterator))
+        return Resume(*states, origin.place, self._read[worker] - origin.place)
+
+    def owe(self, worker: int, resume: Resume) -> None:
+        """Tell a worker with its next task where to go on."""
+        self._resumes[worker] = resume
 
     def _position_of(self, worker: int) -> int:
         """Return the place of a worker, or of the next one that is active, among the active workers."""
@@ -97,12 +130,13 @@ class StreamEpoch:
             resume=self._resumes.pop(worker, None),
             snapshot=bool(every) and self._asked[worker] % every == 0,
         )
-        self._crew.submit(self, self._ordinal, task, worker)
+        self._crew.submit(self, self._ordinal, task, worker, stays=True)
         self._ordinal += 1
 
     def __next__(self) -> Any:
         self._crew.check_calls()
         while self._active:
+            self._crew.speak()
             position = self._next_position()
             if position is None:
                 self._wait()
@@ -110,30 +144,56 @@ class StreamEpoch:
             worker = self._active[position]
             result = self._arrived[worker].popleft()
             if result.kind is ResultKind.ENDED:
+                if self._account is not None:
+                    self._keep_account(worker, result, self._account)
                 stream = self.progress.streams[worker]
                 stream.ended = True
-                if result.notes is not None:
+                if result.notes is not None and has_state(result.notes):
                     stream.notes, stream.noted_at = result.notes, stream.batches
                 del self._active[position]
                 while self._arrived[worker]:  # an iterator that went on after its end
                     self._crew.discard(self._arrived[worker].popleft())
                 self._turn = position % len(self._active) if self._active else 0
                 continue
+            if self._account is not None:
+                self._keep_account(worker, result, self._account)
             self._turn = (position + 1) % len(self._active)
+            if result.kind is ResultKind.SHORT:  # of which nothing is left
+                self._note(worker, result)
+                self._ask(worker)
+                continue
             try:
                 self._note(worker, result)
                 return self._crew.deliver(result)
             finally:
                 self._crew.discard(result)  # if a warning, made an error, kept it from being delivered
+                del result  # its exception refers to this frame: no cycle for the garbage collector
                 self._ask(worker)
+        if self._account is not None:
+            self._account.check(ended=True)
         raise StopIteration
+
+    def _keep_account(self, worker: int, result: Result, account: Account) -> None:
+        """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much."""
+        notes = result.notes
+        count = 0 if notes is None else len(notes.faults)
+        if result.kind is ResultKind.DONE:
+            count += self._request.count or 1
+        account.enter(result, count, self._number)
+        try:
+            account.check()
+        except TooManyBadSamples:
+            self._arrived[worker].appendleft(result)
+            raise
 
     def _note(self, worker: int, result: Result) -> None:
         stream = self.progress.streams[worker]
         stream.batches += 1
+        stream.read = result.read
         self.progress.turn = worker + 1
         if result.notes is not None:
-            stream.notes, stream.noted_at = result.notes, stream.batches
+            if has_state(result.notes):
+                stream.notes, stream.noted_at = result.notes, stream.batches
             if result.notes.digest is not None:
                 self._compare(result.notes.digest)
 
@@ -163,22 +223,44 @@ class StreamEpoch:
         return None
 
     def _wait(self) -> None:
-        deadline = time.monotonic() + self._timeout_s if self._timeout_s else None
+        timeout_s = self._limits.timeout_s
+        deadline = time.monotonic() + timeout_s if timeout_s else None
         while True:
             answers = self._crew.collect(None if deadline is None else max(0.0, deadline - time.monotonic()))
             for pending, result in answers:
                 if pending is None:
                     self._crew.close()
                     raise result.payload
-                self._arrived[result.worker].append(result)
+                self._take_in(result)
             if answers:
                 return
+            self._crew.speak()
             if deadline is not None and time.monotonic() >= deadline:
-                worker = self._active[self._turn]
-                raise WorkerTimeout(
-                    f"DataLoader timed out after {self._timeout_s} seconds: worker {worker} has not delivered the "
-                    "next batch of its stream. Raise `timeout`, or look for what blocks in the dataset's iterator."
-                )
+                self._deal_with_lateness(self._active[self._turn])
+                deadline = time.monotonic() + timeout_s
+
+    def _take_in(self, result: Result) -> None:
+        """Take an answer, and note how far its stream is."""
+        worker, notes = result.worker, result.notes
+        if result.kind is not ResultKind.ENDED:
+            known = notes is not None and notes.place
+            self._read[worker] = (
+                notes.place if notes is not None and known else (self._read[worker] + (self._request.count or 1))
+            )
+            result.read = self._read[worker]
+        if notes is not None and has_state(notes):
+            self._origins[worker] = Resume(notes.dataset, notes.iterator, notes.place)
+        self._arrived[worker].append(result)
+
+    def _deal_with_lateness(self, worker: int) -> None:
+        """Replace the worker that does not answer, or raise what there is to say about it."""
+        late = self._crew.oldest_of(worker)
+        if late is None:
+            raise WorkerTimeout(f"DataLoader timed out after {self._limits.timeout_s} seconds.")
+        may_kill = self._limits.kills_stuck and self._crew.rescue.may_restart
+        if may_kill and self._crew.kill_stuck(late, self._limits.timeout_s):
+            return
+        raise self._crew.told_of_stuck(late, self._limits.timeout_s)
 
     def close(self) -> None:
         """Leave the epoch; what is under way is dropped."""

@@ -11,6 +11,7 @@ from feedline.abc.stateful import is_stateful
 from feedline.engines import abilities
 from feedline.fetch.fetcher import draws_apart
 from feedline.loader.crew import Counters, Crew, Prepare
+from feedline.loader.rescue import Care
 from feedline.loader.settings import Settings
 from feedline.loader.splitting import Splitter
 from feedline.transport.arena import Arena
@@ -67,9 +68,18 @@ class Supply:
         # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
         # dataset remembers of the samples it made would depend on who made which part.
         whole = is_stateful(spec.dataset) or (spec.seeded and not draws_apart(spec.dataset))
-        may_split = arena is not None and not whole
+        # A part of a batch that lacks samples has no place for others.
+        may_split = arena is not None and not whole and spec.on_error is None
         splitter = Splitter(self.framework, parts) if parts > 1 and may_split else None
-        return Crew(engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter)
+        care = Care(
+            spec.on_error,
+            spec.dataset,
+            spec.batched,
+            spec.refills,
+            self.settings.restart_budget,
+            self.settings.worker_bytes,
+        )
+        return Crew(engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter, care=care)
 
     def _engine(self) -> tuple[Engine, Arena | None]:
         settings = self.settings
@@ -96,6 +106,8 @@ class Supply:
             "batches": counters.batches,
             "wait_s": counters.wait_ns / 1e9,
             "failures": counters.failures,
+            "restarted_workers": counters.restarts,
+            "recycled_workers": counters.recycled,
             "relieved_tasks": counters.relieved,
             "run_ahead_tasks": counters.run_ahead,
             "copied_batches": counters.copied_out,

@@ -16,9 +16,11 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
+from feedline.faults.policy import policy_of
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
-from feedline.loader.arguments import check_count, check_not_batches
+from feedline.loader.account import Account
+from feedline.loader.arguments import check_count, check_not_batches, check_policy
 from feedline.loader.audience import Audience
 from feedline.loader.ledger import Ledger
 from feedline.loader.order import Order
@@ -52,6 +54,11 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes.
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
         memory_budget: bytes that batches under way may take; a quarter of the memory if not given.
+        on_error: what becomes of a sample that fails: "raise", "skip", "retry", "replace", or a policy of
+            `feedline.faults` that says it by the kind of exception; see `faults` for what happened.
+        restarts: how many workers that died may be replaced in an epoch (32 if not given). If it is given, a worker
+            that takes longer than `timeout` is replaced as well, instead of an error.
+        max_memory_per_worker: bytes that a worker process may have for itself before another takes its place.
         split: how many workers share one batch, each filling some of its rows; for batches so large that the first one
             takes too long, or a window of them too much memory.
 
@@ -94,6 +101,9 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         scheduler: Scheduler | None = None,
         memory_budget: int | None = None,
         split: int = 1,
+        on_error: Any = "raise",
+        restarts: int | None = None,
+        max_memory_per_worker: int | None = None,
     ) -> None:
         options: dict[str, Any] = {
             "prefetch_factor": prefetch_factor,
@@ -104,6 +114,10 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
             options["in_order"] = in_order
         check_count("seed", seed, least=0, optional=True)
         check_not_batches(sampler, batch_size)
+        check_count("restarts", restarts, least=0, optional=True)
+        check_count("max_memory_per_worker", max_memory_per_worker, least=1, optional=True)
+        account = Account(policy_of(on_error))
+        check_policy(account.policy, is_map=_is_map(dataset))
         if seed is not None and generator is not None:
             raise BadOption(
                 f"seed={seed} and generator= were both given: a seed fixes every epoch, a generator is drawn from. "
@@ -136,6 +150,10 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         self.scheduler = scheduler
         self.memory_budget = memory_budget
         self.split = split
+        self.on_error = on_error
+        self.restarts = restarts
+        self.max_memory_per_worker = max_memory_per_worker
+        self._account = account
         self.seed = None if seed is None else int(seed)
         self.shard = shard
         check_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
@@ -156,6 +174,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         twin: DataLoader[T_co] = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.__dict__["_ledger"] = self._ledger.copy()
+        twin.__dict__["_account"] = self._account.copy()
         twin.__dict__["_audience"] = Audience(self.dataset, watches=self.persistent_workers)
         return twin
 
@@ -176,6 +195,8 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
             split=self.split,
             snapshot_every=self.snapshot_every_n_steps or 0,
             pin=bool(self.pin_memory) and torch.cuda.is_available(),
+            restarts=self.restarts,
+            worker_bytes=self.max_memory_per_worker,
         )
 
     def __len__(self) -> int:
@@ -234,8 +255,8 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
 
     def stats(self) -> dict[str, Any]:
-        """Return counters: batches, waiting time, fallbacks, memory."""
-        return self._supply.stats()
+        """Return counters: batches, waiting time, fallbacks, memory, faults."""
+        return {**self._supply.stats(), "faults": self.faults.counts()}
 
     def close(self) -> None:
         """End persistent workers and give the memory back. The loader can be iterated again afterwards."""

@@ -20,6 +20,7 @@ from feedline.loader.bookmark import Bookmark
 from feedline.loader.crew import Crew
 from feedline.loader.ledger import Start
 from feedline.loader.order import Entry, Order
+from feedline.loader.reserve import with_reserve
 from feedline.types import DatasetKind, Key, WorkerSpec
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class TorchBatches(Iterator[Any]):
         shared_seed = self._seed_pipes(loader, first=True)
         self._length = order.length()
         start = loader._ledger.begin(order)
+        loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
         loader._tell_epoch(start)
         seed = _prepare(loader, order, start)
         self._draw_seed = _draw_seed(loader, order, start)
@@ -55,7 +57,7 @@ class TorchBatches(Iterator[Any]):
                 torch.utils.data.graph_settings.apply_sharding(self._dataset, world_size, rank)
             bookmark = self._bookmark(loader, order, start, seed)
             self._batches = InlineBatches(
-                self._spec, bookmark, start.snapshot, supply.arena(), supply.counters, prepare
+                self._spec, bookmark, start.snapshot, supply.arena(), supply.counters, prepare, loader._account
             )
             loader._ledger.begun(start, order, bookmark)
             return
@@ -80,7 +82,13 @@ class TorchBatches(Iterator[Any]):
         entry = Entry(key, epoch_key(self._draw_seed, start.epoch), _order_state(start))
         return Bookmark(
             entry,
-            order.plan(entry),
+            with_reserve(
+                order.plan(entry),
+                entry.order,
+                refills=self._spec.refills,
+                keeps_steps=loader._account.keeps_steps,
+                batched=self._spec.batched,
+            ),
             order.unit,
             functools.cache(order.expected),
             self._draw_seed,
@@ -118,7 +126,13 @@ class TorchBatches(Iterator[Any]):
         bookmark = self._bookmark(loader, order, start, seed)
         loader._audience.catch_up()
         epoch = begin_epoch(
-            crew, loader._supply.settings, self._spec, bookmark, start.snapshot, shared_seed=shared_seed
+            crew,
+            loader._supply.settings,
+            self._spec,
+            bookmark,
+            start.snapshot,
+            shared_seed=shared_seed,
+            account=loader._account,
         )
         loader._ledger.begun(start, order, bookmark)
         return epoch
@@ -128,6 +142,7 @@ class TorchBatches(Iterator[Any]):
         self._begin(loader)
         shared_seed = self._seed_pipes(loader, first=False)
         start = loader._ledger.begin(order)
+        loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
         loader._tell_epoch(start)
         seed = _prepare(loader, order, start)
         if start.snapshot is not None and start.snapshot.draw_seed is not None:
@@ -239,6 +254,12 @@ def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | Non
         shared_seed=shared_seed,
         seeded=loader.seed is not None,
         split=loader._stream_split,
+        on_error=loader._account.policy if loader._account.guards else None,
+        # The batches of a batch sampler are what they are: others would not fit.
+        refills=loader._account.policy.may_refill
+        and loader._account.guards
+        and loader._dataset_kind != torch.utils.data._DatasetKind.Iterable
+        and (loader.batch_size is not None or not loader._auto_collation),
     )
 
 

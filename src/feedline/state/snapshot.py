@@ -120,7 +120,7 @@ def _check(state: Mapping[str, Any]) -> None:
     for name in ("consumed", "redraw", "torch_seed"):
         _check_number(f"order.{name}", order.get(name, 0))
     for number, stream in enumerate(state.get("streams", ())):
-        for name in ("place", "batches", "noted_at"):
+        for name in ("place", "batches", "noted_at", "read"):
             _check_number(f"streams[{number}].{name}", stream.get(name, 0))
         if not isinstance(stream.get("ended", False), bool):
             raise TypeError(f"streams[{number}].ended is {stream['ended']!r}")

@@ -39,6 +39,7 @@ def batch_of(result: Result) -> Any:
 
 
 class PortableContract(EngineContract):
+    has_processes = replaces_workers = True
     start_method = "fork"
 
     def make_engine(self) -> Engine:

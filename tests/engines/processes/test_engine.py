@@ -5,6 +5,8 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
+import random
+import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,13 +20,14 @@ from numpy.typing import NDArray
 from feedline.abc import Engine
 from feedline.collate import default
 from feedline.engines.processes import ProcessEngine
-from feedline.errors import BatchNotPicklable, WorkerDied
+from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
 from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
+from tests.faults.limits import descriptors_left
 
 SLOTS = 300
 
@@ -32,6 +35,7 @@ SLOTS = 300
 class ProcessContract(EngineContract):
     """The contract, with an arena for the batches."""
 
+    has_processes = replaces_workers = tells_stacks = True
     start_method = "fork"
     arena: Arena | None = None
     _codec = Codec(NumpyFramework())
@@ -285,6 +289,142 @@ def test_a_fork_of_the_trainer_does_not_end_its_workers() -> None:
         assert answer(engine, Task(1, [1])).kind is ResultKind.DONE
 
 
+# -- another worker in the place of one ---
+
+
+def died(engine: ProcessEngine, worker: int = 0) -> Result:
+    """Wait for the death of a worker."""
+    (result,) = engine.collect(30)
+    assert (result.kind, result.worker) == (ResultKind.DIED, worker)
+    return result
+
+
+def leave(_: int) -> None:
+    os._exit(5)
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+@pytest.mark.parametrize("waiting_for", [None, 0])
+def test_a_death_tells_whether_the_worker_had_got_ready(was_ready: bool, waiting_for: int | None) -> None:
+    with at_work(Dying(), init=None if was_ready else leave) as engine:
+        engine.submit(0, Task(0, [3]))
+        (result,) = engine.collect(30, waiting_for)
+        assert result.kind is ResultKind.DIED
+        assert type(result.payload) is WorkerDied
+        assert result.payload.was_ready == was_ready
+        assert f"exit code {7 if was_ready else 5}" in str(result.payload)
+
+
+def test_the_pid_and_the_stack_of_a_dead_worker_cannot_be_had_nor_can_it_be_killed() -> None:
+    with at_work(Dying()) as engine:
+        (pid,) = engine.pids
+        assert engine.pid(0) == pid
+        engine.submit(0, Task(0, [1]))
+        died(engine)
+        assert (engine.pid(0), engine.stack(0), engine.kill(0)) == (None, None, False)
+
+
+def test_a_worker_that_is_killed_while_it_does_nothing_dies() -> None:
+    with at_work(Numbers()) as engine:
+        answer(engine, Task(0, [0]))
+        assert engine.kill(0)
+        assert "SIGKILL" in str(died(engine).payload)
+
+
+def test_replaced_workers_are_gone_for_good() -> None:
+    """Ten in a row, also of those that are idle: neither their descriptors nor their processes add up."""
+    with at_work(Dying()) as engine:
+        before: set[str] = set()
+        for number in range(10):
+            assert answer(engine, Task(2 * number, [10])).kind is ResultKind.DONE
+            if number % 2:
+                engine.submit(0, Task(2 * number + 1, [1]))
+                died(engine)
+            engine.replace(0)
+            files = set(os.listdir("/proc/self/fd"))
+            before = before or files
+            assert len(files) <= len(before) + 2
+        assert len(engine._leaving) <= 2
+
+
+def test_what_a_replaced_worker_is_still_saying_is_not_heard(tmp_path: Path) -> None:
+    """Whoever replaces a worker that is at something does not want to hear of it, nor of its end."""
+    with Gate(tmp_path / "gate") as gate, at_work(Numbers(gate, held=(0,))) as engine:
+        engine.submit(0, Task(0, [0]))
+        gate.wait_until_reached()
+        (old,) = engine.pids
+        handle = os.pidfd_open(old)
+        engine.replace(0)
+        gate.open()
+        assert select.select([handle], [], [], 30)[0], "it leaves when it has done what it was at"
+        os.close(handle)
+        assert answer(engine, Task(1, [1])).task_id == 1
+        assert engine.collect(0.05) == []
+
+
+def number_drawn(_: Any) -> float:
+    return random.random()
+
+
+def test_a_new_worker_does_not_draw_the_random_numbers_of_the_old_one() -> None:
+    with at_work(Numbers(), 2, collate=number_drawn) as engine:
+        drawn = [decode(answer(engine, Task(worker, [0]), worker).payload) for worker in range(2)]
+        for number in range(2):
+            engine.replace(0)
+            drawn.append(decode(answer(engine, Task(2 + number, [0])).payload))
+    assert len(set(drawn)) == 4
+
+
+def test_a_start_that_fails_closes_the_engine_and_says_why() -> None:
+    with at_work(Numbers()) as engine:
+        answer(engine, Task(0, [0]))
+        with descriptors_left(0), pytest.raises(TooManyOpenFiles, match="ulimit -n"):
+            engine.replace(0)
+        assert multiprocessing.active_children() == []
+
+
+def hang() -> None:
+    while True:
+        signal.pause()
+
+
+@pytest.mark.parametrize("waiting_for", [None, 0])
+def test_a_worker_that_hangs_since_its_fork_is_given_up(
+    waiting_for: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.engines.processes.engine._BIRTH_S", 0.1)
+    monkeypatch.setattr("feedline.engines.habits.keep_heap_warm", hang)  # as a lock would that nobody releases
+    with at_work(Numbers()) as engine:
+        (pid,) = engine.pids
+        results: list[Result] = []
+        while not results:
+            results = engine.collect(30, waiting_for)
+        (death,) = results
+        assert death.kind is ResultKind.DIED
+        assert type(death.payload) is WorkerDied
+        assert not death.payload.was_ready
+        told = str(death.payload)
+        assert f"Worker 0 (pid {pid}) hangs since it was forked" in told
+        assert "in hang" in told, "and where"
+        monkeypatch.undo()
+        engine.replace(0)
+        assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
+
+
+def test_a_worker_may_take_its_time_with_the_code_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.engines.processes.engine._BIRTH_S", 0.05)
+    with Gate(tmp_path / "gate") as gate, at_work(Numbers(), init=lambda _: gate.pass_through()) as engine:
+        gate.wait_until_reached()
+        assert engine.collect(0.2) == []
+        gate.open()
+        assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
+
+
+# -- what the dataset was told ---
+
+
 class Remembering(Numbers):
     """Counts the samples it was asked for, and can save that."""
 
@@ -319,3 +459,56 @@ def test_what_a_worker_has_to_say_besides_comes_with_its_batch() -> None:
         assert named.notes.dataset["asked"] == 143
         failed = answer(engine, Task(4, Call("no_such_method")))
         assert type(failed.payload) is AttributeError
+
+
+def tell(engine: ProcessEngine, dataset: Remembering, number: int) -> None:
+    """Call `add` here and in every worker, as the loader does."""
+    dataset.add(100)
+    for worker in range(engine.worker_count):
+        assert answer(engine, Task(number + worker, Call("add", (100,))), worker).kind is ResultKind.DONE
+
+
+def asked(engine: ProcessEngine, number: int, worker: int = 0) -> int:
+    """Return how many samples a worker has been asked for, or told that it was."""
+    notes = answer(engine, Task(number, [1], snapshot=True), worker).notes
+    assert notes is not None
+    count: int = notes.dataset["asked"]
+    return count
+
+
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_new_worker_knows_what_the_old_one_was_told_once(start_method: str) -> None:
+    dataset = Remembering()
+    with at_work(dataset, 2, start_method=start_method) as engine:
+        tell(engine, dataset, 10)
+        assert [asked(engine, 20 + worker, worker) for worker in range(2)] == [101, 101]
+        engine.replace(0)
+        assert [asked(engine, 30 + worker, worker) for worker in range(2)] == [101, 102], "and nothing of its samples"
+        tell(engine, dataset, 40)
+        assert asked(engine, 50) == 202, "what comes later is heard as ever"
+        engine.replace(0)
+        assert asked(engine, 60) == 201
+
+
+class Sealed(Remembering):
+    """Counts in the training process how often it is serialised."""
+
+    count = 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        type(self).count += 1
+        return self.__dict__.copy()
+
+
+def test_the_dataset_is_serialised_again_only_after_it_was_told_something(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Sealed, "count", 0)
+    dataset = Sealed()
+    with at_work(dataset, start_method="forkserver") as engine:
+        counts = [Sealed.count]
+        for told in (False, True, False):
+            if told:
+                tell(engine, dataset, 10)
+            engine.replace(0)
+            counts.append(Sealed.count)
+        assert asked(engine, 20) == 101
+    assert counts == [1, 1, 2, 2]

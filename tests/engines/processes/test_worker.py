@@ -1,9 +1,12 @@
-"""The worker's side: what it does with memory that is not its own."""
+"""The worker's side: what it says first, and what it does with memory that is not its own."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+import select
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,17 @@ from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset, default_collate
 
 from feedline import DataLoader, Loader
-from feedline.engines.processes.worker import ArenaView
+from feedline.collate import default
+from feedline.engines.failure import unpack_failure
+from feedline.engines.processes.arena_view import ArenaView
+from feedline.engines.processes.channel import Channel
+from feedline.engines.processes.messages import Kind, Message, receive, send, task_message
+from feedline.engines.processes.stacks import Stacks
+from feedline.engines.processes.worker import Link, serve
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing import Gate
 from feedline.transport.arena import Arena
+from feedline.types import DatasetKind, Task, WorkerSpec
 
 
 class Cached(Dataset[torch.Tensor]):
@@ -196,67 +208,97 @@ def test_no_batch_ever_uses_the_systems_shared_memory(
         assert loader.stats()["overflowed_batches"] == 6
 
 
-# -- the view of the arena ---
+# -- getting ready ---
 
 
-def test_a_slot_that_was_parted_with_is_written_where_the_training_process_looks() -> None:
-    arena = Arena(3, shared=True, budget=1 << 20)
-    view = ArenaView(arena)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            kept = []
-            for number in range(1, 4):
-                room = view.writer(1)
-                memory, offset = room.allocate(5000) or (None, 0)
-                array = np.ndarray(5000, np.uint8, memory, offset)
-                array[:] = number
-                view.part_with(1, room.address, room.used)
-                room = view.writer(1)
-                room.view[:5000] = 10 * number
-                kept.append(array)
-            code = 0 if [int(array[0]) for array in kept] == [1, 2, 3] and kept[0].max() == 1 else 2
-            os.write(write, b".")
-        finally:
-            os._exit(code)
-    os.close(write)
-    assert os.read(read, 1) == b"."
-    os.close(read)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert set(arena.view(1, 5000).tolist()) == {30}
-    assert not arena.view(0, 5000).any()
-    assert not arena.view(2, 5000).any()
+class Started:
+    """A worker process that a test talks to by hand."""
+
+    def __init__(self, init: Callable[[int], None] | None = None, *, number: int = 2) -> None:
+        self.channel = Channel(number)
+        self.arena = Arena(1, shared=True, budget=1 << 20)
+        self.stacks = Stacks()
+        spec = WorkerSpec(
+            np.arange(10), DatasetKind.MAP, default, NumpyFramework(), worker_count=3, base_seed=0, init=init
+        )
+        link = Link(number, self.channel.far, ArenaView(self.arena), os.getpid(), self.stacks.far)
+        self.process = multiprocessing.get_context("fork").Process(target=serve, args=(link, spec))
+        self.process.start()
+
+    def message(self) -> Message | None:
+        """Wait for what the worker says next."""
+        assert select.select([self.channel.near], [], [], 30)[0], "the worker says nothing"
+        return receive(self.channel.near, block=False)
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # the test has done so
+            self.channel.near.shutdown(socket.SHUT_RDWR)
+        self.process.join()
+        self.process.close()
+        self.channel.close()
+        self.stacks.close()
 
 
-def test_a_writer_without_a_slot_has_no_room() -> None:
-    arena = Arena(1, shared=True, budget=1 << 20)
-    room = ArenaView(arena).writer(-1)
-    assert room.allocate(1) is None
+def test_a_worker_says_that_it_lives_and_that_it_is_ready_before_it_is_given_anything() -> None:
+    with Started() as worker:
+        assert [worker.message(), worker.message()] == [Message(Kind.ALIVE, 0, b""), Message(Kind.READY, 0, b"")]
+        send(worker.channel.near, task_message(Task(5, [3], -1)), block=True)
+        answer = worker.message()
+        assert answer is not None
+        assert (answer.kind, answer.task_id) == (Kind.DONE, 5)
+        os.close(answer.fd)
 
 
-def read_slots(view: ArenaView, answers: Any) -> None:
-    room = view.writer(1)
-    answers.send(room.view[:3].tolist())
-    room.view[:3] = (7, 8, 9)
-    answers.send("written")
+def test_a_worker_lives_before_the_code_of_the_user_runs_and_is_ready_after_it(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
+        first = worker.message()
+        assert first is not None
+        assert first.kind is Kind.ALIVE
+        gate.wait_until_reached()
+        assert not select.select([worker.channel.near], [], [], 0)[0], "it is not ready"
+        gate.open()
+        second = worker.message()
+        assert second is not None
+        assert second.kind is Kind.READY
 
 
-@pytest.mark.parametrize("start_method", ["spawn"])
-def test_a_view_that_travels_is_of_the_same_memory(start_method: str) -> None:
-    context: Any = multiprocessing.get_context(start_method)
-    arena = Arena(2, shared=True, budget=1 << 20)
-    arena.view(1)[:3] = (1, 2, 3)
-    here, there = context.Pipe()
-    process = context.Process(target=read_slots, args=(ArenaView(arena), there))
-    process.start()
-    try:
-        assert here.recv() == [1, 2, 3]
-        assert here.recv() == "written"
-    finally:
-        process.join()
-        process.close()
-        here.close()
-        there.close()
-    assert arena.view(1)[:3].tolist() == [7, 8, 9]
+def refuse(number: int) -> None:
+    raise PermissionError(f"worker {number} has no licence")
+
+
+def test_a_worker_that_cannot_get_ready_says_why_and_leaves() -> None:
+    with Started(refuse) as worker:
+        send(worker.channel.near, task_message(Task(5, [3], -1)), block=True)
+        worker.message()
+        said = worker.message()
+        assert said is not None
+        assert said.kind is Kind.UNREADY
+        failure = unpack_failure(said.body)
+        assert type(failure) is PermissionError
+        assert str(failure) == "worker 2 has no licence"
+        assert "worker process 2" in str(failure.__notes__), "which one"
+        worker.process.join(30)
+        assert worker.process.exitcode == 0, "nothing was printed, and no task was begun"
+        left = receive(worker.channel.far, block=False)
+        assert left is not None
+        assert left.task_id == 5, "what it was given can be taken back"
+
+
+def test_a_worker_leaves_quietly_if_nobody_hears_that_it_is_ready(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
+        gate.wait_until_reached()
+        worker.channel.near.shutdown(socket.SHUT_RDWR)
+        gate.open()
+        worker.process.join(30)
+        assert worker.process.exitcode == 0
+
+
+def test_a_worker_can_be_asked_what_it_is_doing_before_it_is_ready(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, Started(lambda _: gate.pass_through()) as worker:
+        gate.wait_until_reached()
+        assert worker.process.pid is not None
+        assert "pass_through" in (worker.stacks.of(worker.process.pid) or "")
+        gate.open()

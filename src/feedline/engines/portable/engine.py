@@ -61,6 +61,7 @@ class _Channel:
     pipe: Connection
     process: BaseProcess
     thread: threading.Thread | None = None
+    generation: int = 0
 
 
 class PortableEngine(Engine):
@@ -75,11 +76,14 @@ class PortableEngine(Engine):
         self.worker_count = worker_count
         self._context: Any = context  # Any: the base class does not know of `Process`
         self._spec: WorkerSpec | None = None
+        self._started = False
         self._lanes: list[Lane] = [queue.SimpleQueue() for _ in range(worker_count)]
         self._channels: list[_Channel] = []
         self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._inbox = Inbox()
         self._prefix = f"feedline_{secrets.token_hex(4)}_"  # macOS allows names of 30 characters
+        self._leaving: list[BaseProcess] = []
+        """Workers that have been replaced, and may take a moment to end."""
         self._owner_pid = os.getpid()
         self._closed = False
 
@@ -87,30 +91,58 @@ class PortableEngine(Engine):
         self._spec = spec
 
     def start(self) -> None:
-        if self._spec is None:
+        if self._spec is None or self._started:
             return
-        spec, self._spec = self._spec, None
-        context = self._context or multiprocessing.get_context()
-        method = lifetime.start_method(context)
-        with lifetime.explained_start(self):
-            if method == "fork":
-                openmp.dismiss_idle_threads()
-            elif method == "forkserver":
-                lifetime.preload_in_forkserver(spec, worker_side.__name__)
+        self._started = True
+        method = lifetime.start_method(self._context)
+        with lifetime.explained_start(self, self._spec):
+            if method == "forkserver":
+                lifetime.preload_in_forkserver(self._spec, worker_side.__name__)
             if os.name == "posix":
                 resource_tracker.ensure_running()  # one for all: a worker's own would remove segments when it ends
-            for number, lane in enumerate(self._lanes):
-                pipe, process = _start_worker(context, number, spec)
-                self._channels.append(_Channel(number, lane, pipe, process))
-                lifetime.remember(process)
+            for number in range(self.worker_count):
+                self._channels.append(self._launch(number, 0))
             for channel in self._channels:  # after the last fork
-                channel.thread = threading.Thread(
-                    target=_look_after,
-                    args=(channel, channel.process.sentinel, self._answers, self._inbox),
-                    name=f"feedline-worker-{channel.number}",
-                    daemon=True,
-                )
-                channel.thread.start()
+                self._look_after(channel)
+
+    def _launch(self, number: int, generation: int) -> _Channel:
+        assert self._spec is not None
+        context = self._context or multiprocessing.get_context()
+        if lifetime.start_method(context) == "fork":
+            openmp.dismiss_idle_threads()
+        pipe, process = _start_worker(context, number, generation, self._spec)
+        lifetime.remember(process)
+        return _Channel(number, self._lanes[number], pipe, process, generation=generation)
+
+    def _look_after(self, channel: _Channel) -> None:
+        channel.thread = threading.Thread(
+            target=_look_after,
+            args=(channel, channel.process.sentinel, self._answers, self._inbox),
+            name=f"feedline-worker-{channel.number}",
+            daemon=True,
+        )
+        channel.thread.start()
+
+    def replace(self, worker: int) -> None:
+        old = self._channels[worker]
+        while self.revoke(worker) is not None:
+            continue
+        self._lanes[worker].put(None)  # if its thread is still there
+        if old.thread is not None:
+            old.thread.join(_THREAD_PATIENCE_S)
+        self._lanes[worker] = queue.SimpleQueue()
+        self._leaving.append(old.process)
+        self._leaving = [process for process in self._leaving if not lifetime.is_over(process)]
+        with lifetime.explained_start(self, self._spec):
+            channel = self._channels[worker] = self._launch(worker, old.generation + 1)
+        self._look_after(channel)
+
+    def kill(self, worker: int) -> bool:
+        self._channels[worker].process.kill()
+        return True
+
+    def pid(self, worker: int) -> int | None:
+        return self._channels[worker].process.pid if self._channels else None
 
     @property
     def pids(self) -> list[int]:
@@ -144,7 +176,12 @@ class PortableEngine(Engine):
         if result.kind is ResultKind.FAILED and isinstance(result.payload, bytes):
             result.payload = unpack_failure(result.payload)
         elif result.kind is ResultKind.DIED:
-            result.payload = WorkerDied(lifetime.obituary(self._channels[result.worker].process, result.worker))
+            if isinstance(result.payload, bytes):  # it could not get ready
+                result.payload = unpack_failure(result.payload)
+            else:
+                death = WorkerDied(lifetime.obituary(self._channels[result.worker].process, result.worker))
+                death.was_ready = bool(result.busy_ns)
+                result.payload = death
         return result
 
     def close(self) -> None:
@@ -160,21 +197,23 @@ class PortableEngine(Engine):
         for channel in self._channels:
             if channel.thread is None:
                 channel.pipe.close()
-        lifetime.end(channel.process for channel in self._channels)
+        processes = [channel.process for channel in self._channels] + self._leaving
+        lifetime.end(processes)
         for channel in self._channels:
             if channel.thread is not None and channel.thread is not threading.current_thread():
                 channel.thread.join(_THREAD_PATIENCE_S)
+        for process in processes:
             with contextlib.suppress(ValueError):  # it would not even be killed
-                channel.process.close()
+                process.close()
         self._channels.clear()
         self._answers = queue.SimpleQueue()  # with the batches nobody asked for
 
 
-def _start_worker(context: Any, number: int, spec: WorkerSpec) -> tuple[Connection, BaseProcess]:
+def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) -> tuple[Connection, BaseProcess]:
     with not_while_forking:
         near, far = context.Pipe()
         worker_side.ends.update((near, far))
-    process = context.Process(target=worker_side.serve, args=(Link(number, far), spec), daemon=True)
+    process = context.Process(target=worker_side.serve, args=(Link(number, far, generation), spec), daemon=True)
     try:
         with starting_workers():
             process.start()
@@ -190,11 +229,15 @@ def _start_worker(context: Any, number: int, spec: WorkerSpec) -> tuple[Connecti
 def _look_after(channel: _Channel, sentinel: int, answers: queue.SimpleQueue[Result], inbox: Inbox) -> None:
     """Give a worker its tasks one by one and pass on what it says, until there are no more or it dies."""
     number = channel.number
-    while (errand := channel.lane.get()) is not None:
+    birth = _hear(channel.pipe, sentinel)
+    if birth is None or birth.kind is ResultKind.DIED:  # it could not get ready
+        answers.put(Result(ResultKind.DIED, number, -1, None if birth is None else birth.body))
+    is_ready = birth is not None and birth.kind is not ResultKind.DIED
+    while is_ready and (errand := channel.lane.get()) is not None:
         answer = _exchange(channel.pipe, sentinel, errand)
         if answer is None:
             remove_segment(errand.segment)
-            answers.put(Result(ResultKind.DIED, number, -1))
+            answers.put(Result(ResultKind.DIED, number, -1, busy_ns=1))
             break
         answers.put(_result(number, errand.task_id, answer, inbox))
         del answer  # an idle thread keeps no batch alive
@@ -206,6 +249,14 @@ def _exchange(pipe: Connection, sentinel: int, errand: _Errand) -> Answer | None
     """Send a request and wait for the answer; None if the worker is gone without one."""
     try:
         pipe.send_bytes(errand.data)
+    except OSError:
+        return None
+    return _hear(pipe, sentinel)
+
+
+def _hear(pipe: Connection, sentinel: int) -> Answer | None:
+    """Wait for what a worker says; None if it is gone without a word."""
+    try:
         if pipe not in wait([pipe, sentinel]):
             return None
         answer: Answer = pickle.loads(pipe.recv_bytes())

@@ -49,6 +49,7 @@ class Link:
 
     number: int
     pipe: Connection
+    generation: int = 0
 
 
 ends: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -60,15 +61,26 @@ def serve(link: Link, spec: WorkerSpec) -> None:
     for end in list(ends):  # inherited by fork
         if end is not link.pipe:
             end.close()
-    runner = settle(spec, link.number)
+    runner = settle(spec, link.number, link.generation)
     codec = Codec(spec.framework)
     outbox = Outbox()
+    birth = Answer(ResultKind.ENDED)
+    if runner.unready is not None:
+        birth = Answer(ResultKind.DIED, pack_failure(runner.unready, f"in DataLoader worker process {link.number}"))
+    if not _send(link.pipe, birth) or runner.unready is not None:
+        return
     while (data := _receive(link.pipe)) is not None:
-        answer = _answer(runner, codec, outbox, link.number, pickle.loads(data))
-        try:
-            link.pipe.send_bytes(pickle.dumps(answer, 5))
-        except OSError:
-            return  # nobody is listening any more
+        if not _send(link.pipe, _answer(runner, codec, outbox, link.number, pickle.loads(data))):
+            return
+
+
+def _send(pipe: Connection, answer: Answer) -> bool:
+    """Send an answer; False if nobody is listening any more."""
+    try:
+        pipe.send_bytes(pickle.dumps(answer, 5))
+    except OSError:
+        return False
+    return True
 
 
 def _receive(pipe: Connection) -> bytes | None:
@@ -92,9 +104,9 @@ def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: 
         except Exception as exc:
             answer = Answer(ResultKind.FAILED, pack_failure(exc, where))
     elif result.kind is ResultKind.FAILED:
-        answer = Answer(ResultKind.FAILED, pack_failure(result.payload, where))
+        answer = Answer(ResultKind.FAILED, pack_failure(result.payload, where), notes=result.notes)
     else:
-        answer = Answer(ResultKind.ENDED, notes=result.notes)
+        answer = Answer(result.kind, notes=result.notes)
     outbox.discard()
     return answer
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import mmap
 import multiprocessing
 import os
 import pickle
 import select
 import socket
+import threading
 import time
-import weakref
-from collections import deque
-from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -29,50 +28,21 @@ import numpy as np
 
 from feedline import openmp
 from feedline.abc.engine import Engine
-from feedline.engines import lifetime
+from feedline.engines import handles, lifetime
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.processes import start
-from feedline.engines.processes.messages import Kind, Message, receive, send, set_receive_timeout, task_message
+from feedline.engines.processes.arena_view import ArenaView
+from feedline.engines.processes.channel import Channel, sockets_of_others
+from feedline.engines.processes.messages import Kind, Message, receive, task_message
 from feedline.engines.processes.payload import Payload
-from feedline.engines.processes.worker import ArenaView, Link
+from feedline.engines.processes.stacks import Stacks, is_asleep
+from feedline.engines.processes.worker import Link
 from feedline.errors import TooManyOpenFiles, WorkerDied
-from feedline.transport.arena import Arena, Bytes, leases
-from feedline.types import Notes, Parcel, Result, ResultKind, Task, WorkerSpec
+from feedline.transport.arena import Arena, leases
+from feedline.types import Call, Notes, Parcel, Result, ResultKind, Task, WorkerSpec
 
-_LOOK_AROUND_S = 0.02
-"""How often a wait for one worker is interrupted to see whether it lives, and how late it is."""
-
-
-class _Channel:
-    """One worker, seen from the training process."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.near, self.far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.process: BaseProcess | None = None
-        self.pidfd = -1
-        set_receive_timeout(self.near, _LOOK_AROUND_S)
-        self.unsent: deque[Message] = deque()
-        self.dead = False
-
-    def is_gone(self) -> bool:
-        """True if the worker has ended."""
-        if self.pidfd < 0:
-            return False
-        poll = select.poll()  # select() knows no descriptors above 1023
-        poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(0))
-
-    def close(self) -> None:
-        self.near.close()
-        self.far.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
-
-
-_channels: weakref.WeakValueDictionary[int, _Channel] = weakref.WeakValueDictionary()
-"""Every channel of this process: a forked worker closes those that are not its own."""
+_BIRTH_S = 8.0
+"""Time a forked worker has until it must have got as far as the user's code. It takes milliseconds."""
 
 
 class ProcessEngine(Engine):
@@ -88,61 +58,115 @@ class ProcessEngine(Engine):
         self.worker_count = worker_count
         self._arena = arena
         self._context = context
-        self._channels: list[_Channel] = []
+        self._channels: list[Channel] = []
         self._epoll: Any = None
-        self._by_fd: dict[int, _Channel] = {}
+        self._stacks: Stacks | None = None
+        self._by_fd: dict[int, Channel] = {}
         self._slots: dict[int, int] = {}
         self._notes: dict[int, Notes] = {}
-        self._launch: Callable[[Link], BaseProcess] | None = None
+        self._spec: WorkerSpec | None = None
+        self._method = ""
+        self._started = False
         self._payload: Payload | None = None
-        self._seen_by_workers: list[Bytes] = []
-        """Batches that forked workers can see, and that must stay what they are while the workers live."""
+        """What a worker that is not forked is told, in the same words as all the others."""
+        self._leaving: list[BaseProcess] = []
+        """Workers that have been replaced, and may take a moment to end."""
+        self._told_workers = False
+        """True if a method of the dataset was called in the workers since it was serialised."""
         self._owner_pid = os.getpid()
         self._closed = False
 
     def open(self, spec: WorkerSpec) -> None:
-        context: Any = self._context or multiprocessing.get_context()
-        method = lifetime.start_method(context)
-        with lifetime.explained_start(self):
+        self._spec = spec
+        self._method = lifetime.start_method(self._context)
+        with lifetime.explained_start(self, spec):
             self._epoll = select.epoll()
+            self._stacks = Stacks()
             for number in range(self.worker_count):
-                channel = _Channel(number)
-                self._channels.append(channel)
-                _channels[id(channel)] = channel
-                self._watch(channel, channel.near.fileno())
-            if method == "fork":
-                self._launch = lambda link: start.start_forked(context, link, spec, self._strangers(link))
-                return
-            if method == "forkserver":
+                self._channels.append(Channel(number))
+                self._watch(self._channels[number], self._channels[number].near.fileno())
+            if self._method == "forkserver":
                 lifetime.preload_in_forkserver(spec, start.__name__)
-            payload = self._payload = Payload(spec)
-            self._launch = lambda link: start.start_fresh(context, link, payload)
+            if self._method != "fork":
+                self._payload = Payload(spec)
 
     def start(self) -> None:
-        if self._launch is None:
+        if self._started or self._spec is None:
             return
-        launch, self._launch = self._launch, None
-        with lifetime.explained_start(self):
-            openmp.dismiss_idle_threads()
-            self._seen_by_workers = leases()
+        self._started = True
+        if self._method == "fork":
+            handles.warn_about(self._spec.dataset)
+        with lifetime.explained_start(self, self._spec):
             for channel in self._channels:
-                process = launch(Link(channel.number, channel.far, ArenaView(self._arena), os.getpid()))
-                channel.process = process
-                lifetime.remember(process)
-                assert process.pid is not None
-                channel.pidfd = os.pidfd_open(process.pid)
-                self._watch(channel, channel.pidfd)
-        if self._payload is not None:
-            self._payload.close()
+                self._launch(channel)
 
-    def _watch(self, channel: _Channel, fd: int) -> None:
+    def _launch(self, channel: Channel) -> None:
+        """Start the worker of a channel."""
+        assert self._spec is not None
+        assert self._stacks is not None
+        link = Link(
+            channel.number,
+            channel.far,
+            ArenaView(self._arena),
+            os.getpid(),
+            self._stacks.far,
+            channel.generation,
+            threading.current_thread() is threading.main_thread(),
+        )
+        context: Any = self._context or multiprocessing.get_context()
+        if self._method == "fork":
+            openmp.dismiss_idle_threads()
+            channel.seen = leases()
+            channel.deadline_s = time.monotonic() + _BIRTH_S
+            process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock))
+        else:
+            assert self._payload is not None
+            process = start.start_fresh(context, link, self._payload)
+        channel.process = process
+        lifetime.remember(process)
+        assert process.pid is not None
+        channel.pidfd = os.pidfd_open(process.pid)
+        self._watch(channel, channel.pidfd)
+
+    def _watch(self, channel: Channel, fd: int) -> None:
         self._epoll.register(fd, select.EPOLLIN)
         self._by_fd[fd] = channel
 
-    def _strangers(self, link: Link) -> list[socket.socket]:
-        channels = [reference() for reference in _channels.valuerefs()]  # a list: other threads may add to it
-        sockets = [sock for channel in channels if channel is not None for sock in (channel.near, channel.far)]
-        return [sock for sock in sockets if sock is not link.sock]
+    def replace(self, worker: int) -> None:
+        old = self._channels[worker]
+        self._ignore(old)
+        while self.revoke(worker) is not None:
+            continue
+        with contextlib.suppress(OSError):  # it may be gone; one that is not leaves when it sees this
+            old.near.shutdown(socket.SHUT_RDWR)
+        if old.process is not None:
+            self._leaving.append(old.process)
+        old.close()
+        self._leaving = [process for process in self._leaving if not lifetime.is_over(process)]
+        with lifetime.explained_start(self, self._spec):
+            if self._payload is not None and self._told_workers:
+                assert self._spec is not None
+                self._told_workers = False  # the dataset of this process has heard it, too
+                self._payload.close()
+                self._payload = Payload(self._spec)
+            channel = self._channels[worker] = Channel(worker, old.generation + 1)
+            self._watch(channel, channel.near.fileno())
+            self._launch(channel)
+
+    def kill(self, worker: int) -> bool:
+        process = self._channels[worker].process
+        if process is None or self._channels[worker].dead:
+            return False
+        process.kill()
+        return True
+
+    def stack(self, worker: int) -> str | None:
+        pid = self.pid(worker)
+        return None if pid is None or self._stacks is None else self._stacks.of(pid)
+
+    def pid(self, worker: int) -> int | None:
+        channel = self._channels[worker]
+        return None if channel.process is None or channel.dead else channel.process.pid
 
     @property
     def pids(self) -> list[int]:
@@ -155,26 +179,16 @@ class ProcessEngine(Engine):
         except UNPICKLABLE as exc:
             raise unsendable(task.indices, exc) from exc
         self._slots[task.id] = task.slot
+        self._told_workers = self._told_workers or type(task.indices) is Call
         channel = self._channels[worker]
         channel.unsent.append(message)
         try:
-            self._flush(channel)
+            channel.flush()
         except OSError as exc:  # no descriptor for the memory that carries a long message
             channel.unsent.remove(message)
             if exc.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             raise TooManyOpenFiles("sending a task to a worker") from exc
-
-    def _flush(self, channel: _Channel) -> None:
-        """Send what the socket accepts; the rest waits for the next call, so the training loop never blocks here."""
-        while channel.unsent and not channel.dead:
-            try:
-                send(channel.near, channel.unsent[0], block=False)
-            except BlockingIOError:
-                return
-            except (BrokenPipeError, ConnectionResetError):
-                return  # its pidfd tells the rest
-            channel.unsent.popleft()
 
     def revoke(self, worker: int) -> int | None:
         channel = self._channels[worker]
@@ -196,8 +210,10 @@ class ProcessEngine(Engine):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not results:
             wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
+            if any(channel.deadline_s < math.inf for channel in self._channels):
+                wait = self._look_at_births(wait)
             ready = self._epoll.poll(wait)
-            dead: list[_Channel] = []
+            dead: list[Channel] = []
             for fd, _ in ready:
                 channel = self._by_fd[fd]
                 if fd == channel.pidfd:
@@ -211,15 +227,40 @@ class ProcessEngine(Engine):
                 break
         return results
 
-    def _collect_from(self, channel: _Channel, timeout_s: float | None, results: list[Result]) -> None:
+    def _look_at_births(self, wait: float) -> float:
+        """Give up on workers that hang since their fork; returns how long to wait at most before looking again."""
+        for channel in self._channels:
+            if time.monotonic() > channel.deadline_s:
+                self._give_up_on(channel)
+        return _BIRTH_S / 8 if wait < 0 else min(wait, _BIRTH_S / 8)
+
+    def _give_up_on(self, channel: Channel) -> None:
+        """Kill a worker that hangs since its fork: its death is reported, and another may be luckier."""
+        assert channel.process is not None
+        channel.deadline_s = math.inf
+        if not is_asleep(channel.process.pid or 0):
+            channel.deadline_s = time.monotonic() + _BIRTH_S  # it is at something: the machine is busy
+            return
+        stack = self.stack(channel.number)
+        channel.process.kill()
+        channel.stillborn = WorkerDied(
+            f"Worker {channel.number} (pid {channel.process.pid}) hangs since it was forked: another thread of this "
+            "program held a lock at that moment, which the worker has inherited and nobody there will release. Start "
+            "workers while no other thread computes or draws random numbers, or use the start method 'forkserver' "
+            "(multiprocessing_context='forkserver'). " + ("" if stack is None else f"Where it hangs:\n{stack.rstrip()}")
+        )
+
+    def _collect_from(self, channel: Channel, timeout_s: float | None, results: list[Result]) -> None:
         """Wait for one worker alone: a receive that blocks is one system call, where polling first would be two."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             if channel.unsent:
-                self._flush(channel)
+                channel.flush()
             try:
                 message = receive(channel.near, block=True)
-            except BlockingIOError:  # nothing for _LOOK_AROUND_S
+            except BlockingIOError:  # nothing for LOOK_AROUND_S
+                if time.monotonic() > channel.deadline_s:
+                    self._give_up_on(channel)
                 if channel.is_gone():
                     self._read(channel, results)
                     results.append(self._bury(channel))
@@ -227,14 +268,13 @@ class ProcessEngine(Engine):
                 if deadline is not None and time.monotonic() >= deadline:
                     return
                 continue
-            if message is not None and message.kind is Kind.NOTES:
-                self._keep_notes(message)
-                continue
-            if message is not None:
+            if message is None:
+                return
+            if not self._keep(channel, message):
                 results.append(self._result(channel.number, message))
-            return
+                return
 
-    def _read(self, channel: _Channel, results: list[Result]) -> None:
+    def _read(self, channel: Channel, results: list[Result]) -> None:
         while True:
             try:
                 message = receive(channel.near, block=False)
@@ -242,16 +282,26 @@ class ProcessEngine(Engine):
                 break
             if message is None:
                 break
-            if message.kind is Kind.NOTES:
-                self._keep_notes(message)
-            else:
+            if not self._keep(channel, message):
                 results.append(self._result(channel.number, message))
         if channel.unsent:
-            self._flush(channel)
+            channel.flush()
 
-    def _keep_notes(self, message: Message) -> None:
-        """Keep what a worker says in addition until its batch arrives."""
-        self._notes[message.task_id] = pickle.loads(message.body)
+    def _keep(self, channel: Channel, message: Message) -> bool:
+        """Keep what is no answer yet: notes until their batch arrives, trouble until the worker is gone."""
+        if message.kind is Kind.NOTES:
+            self._notes[message.task_id] = pickle.loads(message.body)
+            return True
+        if message.kind is Kind.ALIVE:
+            channel.deadline_s = math.inf
+            return True
+        if message.kind is Kind.READY:
+            channel.is_ready = True
+            return True
+        if message.kind is Kind.UNREADY:
+            channel.unready = unpack_failure(message.body)
+            return True
+        return False
 
     def _result(self, worker: int, message: Message) -> Result:
         slot = self._slots.pop(message.task_id, -1)
@@ -274,19 +324,32 @@ class ProcessEngine(Engine):
             return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns, notes)
         if message.kind is Kind.MISFIT:
             return Result(ResultKind.MISFIT, worker, message.task_id)
+        notes = self._notes.pop(message.task_id, None)
         if message.kind is Kind.ENDED:
-            notes = self._notes.pop(message.task_id, None)
             return Result(ResultKind.ENDED, worker, message.task_id, notes=notes)
-        return Result(ResultKind.FAILED, worker, message.task_id, unpack_failure(message.body))
+        if message.kind is Kind.SHORT:
+            return Result(ResultKind.SHORT, worker, message.task_id, notes=notes)
+        return Result(ResultKind.FAILED, worker, message.task_id, unpack_failure(message.body), notes=notes)
 
-    def _bury(self, channel: _Channel) -> Result:
+    def _bury(self, channel: Channel) -> Result:
         """Report a worker's death, once."""
         assert channel.process is not None
-        channel.dead = True
-        self._epoll.unregister(channel.pidfd)
-        self._epoll.unregister(channel.near.fileno())
-        death = WorkerDied(lifetime.obituary(channel.process, channel.number))
+        self._ignore(channel)
+        death = channel.unready
+        if death is None:
+            death = channel.stillborn or WorkerDied(lifetime.obituary(channel.process, channel.number))
+            death.was_ready = channel.is_ready
         return Result(ResultKind.DIED, channel.number, -1, death)
+
+    def _ignore(self, channel: Channel) -> None:
+        """Hear no more of a worker. May be called twice."""
+        if channel.dead:
+            return
+        channel.dead = True
+        for fd in (channel.pidfd, channel.near.fileno()):
+            if fd >= 0:
+                self._epoll.unregister(fd)
+                del self._by_fd[fd]
 
     def close(self) -> None:
         if self._closed:
@@ -300,15 +363,17 @@ class ProcessEngine(Engine):
             with contextlib.suppress(OSError):  # not just closed: a fork of the trainer may have a copy of it
                 channel.near.shutdown(socket.SHUT_RDWR)
             channel.near.close()
-        lifetime.end(channel.process for channel in self._channels if channel.process is not None)
+        processes = [channel.process for channel in self._channels if channel.process is not None] + self._leaving
+        lifetime.end(processes)
+        for process in processes:
+            with contextlib.suppress(ValueError):  # it would not even be killed
+                process.close()
         for channel in self._channels:
-            if channel.process is not None:
-                with contextlib.suppress(ValueError):  # it would not even be killed
-                    channel.process.close()
             channel.close()
         self._channels.clear()
-        self._seen_by_workers.clear()
         if self._payload is not None:
             self._payload.close()
+        if self._stacks is not None:
+            self._stacks.close()
         if self._epoll is not None:
             self._epoll.close()

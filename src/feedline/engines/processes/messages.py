@@ -47,6 +47,14 @@ class Kind(IntEnum):
     MISFIT = 5
     NOTES = 6
     """What the worker has to say besides the batch, which follows."""
+    UNREADY = 7
+    """The worker could not get ready, and leaves."""
+    ALIVE = 10
+    """The worker has survived its birth: nothing that it inherited by fork keeps it from going on."""
+    READY = 9
+    """The worker is ready to work."""
+    SHORT = 8
+    """Samples of a batch failed, and others are to take their places."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -160,13 +168,13 @@ def task_message(task: Task) -> Message:
     """Put a task into a message."""
     indices, draw = task.indices, task.draw
     special = task.shared_seed is not None or task.part is not None or task.resume is not None or task.snapshot
+    special = special or bool(task.skip) or task.redo > 0
     if type(indices) is IndexBlock and not special:
         body = _BLOCK_HEAD.pack(1, task.epoch, draw.key, draw.first, draw.stride) + indices.array.tobytes()
     else:
         numbers = (draw.key, draw.first, draw.stride)
-        body = b"\0" + pickle.dumps(
-            (indices, task.epoch, task.shared_seed, task.part, numbers, task.resume, task.snapshot), 5
-        )
+        rest = (task.resume, task.snapshot, task.skip, task.redo)
+        body = b"\0" + pickle.dumps((indices, task.epoch, task.shared_seed, task.part, numbers, *rest), 5)
     return Message(Kind.TASK, task.id, body, task.slot + 1)
 
 
@@ -178,5 +186,5 @@ def read_task(message: Message) -> Task:
         _, epoch, key, first, stride = _BLOCK_HEAD.unpack_from(body)
         indices = np.frombuffer(bytearray(body), np.int64, offset=_BLOCK_HEAD.size)  # writable: torch asks for it
         return Task(message.task_id, IndexBlock(indices), slot, epoch, draw=Draw(key, first, stride))
-    indices, epoch, shared_seed, part, numbers, resume, snapshot = pickle.loads(memoryview(body)[1:])
-    return Task(message.task_id, indices, slot, epoch, shared_seed, part, Draw(*numbers), resume, snapshot)
+    indices, epoch, shared_seed, part, numbers, *rest = pickle.loads(memoryview(body)[1:])
+    return Task(message.task_id, indices, slot, epoch, shared_seed, part, Draw(*numbers), *rest)

@@ -7,11 +7,12 @@ socket and keep it open.
 
 from __future__ import annotations
 
-import ctypes
+import faulthandler
 import mmap
 import os
 import pickle
 import select
+import signal
 import socket
 import time
 import weakref
@@ -22,16 +23,21 @@ from typing import Any
 import numpy as np
 
 from feedline.engines.failure import pack_failure
-from feedline.engines.habits import settle
+from feedline.engines.habits import end_with, settle
+from feedline.engines.processes.arena_view import ArenaView
 from feedline.engines.processes.messages import Kind, Message, read_task, receive, send, set_receive_timeout
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
-from feedline.transport.arena import Arena, Bytes, create_memfd
-from feedline.transport.codec import Codec, PartWriter, SlotFull, SlotWriter
-from feedline.types import Call, Part, ResultKind, Task, WorkerSpec
+from feedline.transport.arena import create_memfd
+from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.types import Call, ResultKind, Task, WorkerSpec
 
 _OVERFLOW_BYTES = 64 << 30
 """Address space for a batch that does not fit its slot; only what is written becomes memory."""
+
+
+STACK_SIGNAL = signal.SIGRTMAX - 2
+"""On which a worker writes down its stacks, in C, whatever it is doing. One that hardly any program uses."""
 
 
 _LOOK_AROUND_S = 0.2
@@ -46,93 +52,62 @@ class Link:
     sock: socket.socket
     arena: ArenaView
     trainer_pid: int
+    stacks_fd: int = -1
+    """Where the worker's stacks are written when the training process asks for them."""
+    generation: int = 0
+    """How many workers had this number before."""
+    started_by_main_thread: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "sock": reduction.DupFd(self.sock.fileno())}
+        fds = {"sock": reduction.DupFd(self.sock.fileno()), "stacks_fd": reduction.DupFd(self.stacks_fd)}
+        return {**self.__dict__, **fds}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         fd = state.pop("sock").detach()
+        state["stacks_fd"] = state["stacks_fd"].detach()
         self.__dict__.update(state)
         self.sock = socket.socket(fileno=fd)
-
-
-class ArenaView:
-    """A worker's view of the arena: memory by slot number, no say in who owns what.
-
-    A forked worker uses the mapping it inherited; any other maps the same memory again.
-    """
-
-    def __init__(self, arena: Arena) -> None:
-        self.slot_bytes = arena.slot_bytes
-        self._size = arena.slot_bytes * arena.slot_count
-        self._fd = arena.fd
-        self._map: Any = arena.mapping
-        self.address = arena.address
-        self._moved: dict[int, mmap.mmap] = {}
-        """Slots that this process has mapped again somewhere else."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": reduction.DupFd(self._fd)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self._fd = state.pop("_fd").detach()
-        self.__dict__.update(state)
-        self._map = mmap.mmap(self._fd, self._size)
-        self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
-        self._moved = {}
-
-    def writer(self, slot: int, part: Part | None = None) -> SlotWriter:
-        """Return a writer over a slot, or over the places of some rows in it. Without a slot it has no room at all."""
-        if slot < 0:
-            return SlotWriter(np.empty(0, np.uint8), 0)
-        moved = self._moved.get(slot)
-        if moved is None:
-            view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
-            address = self.address + slot * self.slot_bytes
-        else:
-            view = np.frombuffer(moved, np.uint8, self.slot_bytes)
-            address = view.__array_interface__["data"][0]
-        return SlotWriter(view, address) if part is None else PartWriter(view, address, part.places)
-
-    def part_with(self, slot: int, address: int, used: int) -> None:
-        """Leave the memory of a slot to whoever in this process refers to it; the slot itself moves to other addresses.
-
-        A dataset that caches what it collated, or a collate function that remembers the last batch, would see the
-        batches of others appear there. Test: tests/engines/processes/test_worker.py
-        """
-        _make_private(address, used)
-        self._moved[slot] = mmap.mmap(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
 
 
 def serve(link: Link, spec: WorkerSpec) -> None:
     """Work until there is nobody left to work for."""
     trainer = _Trainer(link)
-    runner = settle(spec, link.number)
-    codec = Codec(spec.framework)
+    end_with(link.trainer_pid, trainer.fd, started_by_main_thread=link.started_by_main_thread)
+    if link.stacks_fd >= 0:
+        faulthandler.register(STACK_SIGNAL, file=link.stacks_fd, all_threads=True)
     try:
-        while (message := trainer.next_message()) is not None:
-            if message.kind is not Kind.TASK:  # it could not be received, and says why
-                trainer.tell(message)
-                continue
-            task = read_task(message)
-            if type(task.indices) is Call:
-                trainer.tell(_call(runner, link, task))
-                continue
-            room = link.arena.writer(task.slot, task.part)
-            memory, address = weakref.ref(room.view), room.address
-            answer, notes = _answer(runner, codec, link, task, room)
-            used = room.used
-            del room
-            if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
-                try:
-                    link.arena.part_with(task.slot, address, used)
-                except OSError as exc:
-                    answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
-            if notes is not None:
-                trainer.tell(notes)
-            trainer.tell(answer)
+        runner = settle(spec, link.number, link.generation, lambda: trainer.tell(Message(Kind.ALIVE, 0, b"")))
+        if runner.unready is not None:
+            where = f"in DataLoader worker process {link.number}"
+            return trainer.tell(Message(Kind.UNREADY, 0, pack_failure(runner.unready, where)))
+        trainer.tell(Message(Kind.READY, 0, b""))
+        _work(link, trainer, runner, Codec(spec.framework))
     except (BrokenPipeError, ConnectionResetError):
         return  # nobody is listening any more
+
+
+def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
+    while (message := trainer.next_message()) is not None:
+        if message.kind is not Kind.TASK:  # it could not be received, and says why
+            trainer.tell(message)
+            continue
+        task = read_task(message)
+        if type(task.indices) is Call:
+            trainer.tell(_call(runner, link, task))
+            continue
+        room = link.arena.writer(task.slot, task.part)
+        memory, address = weakref.ref(room.view), room.address
+        answer, notes = _answer(runner, codec, link, task, room)
+        used = room.used
+        del room
+        if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
+            try:
+                link.arena.part_with(task.slot, address, used)
+            except OSError as exc:
+                answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
+        if notes is not None:
+            trainer.tell(notes)
+        trainer.tell(answer)
 
 
 def _call(runner: Runner, link: Link, task: Task) -> Message:
@@ -150,10 +125,12 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
     begun = time.perf_counter_ns()
     where = f"in DataLoader worker process {link.number}"
     result = runner.attempt(task, link.number, room)
-    if result.kind is ResultKind.FAILED:
-        return Message(Kind.FAILED, task.id, pack_failure(result.payload, where)), None
     try:
         notes = None if result.notes is None else Message(Kind.NOTES, task.id, pickle.dumps(result.notes, 5))
+        if result.kind is ResultKind.FAILED:
+            return Message(Kind.FAILED, task.id, pack_failure(result.payload, where)), notes
+        if result.kind is ResultKind.SHORT:
+            return Message(Kind.SHORT, task.id, b""), notes
         if result.kind is ResultKind.ENDED:
             return Message(Kind.ENDED, task.id, b""), notes
         if task.part is not None:
@@ -213,23 +190,6 @@ def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Messag
     return Message(Kind.DONE, task_id, header, writer.used, time.perf_counter_ns() - begun, fd)
 
 
-_MAP_FIXED = 0x10
-
-
-def _make_private(address: int, size: int) -> None:
-    """Replace shared memory of this process by a copy that is its own, at the same addresses."""
-    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    contents = ctypes.string_at(address, size)
-    call = ctypes.CDLL(None, use_errno=True).mmap
-    call.restype = ctypes.c_void_p
-    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
-    if call(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != address:
-        code = ctypes.get_errno()
-        raise OSError(code, f"{os.strerror(code)} while keeping a batch that the dataset or collate function refers to")
-    ctypes.memmove(address, contents, size)
-
-
 class _Trainer:
     """The training process, as a worker talks to it: every wait ends when that process does.
 
@@ -239,7 +199,8 @@ class _Trainer:
     def __init__(self, link: Link) -> None:
         self._sock = link.sock
         self._end = select.poll()  # select() knows no descriptors above 1023
-        self._end.register(os.pidfd_open(link.trainer_pid), select.POLLIN)
+        self.fd = os.pidfd_open(link.trainer_pid)
+        self._end.register(self.fd, select.POLLIN)
         set_receive_timeout(link.sock, _LOOK_AROUND_S)
 
     def next_message(self) -> Message | None:

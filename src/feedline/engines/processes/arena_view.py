@@ -1,0 +1,80 @@
+"""The arena as a worker sees it: memory by slot number, no say in who owns what."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+
+from feedline.transport.arena import Arena, Bytes
+from feedline.transport.codec import PartWriter, SlotWriter
+from feedline.types import Part
+
+
+class ArenaView:
+    """A worker's view of the arena.
+
+    A forked worker uses the mapping it inherited; any other maps the same memory again.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self.slot_bytes = arena.slot_bytes
+        self._size = arena.slot_bytes * arena.slot_count
+        self._fd = arena.fd
+        self._map: Any = arena.mapping
+        self.address = arena.address
+        self._moved: dict[int, mmap.mmap] = {}
+        """Slots that this process has mapped again somewhere else."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": reduction.DupFd(self._fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._fd = state.pop("_fd").detach()
+        self.__dict__.update(state)
+        self._map = mmap.mmap(self._fd, self._size)
+        self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
+        self._moved = {}
+
+    def writer(self, slot: int, part: Part | None = None) -> SlotWriter:
+        """Return a writer over a slot, or over the places of some rows in it. Without a slot it has no room at all."""
+        if slot < 0:
+            return SlotWriter(np.empty(0, np.uint8), 0)
+        moved = self._moved.get(slot)
+        if moved is None:
+            view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
+            address = self.address + slot * self.slot_bytes
+        else:
+            view = np.frombuffer(moved, np.uint8, self.slot_bytes)
+            address = view.__array_interface__["data"][0]
+        return SlotWriter(view, address) if part is None else PartWriter(view, address, part.places)
+
+    def part_with(self, slot: int, address: int, used: int) -> None:
+        """Leave the memory of a slot to whoever in this process refers to it; the slot itself moves to other addresses.
+
+        A dataset that caches what it collated, or a collate function that remembers the last batch, would see the
+        batches of others appear there. Test: tests/engines/processes/test_worker.py
+        """
+        _make_private(address, used)
+        self._moved[slot] = mmap.mmap(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
+
+
+_MAP_FIXED = 0x10
+
+
+def _make_private(address: int, size: int) -> None:
+    """Replace shared memory of this process by a copy that is its own, at the same addresses."""
+    size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    contents = ctypes.string_at(address, size)
+    call = ctypes.CDLL(None, use_errno=True).mmap
+    call.restype = ctypes.c_void_p
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+    if call(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != address:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)} while keeping a batch that the dataset or collate function refers to")
+    ctypes.memmove(address, contents, size)

@@ -1,0 +1,85 @@
+"""What can be told of an exception: where it came from, and what to add to it."""
+
+from __future__ import annotations
+
+import traceback
+import types
+from collections.abc import Iterator
+from typing import Any
+
+_TRANSFORMS = ("transform", "transforms", "target_transform")
+"""Attributes under which datasets keep what they do to a sample after reading it, by custom."""
+
+
+class WorkerTraceback(Exception):
+    """The cause of an exception that was raised elsewhere; its text is the traceback from there."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.text}"""'
+
+
+def without_frames(exc: Exception) -> Exception:
+    """Let an exception that is kept for later hold no frames: they would keep alive whoever is up the stack.
+
+    Its traceback becomes the text of its cause.
+    """
+    if exc.__cause__ is None:
+        text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
+        exc.__cause__ = WorkerTraceback(text)
+    return exc.with_traceback(None)
+
+
+def add_note(exc: BaseException, note: str) -> None:
+    """Attach a note; Python 3.10 keeps it without showing it."""
+    if hasattr(exc, "add_note"):
+        exc.add_note(note)
+        return
+    notes = getattr(exc, "__notes__", None)
+    exc.__notes__ = [*(notes or []), note]
+
+
+def stage_of(exc: BaseException, dataset: Any) -> str:
+    """Say whether a sample failed while it was fetched or while it was transformed, by the frames it passed."""
+    codes = {code for transform in _transforms_of(dataset) for code in _codes_of(transform)}
+    trace = exc.__traceback__
+    while codes and trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return "transform"
+        trace = trace.tb_next
+    return "fetch"
+
+
+def _transforms_of(dataset: Any) -> Iterator[Any]:
+    """Yield what a dataset, or a dataset that it wraps, transforms its samples with."""
+    for _ in range(8):  # wrapped in one another; a bound in case of a cycle
+        attributes = getattr(dataset, "__dict__", {})
+        for name in _TRANSFORMS:
+            if attributes.get(name) is not None:
+                yield attributes[name]
+        dataset = attributes.get("dataset")
+        if dataset is None:
+            return
+
+
+def _codes_of(transform: Any) -> Iterator[types.CodeType]:
+    """Yield the code that runs when a transform is called."""
+    for function in (transform, *(getattr(type(transform), name, None) for name in ("__call__", "forward"))):
+        code = getattr(getattr(function, "__func__", function), "__code__", None)
+        if isinstance(code, types.CodeType):
+            yield code
+
+
+def told_indices(indices: Any, most: int = 8) -> str:
+    """Name the samples of a batch in a few words."""
+    if isinstance(indices, (str, bytes)):
+        return repr(indices)
+    try:
+        items = list(indices)
+    except TypeError:
+        return repr(indices)
+    shown = ", ".join(repr(item) for item in items[:most])
+    return shown if len(items) <= most else f"{shown}, ... ({len(items)} in all)"

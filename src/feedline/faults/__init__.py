@@ -1,0 +1,24 @@
+"""What becomes of samples that failed, and the log of them."""
+
+from feedline.abc.error_policy import ErrorPolicy
+from feedline.faults.actions import Action, Raise, Replace, Retry, Skip
+from feedline.faults.log import FaultLog
+from feedline.faults.policy import Policy
+from feedline.faults.quarantine import Quarantine
+from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
+
+__all__ = [
+    "NEIGHBOUR",
+    "Action",
+    "ErrorPolicy",
+    "Failure",
+    "Fault",
+    "FaultLog",
+    "Policy",
+    "Quarantine",
+    "Raise",
+    "Replace",
+    "Retry",
+    "Skip",
+    "Verdict",
+]

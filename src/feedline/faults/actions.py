@@ -1,0 +1,227 @@
+"""The actions: what can become of a sample that failed.
+
+Each is a value without effects. Asked about a failure, it gives the verdict.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from feedline.errors import BadOption
+from feedline.verdicts import NEIGHBOUR, Failure, Verdict, index_key
+
+ALLOWED = (
+    "Use 'raise', 'skip', 'retry' or 'replace', or with options one of Raise(), Skip(...), Retry(...), Replace(...) "
+    "of feedline.faults."
+)
+"""Ends every message about something that is no action."""
+
+_MOST_DOUBLINGS = 1000
+"""Keeps the doubled wait within what a float holds; the longest wait is reached long before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """Let the exception through: the iteration ends with it.
+
+    Example:
+        >>> Raise().verdict(Failure(7, OSError(), "fetch", 1, None), chance=0.5).action
+        'raise'
+    """
+
+    @property
+    def may_refill(self) -> bool:
+        """False: nothing is skipped."""
+        return False
+
+    def verdict(self, failure: Failure, chance: float) -> Verdict:
+        """Return what becomes of the sample."""
+        return Verdict("raise")
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Leave the sample out.
+
+    Example:
+        >>> Skip(refill=False).verdict(Failure(7, OSError(), "fetch", 1, None), chance=0.5).refill
+        False
+    """
+
+    refill: bool = True
+    """True if another sample takes its place, so that batches keep their size; False for a smaller batch."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.refill, bool):
+            raise BadOption(f"Skip(refill={self.refill!r:.200}) is neither True nor False.")
+
+    @property
+    def may_refill(self) -> bool:
+        """True if a sample that is skipped is refilled."""
+        return self.refill
+
+    def verdict(self, failure: Failure, chance: float) -> Verdict:
+        """Return what becomes of the sample."""
+        return Verdict("skip", refill=self.refill)
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Put another sample in its place.
+
+    The failure of a whole batch, in the collate function, is raised: there is no other to take its place.
+
+    Example:
+        >>> failure = Failure(7, OSError(), "fetch", 1, None)
+        >>> Replace().verdict(failure, chance=0.5).index
+        NEIGHBOUR
+        >>> Replace(by=lambda index: index - 1).verdict(failure, chance=0.5).index
+        6
+    """
+
+    by: Callable[[Any], Any] | None = None  # from the index of the sample that failed to the index of another
+    """Chooses the other sample. None for the neighbour: the first that works of index + 1, index + 2 and so on, and
+    after the last sample of the dataset the first."""
+
+    def __post_init__(self) -> None:
+        if self.by is not None and not callable(self.by):
+            raise BadOption(
+                f"Replace(by={self.by!r:.200}) cannot be called. Give a function from the index of the sample that "
+                "failed to the index of another; or leave it out for the next sample that works."
+            )
+
+    @property
+    def may_refill(self) -> bool:
+        """False: nothing is skipped."""
+        return False
+
+    def verdict(self, failure: Failure, chance: float) -> Verdict:
+        """Return what becomes of the sample.
+
+        Raises:
+            BadOption: `by` names no other sample.
+        """
+        if failure.stage == "collate":  # and `by` knows nothing of lists of indices
+            return Verdict("raise")
+        if self.by is None:
+            return Verdict("replace", index=NEIGHBOUR)
+        other = self.by(failure.index)
+        if other is None or index_key(other) == index_key(failure.index):
+            raise BadOption(
+                f"Replace(by={self.by!r:.200}) was asked for a sample instead of {failure.index!r:.80}, which failed, "
+                f"and returned {other!r:.80}. It has to return the index of another sample."
+            )
+        return Verdict("replace", index=other)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Try the sample again, after waits that double each time; then something else.
+
+    The wait before further try n is `min(longest_s, wait_s * 2 ** (n - 1))`, times a number between 0.5 and 1.5 that
+    chance decides, so that workers that failed together do not come back together.
+
+    Example:
+        >>> retry = Retry(attempts=2, then="skip")
+        >>> failures = [Failure(7, OSError(), "fetch", attempt, None) for attempt in (1, 2, 3)]
+        >>> [retry.verdict(failure, chance=0.5).action for failure in failures]
+        ['retry', 'retry', 'skip']
+        >>> [retry.verdict(failure, chance=0.5).wait_s for failure in failures]
+        [0.1, 0.2, 0.0]
+    """
+
+    attempts: int = 3
+    """Further tries after the first."""
+    then: Action = "raise"
+    """What becomes of the sample if none of them works; anything but another retry."""
+    wait_s: float = 0.1
+    """Wait before the first further try."""
+    longest_s: float = 30.0
+    """Where the waits stop to grow."""
+
+    def __post_init__(self) -> None:
+        attempts: Any = self.attempts  # whatever the user gave
+        if isinstance(attempts, bool) or not isinstance(attempts, (int, np.integer)) or attempts < 1:
+            raise BadOption(
+                f"Retry(attempts={attempts!r:.200}) is not a number of further tries, 1 or more. For none, use what "
+                "comes after them on its own, such as 'skip'."
+            )
+        object.__setattr__(self, "attempts", int(attempts))
+        then = action_of(self.then, "Retry(then=...)")
+        if isinstance(then, Retry):
+            raise BadOption(
+                f"Retry(then={self.then!r:.200}) retries again after the last of {attempts} further tries. Give it "
+                "more attempts instead, or another action: 'raise', 'skip' or 'replace'."
+            )
+        object.__setattr__(self, "then", then)
+        for name in ("wait_s", "longest_s"):
+            object.__setattr__(self, name, _seconds(getattr(self, name), name))
+        if self.wait_s > self.longest_s:
+            raise BadOption(
+                f"Retry(wait_s={self.wait_s}, longest_s={self.longest_s}): the first wait is longer than the longest. "
+                "Raise longest_s, or lower wait_s."
+            )
+
+    @property
+    def may_refill(self) -> bool:
+        """True if the sample may be skipped and refilled in the end."""
+        return action_of(self.then, "then").may_refill
+
+    def verdict(self, failure: Failure, chance: float) -> Verdict:
+        """Return what becomes of the sample."""
+        if failure.attempt > self.attempts:
+            return action_of(self.then, "then").verdict(failure, chance)
+        doubled_s = self.wait_s * 2.0 ** min(failure.attempt - 1, _MOST_DOUBLINGS)
+        return Verdict("retry", wait_s=min(self.longest_s, doubled_s) * (0.5 + chance))
+
+
+ActionObject: TypeAlias = Raise | Skip | Retry | Replace
+Action: TypeAlias = ActionObject | Literal["raise", "skip", "retry", "replace"]
+
+_BY_NAME: dict[str, type[ActionObject]] = {"raise": Raise, "skip": Skip, "retry": Retry, "replace": Replace}
+
+
+# Any: whatever the user gave.
+def action_of(value: Any, name: str) -> ActionObject:
+    """Return the action that a value stands for; `name` is what the user knows the value by.
+
+    Raises:
+        BadOption: it stands for none.
+
+    Example:
+        >>> action_of("skip", "otherwise")
+        Skip(refill=True)
+    """
+    action = find_action(value)
+    if action is not None:
+        return action
+    hint = ""
+    if isinstance(value, type) and issubclass(value, (Raise, Skip, Retry, Replace)):
+        hint = f"It is the class; with parentheses, {value.__name__}(), it is an action. "
+    raise BadOption(f"{name}: {value!r:.200} is not an action. {hint}{ALLOWED}")
+
+
+# Any: whatever the user gave.
+def find_action(value: Any) -> ActionObject | None:
+    """Return the action that a value stands for, or None.
+
+    Example:
+        >>> find_action("retry") == Retry(), find_action("ignore") is None
+        (True, True)
+    """
+    if isinstance(value, (Raise, Skip, Retry, Replace)):
+        return value
+    return _BY_NAME[value]() if isinstance(value, str) and value in _BY_NAME else None
+
+
+# Any: whatever the user gave.
+def _seconds(value: Any, name: str) -> float:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:
+        raise BadOption(f"Retry({name}={value!r:.200}) is not a number of seconds, 0 or more.")
+    return float(value)

@@ -1,0 +1,231 @@
+"""The log of faults."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from datetime import datetime, timezone
+from typing import Any, overload
+
+from feedline.errors import BadState
+from feedline.faults.quarantine import Quarantine
+from feedline.verdicts import ACTIONS, Fault, index_key
+
+MOST_ENTRIES = 10_000
+"""Faults that are kept in detail. A guess: more than anybody reads, and a few megabytes in a saved state at most."""
+
+_SHOWN = 3
+"""Faults that the repr shows."""
+
+_COLUMNS = ("time", *(field.name for field in fields(Fault) if field.name != "time"))
+
+
+class FaultLog(Sequence[Fault]):
+    """The samples that failed and what became of them, the oldest first; `loader.faults` is one.
+
+    At most 10,000 faults are kept in detail, and `dropped` tells how many older ones are not. Samples that were skipped
+    or replaced are in quarantine for good: they are not tried again, also after a state was saved and loaded, until
+    `release` or `clear`.
+
+    One thread appends to it; others may read.
+
+    Example:
+        >>> from feedline.faults import Failure
+        >>> log = FaultLog()
+        >>> log.append(Fault.of(Failure(7, OSError("disk"), "fetch", 1, worker=0), "skip", time=1.7e9))
+        >>> log
+        FaultLog of 1 fault: 1 skip; 1 sample in quarantine
+          sample 7: OSError: disk (fetch, worker 0, attempt 1): skip
+        >>> 7 in log.quarantined
+        True
+        >>> log[0].message
+        'disk'
+    """
+
+    def __init__(self, most_entries: int = MOST_ENTRIES) -> None:
+        self._entries: deque[Fault] = deque(maxlen=most_entries)
+        self._counts = dict.fromkeys(ACTIONS, 0)
+        self._quarantined: dict[Hashable, Fault] = {}
+        """By the keys of their indices."""
+
+    def append(self, fault: Fault, *, quarantine: bool = True) -> None:
+        """Add a fault. For the loader only.
+
+        Args:
+            fault: the fault.
+            quarantine: False if the sample could not be recognised: one of a stream.
+        """
+        self._counts[fault.action] += 1
+        self._entries.append(fault)
+        # A batch that could not be collated says nothing of the samples in it.
+        if quarantine and fault.lost and fault.stage != "collate":
+            self._quarantined[index_key(fault.index)] = fault
+
+    @property
+    def quarantined(self) -> Quarantine:
+        """The samples that are not tried again: those that were skipped or replaced."""
+        return Quarantine(self._quarantined)
+
+    # Any: whatever the sampler yields.
+    def quarantined_as(self, index: Any) -> Fault | None:
+        """Return why a sample is in quarantine; None if it is not."""
+        return self._quarantined.get(index_key(index)) if self._quarantined else None
+
+    @property
+    def dropped(self) -> int:
+        """How many faults are not kept in detail any more."""
+        return sum(self._counts.values()) - len(self._entries)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many faults ended in which way, those not kept in detail included.
+
+        Example:
+            >>> FaultLog().counts()
+            {'raise': 0, 'skip': 0, 'retry': 0, 'replace': 0}
+        """
+        return dict(self._counts)
+
+    def clear(self) -> None:
+        """Forget all faults, so that samples in quarantine are tried again."""
+        self._entries.clear()
+        self._counts.update(dict.fromkeys(ACTIONS, 0))
+        self._quarantined.clear()
+
+    # Any: whatever the sampler yields.
+    def release(self, index: Any) -> bool:
+        """Take one sample out of quarantine, so that it is tried again; False if it is not in there."""
+        return self._quarantined.pop(index_key(index), self) is not self
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the faults that are kept in detail to a file, as a table in UTF-8 with a header.
+
+        Times are in ISO 8601, in UTC.
+
+        Example:
+            >>> import tempfile, pathlib
+            >>> path = pathlib.Path(tempfile.mkdtemp(), "faults.csv")
+            >>> FaultLog().to_csv(path)
+            >>> print(path.read_text())
+            time,index,error,message,stage,worker,attempt,action,epoch,replacement,refilled
+        """
+        # A file name that is no UTF-8 comes as surrogates, which UTF-8 cannot write as they are.
+        with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+            table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+            table.writeheader()
+            for fault in self:
+                row = {name: getattr(fault, name) for name in _COLUMNS}
+                table.writerow({**row, "time": datetime.fromtimestamp(fault.time, timezone.utc).isoformat()})
+
+    # Any: numbers, strings, lists and dicts of these.
+    def state(self) -> dict[str, Any]:
+        """Return the log in plain values, which JSON, pickle and `torch.save` keep; {} if it is empty."""
+        state: dict[str, Any] = {}
+        if self._entries:
+            state["entries"] = [fault.as_dict() for fault in self]
+        if self._quarantined:
+            state["quarantined"] = [_kept(fault) for fault in self._quarantined.values()]
+        if self.dropped:
+            state["dropped"] = self.dropped
+            state["counts"] = self.counts()
+        return state
+
+    # Any: what `state` returned, or damage.
+    def restore(self, state: Any) -> None:
+        """Become the log whose state this is; what was in it is forgotten.
+
+        Raises:
+            BadState: it is something else, or damaged; the log stays as it was.
+        """
+        if not isinstance(state, Mapping):
+            raise BadState(f"The state is damaged: that of the faults is a dict, not {type(state).__name__}.")
+        entries = [Fault.from_dict(entry) for entry in _list_of(state, "entries")]
+        quarantined = [_found(entry) for entry in _list_of(state, "quarantined")]
+        counts = _counts_of(state, entries)
+        self._entries = deque(entries, self._entries.maxlen)
+        # In place: views of the quarantine follow it.
+        self._counts.update(counts)
+        self._quarantined.clear()
+        self._quarantined.update((index_key(fault.index), fault) for fault in quarantined)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @overload
+    def __getitem__(self, place: int) -> Fault: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Fault]: ...
+
+    def __getitem__(self, place: int | slice) -> Fault | list[Fault]:
+        return list(self._entries)[place] if isinstance(place, slice) else self._entries[place]
+
+    def __iter__(self) -> Iterator[Fault]:
+        return iter(list(self._entries))  # a copy: what is appended meanwhile does not disturb
+
+    def __repr__(self) -> str:
+        total = len(self) + self.dropped
+        counts = ", ".join(f"{count} {action}" for action, count in self._counts.items() if count)
+        kept = f"; the last {len(self)} in detail" if self.dropped else ""
+        held = f"; {_number(len(self._quarantined), 'sample')} in quarantine" if self._quarantined else ""
+        head = f"FaultLog of {_number(total, 'fault')}{': ' if counts else ''}{counts}{kept}{held}"
+        more = ["  ..."] if total > _SHOWN else []
+        return "\n".join([head, *more, *(f"  {_line(fault)}" for fault in self[-_SHOWN:])])
+
+
+# Any: what a state holds of a sample in quarantine.
+def _kept(fault: Fault) -> dict[str, Any]:
+    """Describe a sample in quarantine: enough to treat it as before, whatever the entries have forgotten."""
+    return {name: value for name, value in fault.as_dict().items() if name in ("index", "action", *_TREATMENT)}
+
+
+def _found(entry: Any) -> Fault:
+    """Read what `_kept` made."""
+    if not isinstance(entry, Mapping):
+        raise BadState(f"The state is damaged: {entry!r:.200} is no sample in quarantine.")
+    unknown = {"error": "", "message": "", "stage": "fetch", "worker": None, "attempt": 1, "time": 0.0}
+    return Fault.from_dict({**unknown, **entry})
+
+
+_TREATMENT = ("replacement", "refilled")
+
+
+def _number(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def _line(fault: Fault) -> str:
+    return " ".join(str(fault).split())
+
+
+# Any: the state of a log, or damage.
+def _list_of(state: Mapping[Any, Any], name: str) -> list[Any]:
+    values = state.get(name, [])
+    if not isinstance(values, list):
+        raise BadState(f"The state is damaged: {name!r} of the faults is {values!r:.200}, not a list.")
+    return values
+
+
+# Any: the state of a log, or damage.
+def _counts_of(state: Mapping[Any, Any], entries: Sequence[Fault]) -> dict[str, int]:
+    there = dict.fromkeys(ACTIONS, 0)
+    for fault in entries:
+        there[fault.action] += 1
+    dropped = state.get("dropped", 0)
+    saved = state.get("counts", there)
+    if not isinstance(saved, Mapping) or saved.keys() != there.keys():
+        raise BadState(f"The state is damaged: 'counts' of the faults is {saved!r:.200}.")
+    for action, count in saved.items():
+        if type(count) is not int or count < there[action]:
+            raise BadState(
+                f"The state is damaged: it counts {count!r:.80} faults that ended in {action!r}, and has "
+                f"{there[action]} of them."
+            )
+    if type(dropped) is not int or sum(saved.values()) != len(entries) + dropped:
+        raise BadState(
+            f"The state is damaged: it counts {sum(saved.values())} faults, of which {dropped!r:.80} were dropped, and "
+            f"has {len(entries)}."
+        )
+    return dict(saved)

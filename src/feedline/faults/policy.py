@@ -1,0 +1,282 @@
+"""The policy for samples that failed: rules by class of exception, and a budget."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from feedline.abc.error_policy import DEFAULT_MAX_SHARE, ErrorPolicy
+from feedline.errors import BadOption
+from feedline.faults.actions import Action, ActionObject, Raise, action_of, find_action
+from feedline.faults.function_policy import FunctionPolicy
+from feedline.verdicts import Failure, Verdict, error_name
+
+Rule: TypeAlias = type[BaseException] | str
+"""Which exceptions a rule is about: a class, or the name of one."""
+
+SHARE_COUNTS_FROM = 100
+"""Samples after which their share that was lost counts. A guess: fewer say little, as one bad sample among the first
+two would be half of them."""
+
+
+class Policy(ErrorPolicy):
+    """What becomes of samples that failed, by class of the exception.
+
+    The rule of the most specific class wins: the first class of the exception's method resolution order that has one.
+    A class is meant by a name if the name is its own ("UnidentifiedImageError"), or that after its module or a package
+    above it: "json.decoder.JSONDecodeError" and "json.JSONDecodeError" are both right. Of several rules for one class
+    that by the class itself comes first, then that by the longest name. A name costs no import, and one that no
+    exception has is never noticed.
+
+    Interrupts and exits are never caught: what is no `Exception` is raised.
+
+    Args:
+        rules: from classes of exceptions, or their names, to actions.
+        otherwise: the action for all others.
+        max_failures: how many samples may be lost in an epoch, skipped or replaced; None for any number. Samples that
+            worked in the end are not lost.
+        max_share: which share of the samples may be lost, from 0 to 1; half of them if not given. 1.0 turns it off.
+
+    Raises:
+        BadOption: a rule is about something that cannot be caught, an action is none, or the budget is no number.
+
+    Example:
+        >>> from feedline.faults import Retry
+        >>> policy = Policy({OSError: Retry(3, then="skip"), "PIL.UnidentifiedImageError": "skip"}, max_share=0.01)
+        >>> policy.decide(Failure(7, ConnectionError(), "fetch", 1, None), chance=0.5)
+        Verdict(action='retry', wait_s=0.1, refill=True, index=None)
+        >>> policy.decide(Failure(7, ValueError(), "fetch", 1, None), chance=0.5).action
+        'raise'
+    """
+
+    def __init__(
+        self,
+        rules: Mapping[type[BaseException] | str, Action] | None = None,
+        *,
+        otherwise: Action = "raise",
+        max_failures: int | None = None,
+        max_share: float | None = None,
+    ) -> None:
+        if rules is None:
+            rules = {}
+        if not isinstance(rules, Mapping):
+            raise BadOption(
+                f"rules={rules!r:.200} is not a mapping from exceptions to actions, such as {{OSError: 'skip'}}. "
+                "An action for all exceptions is given as otherwise=."
+            )
+        self._rules: dict[Rule, ActionObject] = {
+            _check_rule(rule): action_of(action, f"The rule for {_shown(rule)}") for rule, action in rules.items()
+        }
+        self._otherwise = action_of(otherwise, "otherwise")
+        self._max_failures = _check_count(max_failures)
+        self._max_share = DEFAULT_MAX_SHARE if max_share is None else _check_share(max_share)
+
+    @property
+    def rules(self) -> dict[Rule, ActionObject]:
+        """The rules; a copy."""
+        return dict(self._rules)
+
+    @property
+    def otherwise(self) -> ActionObject:
+        """The action where no rule applies."""
+        return self._otherwise
+
+    @property
+    def may_refill(self) -> bool:
+        return any(action.may_refill for action in self.actions)
+
+    @property
+    def never_catches(self) -> bool:
+        return all(isinstance(action, Raise) for action in self.actions)
+
+    @property
+    def max_failures(self) -> int | None:
+        return self._max_failures
+
+    @property
+    def max_share(self) -> float:
+        return self._max_share
+
+    def decide(self, failure: Failure, chance: float) -> Verdict:
+        return self.action_for(failure.error).verdict(failure, chance)
+
+    def action_for(self, error: BaseException) -> ActionObject:
+        """Return the action of the rule that applies to an exception.
+
+        Example:
+            >>> Policy({Exception: "skip", LookupError: "raise"}).action_for(KeyError("cat"))
+            Raise()
+        """
+        if not isinstance(error, Exception):
+            return Raise()
+        for kind in type(error).__mro__:
+            for rule in (kind, *_names(kind)):
+                if rule in self._rules:
+                    return self._rules[rule]
+        return self._otherwise
+
+    @property
+    def actions(self) -> list[ActionObject]:
+        """All actions that it may choose from."""
+        return [*self._rules.values(), self._otherwise]
+
+    def _budget(self) -> tuple[int | None, float]:
+        return self._max_failures, self._max_share
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Policy):
+            return NotImplemented
+        return self._rules == other._rules and self._otherwise == other._otherwise and self._budget() == other._budget()
+
+    def __hash__(self) -> int:
+        return hash((frozenset(self._rules.items()), self._otherwise, self._budget()))
+
+    def __repr__(self) -> str:
+        parts = []
+        if self._rules:
+            parts.append("{" + ", ".join(f"{_shown(rule)}: {action!r}" for rule, action in self._rules.items()) + "}")
+        parts.append(f"otherwise={self._otherwise!r}")
+        if self._max_failures is not None:
+            parts.append(f"max_failures={self._max_failures}")
+        if self._max_share != DEFAULT_MAX_SHARE:
+            parts.append(f"max_share={self._max_share}")
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+# Any: whatever the user gave.
+def policy_of(on_error: Any) -> ErrorPolicy:
+    """Return the policy that a loader's `on_error` stands for.
+
+    Args:
+        on_error: None, the name of an action, an action, a policy, or a function that gets a `Failure` and returns an
+            action.
+
+    Raises:
+        BadOption: it is nothing of that.
+
+    Example:
+        >>> policy_of("skip")
+        Policy(otherwise=Skip(refill=True))
+        >>> policy_of(None).never_catches
+        True
+    """
+    if on_error is None:
+        return Policy()
+    if isinstance(on_error, ErrorPolicy):
+        return on_error
+    action = find_action(on_error)
+    if action is not None:
+        return Policy(otherwise=action)
+    if callable(on_error) and not isinstance(on_error, type):  # a class is a slip of the pen: Skip for Skip()
+        return FunctionPolicy(on_error)
+    hint = ""
+    if isinstance(on_error, Mapping):
+        hint = " Rules by class of exception are given as feedline.faults.Policy({OSError: 'retry'})."
+    elif isinstance(on_error, type):
+        hint = f" It is a class: if {on_error.__name__}() was meant, add the parentheses."
+    raise BadOption(
+        f"on_error={on_error!r:.200} does not say what becomes of samples that fail.{hint} Use 'raise', 'skip', "
+        "'retry' or 'replace', an action or a Policy of feedline.faults, or a function that returns an action."
+    )
+
+
+def exceeded(policy: ErrorPolicy, failures: int, seen: int, *, ended: bool) -> str | None:
+    """Say why a policy's budget is exceeded, or return None if it is not.
+
+    The share counts once 100 samples were seen, or when the epoch has ended.
+
+    Args:
+        policy: the policy.
+        failures: samples that were lost, as `Fault.lost` tells.
+        seen: all samples, those that were lost included.
+        ended: True at the end of an epoch.
+
+    Example:
+        >>> exceeded(Policy(max_share=0.1), failures=10, seen=100, ended=False) is None
+        True
+        >>> print(exceeded(Policy(max_share=0.1), failures=11, seen=100, ended=False))
+        11 of 100 samples failed (11.0%), and max_share=0.1 allows 10.0%. ...
+    """
+    advice = "The loader's `faults` say which samples, and why."
+    if policy.max_failures is not None and failures > policy.max_failures:
+        return (
+            f"{failures} of {max(seen, failures)} samples failed, and max_failures={policy.max_failures} allows no "
+            f"more. {advice} If that many may fail, raise max_failures of the policy."
+        )
+    share = policy.max_share
+    if share is None or share >= 1 or not (ended or seen >= SHARE_COUNTS_FROM):
+        return None
+    seen = max(seen, failures, 1)
+    # A quotient, not a product: 29 / 100 is exactly what 0.29 stands for, and 0.29 * 100 is less than 29.
+    if failures / seen <= share:
+        return None
+    return (
+        f"{failures} of {seen} samples failed ({failures / seen:.1%}), and max_share={share} allows {share:.1%}. "
+        f"{advice} If that many may fail, raise max_share of the policy; 1.0 turns this check off."
+    )
+
+
+def _names(kind: type) -> list[str]:
+    """Return the names by which a rule may mean a class, the longest first."""
+    parts = str(kind.__module__).split(".")
+    own = dict.fromkeys((kind.__qualname__, kind.__name__))  # they differ where a class is inside another
+    modules = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return [*(f"{module}.{name}" for module in modules for name in own), *own]
+
+
+# Any: whatever the user gave.
+def _check_rule(rule: Any) -> Rule:
+    kind = rule
+    if isinstance(rule, str):
+        if not all(part.isidentifier() for part in rule.split(".")):
+            raise BadOption(f"A rule is for {rule!r}, which is not the name of a class.")
+        kind = getattr(builtins, rule.removeprefix("builtins."), None)
+        if kind is None:
+            return rule
+        if isinstance(kind, type) and kind.__name__ != rule.removeprefix("builtins."):
+            raise BadOption(f"A rule is for {rule!r}, which is another name of {kind.__name__}. Use that one.")
+    if not isinstance(kind, type):
+        raise BadOption(
+            f"A rule is for {rule!r:.200}, which is not a class of exceptions nor the name of one. "
+            "Several classes need a rule each."
+        )
+    if not issubclass(kind, Exception):
+        raise BadOption(
+            f"A rule is for {_shown(rule)}, which is no Exception. Only these are failures of a sample; what "
+            "interrupts or ends a program is never caught."
+        )
+    checked: Rule = rule
+    return checked
+
+
+# Any: a rule, or what the user gave for one.
+def _shown(rule: Any) -> str:
+    return error_name(rule) if isinstance(rule, type) else f"{rule!r:.200}"
+
+
+# Any: whatever the user gave.
+def _check_count(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+        hint = " A share of them is given as max_share." if isinstance(value, float) else ""
+        raise BadOption(f"max_failures={value!r:.200} is not a number of samples, 0 or more.{hint}")
+    return int(value)
+
+
+# Any: whatever the user gave.
+def _check_share(value: Any) -> float:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0:
+        raise BadOption(f"max_share={value!r:.200} is not a share of the samples, from 0 to 1.")
+    if value > 1:
+        hint = f" For {value} per cent give {value / 100:g}." if value <= 100 else ""
+        raise BadOption(
+            f"max_share={value} is more than 1, which stands for all samples: 0.05 is 5 per cent.{hint} "
+            "A number of samples is given as max_failures."
+        )
+    return float(value)

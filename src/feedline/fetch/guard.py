@@ -1,0 +1,350 @@
+"""What a worker does about samples that fail: leave them out, try again, take others, as the policy says.
+
+A guard stands between a fetcher and the dataset. It hands the fetcher a mark in place of a sample that is left out, and
+takes the marks away before the batch is made.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from feedline.abc.error_policy import ErrorPolicy
+from feedline.failures import add_note, stage_of
+from feedline.fetch.asking import Asking
+from feedline.randomness import Scope
+from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
+
+_MOST_REPLACEMENTS = 16
+"""Samples that are tried in place of one. More failures in a row mean that something else is wrong."""
+
+_MANY = 1 << 30
+"""Attempts, so many that no policy wants another: a stream that several workers read goes on only."""
+
+Pause = Callable[[float], Any]
+"""Waits for so many seconds; may return earlier, and then True, if nobody waits for the sample any more."""
+
+
+class ShortBatch(Exception):
+    """Samples of a batch were left out, and no batch was made of the others: more are to come, or none is left."""
+
+
+class Guard:
+    """Asks for samples and does what the policy says when one fails.
+
+    Args:
+        policy: says what becomes of a sample.
+        scope: knows which sample of the batch it is.
+        dataset: whose samples they are.
+        worker: this worker; None in the training process itself.
+        pause: waits before another attempt.
+        refills: True if samples that are left out make room for others.
+    """
+
+    def __init__(
+        self,
+        policy: ErrorPolicy,
+        scope: Scope,
+        dataset: Any,
+        *,
+        worker: int | None,
+        pause: Pause = time.sleep,
+        refills: bool = False,
+    ) -> None:
+        self._policy = policy
+        self._scope = scope
+        self._dataset = dataset
+        self._worker = worker
+        self._pause = pause
+        self._refills = refills
+        self._chance = random.Random()  # its own: those of the process belong to the user
+        self._skip: Mapping[int, bool] = {}
+        self._kept: Mapping[int, Any] = {}
+        self._items: list[Any] = []
+        self._has_left_out = False
+        self._one_by_one = False
+        self.faults: list[Fault] = []
+        """What failed in the current task."""
+        self.attempts = 1
+        """How often the last sample that failed was tried."""
+        self.failed: list[int] = []
+        """Places whose samples were left out, and that others are to take."""
+        self.omitted: list[int] = []
+        """Places whose samples were left out, and that stay empty."""
+        self.samples: dict[int, Any] = {}
+        """The samples of a batch that was not made, by their places."""
+
+    def begin(self, skip: Mapping[int, bool], kept: Mapping[int, Any], *, again: bool = False) -> None:
+        """Begin a task.
+
+        Args:
+            skip: places whose samples are known to fail, and whether others are to take them.
+            kept: samples that were made before, by their places.
+            again: True if the batch was made before, with other samples: what each of them draws must not depend on
+                how many were kept.
+        """
+        self._one_by_one = again or bool(skip)
+        self._skip = skip
+        self._kept = kept
+        self._begin_again([])
+
+    @property
+    def is_clear(self) -> bool:
+        """True if all samples of the task are to be asked for."""
+        return not self._one_by_one
+
+    def _begin_again(self, items: list[Any]) -> None:
+        self._items = items
+        self._has_left_out = False
+        self.attempts = 1
+        self.faults = []
+        self.failed = []
+        self.omitted = []
+        self.samples = {}
+
+    def guarded(self, how: Asking, *, together: bool) -> Asking:
+        """Return how to ask for samples so that failures are dealt with.
+
+        Args:
+            how: how they would be asked for otherwise.
+            together: True if one question is for all samples of a batch.
+        """
+
+        def items(indices: Any) -> list[Any]:
+            asked = how.items(indices)
+            self._begin_again(asked[0] if together else asked)
+            return asked
+
+        ask = self._asking_together(how.ask) if together else self._asking_each(how.ask)
+
+        def join(samples: list[Any]) -> Any:
+            if self._has_left_out:
+                samples = list(samples[0]) if together else samples
+                there = [sample for sample in samples if sample is not _LEFT_OUT]
+                if self.failed or (not there and samples):
+                    self.samples = {place: sample for place, sample in enumerate(samples) if sample is not _LEFT_OUT}
+                    raise ShortBatch
+                samples = [there] if together else there
+            return self._join(how.join, samples)
+
+        return replace(how, items=items, ask=ask, join=join)
+
+    def each(self, dataset: Any, how: Asking) -> Callable[[Any], Any]:
+        """Return a fetcher that asks for samples one by one, at next to no cost while none fails."""
+        guarded = self.guarded(how, together=False)
+
+        def fetch(indices: Any) -> Any:
+            items = guarded.items(indices)
+            samples: list[Any] = []
+            if not self._one_by_one:
+                add = samples.append
+                try:
+                    for item in self._scope.following(items):
+                        add(dataset[item])
+                except Exception as exc:
+                    place = len(samples)
+                    self._scope.place = place
+                    add(self._deal_with(exc, items[place], place, how.ask))
+            for self._scope.place in range(len(samples), len(items)):
+                samples.append(guarded.ask(items[self._scope.place]))
+            self._scope.collate()
+            return guarded.join(samples)
+
+        return fetch
+
+    def _asking_each(self, ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def asked(index: Any) -> Any:
+            if self._skip or self._kept:
+                place = self._scope.place
+                if place in self._skip:
+                    return self._leave_out(place, self._skip[place])
+                if place in self._kept:
+                    return self._kept[place]
+            try:
+                return ask(index)
+            except Exception as exc:
+                return self._deal_with(exc, index, self._scope.place, ask)
+
+        return asked
+
+    def _asking_together(self, together: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def one(index: Any) -> Any:
+            return together([index])[0]
+
+        def asked(indices: Any) -> list[Any]:
+            indices = list(indices)
+            if not self._one_by_one:
+                try:
+                    return list(together(indices))
+                except Exception as exc:
+                    first = exc
+            else:
+                first = None
+            one_by_one = self._asking_each(one)  # nobody says which of them it was
+            samples = []
+            for self._scope.place, index in enumerate(indices):
+                self._scope.begin_sample_again()
+                samples.append(one_by_one(index))
+            if first is not None and not self.faults:
+                self._note(self._failure(first, indices, 2), "retry")
+            return samples
+
+        return asked
+
+    def _leave_out(self, place: int, refill: bool) -> Any:
+        self._has_left_out = True
+        (self.failed if refill and self._refills else self.omitted).append(place)
+        return _LEFT_OUT
+
+    def _deal_with(self, exc: Exception, index: Any, place: int, ask: Callable[[Any], Any]) -> Any:
+        """Do what the policy says about a sample until there is one, or it is left out, or the exception is raised."""
+        current, attempt, replacements = index, 1, 0
+        while True:
+            self.attempts = attempt
+            verdict = self._decide(self._failure(exc, current, attempt))
+            if verdict.action == "skip":
+                refilled = verdict.refill and self._refills
+                self._note(self._failure(exc, index, attempt), "skip", refilled=refilled)
+                return self._leave_out(place, verdict.refill)
+            if verdict.action == "replace":
+                replacements += 1
+                if replacements > _MOST_REPLACEMENTS:
+                    add_note(exc, f"{_MOST_REPLACEMENTS} samples that were tried in place of {index!r} failed as well.")
+                    raise exc
+                current, attempt = self._other(current, verdict, exc), 0
+            elif verdict.action == "retry":
+                if self._pause(verdict.wait_s):
+                    raise exc
+            else:
+                raise exc
+            attempt += 1
+            self._scope.begin_sample_again()
+            try:
+                sample = ask(current)
+            except Exception as again:
+                exc = again
+                continue
+            failure = self._failure(exc, index, attempt)
+            if replacements:
+                self._note(failure, "replace", replacement=current)
+            else:
+                self._note(failure, "retry")
+            return sample
+
+    def _other(self, index: Any, verdict: Verdict, exc: Exception) -> Any:
+        """Return the sample to take in place of another."""
+        other = neighbour_of(index, self._dataset, exc) if verdict.index is NEIGHBOUR else verdict.index
+        if other is None:
+            raise exc
+        return other
+
+    def _failure(self, exc: Exception, index: Any, attempt: int) -> Failure:
+        stage = "collate" if self._scope.place < 0 else stage_of(exc, self._dataset)
+        index = list(index) if index is self._items else index
+        return Failure(index, exc, stage, attempt, self._worker, self._scope.key())
+
+    def _decide(self, failure: Failure) -> Verdict:
+        return self._policy.decide(failure, self._chance.random())
+
+    def _note(self, failure: Failure, action: str, *, replacement: Any = None, refilled: bool = False) -> None:
+        fault = Fault.of(failure, action, time=time.time(), replacement=replacement, refilled=refilled)
+        self.faults.append(fault)
+
+    def _join(self, join: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+        """Make the batch; if that fails, the policy may want to try again or to leave all of it out."""
+        attempt = 1
+        while True:
+            try:
+                batch = join(samples)
+            except Exception as exc:
+                failure = self._failure(exc, self._items, attempt)
+                verdict = self._decide(failure)
+                if verdict.action == "skip":
+                    self._note(failure, "skip")
+                    raise ShortBatch from None
+                if verdict.action != "retry" or self._pause(verdict.wait_s):
+                    raise
+                attempt += 1
+                self._scope.begin_sample_again()
+                continue
+            if attempt > 1:
+                self._note(replace(failure, attempt=attempt), "retry")
+            return batch
+
+    def leaves_out(self, exc: Exception, place: int) -> bool:
+        """Say whether a sample of a stream that cannot be read again may be left out, and note it if so."""
+        failure = self._failure(exc, place, _MANY)
+        if self._decide(failure).action != "skip":
+            return False
+        self._note(replace(failure, attempt=1), "skip")
+        return True
+
+    def read(self, stream: Readable) -> Any:
+        """Return the next sample of a stream that the policy lets through; raises StopIteration at its end."""
+        attempt = 1
+        failure: Failure | None = None
+        while True:
+            try:
+                sample = stream.read()
+            except StopIteration:
+                if failure is not None:  # it was asked again, and had nothing more to say
+                    self._close(failure)
+                raise
+            except Exception as exc:
+                if stream.has_broken_off:
+                    raise
+                failure = self._failure(exc, stream.place - 1, attempt)
+                verdict = self._decide(failure)
+                if verdict.action == "skip":
+                    self._note(failure, "skip")
+                    attempt, failure = 1, None
+                    continue
+                if verdict.action != "retry" or self._pause(verdict.wait_s):
+                    raise
+                attempt += 1
+                continue
+            if failure is not None:
+                self._note(replace(failure, attempt=attempt), "retry")
+            return sample
+
+    def _close(self, failure: Failure) -> None:
+        """Do with a sample that cannot be tried again what the policy says in the end."""
+        if self._decide(replace(failure, attempt=_MANY)).action != "skip":
+            raise failure.error
+        self._note(failure, "skip")
+
+
+class Readable(Protocol):
+    """A stream, as far as a guard must know it."""
+
+    place: int
+    """Samples read so far."""
+    has_broken_off: bool
+    """True if there are no more samples after the last exception."""
+
+    def read(self) -> Any:
+        """Return the next sample."""
+
+
+def neighbour_of(index: Any, dataset: Any, exc: BaseException) -> int | None:
+    """Return the index after another one; None if there is none, which a note to the exception then explains."""
+    try:
+        return (operator.index(index) + 1) % len(dataset)
+    except TypeError:
+        add_note(
+            exc,
+            f"Sample {index!r} has no neighbour that could take its place: its index is not a number, or the dataset "
+            "has no length. Say what to take: on_error=feedline.faults.Replace(by=function_of_the_index).",
+        )
+        return None
+
+
+class _LeftOut:
+    """Stands in for a sample that was left out."""
+
+
+_LEFT_OUT = _LeftOut()

@@ -1,0 +1,153 @@
+"""Keeps account of samples that failed: the log, who is not asked for again, and whether the budget is spent."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from feedline.abc.error_policy import ErrorPolicy
+from feedline.errors import BadState, TooManyBadSamples
+from feedline.faults.log import FaultLog
+from feedline.faults.policy import exceeded
+from feedline.loader.batch_indices import as_list, with_item
+from feedline.types import Result
+from feedline.verdicts import Fault, index_key
+
+_LONGEST_CHAIN = 16
+"""Samples that each replace the one before. A policy that goes round in circles ends here, and is asked again."""
+
+_MOST_NAMED = 10
+"""Faults that an error message lists; the exception holds all."""
+
+
+@dataclass
+class Treated:
+    """A batch of which some samples are known to fail."""
+
+    indices: Any
+    """What to ask for."""
+    skip: dict[int, bool] = field(default_factory=dict)
+    """Places to leave out, and whether others are to take them."""
+    known: dict[Hashable, bool] = field(default_factory=dict)
+    """The samples that are left out or replaced, by the keys of their indices, and whether others take their places."""
+
+
+class Account:
+    """The samples of one loader that failed.
+
+    Args:
+        policy: what becomes of such samples.
+    """
+
+    def __init__(self, policy: ErrorPolicy) -> None:
+        self.policy = policy
+        self.log = FaultLog()
+        self._seen = 0
+        self._lost = 0
+        self.has_indices = True
+        """False if samples have no index to know them by: those of an iterable dataset."""
+        self.keeps_steps = False
+        """True if ranks have to deliver as many batches as the others do."""
+        self.index_count: int | None = None
+        """How many samples the dataset has, if their indices are numbers."""
+        self.drop_short = False
+        """True if a batch that is not full is not wanted."""
+
+    def copy(self) -> Account:
+        """Return the account of a copied loader: with the same policy, and nothing in it."""
+        return Account(self.policy)
+
+    @property
+    def guards(self) -> bool:
+        """True if samples that fail may be dealt with, not just raised."""
+        return not self.policy.never_catches
+
+    def begin_epoch(self, epoch: int, *, resumes: bool) -> None:
+        """Begin to count what the budget allows in an epoch, or go on where a state was saved."""
+        if not resumes:
+            self._seen = 0
+        self._lost = sum(fault.lost for fault in self.log if fault.epoch == epoch) if resumes else 0
+
+    def state(self) -> dict[str, Any]:
+        """Return the log, and how many samples it is about, in plain values; {} if nothing has failed."""
+        state = self.log.state()
+        return {**state, "seen": self._seen} if state else state
+
+    def restore(self, state: Any) -> None:
+        """Become the account whose state this is.
+
+        Raises:
+            BadState: it is something else; nothing has changed then.
+        """
+        log = FaultLog()
+        log.restore(state)
+        seen = state.get("seen", 0)
+        if type(seen) is not int or seen < 0:
+            raise BadState(f"The state is damaged: 'seen' of the faults is {seen!r:.100}.")
+        self.log.restore(state)
+        self._seen = seen
+
+    def treat(self, indices: Any, *, batched: bool) -> Treated:
+        """Deal with samples that are known to fail before they are asked for."""
+        log = self.log
+        treated = Treated(indices)
+        if not log.quarantined or not self.guards:
+            return treated
+        for place, index in enumerate(as_list(indices, batched=batched)):
+            fault = log.quarantined_as(index)
+            if fault is not None:
+                treated.known[index_key(index)] = fault.refilled
+            for _ in range(_LONGEST_CHAIN):  # a sample that replaces another may fail later
+                if fault is None or fault.action != "replace":
+                    break
+                treated.indices = with_item(treated.indices, place, fault.replacement, batched=batched)
+                fault = log.quarantined_as(fault.replacement)
+            if fault is not None and fault.action == "skip":
+                treated.skip[place] = fault.refilled
+        return treated
+
+    def enter(self, result: Result, count: int, epoch: int, treated: Treated | None = None) -> None:
+        """Take what an answer says of samples that failed into the log, once.
+
+        Args:
+            result: the answer.
+            count: how many samples it is about.
+            epoch: the number of the epoch.
+            treated: those of them that were known to fail.
+        """
+        if treated is not None:
+            self._lost += len(treated.known)
+            self._seen += sum(treated.known.values())  # others are counted in their places
+        notes = result.notes
+        faults: Iterable[Fault] = () if notes is None else notes.faults
+        if notes is not None and notes.faults:
+            notes.faults = []
+        self.write(faults, count, epoch)
+
+    def write(self, faults: Iterable[Fault], count: int, epoch: int) -> None:
+        """Take faults into the log, and count the samples that they are among."""
+        self._seen += count
+        for fault in faults:
+            # A sample that came twice may have been asked for twice before it was known to fail.
+            known = fault.lost and fault.stage != "collate" and fault.index in self.log.quarantined
+            if not (known and self.has_indices):
+                self.log.append(replace(fault, epoch=epoch), quarantine=self.has_indices)
+            self._lost += fault.lost
+            self._seen += fault.refilled  # another one is counted in its place
+
+    def check(self, *, ended: bool = False) -> None:
+        """Refuse to go on when the policy's budget is spent.
+
+        Raises:
+            TooManyBadSamples: too many samples were lost, or too large a share of them.
+        """
+        if not self._lost:
+            return
+        reason = exceeded(self.policy, self._lost, self._seen, ended=ended)
+        if reason is None:
+            return
+        faults = [fault for fault in self.log if fault.lost]
+        named = "\n".join(f"  {fault}" for fault in faults[:_MOST_NAMED])
+        more = f"\n  ... and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
+        raise TooManyBadSamples(f"{reason}\n{named}{more}", faults)

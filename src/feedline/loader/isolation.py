@@ -1,0 +1,61 @@
+"""Which sample of a batch kills its worker: found by making halves of the batch on their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Isolation:
+    """Narrows the places of a batch down to the one that kills.
+
+    Example:
+        >>> search = Isolation(0, 8)
+        >>> search.probe
+        (0, 4)
+        >>> search.survived()
+        >>> search.probe
+        (4, 6)
+        >>> search.died()  # of 4 and 5
+        >>> search.died()  # of 4
+        >>> search.died()  # and again, so it was no accident
+        >>> search.found
+        4
+    """
+
+    low: int
+    high: int
+    """The place is one of `low` to `high - 1`."""
+    deaths_alone: int = 0
+    """Workers that died over one place alone."""
+    failed: bool = False
+    """True if no place kills by itself."""
+
+    def __post_init__(self) -> None:
+        self.failed = self.failed or self.high <= self.low
+
+    @property
+    def probe(self) -> tuple[int, int]:
+        """The places to make on their own next."""
+        return self.low, self.low + 1 if self._is_single else (self.low + self.high) // 2
+
+    @property
+    def _is_single(self) -> bool:
+        return self.high - self.low == 1
+
+    @property
+    def found(self) -> int | None:
+        """The place that kills, once it is known."""
+        return self.low if self.deaths_alone >= 2 else None
+
+    def died(self) -> None:
+        """Note that the probe killed its worker."""
+        self.high = self.probe[1]
+        self.deaths_alone += self._is_single
+
+    def survived(self) -> None:
+        """Note that the probe killed nobody."""
+        if self._is_single:
+            self.failed = True
+        else:
+            self.low = self.probe[1]

@@ -1,0 +1,113 @@
+"""How much memory workers come to have: who grows is named, who has too much is replaced.
+
+Read from the system by the training process, about once a second; workers do nothing for it. What counts is memory of
+the worker's own: the arena and files that it maps are not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from feedline.abc.engine import Engine
+
+_EVERY_S = 1.0
+_SETTLED_AFTER = 5
+"""Looks after which a worker counts as settled: what it has taken by then is its dataset's, not a leak. A guess."""
+_NOTABLE_BYTES = 512 << 20
+"""Growth since then that is worth a word, once per doubling. A guess: large enough that caches of small files pass."""
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+@dataclass
+class _Record:
+    looks: int = 0
+    settled_bytes: int = 0
+    told_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A worker that has grown."""
+
+    worker: int
+    pid: int
+    settled_bytes: int
+    now_bytes: int
+
+    def __str__(self) -> str:
+        grown = self.now_bytes - self.settled_bytes
+        return (
+            f"Worker {self.worker} (pid {self.pid}) has grown by {grown >> 20} MiB since it had settled, from "
+            f"{self.settled_bytes >> 20} to {self.now_bytes >> 20} MiB of memory of its own. If that is a cache, it "
+            "has no bound so far; if not, the dataset or a library that it uses leaks. max_memory_per_worker= replaces "
+            "workers that have grown too large, between two batches."
+        )
+
+
+class MemoryWatch:
+    """Looks at the memory of an engine's workers.
+
+    Args:
+        engine: whose workers.
+        most_bytes: what each may have; None for any amount.
+    """
+
+    def __init__(self, engine: Engine, most_bytes: int | None = None) -> None:
+        self._engine = engine
+        self._most = most_bytes
+        self._records: dict[int, _Record] = {}
+        self.next_s = 0.0
+        """When to look again, on the clock of `time.monotonic`."""
+
+    def knows(self, worker: int) -> bool:
+        """True if a worker is watched."""
+        return worker in self._records
+
+    def begin(self, worker: int) -> str | None:
+        """Watch a worker from its first answer on; returns what is to be said if it has too much by then."""
+        self._records[worker] = _Record()
+        used = self._used(worker)
+        if self._most is None or used is None or used <= self._most:
+            return None
+        self._records[worker].looks = -1
+        return (
+            f"A worker has {used >> 20} MiB of memory of its own after its first batch, and max_memory_per_worker "
+            f"allows {self._most >> 20}: another one would have as much, so it is kept. Raise max_memory_per_worker."
+        )
+
+    def forget(self, worker: int) -> None:
+        """Watch a worker no more: another takes its place."""
+        self._records.pop(worker, None)
+
+    def look(self, now_s: float) -> Iterator[Growth | int]:
+        """Look at every worker: yields those that have grown a lot, and the numbers of those that have too much."""
+        self.next_s = now_s + _EVERY_S
+        for worker, record in self._records.items():
+            used = self._used(worker)
+            if used is None:
+                continue
+            if self._most is not None and used > self._most and record.looks >= 0:
+                yield worker
+                continue
+            if 0 <= record.looks < _SETTLED_AFTER:
+                record.looks += 1
+                record.settled_bytes = record.told_bytes = used
+            elif used - record.settled_bytes > max(_NOTABLE_BYTES, 2 * (record.told_bytes - record.settled_bytes)):
+                record.told_bytes = used
+                yield Growth(worker, self._engine.pid(worker) or 0, record.settled_bytes, used)
+
+    def _used(self, worker: int) -> int | None:
+        pid = self._engine.pid(worker)
+        return None if pid is None else own_bytes(pid)
+
+
+def own_bytes(pid: int) -> int | None:
+    """Return the memory that a process has for itself; None if it cannot be had (not Linux, or the process is gone)."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+    except OSError:
+        return None
+    return (int(resident) - int(shared)) * _PAGE

@@ -1,0 +1,210 @@
+"""What is done when a worker dies: another takes its place and its work, and a sample that kills is found.
+
+A task over which two workers have died is made in halves until one sample is left that kills by itself. What becomes of
+that one, the user's policy says, as of any sample that fails.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from feedline.abc.error_policy import ErrorPolicy
+from feedline.errors import WorkerError, WorkerRestarted
+from feedline.failures import told_indices
+from feedline.fetch.guard import neighbour_of
+from feedline.loader.batch_indices import as_list, rows_of, with_item
+from feedline.loader.isolation import Isolation
+from feedline.loader.pending import Pending
+from feedline.types import Draw, Notes, Result, ResultKind, Task
+from feedline.verdicts import NEIGHBOUR, Failure, Fault
+
+if TYPE_CHECKING:
+    from feedline.loader.crew import Crew
+
+Answers = list[tuple[Pending | None, Result]]
+
+_MOST_STREAM_DEATHS = 4
+"""Workers that may die over the same batch of a stream."""
+
+_MOST_STARTS = 2
+"""How often in a row a worker that does not get ready is started again: an exception in `worker_init_fn`, a program
+that cannot be imported."""
+
+
+@dataclass(frozen=True)
+class Care:
+    """What is done for workers that die, are stuck or grow."""
+
+    policy: ErrorPolicy | None = None
+    """What becomes of a sample that kills its worker."""
+    dataset: Any = None
+    batched: bool = True
+    """False if tasks are single samples."""
+    refills: bool = False
+    """True if samples that are left out make room for those that follow."""
+    restarts: int = 0
+    """Workers that may be replaced in an epoch."""
+    most_bytes: int | None = None
+    """Memory of its own that a worker may come to have before it is replaced."""
+
+
+class Rescue:
+    """Sees to the workers of a crew that died."""
+
+    def __init__(self, crew: Crew, care: Care) -> None:
+        self._crew: Crew = weakref.proxy(crew)  # which refers to this one: no cycle for the garbage collector
+        self._care = care
+        self._left = care.restarts
+        self._starts_failed: dict[int, int] = {}
+        self._chance = random.Random()
+        self.stuck: dict[int, WorkerError] = {}
+        """Workers that were killed because they did not answer, and what is to be said of it."""
+
+    def begin_epoch(self) -> None:
+        """Have the whole budget again."""
+        self._left = self._care.restarts
+        self._starts_failed.clear()
+
+    @property
+    def may_restart(self) -> bool:
+        """True while another worker may be replaced."""
+        return self._left > 0
+
+    def see_to(self, result: Result) -> Answers:
+        """Replace a worker that died; returns the answers that come of it: a death, if there is no going on."""
+        crew, worker = self._crew, result.worker
+        death: BaseException = self.stuck.pop(worker, result.payload)
+        is_ready = isinstance(death, WorkerError)  # otherwise it is the exception that kept it from getting ready
+        failed = not is_ready or not getattr(death, "was_ready", True)
+        self._starts_failed[worker] = self._starts_failed.get(worker, 0) + 1 if failed else 0
+        begun, waiting = crew.take_back(worker)
+        if begun is not None and not is_ready:
+            waiting.insert(0, begun)
+            begun = None
+        last_words = Result(ResultKind.DIED, worker, -1, death)
+        hopeless = self._starts_failed.get(worker, 0) > _MOST_STARTS or (begun is not None and not _may_redo(begun))
+        if self._left <= 0 or hopeless:
+            return [(None, last_words)]
+        self._left -= 1
+        crew.counters.restarts += 1
+        try:
+            crew.start_another(worker)
+        except WorkerError as exc:
+            exc.__cause__ = death
+            return [(None, Result(ResultKind.DIED, worker, -1, exc))]
+        crew.say(self._told(death, worker, begun), WorkerRestarted)
+        answers: Answers = []
+        if begun is not None:
+            answers = self._redo(begun, death)
+        crew.give_again(worker, waiting)
+        return answers
+
+    def _told(self, death: BaseException, worker: int, begun: Pending | None) -> str:
+        text = (
+            str(death)
+            if isinstance(death, WorkerError)
+            else (f"Worker {worker} could not get ready: {type(death).__name__}: {death}.")
+        )
+        task = None if begun is None else (begun.suspect or begun)
+        what = ""
+        if task is not None and task.owner is not None:
+            samples = "" if task.stays else f" (samples {told_indices(self.samples_of(task))})"
+            what = f" It was making batch {task.ordinal}{samples}."
+        restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
+        return f"{text}{what} Another worker has taken its place and its work; nothing is lost ({restart})."
+
+    def _redo(self, begun: Pending, death: BaseException) -> Answers:
+        """Have the task done again over which a worker died; if it killed before, find out which sample does it."""
+        crew = self._crew
+        if (begun.suspect or begun).owner is None:  # of an epoch that was left
+            crew.forget(begun)
+            return []
+        if begun.suspect is not None:
+            suspect = begun.suspect
+            assert suspect.search is not None
+            suspect.search.died()
+            return self._search_on(suspect, death)
+        begun.deaths += 1
+        if begun.deaths < 2 or begun.stays:
+            crew.give_again(begun.worker, [begun])
+            return []
+        if not self._care.batched:
+            return self._found(begun, 0, death)
+        begun.search = Isolation(0, len(self.samples_of(begun)))
+        return self._search_on(begun, death)
+
+    def samples_of(self, pending: Pending) -> list[Any]:
+        """Return the samples of a task."""
+        return as_list(pending.task.indices, batched=self._care.batched and not pending.stays)
+
+    def survived(self, suspect: Pending) -> Answers:
+        """Note that a part of a task that kills was made without harm."""
+        if suspect.owner is None:
+            self._crew.forget(suspect)
+            return []
+        assert suspect.search is not None
+        suspect.search.survived()
+        return self._search_on(suspect, None)
+
+    def _search_on(self, suspect: Pending, death: BaseException | None) -> Answers:
+        search = suspect.search
+        assert search is not None
+        suspect.last_death = death or suspect.last_death
+        if search.failed:  # each of its samples can be made: it was an accident, or they are too much together
+            suspect.search, suspect.deaths = None, 0
+            self._crew.give_again(suspect.worker, [suspect])
+            return []
+        if search.found is not None:
+            suspect.search = None
+            assert suspect.last_death is not None
+            return self._found(suspect, search.found, suspect.last_death)
+        first, stop = search.probe
+        task, draw = suspect.task, suspect.task.draw
+        part = Task(
+            0,
+            rows_of(task.indices, first, stop),
+            draw=Draw(draw.key, draw.first + draw.stride * first, draw.stride),
+            resume=task.resume,
+            skip={place - first: refill for place, refill in task.skip.items() if first <= place < stop},
+        )
+        self._crew.probe(suspect, part)
+        return []
+
+    def _found(self, suspect: Pending, place: int, death: BaseException) -> Answers:
+        """Do with a sample that kills what the policy says."""
+        crew = self._crew
+        index = self.samples_of(suspect)[place]
+        error = type(death)(f"Sample {index!r} kills every worker that makes it. The last one: {death}")
+        suspect.attempts += 1
+        failure = Failure(index, error, "worker", suspect.attempts, suspect.worker)
+        policy = self._care.policy
+        action = "raise"
+        if policy is not None and not policy.never_catches:
+            verdict = policy.decide(failure, self._chance.random())
+            action = verdict.action
+        other = None
+        if action == "replace":
+            other = neighbour_of(index, self._care.dataset, error) if verdict.index is NEIGHBOUR else verdict.index
+        if action == "raise" or (action == "replace" and other is None):
+            notes = Notes(faults=[Fault.of(failure, "raise", time=time.time())])
+            result = Result(ResultKind.FAILED, suspect.worker, suspect.task.id, error, notes=notes)
+            return [crew.answer(suspect, result)]
+        suspect.deaths = 1  # one more, and the next of them is looked for
+        if action == "skip":
+            suspect.task.skip = {**suspect.task.skip, place: verdict.refill}
+            refilled = verdict.refill and self._care.refills
+            suspect.faults.append(Fault.of(failure, "skip", time=time.time(), refilled=refilled))
+        elif action == "replace":
+            suspect.task.indices = with_item(suspect.task.indices, place, other, batched=self._care.batched)
+            suspect.faults.append(Fault.of(failure, "replace", time=time.time(), replacement=other))
+        crew.give_again(suspect.worker, [suspect])
+        return []
+
+
+def _may_redo(begun: Pending) -> bool:
+    """True unless a stream has killed again and again at the same place: it can be had from nowhere else."""
+    return not (begun.stays and begun.deaths >= _MOST_STREAM_DEATHS - 1)

@@ -1,0 +1,68 @@
+"""The command line of the drill."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console
+
+from tests.drill.progress import shown
+from tests.drill.soak import Plan, soak
+
+_FOREVER_S = 1e9
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.drill",
+        description="Injects faults into real loaders, and proves that nothing is lost, repeated or left behind.",
+    )
+    parser.add_argument("--minutes", type=float, help="how long; 5, or without limit if the number of rounds is given")
+    parser.add_argument("--seed", type=int, help="from which everything is drawn; another one every time if not given")
+    parser.add_argument("--rounds", type=int, help="how many rounds; as many as there is time for if not given")
+    parser.add_argument("--round", type=int, help="run this round only: it is the same one as in the whole drill")
+    parser.add_argument("--times", type=int, default=1, help="how often to run each round (races need more than one)")
+    parser.add_argument("--hang", type=float, default=60.0, metavar="SECONDS", help="how long a round may take")
+    parser.add_argument("--json", action="store_true", help="write the summary as JSON")
+    parser.add_argument("--from", type=int, default=0, dest="first", metavar="ROUND", help="begin with this round")
+    parser.add_argument("--report-to", type=int, help=argparse.SUPPRESS)  # the drill starts itself with this
+    return parser
+
+
+def main() -> int:
+    """Run the drill; returns the exit status."""
+    options = _parser().parse_args()
+    seed = random.SystemRandom().randrange(1_000_000) if options.seed is None else options.seed
+    first, count = (options.first, options.rounds) if options.round is None else (options.round, 1)
+    minutes = options.minutes if options.minutes is not None else (5.0 if count is None else None)
+    plan = Plan(seed, _FOREVER_S if minutes is None else minutes * 60, first, count, options.times, options.hang)
+    if options.report_to is not None:
+        return _run_rounds(plan, options.report_to)
+    console = Console(stderr=True)
+    console.print(f"seed {seed}", highlight=False)
+    with shown(plan, console) as listener:
+        summary = soak(plan, listener)
+    sys.stdout.write((json.dumps(summary.as_json(), indent=2) if options.json else summary.as_text()) + "\n")
+    return 0 if summary.is_good and summary.rounds else 1
+
+
+def _run_rounds(plan: Plan, file: int) -> int:
+    from tests.drill.runner import Assignment, run  # imports torch, which the process that watches has no use for
+
+    numbers: Iterable[int] = itertools.count(plan.first)
+    if plan.count is not None:
+        numbers = range(plan.first, plan.first + plan.count)
+    repeated = (number for number in numbers for _ in range(plan.times))
+    with os.fdopen(file, "w") as out:
+        run(Assignment(plan.seed, repeated, plan.seconds, plan.hang_s), out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

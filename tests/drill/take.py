@@ -1,0 +1,115 @@
+"""What one iteration has delivered, and whether that is what it should have."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.drill.digests import Digest
+from tests.drill.script import SPLIT_STREAMS, Script
+
+ERROR: tuple[Digest, ...] = (b"an exception instead of a batch",)
+
+
+@dataclass
+class Take:
+    """The batches of one iteration, in the order in which they came."""
+
+    entries: list[tuple[Digest, ...]] = field(default_factory=list)
+    """For each batch, the checksums of its samples; `ERROR` for an exception."""
+    indices: Counter[int] = field(default_factory=Counter)
+    """Which samples came how often."""
+    corrupted: int = 0
+    """Samples that were none of the dataset's."""
+    ended: bool = False
+    """True if it went on to the end."""
+    streams: int = 1
+    """How many streams there were, each with a last batch of its own."""
+
+    def repeated(self, script: Script) -> list[int]:
+        """Return which samples came more often than they should have."""
+        return sorted((self.indices - expected(script)).elements())
+
+    def missing(self, script: Script) -> list[int]:
+        """Return which samples have not come that should have."""
+        return sorted((expected(script) - self.indices).elements())
+
+
+def expected(script: Script) -> Counter[int]:
+    """Return which samples come how often: the good ones once, and in place of a bad one perhaps its neighbour."""
+    good = [index for index in range(script.size) if index not in script.bad]
+    counts = Counter(good)
+    if script.on_error == "replace":
+        for index in script.bad:
+            counts[next(other for other in (*good, good[0] + script.size) if other > index) % script.size] += 1
+    return counts
+
+
+def lost(take: Take, script: Script) -> int:
+    """Return how many samples are missing from a whole iteration and should not be.
+
+    A batch in which a sample raises is not delivered, and `drop_last` leaves out batches that are not full.
+    """
+    size = script.batch_size or 1
+    excused = take.entries.count(ERROR) * size
+    if script.drop_last:
+        excused += (_short_count(take, script) + bool(script.bad and script.refills)) * (size - 1)
+    return max(0, len(take.missing(script)) - excused)
+
+
+def _short_count(take: Take, script: Script) -> int:
+    """Return how many batches may be short: the last of each stream.
+
+    Without order a batch that is delivered early has nothing left to give, so those that wait for it may be short, too.
+    """
+    return take.streams + (len(script.bad) if script.refills and not script.in_order else 0)
+
+
+def complaints(take: Take, script: Script) -> list[str]:
+    """Return what is wrong with a whole iteration besides samples that are lost or repeated."""
+    found = []
+    raises = script.bad and script.on_error == "raise"
+    if raises and ERROR not in take.entries and not script.drop_last:
+        found.append(f"samples {sorted(script.bad)} are bad, and nothing was raised")
+    if not raises and ERROR in take.entries:
+        found.append(f"something was raised, although on_error is {script.on_error!r}")
+    return found + _wrong_sizes(take, script) + _wrong_count(take, script)
+
+
+def _wrong_count(take: Take, script: Script) -> list[str]:
+    if script.dataset in SPLIT_STREAMS or script.leaves_short:
+        return []
+    size, left_out = script.batch_size or 1, len(script.bad) if script.refills else 0
+    if script.drop_last:  # what goes into no batch takes nobody's place
+        low, high = (script.size // size * size - left_out) // size, (script.size - left_out) // size
+    else:
+        low = high = -(-(script.size - left_out) // size)
+    if left_out and not script.in_order:
+        low, high = (low - left_out, high) if script.drop_last else (low, high + left_out)
+    return [] if low <= len(take.entries) <= high else [f"{len(take.entries)} batches came instead of {low} to {high}"]
+
+
+def _wrong_sizes(take: Take, script: Script) -> list[str]:
+    full = script.batch_size or 1
+    sizes = [len(entry) for entry in take.entries if entry is not ERROR]
+    short = sum(size < full for size in sizes)
+    most = len(sizes) if script.leaves_short else 0 if script.drop_last else _short_count(take, script)
+    if short > most or any(size > full or size == 0 for size in sizes):
+        return [f"batches of {full} samples had {sizes}"]
+    if short and script.in_order and take.streams == 1 and not script.leaves_short and sizes[-1] == full:
+        return [f"a batch that is not the last is not full: {sizes}"]
+    return []
+
+
+def difference(mine: Sequence[tuple[Digest, ...]], theirs: Sequence[tuple[Digest, ...]], *, ordered: bool) -> str:
+    """Say where two runs differ, nothing if they do not."""
+    if not ordered:
+        mine, theirs = sorted(mine), sorted(theirs)
+    if list(mine) == list(theirs):
+        return ""
+    if len(mine) != len(theirs):
+        return f"{len(mine)} batches came, and {len(theirs)} without workers and troubles"
+    first = next(place for place, (a, b) in enumerate(zip(mine, theirs, strict=True)) if a != b)
+    kind = "an exception" if ERROR in (mine[first], theirs[first]) else "samples"
+    return f"batch {first} of {len(mine)} is another than without workers and troubles: {kind} differ"

@@ -1,0 +1,151 @@
+"""The drill itself: that it passes, and that it would notice if something were lost, repeated or left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.drill import round as rounds
+from tests.drill import script as scripts
+from tests.drill.script import Act, Crew, Script, draw_script
+from tests.drill.soak import ROOT, Plan, soak
+from tests.drill.summary import Summary
+
+PLAIN = Script(
+    seed=0,
+    number=0,
+    loader="Loader",
+    crew=Crew("inline", 0),
+    dataset="items",
+    content="rows",
+    size=20,
+    batch_size=4,
+    drop_last=False,
+    shuffle=True,
+    loader_seed=3,
+    in_order=True,
+    timeout_s=0.0,
+    split=1,
+    keeps=False,
+    compares=False,
+    on_error="raise",
+    troubles={},
+    acts=(Act(scripts.WHOLE),),
+    attacks=(),
+)
+
+
+def test_a_few_rounds_pass() -> None:
+    told: list[int] = []
+    summary = soak(Plan(seed=7, seconds=60, count=12), lambda summary: told.append(summary.rounds))
+    assert summary.is_good, summary.as_text()
+    assert told == list(range(1, 13))
+    assert summary.samples > 0
+    assert sum(summary.faults.values()) > 0
+
+
+def test_the_command_repeats_one_round_and_writes_json() -> None:
+    command = [sys.executable, "-m", "tests.drill", "--seed", "7", "--round", "3", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    summary = json.loads(done.stdout)
+    assert summary["ok"]
+    assert (summary["seed"], summary["rounds"]) == (7, 1)
+
+
+def test_a_round_is_the_same_every_time_and_each_is_another() -> None:
+    assert draw_script(7, 3) == draw_script(7, 3)
+    assert len({json.dumps(draw_script(7, number).settings()) for number in range(50)}) == 50
+    assert draw_script(8, 3) != draw_script(7, 3)
+
+
+def test_every_kind_of_fault_and_ending_is_drawn() -> None:
+    drawn = [draw_script(7, number) for number in range(400)]
+    assert {act.ending for script in drawn for act in script.acts} == set(scripts.ENDINGS)
+    assert {attack.kind for script in drawn for attack in script.attacks} == {scripts.KILL, scripts.STOP}
+    assert {script.dataset for script in drawn} == {*scripts.ITEMS, *scripts.STREAMS}
+    assert {script.crew.engine for script in drawn} == {"inline", "thread", "process", "portable"}
+    assert len({name for script in drawn for name in script.troubles.values()}) == 8
+
+
+class Tampered:
+    """A loader whose batches go through a function first."""
+
+    def __init__(self, loader: Any, tamper: Any) -> None:
+        self._loader = loader
+        self._tamper = tamper
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._tamper(list(self._loader)))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "finding"),
+    [
+        (lambda batches: batches[1:], "lost"),
+        (lambda batches: [*batches, batches[2]], "repeated"),
+        (lambda batches: [batch + 1 for batch in batches[:1]] + batches[1:], "corrupted"),
+        (lambda batches: batches[::-1], "another than without workers"),
+    ],
+)
+def test_what_is_wrong_with_batches_is_noticed(monkeypatch: pytest.MonkeyPatch, tamper: Any, finding: str) -> None:
+    build = rounds.build_loader
+
+    def tampered(script: Script, crew: Crew, dataset: Any) -> Any:
+        loader = build(script, crew, dataset)
+        return loader if dataset.troubles.tame else Tampered(loader, tamper)
+
+    monkeypatch.setattr(rounds, "build_loader", tampered)
+    outcome = rounds.play(replace(PLAIN, compares=True))
+    assert not outcome.is_good
+    assert any(finding in problem for problem in outcome.problems) or getattr(outcome, finding, False)
+
+
+def test_what_is_left_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+
+    def leaving(script: Script, crew: Crew, dataset: Any) -> Any:
+        left.append(os.open("/dev/null", os.O_RDONLY))
+        return build(script, crew, dataset)
+
+    build = rounds.build_loader
+    monkeypatch.setattr(rounds, "build_loader", leaving)
+    outcome = rounds.play(PLAIN)
+    os.close(left[0])
+    assert ["/dev/null" in leak for leak in outcome.leaks] == [True]
+
+
+def test_an_untampered_round_is_good() -> None:
+    outcome = rounds.play(replace(PLAIN, compares=True))
+    assert outcome.is_good, outcome
+    assert (outcome.batches, outcome.samples) == (5, 20)
+
+
+def test_a_hang_is_cut_off_and_says_how_to_repeat_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    summary = soak(Plan(seed=7, seconds=60, count=1, hang_s=0.001), lambda _: None)
+    assert not summary.is_good
+    (failure,) = summary.failures
+    assert failure["command"] == "python -m tests.drill --seed 7 --round 0"
+    assert "Timeout" in failure["problems"][0]
+    assert "round.py" in failure["problems"][0]
+
+
+def test_memory_that_grows_is_a_failure() -> None:
+    summary = Summary(seed=0)
+    outcome = {
+        **dict.fromkeys(("batches", "samples", "lost", "repeated", "corrupted", "restarts", "recycled"), 0),
+        **{"leaks": [], "problems": [], "faults": {}},
+    }
+    for number in range(200):
+        summary.add({**outcome, "rss_bytes": (300 << 20) + number * (1 << 20)})
+    assert summary.grows
+    assert not summary.is_good

@@ -1,0 +1,296 @@
+"""Both loaders under one set of words, and datasets whose samples fail or kill.
+
+Everything here can be imported by a spawned worker, and follows from its arguments: what happens once is noted in a
+file, because workers come and go.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import random
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.utils.data
+
+import feedline
+
+LOADERS = ("Loader", "DataLoader")
+
+_TORCH_WORDS = {
+    "workers": "num_workers",
+    "prefetch": "prefetch_factor",
+    "persistent": "persistent_workers",
+    "worker_init": "worker_init_fn",
+    "timeout_s": "timeout",
+    "start_method": "multiprocessing_context",
+    "collate": "collate_fn",
+}
+
+
+# Any, throughout: options and datasets of any kind; both loaders, which have no class in common that is public.
+def make(kind: str, dataset: Any, batch_size: int | None = 4, **options: Any) -> Any:
+    """Make a loader. The words are those of `feedline.Loader`; `batch_size` is left out beside a batch sampler."""
+    if "batch_sampler" not in options:
+        options["batch_size"] = batch_size
+    if kind == "Loader":
+        return feedline.Loader(dataset, **options)
+    if options.get("shard") is False:
+        del options["shard"]  # which is what torch's loader does
+    return feedline.DataLoader(dataset, **{_TORCH_WORDS.get(name, name): value for name, value in options.items()})
+
+
+def on(engine: str, workers: int = 2) -> dict[str, Any]:
+    """Return the options that choose an engine."""
+    return {} if engine == "inline" else {"engine": engine, "workers": workers}
+
+
+def plain(batch: Any) -> Any:
+    """Return a batch in lists, whatever array library it is of."""
+    if isinstance(batch, (np.ndarray, np.generic, torch.Tensor)):
+        return batch.tolist()
+    if isinstance(batch, (list, tuple)):
+        return [plain(part) for part in batch]
+    return batch
+
+
+def batches_of(loader: Iterable[Any]) -> list[Any]:
+    """Return what an iteration delivers, in lists."""
+    return [plain(batch) for batch in loader]
+
+
+def outcomes_of(loader: Iterable[Any], most: int = 1000) -> list[Any]:
+    """Return what an iteration delivers; where it raises, the exception, after which it goes on."""
+    outcomes: list[Any] = []
+    batches = iter(loader)
+    while len(outcomes) < most:
+        try:
+            outcomes.append(plain(next(batches)))
+        except StopIteration:
+            return outcomes
+        except Exception as exc:
+            outcomes.append(exc)
+    raise AssertionError(f"no end after {most} batches: {outcomes[-3:]}")
+
+
+def indices_of(faults: Iterable[Any]) -> list[Any]:
+    return [fault.index for fault in faults]
+
+
+class Bad(Exception):
+    """What samples fail with here."""
+
+
+class Numbers:
+    """Sample i is i; those of `bad` fail."""
+
+    def __init__(self, count: int = 20, bad: Iterable[int] = ()) -> None:
+        self.count = count
+        self.bad = frozenset(bad)
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.bad:
+            raise Bad(f"sample {index} is bad")
+        return index
+
+
+class Augmented(Numbers):
+    """Sample i is i and what four generators say about it."""
+
+    def __getitem__(self, index: int) -> Any:
+        # Drawn before it fails: who takes its place, or tries again, must not notice.
+        drawn = [random.random(), float(np.random.rand()), float(torch.rand(())), float(feedline.rng().random())]
+        return np.array([super().__getitem__(index), *drawn])
+
+
+class ByRng(Numbers):
+    """Sample i is i and what `feedline.rng()` says about it: as reproducible on threads as anywhere."""
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = feedline.rng().random()
+        return np.array([super().__getitem__(index), drawn])
+
+
+class Once:
+    """True the first time that anybody asks about something, in whatever process."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+
+    def __call__(self, what: object) -> bool:
+        try:
+            os.close(os.open(self._folder / f"once-{what}", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    def times(self, what: object) -> int:
+        """Count how often it was asked about, with this time."""
+        fd = os.open(self._folder / f"times-{what}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(fd, b".")
+            return os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+
+    def count(self, what: object) -> int:
+        """Return how often `times` was called about it."""
+        path = self._folder / f"times-{what}"
+        return path.stat().st_size if path.exists() else 0
+
+
+def _at_once(number: int) -> Callable[[], None]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+WAYS: dict[str, tuple[Callable[[], None], str]] = {
+    "killed": (_at_once(signal.SIGKILL), "SIGKILL"),
+    "crashed": (_at_once(signal.SIGSEGV), "SIGSEGV"),
+    "bus error": (_at_once(signal.SIGBUS), "SIGBUS"),
+    "aborted": (os.abort, "SIGABRT"),
+    "left": (lambda: os._exit(3), "exit code 3"),
+    "exited": (lambda: sys.exit(4), "exit code 4"),
+}
+"""How a worker can end in the middle of a sample, and what is said about it."""
+
+
+def die(way: str = "killed") -> None:
+    """End this process, without a word and without a core dump."""
+    faulthandler.disable()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    WAYS[way][0]()
+
+
+class Deadly(Augmented):
+    """Workers die over samples of `fatal`: always, or the first time only if `once` is given."""
+
+    def __init__(
+        self,
+        count: int = 20,
+        fatal: Iterable[int] = (),
+        *,
+        bad: Iterable[int] = (),
+        way: str = "killed",
+        once: Once | None = None,
+    ) -> None:
+        super().__init__(count, bad)
+        self.fatal = frozenset(fatal)
+        self.way = way
+        self.once = once
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.fatal and (self.once is None or self.once(index)):
+            die(self.way)
+        return super().__getitem__(index)
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """The samples of another dataset, one after the other; each worker has its share of them, unless it is one of all.
+
+    Its iterator goes on after an exception.
+    """
+
+    def __init__(self, samples: Any, *, splits: bool = True) -> None:
+        self.samples = samples
+        self.splits = splits
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = torch.utils.data.get_worker_info() if self.splits else None
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        return Reader(self.samples, first, step)
+
+
+class Reader(Iterator[Any]):
+    """Reads every so-manieth sample."""
+
+    def __init__(self, samples: Any, first: int, step: int) -> None:
+        self.samples = samples
+        self.next = first
+        self.step = step
+
+    def __next__(self) -> Any:
+        if self.next >= len(self.samples):
+            raise StopIteration
+        index, self.next = self.next, self.next + self.step
+        return self.samples[index]
+
+
+class StatefulReader(Reader):
+    """One that can be entered where it was left."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self.next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.next = state["next"]
+
+
+class StatefulStream(Stream):
+    """Its iterators have a state."""
+
+    def __iter__(self) -> Iterator[Any]:
+        reader = super().__iter__()
+        assert isinstance(reader, Reader)
+        return StatefulReader(reader.samples, reader.next, reader.step)
+
+
+class OneReader(Stream):
+    """It is its own iterator, and has a state."""
+
+    def __init__(self, samples: Any, *, splits: bool = True) -> None:
+        super().__init__(samples, splits=splits)
+        self.reader: Reader | None = None
+        self.restored: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        self.reader = super().__iter__()  # type: ignore[assignment]  # a Reader
+        if self.restored is not None:
+            self.reader.next, self.restored = self.restored, None  # type: ignore[union-attr]
+        return self
+
+    def __next__(self) -> Any:
+        assert self.reader is not None
+        return next(self.reader)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"next": None if self.reader is None else self.reader.next}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.reader is None:
+            self.restored = state["next"]
+        else:
+            self.reader.next = state["next"]
+
+
+class Generated(Stream):
+    """Its iterators are generators, which end with the first exception."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+
+
+def are_gone(pids: Iterable[int]) -> bool:
+    """True if none of the processes exists any more."""
+    for pid in pids:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            continue
+        return False
+    return True
+
+
+def pids_of(batches: Any) -> list[int]:
+    """Return the worker processes behind an iterator of either loader."""
+    crew_batches = getattr(batches, "_batches", batches)
+    return list(crew_batches.crew.engine.pids)

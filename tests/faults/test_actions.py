@@ -1,0 +1,215 @@
+"""What can become of a sample that failed."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.errors import BadOption
+from feedline.faults import NEIGHBOUR, Failure, Raise, Replace, Retry, Skip, Verdict
+from feedline.faults.actions import action_of, find_action
+
+chances = st.floats(0, 1, exclude_max=True)
+seconds = st.floats(0, 1e308)
+
+
+def failure(attempt: int = 1, index: Any = 7) -> Failure:
+    return Failure(index=index, error=OSError("disk"), stage="fetch", attempt=attempt, worker=0)
+
+
+def previous(index: int) -> int:
+    return index - 1
+
+
+def nothing(index: int) -> None:
+    return None
+
+
+def same(index: Any) -> Any:
+    return np.int64(index)
+
+
+@pytest.mark.parametrize(
+    ("action", "verdict"),
+    [
+        (Raise(), Verdict("raise")),
+        (Skip(), Verdict("skip", refill=True)),
+        (Skip(refill=False), Verdict("skip", refill=False)),
+        (Replace(), Verdict("replace", index=NEIGHBOUR)),
+        (Replace(by=previous), Verdict("replace", index=6)),
+    ],
+)
+def test_verdicts(action: Any, verdict: Verdict) -> None:
+    assert action.verdict(failure(), 0.3) == verdict
+
+
+def test_which_actions_may_refill() -> None:
+    refilling: list[Any] = [Skip(), Retry(then="skip")]
+    others: list[Any] = [
+        Raise(),
+        Skip(refill=False),
+        Replace(),
+        Retry(),
+        Retry(then=Skip(refill=False)),
+        Retry(then="replace"),
+    ]
+    assert [action.may_refill for action in refilling] == [True] * 2
+    assert [action.may_refill for action in others] == [False] * 6
+
+
+# -- retry ---
+
+
+def test_a_retry_is_tried_as_often_as_it_says_and_then_something_else_happens() -> None:
+    retry = Retry(2, then=Skip(refill=False))
+    verdicts = [retry.verdict(failure(attempt), 0.5) for attempt in (1, 2, 3, 4)]
+    assert [verdict.action for verdict in verdicts] == ["retry", "retry", "skip", "skip"]
+    assert verdicts[2] == Verdict("skip", refill=False)
+
+
+def test_waits_double_up_to_the_longest() -> None:
+    retry = Retry(6, wait_s=1.0, longest_s=10.0)
+    assert [retry.verdict(failure(n), 0.5).wait_s for n in range(1, 7)] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+def test_chance_is_worth_half_the_wait_either_way() -> None:
+    retry = Retry(wait_s=1.0)
+    assert retry.verdict(failure(), 0.0).wait_s == 0.5
+    assert retry.verdict(failure(), 0.25).wait_s == 0.75
+    assert retry.verdict(failure(), 1 - 2**-53).wait_s == pytest.approx(1.5)
+    longest = Retry(wait_s=1.0, longest_s=1.0)
+    assert longest.verdict(failure(3), 0.75).wait_s == 1.25, "workers at the longest wait come back apart as well"
+
+
+@given(wait_s=seconds, longest_s=seconds, chance=chances, attempt=st.integers(1, 10**6 - 1))
+def test_waits_grow_and_are_bounded(wait_s: float, longest_s: float, chance: float, attempt: int) -> None:
+    retry = Retry(10**6, wait_s=min(wait_s, longest_s), longest_s=longest_s)
+    this, next_ = (retry.verdict(failure(n), chance).wait_s for n in (attempt, attempt + 1))
+    assert 0.5 * retry.wait_s <= this <= next_ <= 1.5 * longest_s
+
+
+@pytest.mark.parametrize("attempts", [0, -1, 1.5, "3", None, True])
+def test_attempts_are_a_number_of_further_tries(attempts: Any) -> None:
+    with pytest.raises(BadOption, match=r"not a number of further tries, 1 or more") as refused:
+        Retry(attempts)
+    assert f"attempts={attempts!r}" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["wait_s", "longest_s"])
+@pytest.mark.parametrize("value", [-0.1, float("nan"), float("inf"), "1", None, True])
+def test_waits_are_numbers_of_seconds(name: str, value: Any) -> None:
+    with pytest.raises(BadOption, match=f"{name}=.* is not a number of seconds"):
+        Retry(**{name: value})
+
+
+def test_a_first_wait_that_would_be_cut_is_refused() -> None:
+    with pytest.raises(BadOption, match=r"wait_s=60.0, longest_s=30.0.*Raise longest_s"):
+        Retry(wait_s=60)
+
+
+@pytest.mark.parametrize("then", ["retry", Retry(1)])
+def test_a_retry_does_not_end_in_another(then: Any) -> None:
+    with pytest.raises(BadOption, match="more attempts instead"):
+        Retry(then=then)
+
+
+def test_what_comes_then_has_to_be_an_action() -> None:
+    with pytest.raises(BadOption, match=r"Retry\(then=\.\.\.\): 'ignore' is not an action. Use 'raise'"):
+        Retry(then="ignore")  # type: ignore[arg-type]  # that is the point
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    retry = Retry(np.int64(2), wait_s=np.float32(0.5))  # type: ignore[arg-type]  # accepted all the same
+    assert repr(retry) == "Retry(attempts=2, then=Raise(), wait_s=0.5, longest_s=30.0)"
+
+
+# -- replace, skip ---
+
+
+@pytest.mark.parametrize("by", [nothing, same])
+def test_a_replacement_is_another_sample(by: Any) -> None:
+    with pytest.raises(BadOption, match=r"instead of 7, which failed, and returned .* index of another sample"):
+        Replace(by).verdict(failure(), 0.5)
+
+
+@pytest.mark.parametrize("action", [Replace(), Replace(previous), Retry(1, then=Replace(previous))])
+def test_nothing_replaces_a_whole_batch(action: Any) -> None:
+    batch = Failure(index=[1, 2], error=ValueError("shapes"), stage="collate", attempt=2, worker=0)
+    assert action.verdict(batch, 0.5) == Verdict("raise")
+
+
+def test_a_user_function_fails_as_itself() -> None:
+    with pytest.raises(TypeError, match="unsupported operand"):
+        Replace(previous).verdict(failure(index="cat"), 0.5)
+
+
+@pytest.mark.parametrize("by", [3, "next", [1]])
+def test_a_replacement_is_chosen_by_a_function(by: Any) -> None:
+    with pytest.raises(BadOption, match="cannot be called"):
+        Replace(by)
+
+
+@pytest.mark.parametrize("refill", [1, None, "yes"])
+def test_refill_is_true_or_false(refill: Any) -> None:
+    with pytest.raises(BadOption, match=f"refill={refill!r}"):
+        Skip(refill)
+
+
+# -- what users write ---
+
+
+@pytest.mark.parametrize(
+    ("name", "action"), [("raise", Raise()), ("skip", Skip()), ("retry", Retry()), ("replace", Replace())]
+)
+def test_names_stand_for_actions(name: str, action: Any) -> None:
+    assert action_of(name, "otherwise") == action
+    assert action_of(action, "otherwise") is action
+
+
+@pytest.mark.parametrize(
+    "value", ["ignore", "Skip", "", None, 3, ValueError, OSError("x"), Verdict("skip"), [1], Raise]
+)
+def test_anything_else_is_refused_with_what_is_allowed(value: Any) -> None:
+    assert find_action(value) is None
+    with pytest.raises(
+        BadOption, match=r"otherwise: .* is not an action.* 'raise', 'skip', 'retry' or 'replace'"
+    ) as exc:
+        action_of(value, "otherwise")
+    assert repr(value) in str(exc.value)
+
+
+def test_arrays_are_refused_like_anything_else() -> None:
+    with pytest.raises(BadOption, match="is not an action"):
+        action_of(np.arange(3), "otherwise")
+
+
+def test_a_class_without_parentheses_is_recognised() -> None:
+    with pytest.raises(BadOption, match=r"with parentheses, Skip\(\)"):
+        action_of(Skip, "otherwise")
+
+
+@pytest.mark.parametrize("action", [Raise(), Skip(False), Retry(2, "skip", 0.5, 1.0), Replace(), Replace(previous)])
+def test_actions_are_values(action: Any) -> None:
+    again = pickle.loads(pickle.dumps(action))
+    assert again == action
+    assert hash(again) == hash(action)
+
+
+def test_actions_never_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        Skip().refill = False  # type: ignore[misc]  # that is the point
+
+
+@pytest.mark.parametrize("action", [Raise(), Skip(False), Retry(2, "skip", 0.5, 1.0), Replace()])
+def test_the_repr_makes_it_again(action: Any) -> None:
+    assert eval(repr(action)) == action
+
+
+def test_a_name_and_its_action_are_the_same_then() -> None:
+    assert Retry(then="skip") == Retry(then=Skip())

@@ -1,0 +1,327 @@
+"""The log of faults."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import pickle
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.errors import BadState
+from feedline.faults import Fault, FaultLog
+from feedline.verdicts import index_key
+
+indices: st.SearchStrategy[Any] = (
+    st.integers(0, 50)
+    | st.integers(0, 50).map(np.int64)
+    | st.text(max_size=3)
+    | st.binary(max_size=3)
+    | st.tuples(st.integers(0, 3), st.text(max_size=2))
+    | st.lists(st.integers(0, 3), max_size=3)
+    | st.dictionaries(st.text(max_size=2), st.integers(0, 3), max_size=2)
+    | st.lists(st.integers(0, 3), max_size=3).map(np.array)
+)
+stages = st.sampled_from(["fetch", "transform", "collate", "worker"])
+actions = st.sampled_from(["raise", "skip", "retry", "replace"])
+
+
+def fault(index: Any = 7, action: str = "skip", stage: str = "fetch", message: str = "disk", **more: Any) -> Fault:
+    return Fault(index, "OSError", message, stage, 0, 1, action, 1.7e9, **more)
+
+
+faults = st.builds(fault, indices, actions, stages, st.text(max_size=5), epoch=st.integers(0, 9), replacement=indices)
+
+
+def log_of(entries: Iterable[Fault], most_entries: int = 10_000) -> FaultLog:
+    log = FaultLog(most_entries)
+    for entry in entries:
+        log.append(entry)
+    return log
+
+
+def through_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def through_pickle(value: Any) -> Any:
+    return pickle.loads(pickle.dumps(value))
+
+
+def through_torch(value: Any) -> Any:
+    """As programs save it beside the model, and load it with torch's default: nothing but plain values."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+# -- a sequence of faults ---
+
+
+def test_faults_are_there_in_order() -> None:
+    entries = [fault(index) for index in range(5)]
+    log = log_of(entries)
+    assert len(log) == 5
+    assert list(log) == entries
+    assert list(reversed(log)) == entries[::-1]
+    assert log[0] == entries[0]
+    assert log[-1] == entries[4]
+    assert log[1:3] == entries[1:3]
+    assert entries[2] in log
+    assert log.index(entries[2]) == 2
+    with pytest.raises(IndexError):
+        log[5]
+
+
+def test_what_is_appended_meanwhile_does_not_disturb() -> None:
+    log = log_of([fault(1)])
+    for entry in log:
+        log.append(entry)
+    assert len(log) == 2
+
+
+def test_counts() -> None:
+    log = log_of(fault(index, action) for index, action in enumerate(["skip", "skip", "retry", "replace", "skip"]))
+    assert log.counts() == {"skip": 3, "retry": 1, "replace": 1, "raise": 0}
+    log.counts().clear()
+    assert log.counts()["skip"] == 3, "what was returned is a copy"
+
+
+def test_an_empty_log() -> None:
+    log = FaultLog()
+    assert not log
+    assert log.counts() == {"skip": 0, "retry": 0, "replace": 0, "raise": 0}
+    assert log.quarantined == set()
+    assert log.dropped == 0
+    assert repr(log) == "FaultLog of 0 faults"
+
+
+# -- quarantine ---
+
+
+@pytest.mark.parametrize("stage", ["fetch", "transform", "worker"])
+@pytest.mark.parametrize(("action", "held"), [("skip", True), ("replace", True), ("retry", False), ("raise", False)])
+def test_samples_that_were_lost_are_in_quarantine(stage: str, action: str, held: bool) -> None:
+    assert (7 in log_of([fault(7, action, stage)]).quarantined) is held
+
+
+def test_a_batch_that_was_not_collated_is_not() -> None:
+    assert not log_of([fault([1, 2], "skip", "collate")]).quarantined
+
+
+@given(st.lists(faults))
+def test_quarantine_holds_every_form_of_an_index_once(entries: list[Fault]) -> None:
+    lost = {index_key(entry.index) for entry in entries if entry.lost and entry.stage != "collate"}
+    log = log_of(entries)
+    assert len(log.quarantined) == len(lost)
+    assert all((entry.index in log.quarantined) == (index_key(entry.index) in lost) for entry in entries)
+
+
+def test_a_sample_can_be_released() -> None:
+    log = log_of([fault(7), fault([1, 2])])
+    assert log.release(np.int64(7))
+    assert log.release(np.array([1, 2]))
+    assert not log.quarantined
+    assert not log.release(7)
+    assert len(log) == 2, "what happened is not forgotten"
+
+
+def test_a_sample_that_is_released_stays_so() -> None:
+    log = log_of([fault(7), fault(8)])
+    log.release(7)
+    again = FaultLog()
+    again.restore(log.state())
+    assert again.quarantined == {8}
+
+
+def test_none_can_be_an_index() -> None:
+    log = log_of([fault(None)])
+    assert log.release(None)
+    assert not log.release(None)
+
+
+def test_everything_can_be_forgotten() -> None:
+    log = log_of([fault(index) for index in range(9)], most_entries=3)
+    held = log.quarantined
+    log.clear()
+    assert not held
+    assert log.state() == {}
+    assert (len(log), log.dropped, sum(log.counts().values())) == (0, 0, 0)
+
+
+# -- the oldest are dropped ---
+
+
+def test_the_oldest_are_dropped_and_still_count_and_stay_in_quarantine() -> None:
+    log = log_of((fault(index) for index in range(10)), most_entries=3)
+    assert [entry.index for entry in log] == [7, 8, 9]
+    assert log.dropped == 7
+    assert log.counts()["skip"] == 10
+    assert log.quarantined == set(range(10))
+
+
+def test_ten_thousand_are_kept() -> None:
+    entry = fault(1)
+    log = log_of([entry] * 10_001)
+    assert len(log) == 10_000
+    assert log.dropped == 1
+
+
+# -- states ---
+
+
+@pytest.mark.parametrize("through", [through_json, through_pickle])
+@given(entries=st.lists(faults, max_size=8), most_entries=st.integers(1, 8))
+def test_a_log_comes_back_as_it_was(through: Any, entries: list[Fault], most_entries: int) -> None:
+    log = log_of(entries, most_entries)
+    again = log_of([fault("before"), fault("it")], most_entries)
+    again.restore(through(log.state()))
+    assert list(again) == list(log)
+    assert again.counts() == log.counts()
+    assert again.dropped == log.dropped
+    assert repr(list(again.quarantined)) == repr(list(log.quarantined))
+    assert all(index in again.quarantined for index in log.quarantined)
+    assert again.state() == log.state()
+
+
+def test_torch_saves_and_loads_it() -> None:
+    log = log_of([fault((1, np.int64(2))), fault(b"key"), fault(np.arange(3))], most_entries=2)
+    again = FaultLog()
+    again.restore(through_torch(log.state()))
+    assert again.state() == log.state()
+    assert (1, 2) in again.quarantined
+
+
+def test_a_clean_log_has_an_empty_state() -> None:
+    assert FaultLog().state() == {}
+
+
+def test_the_state_is_small() -> None:
+    assert sorted(log_of([fault(7, "retry")]).state()) == ["entries"]
+    assert sorted(log_of([fault(7)]).state()) == ["entries", "quarantined"]
+    assert len(json.dumps(log_of([fault(7)]).state())) < 250
+
+
+def test_a_view_of_the_quarantine_follows_a_restored_state() -> None:
+    log = log_of([fault(7)])
+    held = log.quarantined
+    log.restore(log_of([fault(8)]).state())
+    assert held == {8}
+
+
+def test_a_smaller_log_keeps_what_it_can() -> None:
+    log = FaultLog(2)
+    log.restore(log_of(fault(index) for index in range(5)).state())
+    assert [entry.index for entry in log] == [3, 4]
+    assert log.dropped == 3
+    assert log.quarantined == set(range(5))
+
+
+DROPPED = log_of((fault(index) for index in range(5)), most_entries=2).state()
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        [],
+        {"entries": 5},
+        {"entries": {"index": 1}},
+        {"entries": [5]},
+        {"entries": [{"index": 5}]},
+        {"quarantined": 5},
+        {"quarantined": [{"what": 5}]},
+        {"dropped": 3},
+        {**DROPPED, "dropped": 4},
+        {**DROPPED, "dropped": "3"},
+        {**DROPPED, "dropped": 3.0},
+        {**DROPPED, "counts": 5},
+        {**DROPPED, "counts": {"skip": 5}},
+        {**DROPPED, "counts": {"raise": 4, "skip": 1, "retry": 0, "replace": 0}},
+        {**DROPPED, "counts": {"raise": 0, "skip": 5.0, "retry": 0, "replace": 0}},
+        {**DROPPED, "counts": {"raise": 0, "skip": "5", "retry": 0, "replace": 0}},
+    ],
+    ids=repr,
+)
+def test_a_damaged_state_is_refused_and_changes_nothing(state: Any) -> None:
+    log = log_of([fault(7), fault(8, "retry")])
+    before = log.state()
+    with pytest.raises(BadState, match="damaged"):
+        log.restore(state)
+    assert log.state() == before
+
+
+def test_a_state_is_apart_from_the_log() -> None:
+    log = log_of([fault([1, 2])])
+    state = log.state()
+    before = through_json(state)
+    log.append(fault(8))
+    log.release([1, 2])
+    assert state == before
+
+
+def test_a_log_can_be_sent() -> None:
+    log = log_of([fault(7), fault([1])])
+    assert through_pickle(log).state() == log.state()
+
+
+# -- CSV ---
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_table_for_spreadsheets(tmp_path: Path) -> None:
+    path = tmp_path / "faults.csv"
+    log_of([fault(7, message='two\nlines, a "quote"\r\nand ü', epoch=3, replacement=8), fault((1, "a"))]).to_csv(path)
+    first, second = read_csv(path)
+    assert first == {
+        "time": "2023-11-14T22:13:20+00:00",
+        "index": "7",
+        "error": "OSError",
+        "message": 'two\nlines, a "quote"\r\nand ü',
+        "stage": "fetch",
+        "worker": "0",
+        "attempt": "1",
+        "action": "skip",
+        "epoch": "3",
+        "replacement": "8",
+        "refilled": "False",
+    }
+    assert datetime.fromisoformat(first["time"]) == datetime.fromtimestamp(1.7e9, timezone.utc)
+    assert second["index"] == "(1, 'a')"
+    assert second["replacement"] == ""
+
+
+def test_names_of_files_that_are_no_utf8_are_written(tmp_path: Path) -> None:
+    log_of([fault("caf\udce9.png", message="caf\udce9.png")]).to_csv(str(tmp_path / "faults.csv"))
+    (row,) = read_csv(tmp_path / "faults.csv")
+    assert row["index"] == row["message"] == r"caf\udce9.png"
+
+
+def test_an_empty_table_has_its_header(tmp_path: Path) -> None:
+    FaultLog().to_csv(tmp_path / "faults.csv")
+    assert (tmp_path / "faults.csv").read_text().startswith("time,index,error,message")
+
+
+# -- what is shown ---
+
+
+def test_the_repr_shows_counts_and_the_last_few() -> None:
+    log = log_of((fault(index, message="two\nlines") for index in range(9)), most_entries=5)
+    head, *lines = repr(log).splitlines()
+    assert head == "FaultLog of 9 faults: 9 skip; the last 5 in detail; 9 samples in quarantine"
+    assert lines[0] == "  ..."
+    assert lines[1:] == [f"  sample {n}: OSError: two lines (fetch, worker 0, attempt 1): skip" for n in (6, 7, 8)]

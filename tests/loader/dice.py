@@ -1,0 +1,294 @@
+"""Epochs whose workers answer when dice say so: what they deliver must not depend on that.
+
+The workers are real (`Runner`, with the guard inside), and so are crew, epoch, plan and account. Only the engine is
+not: it has no processes, a task is made when its answer is collected, and a sample may kill its worker.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from feedline.abc import Engine, ErrorPolicy
+from feedline.errors import WorkerDied
+from feedline.faults import Policy
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.engines.runner import Runner
+from feedline.loader import crew as crew_module
+from feedline.loader import map_epoch as map_epoch_module
+from feedline.loader import reserve
+from feedline.loader.account import Account
+from feedline.loader.batches import InlineBatches
+from feedline.loader.bookmark import Bookmark
+from feedline.loader.crew import Counters, Crew
+from feedline.loader.map_epoch import Limits, MapEpoch
+from feedline.loader.order import Entry
+from feedline.loader.progress import Progress
+from feedline.loader.rescue import Care
+from feedline.loader.reserve import with_reserve
+from feedline.plan.foreign import ForeignPlan
+from feedline.plan.plan import Plan
+from feedline.plan.seekable import SamplePlan
+from feedline.policies import InOrder, Unordered
+from feedline.samplers import RandomSampler, SequentialSampler
+from feedline.samplers.distributed import Distributed
+from feedline.state import Snapshot
+from feedline.types import DatasetKind, Key, Result, ResultKind, Share, Task, WorkerIdentity, WorkerSpec
+from tests.loader.stepping import Clock
+
+SKIPS = Policy(otherwise="skip", max_share=1.0)
+
+
+class Killed(BaseException):
+    """The worker that makes this sample dies."""
+
+
+class Samples:
+    """Samples that are their own indices; some raise, some kill."""
+
+    def __init__(self, count: int, bad: Sequence[Any] = (), killers: Sequence[Any] = ()) -> None:
+        self.count = count
+        self.bad = set(bad)
+        self.killers = set(killers)
+        self.asked: list[Any] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: Any) -> Any:
+        self.asked.append(index)
+        if index in self.killers:
+            raise Killed
+        if index in self.bad:
+            raise KeyError(index)
+        return index
+
+
+class DiceEngine(Engine):
+    """Whoever is next, dice decide; what a worker has begun, they decide as well."""
+
+    def __init__(self, spec: WorkerSpec, clock: Clock, dice: random.Random) -> None:
+        self.worker_count = spec.worker_count
+        self._spec = spec
+        self._clock = clock
+        self._dice = dice
+        self._runners = [self._runner(worker) for worker in range(self.worker_count)]
+        self._queues: list[deque[Task]] = [deque() for _ in range(self.worker_count)]
+        self._dead: set[int] = set()
+        self.death: Callable[[int], BaseException] = lambda worker: WorkerDied(f"worker {worker} is gone")
+        self.closed = False
+
+    def _runner(self, worker: int) -> Runner:
+        return Runner(self._spec, WorkerIdentity(worker, self.worker_count, 0, self._spec.dataset, threaded=True))
+
+    def open(self, spec: WorkerSpec) -> None:
+        return
+
+    def submit(self, worker: int, task: Task) -> None:
+        self._queues[worker].append(copy.copy(task))
+
+    def revoke(self, worker: int) -> int | None:
+        queue = self._queues[worker]
+        if len(queue) < 2:  # the oldest has begun
+            return None
+        task = queue[1]
+        del queue[1]
+        return task.id
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        busy = [number for number, queue in enumerate(self._queues) if queue and number not in self._dead]
+        if not busy or (timeout_s is not None and self._dice.random() < 0.2):
+            assert timeout_s is not None, "waits for ever: nothing is under way"
+            self._clock.now_s += max(timeout_s, 0.001)
+            return []
+        answers = []
+        for number in self._dice.sample(busy, self._dice.randint(1, len(busy))):
+            self._clock.now_s += self._dice.choice((0.0, 0.001, 0.5))
+            task = self._queues[number].popleft()
+            try:
+                answers.append(self._runners[number].attempt(task, number, None))
+            except Killed:
+                self._queues[number].appendleft(task)
+                self._dead.add(number)
+                answers.append(Result(ResultKind.DIED, number, -1, self.death(number)))
+        return answers
+
+    def replace(self, worker: int) -> None:
+        self._runners[worker] = self._runner(worker)
+        self._queues[worker].clear()
+        self._dead.discard(worker)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to go through a plan."""
+
+    count: int = 12
+    batch_size: int | None = 3
+    bad: tuple[int, ...] = ()
+    killers: tuple[int, ...] = ()
+    policy: ErrorPolicy = SKIPS
+    shuffled: bool = False
+    lists: bool = False
+    """True for a sampler that is not feedline's: its batches are lists."""
+    share: Share = field(default_factory=Share)
+    drop_last: bool = False
+    refills: bool = True
+    workers: int = 0
+    """0 for no workers at all: batches are made when they are asked for."""
+    depth: int = 2
+    in_order: bool = True
+    look_ahead: int = 64
+    """How many batches ahead the reserve is."""
+    restarts: int = 1000
+    dice: int = 0
+
+    def plan(self, order: dict[str, Any] | None = None) -> Plan:
+        """Return the plan, entered where a state says."""
+        order = order or {}
+        consumed = order.get("consumed", 0)
+        whole = RandomSampler(range(self.count), seed=7) if self.shuffled else SequentialSampler(range(self.count))
+        sampler = whole if self.share.world_size == 1 else Distributed(whole, self.share)
+        plan: Plan
+        if self.lists:
+            every = [entry_of(batch) for batch in self._own_plan(sampler, 0)]
+            plan = ForeignPlan(iter(every[consumed:]), consumed=consumed)
+        else:
+            plan = self._own_plan(sampler, consumed)
+        return with_reserve(plan, order, refills=self.refills, keeps_steps=self.keeps_steps)
+
+    def _own_plan(self, sampler: Any, consumed: int) -> SamplePlan:
+        return SamplePlan(
+            sampler, self.batch_size, drop_last=self.drop_last, key=Key(7, 0), draw_key=1, consumed=consumed
+        )
+
+    @property
+    def keeps_steps(self) -> bool:
+        return self.share.world_size > 1
+
+    def batches(self) -> list[list[int]]:
+        """Return what the plan asks for if nothing fails."""
+        plain = replace(self, refills=False, lists=False)
+        return [listed(entry_of(batch)) for batch in plain.plan()]
+
+    def begin(self, snapshot: Snapshot | None = None) -> Run:
+        """Begin the epoch, or the rest of it."""
+        return Run(self, snapshot)
+
+
+def entry_of(batch: Any) -> Any:
+    """Return what the plan asks for in plain values."""
+    return batch if isinstance(batch, int) else batch.array.tolist()
+
+
+def listed(batch: Any) -> list[int]:
+    return list(batch) if isinstance(batch, list) else [batch]
+
+
+class Run:
+    """An epoch under way. Batches are lists, also those of single samples."""
+
+    def __init__(self, case: Case, snapshot: Snapshot | None) -> None:
+        self.case = case
+        self.dataset = Samples(case.count, case.bad, case.killers)
+        self.account = Account(case.policy)
+        self.account.keeps_steps = case.keeps_steps
+        self.account.index_count = case.count
+        self.account.drop_short = case.drop_last
+        self.counters = Counters()
+        self._entry = Entry(Key(7, 0), 1, {} if snapshot is None else snapshot.order)
+        self._bookmark = Bookmark(
+            self._entry,
+            case.plan(self._entry.order),
+            "own batches" if case.lists else "samples",
+            dict,
+            1,
+            case.workers,
+            case.batch_size or 1,
+            keeps_dataset=False,
+        )
+        self._clock = Clock()
+        self.said: list[str] = []
+        """What the user would have been told about workers."""
+        with self._patched():
+            self._iterator = self._workers(snapshot) if case.workers else self._inline(snapshot)
+
+    def _spec(self) -> WorkerSpec:
+        case = self.case
+        return WorkerSpec(
+            dataset=self.dataset,
+            kind=DatasetKind.MAP,
+            collate=_as_it_is,
+            framework=NumpyFramework(),
+            worker_count=case.workers,
+            base_seed=0,
+            batched=case.batch_size is not None,
+            drop_last=case.drop_last,
+            on_error=case.policy,
+            refills=case.refills,
+        )
+
+    def _inline(self, snapshot: Snapshot | None) -> Iterator[Any]:
+        return InlineBatches(self._spec(), self._bookmark, snapshot, None, self.counters, None, self.account)
+
+    def _workers(self, snapshot: Snapshot | None) -> Iterator[Any]:
+        case, spec, plan = self.case, self._spec(), self._bookmark.plan
+        assert plan is not None
+        self.engine = DiceEngine(spec, self._clock, random.Random(case.dice))
+        care = Care(case.policy, self.dataset, spec.batched, case.restarts)
+        self.crew = Crew(self.engine, None, NumpyFramework(), self.counters, care=care)
+        self.crew.say = lambda message, category: self.said.append(message)  # type: ignore[method-assign]
+        return MapEpoch(
+            self.crew,
+            plan,
+            InOrder() if case.in_order else Unordered(),
+            Limits(case.workers * case.depth, case.depth),
+            self._entry.progress,
+            already=() if snapshot is None else snapshot.early,
+            account=self.account,
+        )
+
+    @contextmanager
+    def _patched(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(reserve, "LOOK_AHEAD", self.case.look_ahead)
+            for module in (crew_module, map_epoch_module):
+                patches.setattr(module, "time", self._clock)
+            yield
+
+    def take(self, count: int | None = None) -> list[list[int]]:
+        """Take so many batches, or all that are left."""
+        batches: list[list[int]] = []
+        with self._patched():
+            while count is None or len(batches) < count:
+                try:
+                    batches.append(listed(next(self._iterator)))
+                except StopIteration:
+                    self.progress.ended = True
+                    break
+        return batches
+
+    @property
+    def progress(self) -> Progress:
+        return self._entry.progress
+
+    def snapshot(self) -> Snapshot:
+        """Return where the epoch is, as a loader saves it."""
+        return Snapshot.from_dict(self._bookmark.snapshot().as_dict())
+
+
+def _as_it_is(samples: Any) -> Any:
+    return samples
+
+
+__all__ = ["SKIPS", "Case", "DiceEngine", "Killed", "Run", "Samples"]
