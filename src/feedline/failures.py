@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 import types
 from collections.abc import Iterator
@@ -60,6 +61,9 @@ def _transforms_of(dataset: Any) -> Iterator[Any]:
         for name in _TRANSFORMS:
             if attributes.get(name) is not None:
                 yield attributes[name]
+            method = getattr(type(dataset), name, None)
+            if isinstance(method, types.FunctionType):
+                yield method
         dataset = attributes.get("dataset")
         if dataset is None:
             return
@@ -67,6 +71,8 @@ def _transforms_of(dataset: Any) -> Iterator[Any]:
 
 def _codes_of(transform: Any) -> Iterator[types.CodeType]:
     """Yield the code that runs when a transform is called."""
+    while isinstance(transform, functools.partial):
+        transform = transform.func
     for function in (transform, *(getattr(type(transform), name, None) for name in ("__call__", "forward"))):
         code = getattr(getattr(function, "__func__", function), "__code__", None)
         if isinstance(code, types.CodeType):

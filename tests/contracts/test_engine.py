@@ -2,35 +2,50 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import unittest
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from feedline.abc import Engine
+from feedline.engines.processes import ProcessEngine
 from feedline.engines.threads import ThreadEngine
+from feedline.errors import WorkerDied
 from feedline.testing import EngineContract
+from feedline.transport.arena import Arena
 from feedline.types import Result, ResultKind, Task
+from tests.engines.processes.test_engine import ProcessContract
 
 
 class Broken(ThreadEngine):
     """Keeps the contract until a subclass breaks it."""
+
+    noticed_by: ClassVar[str]
+    """The test that fails for it. There may be others."""
 
     def __init__(self) -> None:
         super().__init__(2)
 
 
 class LosesAnAnswer(Broken):
+    noticed_by = "test_a_task_comes_back_as_its_batch"
+
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         return super().collect(timeout_s if timeout_s is None else min(timeout_s, 0.1), worker)[1:]
 
 
 class AnswersTwice(Broken):
+    noticed_by = "test_a_task_comes_back_as_its_batch"
+
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         return 2 * super().collect(timeout_s, worker)
 
 
 class AnswersWhatWasTakenBack(Broken):
+    noticed_by = "test_revoke_gives_back_exactly_what_has_not_begun"
+
     def revoke(self, worker: int) -> int | None:
         task = super().revoke(worker)
         if task is not None:
@@ -39,6 +54,8 @@ class AnswersWhatWasTakenBack(Broken):
 
 
 class TakesBackTheNewest(Broken):
+    noticed_by = "test_revoke_gives_back_exactly_what_has_not_begun"
+
     def revoke(self, worker: int) -> int | None:
         taken = []
         while (task := super().revoke(worker)) is not None:
@@ -51,6 +68,8 @@ class TakesBackTheNewest(Broken):
 
 
 class HidesTheTypeOfErrors(Broken):
+    noticed_by = "test_an_exception_arrives_as_itself_and_the_worker_goes_on"
+
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         results = super().collect(timeout_s, worker)
         for result in results:
@@ -60,11 +79,15 @@ class HidesTheTypeOfErrors(Broken):
 
 
 class MixesUpTheWorkers(Broken):
+    noticed_by = "test_each_worker_answers_in_the_order_it_was_asked"
+
     def submit(self, worker: int, task: Task) -> None:
         super().submit(1 - worker, task)
 
 
 class NeverEndsAStream(Broken):
+    noticed_by = "test_an_empty_stream_ends_at_once"
+
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         results = super().collect(timeout_s, worker)
         for result in results:
@@ -74,12 +97,15 @@ class NeverEndsAStream(Broken):
 
 
 class ForgetsTheEpoch(Broken):
+    noticed_by = "test_a_new_epoch_begins_the_stream_again"
+
     def submit(self, worker: int, task: Task) -> None:
         task.epoch = 0
         super().submit(worker, task)
 
 
 class ClosesOnlyOnce(Broken):
+    noticed_by = "test_close_may_be_called_twice"
     closed = False
 
     def close(self) -> None:
@@ -89,17 +115,110 @@ class ClosesOnlyOnce(Broken):
         super().close()
 
 
+class HidesThatAWorkerCannotStart(Broken):
+    noticed_by = "test_a_worker_that_cannot_start_dies_once_and_says_why"
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        return [result for result in super().collect(timeout_s, worker) if result.kind is not ResultKind.DIED]
+
+
+class HidesWhyAWorkerCannotStart(Broken):
+    noticed_by = "test_a_worker_that_cannot_start_dies_once_and_says_why"
+
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        results = super().collect(timeout_s, worker)
+        for result in results:
+            if result.kind is ResultKind.DIED:
+                result.payload = WorkerDied("for some reason")
+        return results
+
+
+class ReplacesNobody(Broken):
+    noticed_by = "test_another_worker_takes_the_place_of_one_that_is_idle"
+
+    def replace(self, worker: int) -> None:
+        return
+
+
+class ReplacesTheOther(Broken):
+    noticed_by = "test_another_worker_takes_the_place_of_one_that_died"
+
+    def replace(self, worker: int) -> None:
+        super().replace(1 - worker)
+
+
+class ReplacesEverybody(Broken):
+    noticed_by = "test_another_worker_takes_the_place_of_one_that_died"
+
+    def replace(self, worker: int) -> None:
+        for number in range(self.worker_count):
+            super().replace(number)
+
+
+class GivesTheNewWhatTheOldHad(Broken):
+    noticed_by = "test_another_worker_takes_the_place_of_one_that_died"
+
+    def replace(self, worker: int) -> None:
+        waiting = []
+        while (task := super().revoke(worker)) is not None:
+            waiting.append(task)
+        super().replace(worker)
+        for task in waiting:
+            self.submit(worker, Task(task, [0]))
+
+
+class ReportsWhoWasSentAway(Broken):
+    noticed_by = "test_another_worker_takes_the_place_of_one_that_is_idle"
+
+    def replace(self, worker: int) -> None:
+        super().replace(worker)
+        self._answers.put(Result(ResultKind.DIED, worker, -1, WorkerDied("sent away")))
+
+
+class SaysNotWhatAWorkerIsDoing(Broken):
+    noticed_by = "test_the_stack_of_a_worker_names_the_function_that_it_is_in"
+
+    def stack(self, worker: int) -> str | None:
+        return None
+
+
+class SaysWhatEverybodyIsDoing(Broken):
+    noticed_by = "test_the_stack_of_a_worker_names_the_function_that_it_is_in"
+
+    def stack(self, worker: int) -> str | None:
+        return "".join(super(SaysWhatEverybodyIsDoing, self).stack(number) or "" for number in range(2))
+
+
+class PretendsToKill(Broken):
+    noticed_by = "test_a_worker_that_is_killed_dies"
+
+    def kill(self, worker: int) -> bool:
+        return True
+
+
+class GivesAProcessIdToThreads(Broken):
+    noticed_by = "test_a_process_has_an_id_of_its_own"
+
+    def pid(self, worker: int) -> int | None:
+        return os.getpid()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("broken", Broken.__subclasses__())
 def test_what_breaks_the_contract_is_noticed(broken: type[Broken], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Suite(EngineContract):
+        kind: type[Broken] = Broken
+        replaces_workers = tells_stacks = True
+
+        def make_engine(self) -> Engine:
+            return self.kind()
+
+    suite = Suite()
+    getattr(suite, broken.noticed_by)()  # as long as the contract is kept
+    suite.kind = broken
     monkeypatch.setattr("feedline.testing.engine.PATIENCE_S", 0.3)
     monkeypatch.setattr("feedline.testing.gate.PATIENCE_S", 0.3)
-
-    class Suite(EngineContract):
-        def make_engine(self) -> Engine:
-            return broken()
-
-    assert any(fails(Suite(), name) for name in dir(Suite) if name.startswith("test_"))
+    assert fails(suite, broken.noticed_by)
 
 
 def fails(suite: Any, name: str) -> bool:
@@ -107,9 +226,75 @@ def fails(suite: Any, name: str) -> bool:
         getattr(suite, name)()
     except unittest.SkipTest:
         return False
-    except Exception:
+    except Exception:  # an assertion of the suite, or what the engine itself raises
         return True
     return False
+
+
+# -- engines of processes ---
+
+
+class KillsNobody(ProcessEngine):
+    def kill(self, worker: int) -> bool:
+        return True
+
+
+class KillsTheOther(ProcessEngine):
+    def kill(self, worker: int) -> bool:
+        return super().kill(1 - worker)
+
+
+class CannotKill(ProcessEngine):
+    def kill(self, worker: int) -> bool:
+        return False
+
+
+class SaysThatItWasNotReady(ProcessEngine):
+    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
+        results = super().collect(timeout_s, worker)
+        for result in results:
+            if type(result.payload) is WorkerDied:
+                result.payload.was_ready = False
+        return results
+
+
+class HasOneProcessId(ProcessEngine):
+    def pid(self, worker: int) -> int | None:
+        return super().pid(0)
+
+
+class KeepsTheOldProcessId(ProcessEngine):
+    def pid(self, worker: int) -> int | None:
+        self._first = getattr(self, "_first", None) or self.pids
+        return self._first[worker]
+
+
+@pytest.mark.parametrize(
+    ("broken", "name"),
+    [
+        (KillsNobody, "test_a_worker_that_is_killed_dies"),
+        (KillsTheOther, "test_a_worker_that_is_killed_dies"),
+        (CannotKill, "test_a_worker_that_is_killed_dies"),
+        (SaysThatItWasNotReady, "test_a_worker_that_is_killed_dies"),
+        (HasOneProcessId, "test_a_process_has_an_id_of_its_own"),
+        (KeepsTheOldProcessId, "test_a_process_has_an_id_of_its_own"),
+    ],
+)
+def test_processes_that_break_the_contract_are_noticed(
+    broken: type[ProcessEngine], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Suite(ProcessContract):
+        kind: type[ProcessEngine] = ProcessEngine
+
+        def make_engine(self) -> Engine:
+            self.arena = Arena(8, shared=True, budget=1 << 20)
+            return self.kind(2, self.arena, multiprocessing.get_context("fork"))
+
+    suite = Suite()
+    getattr(suite, name)()  # as long as the contract is kept
+    suite.kind = broken
+    monkeypatch.setattr("feedline.testing.engine.PATIENCE_S", 0.3)
+    assert fails(suite, name)
 
 
 def test_a_suite_without_an_engine_says_what_is_missing() -> None:

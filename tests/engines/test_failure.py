@@ -10,8 +10,8 @@ import pytest
 
 from feedline.engines import failure
 from feedline.engines.failure import pack_failure, unpack_failure, unsendable
-from feedline.failures import add_note
 from feedline.errors import BatchNotPicklable, TooManyOpenFiles
+from feedline.failures import add_note
 
 
 class TwoArguments(Exception):

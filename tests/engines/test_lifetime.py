@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from feedline.collate import default
 from feedline.engines import lifetime
 from feedline.engines.inline import InlineEngine
-from feedline.errors import TooManyOpenFiles, WorkerStartError
+from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerStartError
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.types import DatasetKind, WorkerSpec
 
 FORK = multiprocessing.get_context("fork")
 
@@ -67,6 +70,20 @@ def test_what_cannot_be_pickled_gets_a_warning_too(raised: Exception) -> None:
     assert engine.closed
 
 
+def test_what_cannot_be_pickled_is_named() -> None:
+    engine = Noting()
+    dataset = {"rows": [1, 2], "open": lambda: None}
+    spec = WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=3, base_seed=0)
+    with (
+        pytest.warns(UserWarning, match="Got pickle error"),
+        pytest.raises(NotPicklable, match=r"(?s)lambda") as caught,
+        lifetime.explained_start(engine, spec),
+    ):
+        pickle.dumps(dataset)
+    assert engine.closed
+    assert isinstance(caught.value.__cause__, (AttributeError, pickle.PicklingError)), "what pickle said"
+
+
 @pytest.mark.parametrize(
     ("work", "told"),
     [
@@ -102,6 +119,19 @@ def test_end_is_patient_then_firm() -> None:
     assert (leaving.exitcode, stubborn.exitcode) == (0, -signal.SIGKILL)
     for process in (leaving, stubborn):
         process.close()
+
+
+def test_a_worker_that_has_ended_is_cleared_away_and_one_that_works_is_not() -> None:
+    release = FORK.Event()
+    process = FORK.Process(target=release.wait)
+    process.start()
+    assert not lifetime.is_over(process)
+    release.set()
+    wait([process.sentinel])
+    process.join()
+    assert lifetime.is_over(process)
+    with pytest.raises(ValueError, match="closed"):
+        process.is_alive()
 
 
 def test_the_start_method_of_the_program_and_of_a_context() -> None:

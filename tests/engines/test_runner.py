@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from feedline import memory
-from feedline.engines.runner import Runner
+from feedline.engines.runner import _MOST_KEPT, Runner
+from feedline.faults import Retry
+from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness import globals_kept, rng
 from feedline.types import (
     Call,
     DatasetKind,
     Draw,
+    Result,
     ResultKind,
     Resume,
     Share,
@@ -127,9 +130,175 @@ def refuse(number: int) -> None:
 
 
 def test_an_init_function_that_raises_is_kept_and_only_called_in_workers() -> None:
-    assert make(Looking(), init=refuse).attempt(Task(0, [1]), 0, None).kind is ResultKind.DONE
-    result = make(Looking(), worker=True, init=refuse).attempt(Task(0, [1]), 0, None)
-    assert type(result.payload) is PermissionError
+    inline = make(Looking(), init=refuse)
+    assert inline.unready is None
+    assert inline.attempt(Task(0, [1]), 0, None).kind is ResultKind.DONE
+    worker = make(Looking(), worker=True, init=refuse)
+    assert type(worker.unready) is PermissionError, "an engine that starts another one asks this"
+    for epoch in range(2):
+        result = worker.attempt(Task(0, [1], epoch=epoch), 0, None)
+        assert result.payload is worker.unready, "an engine that does not has it raised by every task"
+
+
+def test_a_stream_that_does_not_begin_is_no_reason_to_start_another_worker() -> None:
+    runner = make(FailsToBegin(), worker=True)
+    runner.attempt(Task(0, 2), 0, None)
+    assert runner.unready is None
+
+
+def test_the_birth_of_a_worker_is_told_before_the_code_of_the_user_runs() -> None:
+    told: list[str] = []
+    dataset = Looking()
+    spec = WorkerSpec(
+        dataset,
+        DatasetKind.MAP,
+        list,
+        NumpyFramework(),
+        worker_count=1,
+        base_seed=3,
+        init=lambda number: told.append(f"init {number}"),
+    )
+    Runner(spec, WorkerIdentity(0, 1, 3, dataset, threaded=True), is_born=lambda: told.append("born"))
+    assert told == ["born", "init 0"]
+
+
+# -- samples that fail ---
+
+
+class Torn:
+    """Samples that are multiples of `every` cannot be had; notes which were asked for."""
+
+    def __init__(self, every: int = 4) -> None:
+        self.every = every
+        self.asked: list[int] = []
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.append(index)
+        if index % self.every == 0:
+            raise ValueError(f"sample {index} is torn")
+        return index
+
+
+def guarded(dataset: Any, on_error: Any = "skip", *, refills: bool = True, worker: bool = False) -> Runner:
+    return make(dataset, worker=worker, on_error=policy_of(on_error), refills=refills)
+
+
+def faults_of(result: Result) -> list[tuple[Any, str]]:
+    return [] if result.notes is None else [(fault.index, fault.action) for fault in result.notes.faults]
+
+
+def test_without_a_policy_a_failure_is_raised_and_told_of() -> None:
+    result = make(Torn(), worker=True).attempt(Task(0, [1, 4, 5]), 0, None)
+    assert result.kind is ResultKind.FAILED
+    assert faults_of(result) == [(4, "raise")]
+    assert any("sample 4 (stage: fetch, worker 0)" in note for note in result.payload.__notes__)
+
+
+def test_a_collate_function_that_fails_is_told_of_with_the_samples() -> None:
+    def broken(samples: Any) -> Any:
+        raise TypeError("no two are alike")
+
+    spec = WorkerSpec(Torn(), DatasetKind.MAP, broken, NumpyFramework(), worker_count=0, base_seed=3)
+    result = Runner(spec, None).attempt(Task(0, [1, 2]), 0, None)
+    assert faults_of(result) == [([1, 2], "raise")]
+    assert any("1, 2" in note and "collate" in note for note in result.payload.__notes__)
+
+
+def test_what_goes_wrong_in_a_call_is_no_fault_of_a_sample() -> None:
+    result = make(Torn()).attempt(Task(0, Call("no_such_method")), 0, None)
+    assert (result.kind, result.notes) == (ResultKind.FAILED, None)
+
+
+def test_a_batch_that_lacks_samples_is_not_made_if_others_are_to_come() -> None:
+    result = guarded(Torn()).attempt(Task(3, [3, 4, 5, 8]), 0, None)
+    assert (result.kind, result.task_id) == (ResultKind.SHORT, 3)
+    assert result.notes is not None
+    assert result.notes.failed == (1, 3)
+    assert faults_of(result) == [(4, "skip"), (8, "skip")]
+
+
+def test_a_batch_that_is_left_short_is_made_of_the_others() -> None:
+    result = guarded(Torn(), refills=False).attempt(Task(3, [3, 4, 5, 8]), 0, None)
+    assert (result.kind, result.payload) == (ResultKind.DONE, [3, 5])
+    assert faults_of(result) == [(4, "skip"), (8, "skip")]
+
+
+def test_a_batch_of_which_nothing_is_left_is_short() -> None:
+    result = guarded(Torn(), refills=False).attempt(Task(3, [4, 8]), 0, None)
+    assert result.kind is ResultKind.SHORT
+    assert result.notes is not None
+    assert result.notes.failed == ()
+
+
+def test_the_samples_that_did_not_fail_are_not_made_again() -> None:
+    dataset = Torn()
+    runner = guarded(dataset)
+    runner.attempt(Task(3, [3, 4, 5]), 0, None)
+    result = runner.attempt(Task(4, [3, 7, 5], redo=3), 0, None)
+    assert result.payload == [3, 7, 5]
+    assert dataset.asked == [3, 4, 5, 7]
+    assert faults_of(result) == [], "they have been told"
+
+
+def test_a_worker_that_does_not_have_them_makes_them_again() -> None:
+    dataset = Torn()
+    result = guarded(dataset).attempt(Task(4, [3, 7, 5], redo=3), 0, None)
+    assert result.payload == [3, 7, 5]
+    assert dataset.asked == [3, 7, 5]
+
+
+def test_the_samples_of_a_few_batches_are_kept_and_of_no_more() -> None:
+    dataset = Torn()
+    runner = guarded(dataset)
+    batches = range(1, 2 * _MOST_KEPT + 1)
+    for number in batches:
+        runner.attempt(Task(number, [1, 4]), 0, None)
+    dataset.asked.clear()
+    for number in batches:
+        runner.attempt(Task(100 + number, [1, 5], redo=number), 0, None)
+    assert dataset.asked.count(1) == _MOST_KEPT, "the later half was still there"
+    assert dataset.asked.count(5) == len(batches)
+
+
+def test_another_epoch_knows_nothing_of_the_samples_of_the_last() -> None:
+    dataset = Torn()
+    runner = guarded(dataset)
+    runner.attempt(Task(3, [3, 4]), 0, None)
+    dataset.asked.clear()
+    runner.attempt(Task(4, [3, 5], redo=3, epoch=1), 0, None)
+    assert dataset.asked == [3, 5]
+
+
+def test_places_that_are_known_to_fail_are_not_asked_for() -> None:
+    dataset = Torn()
+    result = guarded(dataset).attempt(Task(3, [3, 4, 5], skip={1: False}), 0, None)
+    assert (result.kind, result.payload) == (ResultKind.DONE, [3, 5])
+    refilled = guarded(dataset).attempt(Task(4, [3, 4, 5], skip={1: True}), 0, None)
+    assert refilled.kind is ResultKind.SHORT
+    assert refilled.notes is not None
+    assert refilled.notes.failed == (1,)
+    assert dataset.asked == [3, 5, 3, 5]
+
+
+def test_waiting_for_another_attempt_is_left_to_the_engine() -> None:
+    waits: list[float] = []
+    dataset = Torn()
+    spec = WorkerSpec(
+        dataset,
+        DatasetKind.MAP,
+        list,
+        NumpyFramework(),
+        worker_count=0,
+        base_seed=3,
+        on_error=policy_of(Retry(attempts=2, wait_s=20.0)),
+    )
+    result = Runner(spec, None, waits.append).attempt(Task(0, [4]), 0, None)
+    assert result.kind is ResultKind.FAILED
+    assert len(waits) == 2
+    assert all(10 <= wait <= 45 for wait in waits), "seconds that nobody has waited for here"
 
 
 # -- what a worker has to say besides the batch ---

@@ -17,7 +17,8 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing import EngineContract, Gate
 from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
-from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerSpec
+from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity, WorkerSpec
+from feedline.verdicts import Failure, Verdict
 
 
 class TestThreads(EngineContract):
@@ -145,6 +146,101 @@ def test_a_worker_that_leaves_while_it_starts_does_not_go_unnoticed() -> None:
     assert result.kind is ResultKind.DIED
     assert type(result.payload) is SystemExit
     assert any("worker thread 0" in note for note in result.payload.__notes__)
+
+
+# -- another thread in the place of one ---
+
+
+class Asking(NumpyFramework):
+    """Notes who the workers are."""
+
+    def __init__(self) -> None:
+        self.workers: list[WorkerIdentity] = []
+
+    def open_worker(self, worker: WorkerIdentity, spec: WorkerSpec) -> Any:
+        self.workers.append(worker)
+        return super().open_worker(worker, spec)
+
+
+def test_a_new_worker_has_a_seed_and_a_dataset_of_its_own() -> None:
+    framework, dataset = Asking(), Mutable()
+    engine = ThreadEngine(2)
+    spec = WorkerSpec(dataset, DatasetKind.MAP, default, framework, worker_count=2, base_seed=10)
+    engine.open(spec)
+    for number in range(3):
+        engine.replace(number % 2)
+    engine.close()
+    assert len(framework.workers) == 5
+    assert len({worker.seed for worker in framework.workers}) == 5
+    assert len({id(worker.dataset) for worker in framework.workers} | {id(dataset)}) == 6
+
+
+def test_a_new_worker_knows_what_the_dataset_was_told() -> None:
+    class Told(Numbers):
+        scale = 1
+
+        def __getitem__(self, index: int) -> Any:
+            return index * self.scale
+
+    dataset = Told()
+    engine = ThreadEngine(1)
+    engine.open(spec_of(dataset))
+    dataset.scale = 10
+    engine.replace(0)
+    engine.submit(0, Task(0, [3]))
+    assert engine.collect(10)[0].payload.tolist() == [30]
+    engine.close()
+
+
+def test_a_thread_that_was_replaced_ends() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Numbers()))
+    (old,) = engine._threads
+    engine.replace(0)
+    old.join(10)
+    assert not old.is_alive()
+    assert engine.stack(0) is not None
+    engine.close()
+
+
+def test_the_stack_of_a_thread_that_is_gone_cannot_be_had() -> None:
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Numbers(), init=leave))
+    engine.collect(10)
+    engine._threads[0].join(10)
+    assert engine.stack(0) is None
+    engine.close()
+
+
+class Waiting:
+    """A policy that would have a sample tried again in a year."""
+
+    never_catches = False
+    may_refill = False
+
+    def decide(self, failure: Failure, chance: float) -> Verdict:
+        return Verdict("retry", wait_s=365 * 86_400)
+
+
+def test_closing_does_not_wait_for_a_sample_that_is_to_be_tried_again() -> None:
+    asked = threading.Event()
+
+    class Failing(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            asked.set()
+            raise OSError("later")
+
+    engine = ThreadEngine(1)
+    engine.open(spec_of(Failing(), on_error=Waiting()))
+    engine.submit(0, Task(0, [3]))
+    assert asked.wait(10)
+    (thread,) = engine._threads
+    engine.close()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+# -- the end ---
 
 
 def test_closing_many_stuck_workers_takes_no_longer_than_closing_one(

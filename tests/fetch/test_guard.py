@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import weakref
@@ -480,28 +481,25 @@ def test_a_vectorised_fetch_is_given_up_for_a_batch_with_a_sample_that_fails() -
 
 
 @pytest.mark.parametrize("draws", [True, False])
-@pytest.mark.parametrize("action", ["skip", Retry(1, wait_s=0.0), "replace"])
-def test_faults_are_told_once_when_a_seeded_batch_is_made_twice(action: Any, draws: bool) -> None:
+@pytest.mark.parametrize("kind", [Flaky, Together])
+@pytest.mark.parametrize("action", ["skip", "replace", "retry"])
+def test_faults_are_told_once_when_a_seeded_batch_is_made_twice(action: str, kind: type[Flaky], draws: bool) -> None:
     state = {"drawing": False}
-
-    def draw() -> float:
-        return random.random() if state["drawing"] else 0.0
-
-    dataset = Flaky(draw=draw, count=100)
-    bench = Bench(dataset, action, seeded=True)
+    dataset = kind(draw=lambda: random.random() if state["drawing"] else 0.0, count=100)
+    bench = Bench(dataset, Retry(1, wait_s=0.0) if action == "retry" else action, seeded=True)
     for number in range(_LOOKS + 1):  # by now it is believed to draw nothing
         bench.make([number])
     state["drawing"] = draws
-    dataset.fails = {50: ALWAYS if action != Retry(1, wait_s=0.0) else 1, 51: 0}
-    dataset.asked.clear()
-    if action == Retry(1, wait_s=0.0) and draws:
-        dataset.fails[50] = 2  # once in each of the two makings
+    dataset.fails = {50: 1 if action == "retry" else ALWAYS}
     batch = bench.make([49, 50, 51])
-    assert [sample[0] for sample in batch] == {"skip": [49, 51], "replace": [49, 51, 51]}.get(str(action), [49, 50, 51])
-    assert len(bench.told) == (1 if action in ("skip", "replace") or dataset.asked.count(50) > 1 else 0)
-    expected = {place: drawn(place, "random") if draws else 0.0 for place in range(3)}
-    places = [0, 2] if action == "skip" else [0, 1, 2]
-    assert [sample[1] for sample in batch] == [expected[place] for place in places]
+    places, indices = {"skip": ([0, 2], [49, 51]), "replace": ([0, 1, 2], [49, 51, 51])}.get(
+        action, ([0, 1, 2], [49, 50, 51])
+    )
+    assert [index for index, _ in batch] == indices
+    assert len(bench.told) <= 1
+    assert bench.told == [(50, action, 1)] or action == "retry"
+    if kind is Flaky or action != "retry":  # asked for together, all draw in one go unless one fails
+        assert [number for _, number in batch] == [drawn(place, "random") if draws else 0.0 for place in places]
 
 
 @settings(deadline=None, max_examples=200)
@@ -509,58 +507,43 @@ def test_faults_are_told_once_when_a_seeded_batch_is_made_twice(action: Any, dra
     indices=st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True),
     fails=st.dictionaries(st.integers(0, 9), st.sampled_from([1, 2, ALWAYS]), max_size=5),
     attempts=st.integers(1, 3),
-    then=st.sampled_from(["skip", "raise"]),
     refills=st.booleans(),
     kind=st.sampled_from([Flaky, Together]),
     draw=st.sampled_from(["rng", "random"]),
     known=st.sets(st.integers(0, 5), max_size=2),
 )
-def test_laws(
+def test_a_sample_is_there_if_an_attempt_at_it_works_and_each_that_failed_is_told_of_once(
     indices: list[int],
     fails: dict[int, int],
     attempts: int,
-    then: Any,
     refills: bool,
     kind: type[Flaky],
     draw: str,
     known: set[int],
 ) -> None:
-    """A sample is there, with the numbers of its place, if and only if an attempt at it works; and each is told of once."""
+    policy = Retry(attempts, then="skip", wait_s=0.0)
+    bench = Bench(kind(fails, draw=DRAWS[draw]), policy, refills=refills, seeded=draw != "rng")
     skip = {place: False for place in known if place < len(indices)}
-    bench = Bench(
-        kind(fails, draw=DRAWS[draw]),
-        Retry(attempts, then=then, wait_s=0.0),
-        refills=refills,
-        seeded=draw != "rng",
-    )
-    spare = 1 if kind is Together and not skip else 0  # the first question is for all of them
-    asked = {place: index for place, index in enumerate(indices) if place not in skip}
-    spent = next((place for place, index in asked.items() if fails.get(index, 0)), None)
-    left = {place: fails.get(index, 0) - (spare if place == spent else 0) for place, index in asked.items()}
+    left = {place: fails.get(index, 0) for place, index in enumerate(indices) if place not in skip}
+    at_once = kind is Together and not skip
+    first = next((place for place, count in left.items() if count), None)
+    if at_once and first is not None:
+        left[first] -= 1  # in the question for all of them
     lost = [place for place, count in left.items() if count > attempts]
-    there = [(index, drawn(place, draw)) for place, index in asked.items() if place not in lost]
-    try:
-        batch = bench.make(indices, skip=skip)
-    except ShortBatch:
-        assert then == "skip"
-        assert (lost and refills) or not there
-        assert list(bench.guard.samples.values()) == there
+    there = {place: (indices[place], drawn(place, draw)) for place in left if place not in lost}
+    if (lost and refills) or not there:
+        assert bench.short(indices, skip=skip) == there
         assert bench.guard.failed == (lost if refills else [])
-    except KeyError as exc:
-        assert then == "raise"
-        assert exc.args == (indices[lost[0]],)
-        return
     else:
-        assert not lost or (then == "skip" and not refills)
-        if not (kind is Together and draw == "random" and spare and spent is None):  # all draw in one go
-            if not (kind is Together and draw == "rng" and spare and spent is None):
-                assert batch == there
-    alone = [place for place, count in left.items() if count > 0]
-    if alone or not spare or spent is None:
-        assert [fault.index for fault in bench.guard.faults] == [indices[place] for place in alone]
-    else:
-        assert bench.told == [(indices, "retry", 2)]
-    assert [fault.index for fault in bench.guard.faults if fault.lost] == [indices[place] for place in lost]
+        batch = bench.make(indices, skip=skip)
+        assert [index for index, _ in batch] == [index for index, _ in there.values()]
+        if not at_once or first is not None:  # otherwise all draw in one go
+            assert batch == list(there.values())
+    assert sorted(bench.guard.omitted) == sorted([*skip, *([] if refills else lost)])
+    told = [(indices[place], "skip" if place in lost else "retry") for place, count in left.items() if count]
+    if at_once and first is not None and not told:
+        told = [(indices, "retry")]
+    assert [(index, action) for index, action, _ in bench.told] == told
 
 
 # -- streams ---
@@ -700,7 +683,7 @@ class Witness:
     """Can be seen to go."""
 
 
-class Holding(Flaky):
+class Holding(Together):
     """Its frames hold a witness when it fails."""
 
     witness: weakref.ref[Witness] | None = None
@@ -710,21 +693,42 @@ class Holding(Flaky):
         self.witness = weakref.ref(held)
         return super().__getitem__(index)
 
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(self.count))
+
+
+POLICIES = {
+    "skip": "skip",
+    "retry, then skip": Retry(2, then="skip", wait_s=0.0),
+    "retry, then raise": Retry(2, wait_s=0.0),
+    "replace": "replace",
+    "raise": Policy({OSError: "skip"}),
+}
+
+
+WAYS = ("together", "single", "seeded", "collate", "stream")
+
 
 @pytest.mark.parametrize(
-    "on_error",
-    ["skip", Retry(2, then="skip", wait_s=0.0), Retry(2, wait_s=0.0), "replace", Policy({OSError: "skip"})],
-    ids=str,
+    ("policy", "how"),
+    [(policy, how) for policy in POLICIES for how in WAYS if policy != "replace" or how not in ("collate", "stream")],
 )
-def test_what_failed_is_let_go_without_the_garbage_collector(on_error: Any) -> None:
-    dataset = Holding(dict.fromkeys(range(30), ALWAYS), count=30)
-    bench = Bench(dataset, on_error, refills=True)
+def test_what_failed_is_let_go_without_the_garbage_collector(policy: str, how: str) -> None:
+    dataset = Holding({} if how == "collate" else dict.fromkeys(range(30), ALWAYS), count=30)
+    bench = Bench(
+        dataset,
+        POLICIES[policy],
+        refills=True,
+        batched=how != "single",
+        seeded=how == "seeded",
+        collate=dataset.__getitem__ if how == "collate" else list,  # of a list of samples: it fails
+        kind=DatasetKind.ITERABLE if how == "stream" else DatasetKind.MAP,
+    )
+    gc.collect()
     gc.disable()
     try:
-        try:
-            bench.make([5])
-        except (ShortBatch, KeyError):
-            pass
+        with contextlib.suppress(ShortBatch, KeyError, TypeError, StopIteration):
+            bench.make({"single": 5, "stream": 2}.get(how, [5]))
         assert dataset.witness is not None
         assert dataset.witness() is None
     finally:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from feedline.abc import Engine
+from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerRestarted, WorkerStartError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.crew import Counters, Crew
+from feedline.loader.rescue import Answers, Care
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec, SlotWriter
 from feedline.types import Call, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
@@ -28,6 +30,8 @@ class HandEngine(Engine):
         self.answers: list[Result] = []
         self.arena: Arena | None = None
         self.closed = 0
+        self.replaced: list[int] = []
+        self.killed: list[int] = []
 
     def open(self, spec: WorkerSpec) -> None:
         return
@@ -48,8 +52,34 @@ class HandEngine(Engine):
         answers, self.answers = self.answers, []
         return answers
 
+    def replace(self, worker: int) -> None:
+        assert worker not in self.waiting(), "what it had was not taken back"
+        self.replaced.append(worker)
+
+    def kill(self, worker: int) -> bool:
+        self.killed.append(worker)
+        return True
+
+    def stack(self, worker: int) -> str | None:
+        return f'File "loading.py", line 7 in read_{worker}\n'
+
+    def pid(self, worker: int) -> int | None:
+        return 4000 + worker
+
     def close(self) -> None:
         self.closed += 1
+
+    def waiting(self) -> list[int]:
+        """Return whose tasks have not been begun."""
+        return [worker for worker, _ in self.tasks]
+
+    def begin(self) -> Task:
+        """Have the oldest task begun: it cannot be taken back any more."""
+        return self.tasks.pop(0)[1]
+
+    def die(self, worker: int = 0, death: BaseException | None = None) -> None:
+        """Have a worker die, who has begun what was taken with `begin`."""
+        self.answers.append(Result(ResultKind.DIED, worker, -1, death or WorkerDied(f"worker {worker} is gone")))
 
     def finish(self, kind: ResultKind = ResultKind.DONE, size: int = 1000, *, overflow: bool = False) -> None:
         """Finish the oldest task."""
@@ -70,11 +100,32 @@ class HandEngine(Engine):
 
 
 class Bench:
-    def __init__(self, slots: int = 4, budget: int = 1 << 30) -> None:
+    """A crew whose engine is moved by hand; it is an epoch of its own."""
+
+    def __init__(self, slots: int = 4, budget: int = 1 << 30, restarts: int = 0) -> None:
         self.engine = HandEngine()
         self.arena = self.engine.arena = Arena(slots, shared=True, budget=budget)
         self.counters = Counters()
-        self.crew = Crew(self.engine, self.arena, NumpyFramework(), self.counters)
+        self.crew = Crew(self.engine, self.arena, NumpyFramework(), self.counters, care=Care(restarts=restarts))
+        self.resume: Resume | None = None
+        self.owed: dict[int, Resume] = {}
+        self.crew.begin_epoch(self)
+
+    def resume_for(self, worker: int) -> Resume | None:
+        return self.resume
+
+    def owe(self, worker: int, resume: Resume) -> None:
+        self.owed[worker] = resume
+
+    def given(self) -> list[tuple[int, Any]]:
+        """Return who has which task waiting."""
+        return [(worker, task.indices) for worker, task in self.engine.tasks]
+
+    def let_die(self, worker: int = 0, death: BaseException | None = None) -> Answers:
+        """Have a worker die; returns what comes of it."""
+        self.engine.die(worker, death)
+        assert self.crew.collect(0.0) == [], "the epoch takes in what came with it first"
+        return self.crew.collect(0.0)
 
     def batch(self, number: int, **how: Any) -> Any:
         """Have a batch made and delivered."""
@@ -239,6 +290,262 @@ def test_a_failed_batch_is_not_kept_alive_by_its_traceback() -> None:
         gc.enable()
 
 
+# -- workers that die ---
+
+
+def test_another_worker_gets_what_the_dead_one_had_in_the_same_slots() -> None:
+    bench = Bench(restarts=2)
+    pending = [bench.crew.submit(bench, number, Task(0, number), 0) for number in range(3)]
+    begun = bench.engine.begin()
+    before = [(task.task.id, task.task.slot) for task in pending]
+    assert bench.let_die() == []
+    assert bench.engine.replaced == [0]
+    assert bench.given() == [(0, 0), (0, 1), (0, 2)], "what it had begun comes first"
+    after = [(task.task.id, task.task.slot) for task in pending]
+    assert [slot for _, slot in after] == [slot for _, slot in before]
+    assert not {number for number, _ in after} & {number for number, _ in before}, "a late answer would be recognised"
+    assert begun.slot == pending[0].task.slot
+    assert [view.outstanding for view in bench.crew.workers] == [3, 0]
+    for number in range(3):
+        bench.engine.finish()
+        ((answered, result),) = bench.crew.collect(0.0)
+        assert answered is pending[number]
+        assert bench.crew.deliver(result)[0].tolist() == [number] * 1000
+    del result
+    assert bench.free_slots() == 4
+    assert bench.counters.restarts == 1
+
+
+def test_the_tasks_of_the_other_workers_stay_where_they_are() -> None:
+    bench = Bench(restarts=1)
+    bench.crew.submit(bench, 0, Task(0, 7), 1)
+    other = bench.engine.tasks[0][1].id
+    bench.crew.submit(bench, 1, Task(0, 8), 0)
+    bench.let_die(0)
+    assert (1, other) in [(worker, task.id) for worker, task in bench.engine.tasks]
+
+
+def test_what_the_worker_said_before_it_died_is_taken_in_first() -> None:
+    bench = Bench(restarts=1)
+    bench.crew.submit(bench, 0, Task(0, 7), 0)
+    bench.engine.finish()
+    bench.engine.die()
+    ((pending, result),) = bench.crew.collect(0.0)
+    assert pending is not None
+    assert bench.engine.replaced == [], "not before the epoch has had a look at it"
+    bench.crew.discard(result)
+    assert bench.crew.collect(0.0) == []
+    assert (bench.engine.replaced, bench.given()) == ([0], [])
+
+
+def test_a_death_over_the_budget_is_reported() -> None:
+    bench = Bench(restarts=1)
+    death = WorkerDied("the last straw")
+    assert bench.let_die() == []
+    ((pending, result),) = bench.let_die(1, death)
+    assert pending is None
+    assert (result.kind, result.payload) == (ResultKind.DIED, death)
+    assert bench.engine.replaced == [0]
+
+
+def test_every_epoch_has_the_whole_budget() -> None:
+    bench = Bench(restarts=1)
+    for _ in range(3):
+        bench.crew.begin_epoch(bench)
+        assert bench.let_die() == []
+    assert bench.engine.replaced == [0, 0, 0]
+
+
+def test_slots_are_balanced_after_the_end_of_a_crew_that_lost_a_worker() -> None:
+    bench = Bench()
+    for number in range(3):
+        bench.crew.submit(bench, number, Task(0, number), number % 2)
+    bench.engine.begin()
+    ((pending, _),) = bench.let_die()
+    assert pending is None
+    bench.crew.close()
+    assert bench.free_slots() == 4
+
+
+def test_the_tasks_of_an_epoch_that_was_left_are_not_done_again() -> None:
+    bench = Bench(restarts=1)
+    bench.crew.submit(bench, 0, Task(0, 7), 0)
+    bench.engine.begin()
+    bench.crew.abandon(bench)
+    assert bench.let_die() == []
+    assert (bench.engine.replaced, bench.given(), bench.free_slots()) == ([0], [], 4)
+
+
+def test_the_user_is_told_of_every_restart_when_nothing_can_be_disturbed() -> None:
+    bench = Bench(restarts=2)
+    bench.crew.submit(bench, 5, Task(0, [70, 71]), 0)
+    bench.engine.begin()
+    bench.let_die()
+    with pytest.warns(WorkerRestarted, match=r"worker 0 is gone.*batch 5 \(samples 70, 71\).*restart 1 of 2"):
+        bench.crew.speak()
+    bench.crew.speak()
+
+
+def test_a_new_worker_is_told_where_to_go_on_with_its_first_task() -> None:
+    bench = Bench(restarts=1)
+    for number in range(2):
+        bench.crew.submit(bench, number, Task(0, number), 0)
+    bench.resume = Resume({"place": 3})
+    bench.let_die()
+    assert [task.resume for _, task in bench.engine.tasks] == [Resume({"place": 3}), None]
+    assert bench.owed == {}
+
+
+def test_a_new_worker_without_a_task_is_told_with_the_next_one() -> None:
+    bench = Bench(restarts=1)
+    bench.resume = Resume({"place": 3})
+    bench.let_die()
+    assert bench.owed == {0: Resume({"place": 3})}
+
+
+class CannotStart(HandEngine):
+    def replace(self, worker: int) -> None:
+        raise TooManyOpenFiles("starting a worker")
+
+
+def test_a_worker_that_cannot_be_replaced_is_the_end_and_says_what_led_to_it() -> None:
+    bench = Bench(restarts=1)
+    bench.crew.engine = engine = CannotStart()
+    death = WorkerDied("worker 0 is gone")
+    engine.die(0, death)
+    bench.crew.collect(0.0)
+    ((pending, result),) = bench.crew.collect(0.0)
+    assert (pending, type(result.payload)) == (None, TooManyOpenFiles)
+    assert result.payload.__cause__ is death
+
+
+def test_an_engine_that_never_replaces_workers_ends_the_epoch() -> None:
+    class Plain(HandEngine):
+        replace = Engine.replace
+
+    bench = Bench(restarts=1)
+    bench.crew.engine = engine = Plain()
+    engine.die()
+    bench.crew.collect(0.0)
+    ((_, result),) = bench.crew.collect(0.0)
+    assert type(result.payload) is WorkerStartError
+
+
+# -- workers that do not answer ---
+
+
+def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
+    bench = Bench()
+    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
+    told = str(bench.crew.told_of_stuck(late, 30.0))
+    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71)" in told
+    assert told.endswith('What it is doing:\nFile "loading.py", line 7 in read_1')
+
+
+def test_a_stuck_worker_is_killed_and_replaced_and_the_reason_is_told() -> None:
+    bench = Bench(restarts=1)
+    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
+    bench.engine.begin()
+    assert bench.crew.kill_stuck(late, 30.0)
+    assert bench.engine.killed == [1]
+    assert bench.let_die(1, WorkerDied("killed by signal 9")) == []
+    assert bench.given() == [(1, [70, 71])]
+    with pytest.warns(WorkerRestarted, match=r"(?s)timed out after 30.0 seconds.*read_1"):
+        bench.crew.speak()
+
+
+def test_the_task_that_a_worker_is_at_is_the_one_it_was_given_first() -> None:
+    bench = Bench()
+    first = bench.crew.submit(bench, 3, Task(0, 7), 0)
+    bench.crew.submit(bench, 1, Task(0, 8), 0)
+    assert bench.crew.oldest_of(0) is first
+    assert bench.crew.oldest_of(1) is None
+
+
+# -- workers that have grown too large ---
+
+
+def let_grow(bench: Bench, worker: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have it found that a worker has too much memory, with the next answer."""
+    found = [worker]
+    monkeypatch.setattr(bench.crew._watch, "look", lambda _: iter([found.pop()] if found else []))
+    bench.crew._watch.next_s = 0.0
+
+
+def test_a_worker_that_has_grown_is_replaced_when_it_has_done_what_it_had_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    for number in range(3):
+        bench.crew.submit(bench, number, Task(0, number), 0)
+    bench.crew.submit(bench, 3, Task(0, 3), 1)
+    begun = bench.engine.begin()
+    bench.engine.tasks.insert(0, bench.engine.tasks.pop())  # the other worker answers first
+    let_grow(bench, 0, monkeypatch)
+    bench.engine.finish()
+    ((_, result),) = bench.crew.collect(0.0)
+    bench.crew.discard(result)
+    assert bench.given() == [], "what it has not begun is taken from it"
+    bench.crew.submit(bench, 4, Task(0, 4), 0)
+    assert bench.crew.collect(0.0) == []
+    assert (bench.given(), bench.engine.replaced) == ([], []), "it is still at something"
+    bench.engine.tasks = [(0, begun)]
+    bench.engine.finish()
+    ((_, result),) = bench.crew.collect(0.0)
+    bench.crew.discard(result)
+    assert bench.crew.collect(0.0) == []
+    assert bench.engine.replaced == [0]
+    assert bench.given() == [(0, 1), (0, 2), (0, 4)], "in the order in which it was to be done"
+    assert (bench.counters.recycled, bench.counters.restarts) == (1, 0)
+    assert bench.crew.workers[0].outstanding == 3
+
+
+def test_leaving_an_epoch_takes_back_what_a_worker_that_is_to_go_was_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    for number in range(2):
+        bench.crew.submit(bench, number, Task(0, number), 0)
+    bench.engine.begin()
+    bench.crew.submit(bench, 2, Task(0, 2), 1)
+    bench.engine.tasks.reverse()
+    let_grow(bench, 0, monkeypatch)
+    bench.engine.finish()
+    ((_, result),) = bench.crew.collect(0.0)
+    bench.crew.discard(result)
+    bench.crew.abandon(bench)
+    assert bench.free_slots() == 3, "all but that of the task which has begun"
+    assert bench.crew.workers[0].outstanding == 1
+
+
+# -- batches that are made again ---
+
+
+def test_a_batch_with_other_samples_goes_first_and_names_the_one_before() -> None:
+    bench = Bench()
+    pending = bench.crew.submit(bench, 0, Task(0, [1, 2]), 0)
+    short = pending.task.id
+    bench.engine.finish(ResultKind.SHORT)
+    ((_, result),) = bench.crew.collect(0.0)
+    assert result.kind is ResultKind.SHORT
+    assert bench.free_slots() == 4, "nothing lies there"
+    for number in range(2):
+        bench.crew.submit(bench, 1 + number, Task(0, [10 + number]), 0)
+    bench.crew.resubmit(pending, Task(0, [1, 9]))
+    assert bench.given() == [(0, [1, 9]), (0, [10]), (0, [11])]
+    assert bench.engine.tasks[0][1].redo == short
+    assert pending.task.id != short
+    assert bench.crew.workers[0].outstanding == 3
+    assert bench.free_slots() == 1
+
+
+def test_what_is_no_longer_wanted_is_dropped_when_it_comes() -> None:
+    bench = Bench()
+    pending = bench.crew.submit(bench, 0, Task(0, 7), 0)
+    bench.crew.disown(pending)
+    bench.engine.finish()
+    assert bench.crew.collect(0.0) == []
+    assert bench.free_slots() == 4
+
+
 # -- calls ---
 
 
@@ -276,6 +583,30 @@ def test_a_call_that_fails_is_raised_once() -> None:
     with pytest.raises(ValueError, match="worker"):
         bench.crew.check_calls()
     bench.crew.check_calls()
+
+
+def test_a_call_that_a_dead_worker_did_not_hear_is_not_repeated_to_the_new_one() -> None:
+    """Its copy of the dataset is the one of this process, which has heard it."""
+    bench = Bench(restarts=2)
+    bench.crew.submit(bench, 0, Task(0, 7), 0)
+    bench.crew.call(Call("set_epoch", (3,)))
+    bench.engine.begin()
+    bench.let_die()
+    assert calls_of(bench) == [(1, "set_epoch")]
+    assert bench.crew.workers[0].outstanding == 1, "the batch"
+    bench.crew.call(Call("set_epoch", (4,)))
+    assert calls_of(bench) == [(1, "set_epoch"), (0, "set_epoch"), (1, "set_epoch")], "what comes later is heard"
+
+
+def test_a_worker_that_dies_in_a_call_is_replaced_without_it() -> None:
+    bench = Bench(restarts=1)
+    bench.crew.call(Call("set_epoch", (3,)))
+    bench.engine.begin()
+    assert bench.let_die() == []
+    assert calls_of(bench) == [(1, "set_epoch")]
+    with pytest.warns(WorkerRestarted) as told:
+        bench.crew.speak()
+    assert "batch" not in str(told[0].message), "it was making none"
 
 
 def test_calls_outlive_the_epoch_in_which_they_were_made() -> None:

@@ -16,7 +16,6 @@ import pickle
 import signal
 import sys
 import time
-import warnings
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from typing import Any
 from feedline.abc.engine import Engine
 from feedline.engines import unpicklable
 from feedline.engines.failure import UNPICKLABLE
-from feedline.errors import TooManyOpenFiles, WorkerStartError
+from feedline.errors import TooManyOpenFiles, WorkerStartError, tell
 from feedline.types import WorkerSpec
 
 _PATIENCE_S = 0.15
@@ -65,7 +64,7 @@ def explained_start(engine: Engine, spec: WorkerSpec | None) -> Iterator[None]:
                 "or memory is reached; use fewer workers or engine='thread'."
             ) from exc
         if isinstance(exc, (TypeError, AttributeError, pickle.PicklingError)):
-            warnings.warn(_PICKLE_WARNING, stacklevel=6)  # where the loader is iterated
+            tell(_PICKLE_WARNING, UserWarning)
         if spec is not None and isinstance(exc, UNPICKLABLE):
             raise unpicklable.explain(spec, exc) from exc
         raise

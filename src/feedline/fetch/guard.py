@@ -181,7 +181,7 @@ class Guard:
                 try:
                     return list(together(indices))
                 except Exception as exc:
-                    first = exc
+                    first = self._fault(self._failure(exc, indices, 2), "retry")
             else:
                 first = None
             one_by_one = self._asking_each(one)  # nobody says which of them it was
@@ -190,7 +190,7 @@ class Guard:
                 self._scope.begin_sample_again()
                 samples.append(one_by_one(index))
             if first is not None and not self.faults:
-                self._note(self._failure(first, indices, 2), "retry")
+                self.faults.append(first)
             return samples
 
         return asked
@@ -202,38 +202,40 @@ class Guard:
 
     def _deal_with(self, exc: Exception, index: Any, place: int, ask: Callable[[Any], Any]) -> Any:
         """Do what the policy says about a sample until there is one, or it is left out, or the exception is raised."""
-        current, attempt, replacements = index, 1, 0
-        while True:
-            self.attempts = attempt
-            verdict = self._decide(self._failure(exc, current, attempt))
-            if verdict.action == "skip":
-                refilled = verdict.refill and self._refills
-                self._note(self._failure(exc, index, attempt), "skip", refilled=refilled)
-                return self._leave_out(place, verdict.refill)
-            if verdict.action == "replace":
-                replacements += 1
-                if replacements > _MOST_REPLACEMENTS:
-                    add_note(exc, f"{_MOST_REPLACEMENTS} samples that were tried in place of {index!r} failed as well.")
+        try:
+            current, attempt, replacements = index, 1, 0
+            while True:
+                self.attempts = attempt
+                verdict = self._decide(self._failure(exc, current, attempt))
+                if verdict.action == "skip":
+                    refilled = verdict.refill and self._refills
+                    self._note(self._failure(exc, index, attempt), "skip", refilled=refilled)
+                    return self._leave_out(place, verdict.refill)
+                if verdict.action == "replace":
+                    replacements += 1
+                    if replacements > _MOST_REPLACEMENTS:
+                        add_note(
+                            exc, f"{_MOST_REPLACEMENTS} samples that were tried instead of {index!r} failed as well."
+                        )
+                        raise exc
+                    current, attempt = self._other(current, verdict, exc), 0
+                elif verdict.action == "retry":
+                    if self._pause(verdict.wait_s):
+                        raise exc
+                else:
                     raise exc
-                current, attempt = self._other(current, verdict, exc), 0
-            elif verdict.action == "retry":
-                if self._pause(verdict.wait_s):
-                    raise exc
-            else:
-                raise exc
-            attempt += 1
-            self._scope.begin_sample_again()
-            try:
-                sample = ask(current)
-            except Exception as again:
-                exc = again
-                continue
-            failure = self._failure(exc, index, attempt)
-            if replacements:
-                self._note(failure, "replace", replacement=current)
-            else:
-                self._note(failure, "retry")
-            return sample
+                attempt += 1
+                self._scope.begin_sample_again()
+                try:
+                    sample = ask(current)
+                except Exception as again:
+                    exc = again
+                    continue
+                action, replacement = ("replace", current) if replacements else ("retry", None)
+                self._note(self._failure(exc, index, attempt), action, replacement=replacement)
+                return sample
+        finally:
+            del exc  # its traceback refers to this frame: no cycle for the garbage collector
 
     def _other(self, index: Any, verdict: Verdict, exc: Exception) -> Any:
         """Return the sample to take in place of another."""
@@ -251,8 +253,10 @@ class Guard:
         return self._policy.decide(failure, self._chance.random())
 
     def _note(self, failure: Failure, action: str, *, replacement: Any = None, refilled: bool = False) -> None:
-        fault = Fault.of(failure, action, time=time.time(), replacement=replacement, refilled=refilled)
-        self.faults.append(fault)
+        self.faults.append(self._fault(failure, action, replacement=replacement, refilled=refilled))
+
+    def _fault(self, failure: Failure, action: str, *, replacement: Any = None, refilled: bool = False) -> Fault:
+        return Fault.of(failure, action, time=time.time(), replacement=replacement, refilled=refilled)
 
     def _join(self, join: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
         """Make the batch; if that fails, the policy may want to try again or to leave all of it out."""
@@ -261,10 +265,10 @@ class Guard:
             try:
                 batch = join(samples)
             except Exception as exc:
-                failure = self._failure(exc, self._items, attempt)
-                verdict = self._decide(failure)
+                fault = self._fault(self._failure(exc, self._items, attempt), "retry")
+                verdict = self._decide(self._failure(exc, self._items, attempt))
                 if verdict.action == "skip":
-                    self._note(failure, "skip")
+                    self.faults.append(replace(fault, action="skip"))
                     raise ShortBatch from None
                 if verdict.action != "retry" or self._pause(verdict.wait_s):
                     raise
@@ -272,7 +276,7 @@ class Guard:
                 self._scope.begin_sample_again()
                 continue
             if attempt > 1:
-                self._note(replace(failure, attempt=attempt), "retry")
+                self.faults.append(replace(fault, attempt=attempt))
             return batch
 
     def leaves_out(self, exc: Exception, place: int) -> bool:
@@ -287,35 +291,41 @@ class Guard:
         """Return the next sample of a stream that the policy lets through; raises StopIteration at its end."""
         attempt = 1
         failure: Failure | None = None
-        while True:
-            try:
-                sample = stream.read()
-            except StopIteration:
-                if failure is not None:  # it was asked again, and had nothing more to say
-                    self._close(failure)
-                raise
-            except Exception as exc:
-                if stream.has_broken_off:
+        try:
+            while True:
+                try:
+                    sample = stream.read()
+                except StopIteration:
+                    if failure is not None:  # it was asked again, and had nothing more to say
+                        self._close(failure)
                     raise
-                failure = self._failure(exc, stream.place - 1, attempt)
-                verdict = self._decide(failure)
-                if verdict.action == "skip":
-                    self._note(failure, "skip")
-                    attempt, failure = 1, None
+                except Exception as exc:
+                    if stream.has_broken_off:
+                        raise
+                    failure = self._failure(exc, stream.place - 1, attempt)
+                    verdict = self._decide(failure)
+                    if verdict.action == "skip":
+                        self._note(failure, "skip")
+                        attempt, failure = 1, None
+                        continue
+                    if verdict.action != "retry" or self._pause(verdict.wait_s):
+                        raise
+                    attempt += 1
                     continue
-                if verdict.action != "retry" or self._pause(verdict.wait_s):
-                    raise
-                attempt += 1
-                continue
-            if failure is not None:
-                self._note(replace(failure, attempt=attempt), "retry")
-            return sample
+                if failure is not None:
+                    self._note(replace(failure, attempt=attempt), "retry")
+                return sample
+        finally:
+            del failure  # its traceback refers to this frame: no cycle for the garbage collector
 
     def _close(self, failure: Failure) -> None:
         """Do with a sample that cannot be tried again what the policy says in the end."""
-        if self._decide(replace(failure, attempt=_MANY)).action != "skip":
-            raise failure.error
-        self._note(failure, "skip")
+        try:
+            if self._decide(replace(failure, attempt=_MANY)).action != "skip":
+                raise failure.error
+            self._note(failure, "skip")
+        finally:
+            del failure  # its traceback refers to this frame: no cycle for the garbage collector
 
 
 class Readable(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -55,6 +56,8 @@ def _install() -> None:
 
 
 _installing = threading.Lock()
+if hasattr(os, "register_at_fork"):  # a thread worker may hold it while another loader forks
+    os.register_at_fork(after_in_child=_installing._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class _ThreadInfo(threading.local):

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.abc.scheduler import WorkerView
-from feedline.errors import FeedlineWarning, GrowingWorker, WorkerError, WorkerTimeout, tell
+from feedline.errors import FeedlineWarning, GrowingWorker, WorkerTimeout, tell
 from feedline.failures import told_indices
 from feedline.loader.memory_watch import MemoryWatch
 from feedline.loader.pending import Pending
@@ -312,7 +312,7 @@ class Crew:
         view = self.workers[late.worker]
         pid = self.engine.pid(late.worker)
         who = f"worker {late.worker}" + ("" if pid is None else f" (pid {pid})")
-        elapsed_s = max(0.0, time.monotonic() - view.since_s)
+        elapsed_s = max(timeout_s, time.monotonic() - view.since_s)  # a worker that is starting has more time
         samples = "" if late.stays else f" (samples {told_indices(self.rescue.samples_of(late))})"
         stack = self.engine.stack(late.worker)
         doing = "What it is doing could not be had." if stack is None else f"What it is doing:\n{stack.rstrip()}"
@@ -430,7 +430,7 @@ class Crew:
             _, waiting = self.take_back(worker)
             try:
                 self.start_another(worker)
-            except WorkerError as exc:
+            except Exception as exc:  # whatever it is, there is no going on
                 return [(None, Result(ResultKind.DIED, worker, -1, exc))]
             self.counters.recycled += 1
             self.give_again(worker, waiting)

@@ -371,6 +371,7 @@ class MapEpoch:
                     treated = self._account.treat(mended.indices, batched=self._batched)
                     task.indices, task.skip = treated.indices, {**treated.skip, **mended.skip}
                     self._repair.begin(mended.ordinal, treated)
+                mended.pending.owner = self
                 self._crew.resubmit(mended.pending, task)
                 self._under_way[mended.ordinal] = mended.pending
             elif mended.indices is not None:
@@ -387,7 +388,7 @@ class MapEpoch:
                 self._deadline_s = since_s + self._timeout_s
                 return
             if self._crew.kill_stuck(late, self._timeout_s):
-                self._deadline_s = None
+                self._deadline_s = time.monotonic() + self._timeout_s
                 return
         raise self._crew.told_of_stuck(late, self._timeout_s)
 

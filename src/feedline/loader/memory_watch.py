@@ -71,7 +71,7 @@ class MemoryWatch:
         used = self._used(worker)
         if self._most is None or used is None or used <= self._most:
             return None
-        self._records[worker].looks = -1
+        self._records[worker] = _Record(-1, used, used)
         return (
             f"A worker has {used >> 20} MiB of memory of its own after its first batch, and max_memory_per_worker "
             f"allows {self._most >> 20}: another one would have as much, so it is kept. Raise max_memory_per_worker."

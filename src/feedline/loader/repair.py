@@ -166,6 +166,7 @@ class Repair:
         if result.kind is ResultKind.SHORT:
             self._faults.setdefault(ordinal, []).extend([] if notes is None else notes.faults)
             pending.faults = []  # they have been said
+            pending.owner = None  # which refers to this: no cycle for the garbage collector while it waits
             self._short[ordinal] = _Short(pending, *(((), ()) if notes is None else (notes.failed, notes.omitted)))
             return
         before = self._faults.pop(ordinal, None)

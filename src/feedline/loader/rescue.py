@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from feedline.abc.error_policy import ErrorPolicy
-from feedline.errors import WorkerError, WorkerRestarted
+from feedline.errors import WorkerError, WorkerRestarted, WorkerTimeout
 from feedline.failures import told_indices
 from feedline.fetch.guard import neighbour_of
 from feedline.loader.batch_indices import as_list, rows_of, with_item
 from feedline.loader.isolation import Isolation
 from feedline.loader.pending import Pending
-from feedline.types import Draw, Notes, Result, ResultKind, Task
+from feedline.types import Call, Draw, Notes, Result, ResultKind, Task
 from feedline.verdicts import NEIGHBOUR, Failure, Fault
 
 if TYPE_CHECKING:
@@ -85,15 +85,19 @@ class Rescue:
         if begun is not None and not is_ready:
             waiting.insert(0, begun)
             begun = None
-        last_words = Result(ResultKind.DIED, worker, -1, death)
-        hopeless = self._starts_failed.get(worker, 0) > _MOST_STARTS or (begun is not None and not _may_redo(begun))
-        if self._left <= 0 or hopeless:
-            return [(None, last_words)]
+        stays_stuck = begun is not None and begun.stays and begun.deaths >= _MOST_STREAM_DEATHS - 1
+        if stays_stuck:
+            death.args = (
+                f"{death} It is worker number {_MOST_STREAM_DEATHS} that died at this place of its stream, and a "
+                "stream cannot be entered behind such a place.",
+            )
+        if self._left <= 0 or stays_stuck or self._starts_failed.get(worker, 0) > _MOST_STARTS:
+            return [(None, Result(ResultKind.DIED, worker, -1, death))]
         self._left -= 1
         crew.counters.restarts += 1
         try:
             crew.start_another(worker)
-        except WorkerError as exc:
+        except Exception as exc:  # whatever it is, there is no going on
             exc.__cause__ = death
             return [(None, Result(ResultKind.DIED, worker, -1, exc))]
         crew.say(self._told(death, worker, begun), WorkerRestarted)
@@ -111,7 +115,7 @@ class Rescue:
         )
         task = None if begun is None else (begun.suspect or begun)
         what = ""
-        if task is not None and task.owner is not None:
+        if task is not None and task.owner is not None and type(task.task.indices) is not Call:
             samples = "" if task.stays else f" (samples {told_indices(self.samples_of(task))})"
             what = f" It was making batch {task.ordinal}{samples}."
         restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
@@ -178,7 +182,8 @@ class Rescue:
         """Do with a sample that kills what the policy says."""
         crew = self._crew
         index = self.samples_of(suspect)[place]
-        error = type(death)(f"Sample {index!r} kills every worker that makes it. The last one: {death}")
+        does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
+        error = type(death)(f"Sample {index!r} {does} every worker that makes it. The last one: {death}")
         suspect.attempts += 1
         failure = Failure(index, error, "worker", suspect.attempts, suspect.worker)
         policy = self._care.policy
@@ -203,8 +208,3 @@ class Rescue:
             suspect.faults.append(Fault.of(failure, "replace", time=time.time(), replacement=other))
         crew.give_again(suspect.worker, [suspect])
         return []
-
-
-def _may_redo(begun: Pending) -> bool:
-    """True unless a stream has killed again and again at the same place: it can be had from nowhere else."""
-    return not (begun.stays and begun.deaths >= _MOST_STREAM_DEATHS - 1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
+from pathlib import Path
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
@@ -108,14 +110,35 @@ def local_rank_count() -> int:
 
 
 def memory_limit() -> int:
-    """Return the memory this process may use: the machine's, or its control group's if that is less."""
+    """Return the memory this process may use: the machine's, or that of its control group or one above, if less."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    for path in _limit_files():
         try:
-            with open(path) as file:
-                text = file.read().strip()
+            text = path.read_text().strip()
         except OSError:
             continue
         if text.isdigit():
             total = min(total, int(text))
     return total
+
+
+def _limit_files() -> Iterator[Path]:
+    """Yield the files that may hold a limit on this process's memory, of both versions of control groups."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in ["0::/", "1:memory:/", *lines]:
+        number, controllers, group = line.split(":", 2)
+        if number == "0" and not controllers:
+            top, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        own = top / group.lstrip("/")
+        for folder in (own, *own.parents):
+            if folder == root.parent:
+                break
+            yield folder / name

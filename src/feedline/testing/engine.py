@@ -475,7 +475,7 @@ class EngineContract:
             raise unittest.SkipTest("replaces_workers is True")
         with self._at_work(Numbers()) as engine:
             self._ask(engine, 0, [0])
-            with unittest.TestCase().assertRaises(WorkerStartError, msg="replaces_workers is False"):
+            with unittest.TestCase().assertRaises(WorkerStartError):  # noqa: PT027  pytest need not be there
                 engine.replace(0)
             assert self._numbers_of(self._ask(engine, 1, [1])) == [1]
 

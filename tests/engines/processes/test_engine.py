@@ -411,9 +411,7 @@ def test_a_worker_that_hangs_since_its_fork_is_given_up(
         assert answer(engine, Task(0, [0])).kind is ResultKind.DONE
 
 
-def test_a_worker_may_take_its_time_with_the_code_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_may_take_its_time_with_the_code_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.engines.processes.engine._BIRTH_S", 0.05)
     with Gate(tmp_path / "gate") as gate, at_work(Numbers(), init=lambda _: gate.pass_through()) as engine:
         gate.wait_until_reached()

@@ -28,6 +28,7 @@ from typing import Any
 from feedline import openmp
 from feedline.abc.engine import Engine
 from feedline.engines import lifetime
+from feedline.engines.calm import calm_moment
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.portable import worker as worker_side
 from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
@@ -215,7 +216,7 @@ def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) 
         worker_side.ends.update((near, far))
     process = context.Process(target=worker_side.serve, args=(Link(number, far, generation), spec), daemon=True)
     try:
-        with starting_workers():
+        with starting_workers(), calm_moment():
             process.start()
     except BaseException:
         near.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from feedline.engines.calm import settle_in_child
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import settle
 from feedline.engines.portable.segments import Freight, Outbox
@@ -61,6 +62,7 @@ def serve(link: Link, spec: WorkerSpec) -> None:
     for end in list(ends):  # inherited by fork
         if end is not link.pipe:
             end.close()
+    settle_in_child(spec.dataset)
     runner = settle(spec, link.number, link.generation)
     codec = Codec(spec.framework)
     outbox = Outbox()

@@ -1,0 +1,138 @@
+"""A calm moment to fork: no other thread holds a lock that the child would inherit, with nobody there to release it.
+
+A fork copies all memory and one thread. What the other threads were in the middle of stays so in the child for good: a
+lock of torch's generator, of OpenBLAS, of a module that is being imported, of a log file. Whoever asks for it there
+waits for ever. So, if the program has other Python threads, a fork of ours
+
+1. waits until nobody else imports a module;
+2. takes the locks that can be taken from here (NumPy's global generator, the handlers of `logging`) and holds them;
+3. keeps the GIL and waits until no other thread runs: those in C code come to its end and wait for the GIL, outside of
+   the locks that such code holds.
+
+Each of these is waited for only so long; a thread that computes for seconds in one call is forked in the middle of.
+Without other Python threads nothing is done. Test: tests/faults/test_fork_safety.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_IMPORT_S = 5.0
+"""How long to wait for imports of other threads. They come to an end."""
+_LOCK_S = 1.0
+"""How long to wait for each lock."""
+_RUNNING_S = 0.5
+"""How long to wait for other threads to stop running. OpenBLAS's idle threads spin for 70 ms, OpenCV's for 160 ms."""
+_TASKS = "/proc/self/task"
+
+
+class _Mine(threading.local):
+    is_forking = False
+    """True while this thread forks a worker, not something else."""
+    switch_interval_s: float | None = None
+
+
+_mine = _Mine()
+_libc: Any = ctypes.PyDLL(None) if os.name == "posix" else None  # its calls keep the GIL
+_text = ctypes.create_string_buffer(512)
+
+
+@contextmanager
+def calm_moment() -> Iterator[None]:
+    """Wait for a calm moment, and fork inside of the block."""
+    if threading.active_count() == 1 or not Path(_TASKS).is_dir():
+        yield
+        return
+    _wait_for_imports()
+    with ExitStack() as held:
+        for lock in _locks():
+            if lock.acquire(timeout=_LOCK_S):
+                held.callback(lock.release)
+        _mine.is_forking = True
+        try:
+            yield
+        finally:
+            _mine.is_forking = False
+
+
+def settle_in_child(dataset: Any) -> None:
+    """Free locks that this process, just forked, has inherited from threads that it does not have."""
+    _numpy_lock()._at_fork_reinit()
+    for value in list(getattr(dataset, "__dict__", {}).values()):
+        if type(value) in _LOCKS:  # of the user's own: it could never be released here
+            value._at_fork_reinit()
+
+
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+def _numpy_lock() -> Any:
+    return np.random.mtrand.get_bit_generator().lock
+
+
+def _locks() -> Iterator[Any]:
+    yield _numpy_lock()
+    for reference in list(vars(logging)["_handlerList"]):
+        handler = reference()
+        if handler is not None and handler.lock is not None:
+            yield handler.lock
+
+
+def _wait_for_imports() -> None:
+    locks: Any = vars(vars(importlib)["_bootstrap"]).get("_module_locks", {})
+    me = threading.get_ident()
+    deadline_s = time.monotonic() + _IMPORT_S
+    while time.monotonic() < deadline_s:
+        owners = [lock.owner for reference in list(locks.values()) if (lock := reference()) is not None]
+        if not any(owner not in (None, me) for owner in owners):
+            return
+        time.sleep(0.001)  # gives the others the GIL
+
+
+def _before_fork() -> None:
+    if not _mine.is_forking:
+        return
+    own = threading.get_native_id()
+    with contextlib.suppress(FileNotFoundError):
+        paths = [f"{_TASKS}/{task}/stat".encode() for task in os.listdir(_TASKS) if int(task) != own]
+        _mine.switch_interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(_RUNNING_S)  # nobody is to ask for the GIL so insistently that it is given up
+        deadline_s = time.monotonic() + _RUNNING_S
+        calm = 0
+        while calm < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
+            calm = 0 if any(_runs(path) for path in paths) else calm + 1
+            _libc.usleep(100)
+
+
+def _runs(path: bytes) -> bool:
+    """True if a thread computes or is in the middle of a system call that cannot be interrupted."""
+    fd = _libc.open(path, os.O_RDONLY)
+    if fd < 0:
+        return False  # it has ended
+    size = _libc.read(fd, _text, len(_text) - 1)
+    _libc.close(fd)
+    state = _text.raw[: max(0, size)].rpartition(b")")[2].split()[:1]
+    return state in ([b"R"], [b"D"])
+
+
+def _after_fork() -> None:
+    if _mine.switch_interval_s is not None:
+        sys.setswitchinterval(_mine.switch_interval_s)
+        _mine.switch_interval_s = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
