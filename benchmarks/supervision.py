@@ -7,6 +7,7 @@ Knob: what the loader is prepared for. `nothing`: no worker is replaced (restart
 Held still: samples that are next to nothing (a worst case: everything the loader does shows), batches of 64, no faults.
 
 How to read it: `of nothing` is samples per second as a share of the first row of the same round: 1.00 costs nothing.
+Torch's loader, which replaces nobody, stands beside the default.
 
     python -m benchmarks.supervision
     python -m benchmarks.supervision --workers 2 --rounds 9 --json supervision.jsonl
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     outcomes = rows.measure_entries(entries(arguments), arguments)
     for workers in arguments.workers:
-        own = [outcome for outcome in outcomes if outcome.case["workers"] == workers]
+        own = [o for o in outcomes if o.case["workers"] == workers and o.side.library == harness.FEEDLINE]
         for outcome in own:
             for figures, bare in zip(outcome.rounds, own[0].rounds, strict=True):
                 figures["of_nothing"] = (figures["samples_per_s"] or 0.0) / (bare["samples_per_s"] or 1.0)
@@ -56,13 +57,13 @@ def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
     return [
         harness.Entry(
             case={"workers": workers, "prepared for": mode},
-            side=harness.Side(harness.FEEDLINE, "process" if workers else "inline"),
+            side=side,
             open=partial(
-                harness.Side(harness.FEEDLINE, "process" if workers else "inline").open,
+                side.open,
                 workloads.Nothing(arguments.samples),
                 batch_size=64,
                 **harness.worker_arguments(workers),
-                **options,
+                **(options if side.library == harness.FEEDLINE else {}),
             ),
             consume=workloads.touch,
             batch_size=64,
@@ -70,6 +71,8 @@ def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
         for workers in arguments.workers
         for mode, options in MODES.items()
         if workers or mode != "limits"  # without workers there is nobody to limit
+        for side in harness.sides(workers, ["process"])
+        if side.library == harness.FEEDLINE or mode == "deaths"
     ]
 
 

@@ -69,6 +69,14 @@ def test_steady_state_scripts(name: str, flags: list[str], figure: str, loaders:
         assert (row["ratios"]["torch"] is None) == (side == "torch")
 
 
+def test_supervision(tmp_path: Path) -> None:
+    rows = rows_of("supervision", [*STEADY, "--samples", "2000", "--workers", "0"], tmp_path)
+    shares = [row["figures"]["of_nothing"]["median"] for row in rows if "of_nothing" in row.get("figures", {})]
+    assert len(shares) == 4
+    assert shares[0] == 1.0
+    assert all(share > 0 for share in shares)
+
+
 @pytest.mark.parametrize("decoder", ["pillow", "opencv"])
 def test_images(decoder: str, tmp_path: Path) -> None:
     pytest.importorskip("PIL")

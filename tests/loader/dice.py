@@ -165,7 +165,13 @@ class Case:
             plan = ForeignPlan(iter(every[consumed:]), consumed=consumed)
         else:
             plan = self._own_plan(sampler, consumed)
-        return with_reserve(plan, order, refills=self.refills, keeps_steps=self.keeps_steps)
+        return with_reserve(
+            plan,
+            order,
+            refills=self.refills,
+            keeps_steps=self.keeps_steps,
+            batched=self.batch_size is not None,
+        )
 
     def _own_plan(self, sampler: Any, consumed: int) -> SamplePlan:
         return SamplePlan(
@@ -255,6 +261,7 @@ class Run:
             Limits(case.workers * case.depth, case.depth),
             self._entry.progress,
             already=() if snapshot is None else snapshot.early,
+            batched=spec.batched,
             account=self.account,
         )
 

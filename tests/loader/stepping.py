@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc import Engine
+from feedline.errors import WorkerDied
 from feedline.types import Result, ResultKind, Task, WorkerSpec
 
 
@@ -29,7 +30,7 @@ Cost = Callable[[Task], float]
 class SteppingEngine(Engine):
     """Workers that take as long for a task as they are told, on a clock that jumps from event to event.
 
-    The payload of a finished task is what was asked for. `collect` moves the clock to the next answer, at most by its
+    A worker that dies loses the task that it is at; what it has waiting can be taken back. The payload of a finished task is what was asked for. `collect` moves the clock to the next answer, at most by its
     time-out; a wait for something that will never come fails instead of hanging.
     """
 
@@ -41,6 +42,8 @@ class SteppingEngine(Engine):
         self.submitted: list[tuple[int, Task]] = []
         self.deaths: deque[tuple[float, int, Exception]] = deque()
         self.fail: dict[Any, Exception] = {}
+        self.replaced: list[int] = []
+        self._dead: set[int] = set()
         self._queues: list[deque[Task]] = [deque() for _ in range(worker_count)]
         self._done_s: list[float] = [0.0] * worker_count
         self._answers: list[tuple[float, Result]] = []
@@ -53,16 +56,27 @@ class SteppingEngine(Engine):
         self._settle()
         self.submitted.append((worker, task))
         self._queues[worker].append(task)
-        if len(self._queues[worker]) == 1:
+        if len(self._queues[worker]) == 1 and worker not in self._dead:
             self._done_s[worker] = self.clock.now_s + self.cost(task)
 
     def revoke(self, worker: int) -> int | None:
         self._settle()
-        if len(self._queues[worker]) < 2:
+        begun = 0 if worker in self._dead else 1
+        if len(self._queues[worker]) <= begun:
             return None
-        task = self._queues[worker][1]
-        del self._queues[worker][1]
+        task = self._queues[worker][begun]
+        del self._queues[worker][begun]
         return task.id
+
+    def replace(self, worker: int) -> None:
+        assert worker in self._dead or not self._queues[worker], "it is at something"
+        self._dead.discard(worker)
+        self._queues[worker].clear()
+        self.replaced.append(worker)
+
+    def kill(self, worker: int) -> bool:
+        self.deaths.appendleft((self.clock.now_s, worker, WorkerDied(f"worker {worker} was killed")))
+        return True
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         until = None if timeout_s is None else self.clock.now_s + max(0.0, timeout_s)
@@ -74,8 +88,17 @@ class SteppingEngine(Engine):
                 return ready
             if self.deaths and self.deaths[0][0] <= self.clock.now_s:
                 _, dead, exc = self.deaths.popleft()
-                return [Result(ResultKind.DIED, dead, -1, exc)]
-            busy = [self._done_s[number] for number, queue in enumerate(self._queues) if queue]
+                if dead in self._dead:
+                    continue
+                self._dead.add(dead)
+                if self._queues[dead]:
+                    self._queues[dead].popleft()
+                said = [result for _, result in self._answers if result.worker == dead]
+                self._answers = [(when, result) for when, result in self._answers if result.worker != dead]
+                return said + [Result(ResultKind.DIED, dead, -1, exc)]
+            busy = [
+                self._done_s[number] for number, queue in enumerate(self._queues) if queue and number not in self._dead
+            ]
             events = [*busy, *(when for when, _, _ in self.deaths)]
             next_s = min(events) if events else None
             if until is not None and (next_s is None or next_s > until):
@@ -87,7 +110,7 @@ class SteppingEngine(Engine):
     def _settle(self) -> None:
         """Let everything happen that should have happened by now."""
         for worker, queue in enumerate(self._queues):
-            while queue and self._done_s[worker] <= self.clock.now_s:
+            while queue and worker not in self._dead and self._done_s[worker] <= self.clock.now_s:
                 task = queue.popleft()
                 when = self._done_s[worker]
                 self._answers.append((when, self._result(worker, task)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -11,16 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import Scheduler, WorkerView
-from feedline.errors import BadOption, SplitTwice, WorkerDied, WorkerTimeout
+from feedline.errors import BadOption, SplitTwice, WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader import crew as crew_module
 from feedline.loader import map_epoch as map_epoch_module
 from feedline.loader.crew import Counters, Crew
 from feedline.loader.map_epoch import _RUN_AHEAD, Limits, MapEpoch
 from feedline.loader.progress import Progress
+from feedline.loader.rescue import Care
 from feedline.plan.foreign import ForeignPlan
 from feedline.plan.spans import SpanPlan
 from feedline.policies import InOrder, Unordered
+from feedline.transport.arena import Arena
 from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSplit, Task
 from tests.loader.stepping import Clock, Cost, SteppingEngine
 
@@ -43,6 +46,8 @@ class Bench:
         engine: type[SteppingEngine] = SteppingEngine,
         spans: SpanPlan | None = None,
         already: Collection[int] = (),
+        restarts: int = 0,
+        kills_stuck: bool = False,
         **more: Any,
     ) -> None:
         self.clock = Clock()
@@ -53,7 +58,7 @@ class Bench:
         self.engine.fail = {repr(key): value for key, value in (fail or {}).items()}
         if death is not None:
             self.engine.deaths.append((self.clock.now_s + death[0], *death[1:]))
-        self.crew = Crew(self.engine, None, NumpyFramework(), Counters())
+        self.crew = Crew(self.engine, None, NumpyFramework(), Counters(), care=Care(restarts=restarts))
         for view in self.crew.workers:
             view.since_s = 0.0  # they have been there for long
         self.window = workers * depth
@@ -63,7 +68,7 @@ class Bench:
                 self.crew,
                 ForeignPlan(plan) if spans is None else spans,
                 scheduler or InOrder(),
-                Limits(self.window, depth, timeout_s),
+                Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck),
                 Progress(),
                 already=tuple(already),
                 **more,
@@ -273,6 +278,109 @@ def test_a_death_ends_the_epoch() -> None:
         assert bench.engine.closed
 
 
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@settings(deadline=None, max_examples=150)
+@given(
+    table=st.lists(costs, min_size=1, max_size=30),
+    deaths=st.lists(st.tuples(st.sampled_from([0.0, 0.001, 0.05, 0.5, 1.0, 2.5, 7.0]), st.integers(0, 3)), max_size=3),
+    workers=st.integers(1, 4),
+    depth=st.integers(1, 4),
+    unordered=st.booleans(),
+)
+def test_workers_that_are_killed_at_any_moment_change_nothing(
+    table: list[float], deaths: list[tuple[float, int]], workers: int, depth: int, unordered: bool
+) -> None:
+    """Up to three times: a fourth, at the same sample, and the sample is taken for the cause."""
+    scheduler = Unordered() if unordered else InOrder()
+    options: dict[str, Any] = {"count": len(table), "workers": workers, "depth": depth, "scheduler": scheduler}
+    with Bench(lambda task: table[task.indices[0]], restarts=3, **options) as bench:
+        for after_s, worker in sorted(deaths):
+            death = WorkerDied(f"worker {worker} was killed")
+            bench.engine.deaths.append((bench.clock.now_s + after_s, worker % workers, death))
+        batches = bench.run()
+        assert (sorted(batches) if unordered else batches) == numbers(len(table))
+        assert bench.crew.counters.restarts == len(bench.engine.replaced) <= len(deaths)
+        assert all(view.outstanding == 0 for view in bench.crew.workers)
+
+
+def test_a_death_within_the_budget_is_a_warning_when_the_next_batch_comes() -> None:
+    death = (10.0, 1, WorkerDied("worker 1 is gone"))
+    with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench:
+        assert [next(bench.epoch) for _ in range(3)] == numbers(3)
+        with pytest.warns(WorkerRestarted, match=r"worker 1 is gone.*batch 3 \(samples 3\).*restart 1 of 1"):
+            assert next(bench.epoch) == [3]
+        assert bench.run() == [[4], [5]]
+        assert not bench.engine.closed
+
+
+def test_a_warning_that_is_made_an_error_loses_nothing() -> None:
+    death = (10.0, 1, WorkerDied("worker 1 is gone"))
+    with Bench(slow_at(3, slow_s=50.0), restarts=1, death=death, count=6) as bench, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [next(bench.epoch) for _ in range(3)] == numbers(3)
+        with pytest.raises(WorkerRestarted):
+            next(bench.epoch)
+        assert bench.run() == [[3], [4], [5]]
+
+
+@pytest.mark.parametrize(("known", "expected"), [({}, None), ({1: Resume({"n": 5})}, Resume({"n": 5}))])
+def test_a_new_worker_goes_on_where_the_epoch_was_entered(known: dict[int, Resume], expected: Resume | None) -> None:
+    death = (10.0, 1, WorkerDied("worker 1 is gone"))
+    with Bench(slow_at(1, slow_s=50.0), restarts=1, death=death, count=4, resumes=dict(known)) as bench:
+        with pytest.warns(WorkerRestarted):
+            assert bench.run() == numbers(4)
+        again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [1]]
+        assert [task.resume for task in again] == [known.get(1), expected]
+
+
+class Telling(SteppingEngine):
+    """Tells with every batch how many its dataset has made."""
+
+    def _result(self, worker: int, task: Task) -> Result:
+        result = super()._result(worker, task)
+        result.notes = Notes({"made": task.indices[0]})
+        return result
+
+
+def test_a_new_worker_goes_on_with_the_last_state_that_the_old_one_told() -> None:
+    death = (10.0, 1, WorkerDied("worker 1 is gone"))
+    with Bench(slow_at(5, slow_s=50.0), restarts=1, death=death, count=8, engine=Telling, snapshots=True) as bench:
+        with pytest.warns(WorkerRestarted):
+            assert bench.run() == numbers(8)
+        again = [task for worker, task in bench.engine.submitted if worker == 1 and task.indices == [5]]
+        assert [task.resume for task in again][-1] == Resume({"made": 3})
+
+
+def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
+    slow = iter([True])
+
+    def stuck_once(task: Task) -> float:
+        return 5000.0 if task.indices == [3] and next(slow, False) else 1.0
+
+    with Bench(stuck_once, timeout_s=30.0, restarts=1, kills_stuck=True, count=8) as bench:
+        with pytest.warns(WorkerRestarted, match=r"timed out after 30.0 seconds: worker 1 .* batch 3"):
+            assert bench.run() == numbers(8)
+        assert bench.engine.replaced == [1]
+        assert bench.clock.now_s < 1100
+
+
+def test_a_worker_that_is_merely_slow_is_not_taken_for_stuck() -> None:
+    """It has answered since the training loop began to wait: its deep queue is what takes so long."""
+    with Bench(20.0, workers=1, depth=4, timeout_s=30.0, restarts=1, kills_stuck=True, count=8) as bench:
+        next(bench.epoch)
+        bench.epoch._deadline_s = None
+        assert bench.run() == numbers(8)[1:]
+        assert bench.engine.replaced == []
+
+
+def test_without_a_restart_left_a_stuck_worker_is_an_error() -> None:
+    cost = slow_at(3, slow_s=5000.0)
+    with Bench(cost, timeout_s=30.0, restarts=0, kills_stuck=True) as bench:
+        assert [next(bench.epoch) for _ in range(3)] == numbers(3)
+        with pytest.raises(WorkerTimeout, match="worker 1"):
+            next(bench.epoch)
+
+
 def test_a_time_out_names_the_worker_and_the_batch() -> None:
     with Bench(slow_at(3, slow_s=5000.0), timeout_s=30.0) as bench:
         assert [next(bench.epoch) for _ in range(3)] == numbers(3)
@@ -285,6 +393,22 @@ def test_a_time_out_names_the_worker_and_the_batch() -> None:
 def test_a_time_out_counts_from_the_last_batch() -> None:
     with Bench(20.0, count=10, timeout_s=30.0) as bench:
         assert bench.run() == numbers(10)
+
+
+def test_a_death_while_the_slots_of_an_epoch_that_was_left_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only slot is that of a task which nobody wants any more, and its worker dies: that is not passed over."""
+    clock = Clock()
+    for module in (crew_module, map_epoch_module):
+        monkeypatch.setattr(module, "time", clock)
+    engine = SteppingEngine(1, clock, lambda _: 50.0)
+    crew = Crew(engine, Arena(1, shared=False, budget=1 << 20), NumpyFramework(), Counters())
+    crew.submit("left", 0, Task(0, [7]), 0)
+    crew.abandon("left")
+    engine.deaths.append((clock.now_s + 10.0, 0, WorkerDied("worker 0 is gone")))
+    epoch = MapEpoch(crew, ForeignPlan(iter(numbers(3))), InOrder(), Limits(2, 2, timeout_s=1000.0), Progress())
+    with pytest.raises(WorkerDied, match="worker 0"):
+        next(epoch)
+    assert engine.closed
 
 
 # -- schedulers that misbehave ---

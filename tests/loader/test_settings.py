@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
-import io
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,18 +67,30 @@ def test_the_budget() -> None:
     assert Settings().budget_bytes() == memory_limit() // 4
 
 
-@pytest.mark.parametrize(("text", "limited"), [("1048576\n", True), ("max\n", False), (None, False)])
-def test_the_memory_of_the_control_group_counts(
-    text: str | None, limited: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("groups", "files", "limit"),
+    [
+        ("0::/\n", {"memory.max": "1048576\n"}, 1 << 20),
+        ("0::/\n", {"memory.max": "max\n"}, None),
+        ("0::/job/step\n", {"job/memory.max": "4096\n", "job/step/memory.max": "max\n"}, 4096),
+        ("7:cpu,memory:/a/b\n3:pids:/x\n", {"memory/a/b/memory.limit_in_bytes": "8192\n"}, 8192),
+        ("3:pids:/x\n", {"x/memory.max": "1\n"}, None),
+        (None, {}, None),
+    ],
+)
+def test_the_memory_of_the_control_groups_counts(
+    groups: str | None, files: dict[str, str], limit: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def opened(path: str, *_: Any) -> Any:
-        assert path.startswith("/sys/fs/cgroup/")
-        if text is None:
-            raise FileNotFoundError(path)
-        return io.StringIO(text)
+    texts = {f"/sys/fs/cgroup/{name}": text for name, text in files.items()}
+    if groups is not None:
+        texts["/proc/self/cgroup"] = groups
 
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    monkeypatch.setattr(builtins, "open", opened)
-    limit = memory_limit()
+    def read(path: Path) -> str:
+        if str(path) not in texts:
+            raise FileNotFoundError(path)
+        return texts[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read)
+    found = memory_limit()
     monkeypatch.undo()
-    assert limit == (1 << 20 if limited else total)
+    assert found == (os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if limit is None else limit)

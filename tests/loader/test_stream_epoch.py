@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import Engine
-from feedline.errors import RepeatedSamples, WorkerDied, WorkerTimeout
+from feedline.errors import RepeatedSamples, WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.crew import Counters, Crew
 from feedline.loader.map_epoch import Limits
 from feedline.loader.progress import Progress, StreamProgress
+from feedline.loader.rescue import Care
 from feedline.loader.stream_epoch import Request, StreamEpoch
 from feedline.types import Notes, Result, ResultKind, Resume, Task, WorkerSpec
 
@@ -22,7 +23,8 @@ from feedline.types import Notes, Result, ResultKind, Resume, Task, WorkerSpec
 class StreamEngine(Engine):
     """Worker w answers `lengths[w]` times with (w, number) and then says that its stream has ended.
 
-    Which worker answers next is read from `arrivals`; when that is used up, the first that has anything to say.
+    Which worker answers next is read from `arrivals`; when that is used up, the first that has anything to say. A new
+    worker knows from the task's `resume` alone how far its stream was.
     """
 
     def __init__(self, lengths: list[int], arrivals: list[int], failing: tuple[int, int] | None = None) -> None:
@@ -31,6 +33,9 @@ class StreamEngine(Engine):
         self.most_asked = 0
         self.failing = failing
         self.dead: Exception | None = None
+        self.dying: list[int] = []
+        """Who dies over the next task, in turn, whenever there is something to collect."""
+        self.replaced: list[int] = []
         self.notes: dict[int, Notes] = {}
         self.digests: list[bytes | None] = []
         self.silent = False
@@ -47,11 +52,21 @@ class StreamEngine(Engine):
         self.most_asked = max(self.most_asked, len(self.asked[worker]))
 
     def revoke(self, worker: int) -> int | None:
-        return self.asked[worker].pop().id if self.asked[worker] else None
+        return self.asked[worker].popleft().id if self.asked[worker] else None
+
+    def kill(self, worker: int) -> bool:
+        self.dying.append(worker)
+        self.silent = False
+        return True
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         if self.dead is not None:
             return [Result(ResultKind.DIED, 0, -1, self.dead)]
+        if self.dying:
+            worker = self.dying.pop(0) % self.worker_count
+            if self.asked[worker]:
+                self.asked[worker].popleft()  # it had begun this one
+            return [Result(ResultKind.DIED, worker, -1, WorkerDied(f"worker {worker} is gone"))]
         busy = [number for number, tasks in enumerate(self.asked) if tasks]
         if self.silent:
             assert timeout_s is not None, "waits for ever"
@@ -60,7 +75,14 @@ class StreamEngine(Engine):
         chosen = busy[self._arrivals.popleft() % len(busy)] if self._arrivals else busy[0]
         return [self._answer(chosen, self.asked[chosen].popleft())]
 
+    def replace(self, worker: int) -> None:
+        assert not self.asked[worker], "what it had was not taken back"
+        self.replaced.append(worker)
+        self._answered[worker] = -1000  # until it is told
+
     def _answer(self, worker: int, task: Task) -> Result:
+        if worker in self.replaced and task.resume is not None:
+            self._answered[worker] = (task.resume.place + task.resume.skip) // task.indices
         number = self._answered[worker]
         if number == self._lengths[worker]:
             return Result(ResultKind.ENDED, worker, task.id)
@@ -85,9 +107,10 @@ def begin(
     progress: Progress | None = None,
     resumes: dict[int, Resume] | None = None,
     snapshot_every: int = 0,
+    restarts: int = 0,
 ) -> tuple[StreamEpoch, Crew]:
-    crew = Crew(engine, None, NumpyFramework(), Counters())
-    limits = Limits(engine.worker_count * depth, depth, timeout_s)
+    crew = Crew(engine, None, NumpyFramework(), Counters(), care=Care(restarts=restarts))
+    limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
     request = Request(4, snapshot_every=snapshot_every)
     epoch = StreamEpoch(crew, request, limits, progress or Progress(), in_order=in_order, resumes=resumes)
     return epoch, crew
@@ -162,6 +185,91 @@ def test_a_death_ends_the_epoch() -> None:
         list(epoch)
     assert engine.closed
     assert crew.closed
+
+
+# -- workers that die ---
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@settings(deadline=None)
+@given(
+    streams,
+    interleavings,
+    st.integers(1, 3),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 3)), max_size=3),
+    st.booleans(),
+)
+def test_workers_that_are_killed_at_any_moment_change_nothing(
+    lengths: list[int], arrivals: list[int], depth: int, deaths: list[tuple[int, int]], tells: bool
+) -> None:
+    engine = StreamEngine(lengths, arrivals)
+    if tells:  # a state with every other batch
+        engine.notes = {number: Notes({"n": number}, place=4 * (number + 1)) for number in range(0, 6, 2)}
+    epoch, crew = begin(engine, depth, restarts=3)
+    batches: list[Any] = []
+    at = sorted(deaths)
+    while True:
+        while at and at[0][0] <= len(batches):
+            engine.dying.append(at.pop(0)[1])
+        try:
+            batches.append(next(epoch))
+        except StopIteration:
+            break
+    assert batches == in_turns(lengths)
+    assert crew.counters.restarts == len(engine.replaced)
+
+
+def test_a_new_worker_goes_on_after_the_last_answer_of_the_old_one() -> None:
+    engine = StreamEngine([9, 9], [])
+    engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
+    epoch, _ = begin(engine, 2, restarts=1)
+    first = [next(epoch) for _ in range(6)]  # both have been asked for five by now, and have answered three
+    engine.dying.append(0)
+    with pytest.warns(WorkerRestarted, match=r"worker 0 is gone.*restart 1 of 1"):
+        second = [next(epoch) for _ in range(12)]
+    assert first + second == in_turns([9, 9])
+    assert list(epoch) == []
+
+
+def test_a_new_worker_is_told_the_last_state_and_how_far_the_stream_was_since() -> None:
+    engine = StreamEngine([9], [])
+    engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
+    epoch, _ = begin(engine, 1, restarts=1)
+    for _ in range(3):
+        next(epoch)
+    told = epoch.resume_for(0)
+    assert told == Resume({"n": 2}, {"i": 2}, place=8, skip=4)
+    assert told is not None
+    told.dataset["n"] = 77
+    again = epoch.resume_for(0)
+    assert again is not None
+    assert again.dataset == {"n": 2}, "what a dataset does to its state stays its own"
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+def test_a_stream_that_kills_at_one_place_again_and_again_is_given_up() -> None:
+    engine = StreamEngine([9], [])
+    epoch, _ = begin(engine, 2, restarts=100)
+    assert next(epoch) == (0, 0)
+    engine.dying = [0] * 50
+    with pytest.raises(WorkerDied, match="worker 0 is gone"):
+        list(epoch)
+    assert len(engine.replaced) == 3
+    assert engine.closed
+
+
+def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
+    engine = StreamEngine([3, 3], [])
+    epoch, _ = begin(engine, timeout_s=0.01, restarts=1)
+    assert next(epoch) == (0, 0)
+    engine.silent = True
+    with pytest.warns(WorkerRestarted, match=r"timed out after 0.01 seconds: worker \d"):
+        rest = list(epoch)
+    assert [(0, 0), *rest] == in_turns([3, 3])
+    assert len(engine.replaced) == 1
+
+
+# -- leaving ---
 
 
 @pytest.mark.parametrize("in_order", [True, False])

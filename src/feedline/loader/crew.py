@@ -431,6 +431,8 @@ class Crew:
             try:
                 self.start_another(worker)
             except Exception as exc:  # whatever it is, there is no going on
+                for pending in waiting:
+                    self.forget(pending)
                 return [(None, Result(ResultKind.DIED, worker, -1, exc))]
             self.counters.recycled += 1
             self.give_again(worker, waiting)

@@ -92,20 +92,26 @@ class Rescue:
                 "stream cannot be entered behind such a place.",
             )
         if self._left <= 0 or stays_stuck or self._starts_failed.get(worker, 0) > _MOST_STARTS:
-            return [(None, Result(ResultKind.DIED, worker, -1, death))]
+            return self._end(worker, death, begun, waiting)
         self._left -= 1
         crew.counters.restarts += 1
         try:
             crew.start_another(worker)
         except Exception as exc:  # whatever it is, there is no going on
             exc.__cause__ = death
-            return [(None, Result(ResultKind.DIED, worker, -1, exc))]
+            return self._end(worker, exc, begun, waiting)
         crew.say(self._told(death, worker, begun), WorkerRestarted)
         answers: Answers = []
         if begun is not None:
             answers = self._redo(begun, death)
         crew.give_again(worker, waiting)
         return answers
+
+    def _end(self, worker: int, last: BaseException, begun: Pending | None, waiting: list[Pending]) -> Answers:
+        """Give up: there is no going on after this death."""
+        for pending in waiting if begun is None else [begun, *waiting]:
+            self._crew.forget(pending)
+        return [(None, Result(ResultKind.DIED, worker, -1, last))]
 
     def _told(self, death: BaseException, worker: int, begun: Pending | None) -> str:
         text = (
