@@ -27,7 +27,7 @@ from tests.drill import datasets
 from tests.drill.datasets import as_list, gathered, make_sample
 from tests.drill.digests import Digest, digest_of, samples_of
 from tests.drill.saboteur import Saboteur
-from tests.drill.script import CLOSE, KEEP, RAISE, RESUME, SPLIT_STREAMS, WHOLE, Act, Crew, Script
+from tests.drill.script import CLOSE, KEEP, RAISE, RESUME, SPLIT_STREAMS, WHOLE, Act, Attack, Crew, Script
 from tests.drill.take import ERROR, Take, complaints, difference, lost
 from tests.drill.troubles import FLAKY, GROWS, GROWTH_BYTES, BadSample, Troubles, UnpicklableSample
 
@@ -155,6 +155,8 @@ class _Stage:
         )
         self.kept: list[tuple[Any, tuple[Digest, ...]]] = []
         self.iterators: list[Any] = []
+        self.ordered: set[Attack] = set()
+        """Attacks that the saboteur knows of."""
         self.reference: Any = None
         is_determined = script.loader_seed is not None or not script.shuffle
         if script.compares and is_determined and script.dataset not in SPLIT_STREAMS:
@@ -210,22 +212,25 @@ class _Stage:
         self.loader.load_state_dict(state)
 
     def _consume(self, iterator: Any, take: Take, act: int | None, limit: int | None) -> None:
+        """Take batches, as many as `limit` says; attacks of an act come when it is time, the others at the end."""
+        attacks = [attack for attack in self.script.attacks if attack.act == act and attack not in self.ordered]
         while limit is None or len(take.entries) < limit:
-            if act is not None:
-                self._sabotage(act, len(take.entries), iterator)
+            self._sabotage(iterator, [attack for attack in attacks if attack.after == len(take.entries)])
             try:
                 batch = next(iterator)
             except StopIteration:
                 take.ended = True
-                return
+                break
             except (BadSample, UnpicklableSample):
                 take.entries.append(ERROR)
                 continue
             self._take_in(batch, take)
+        self._sabotage(iterator, attacks)
 
-    def _sabotage(self, act: int, after: int, iterator: Any) -> None:
-        for attack in self.script.attacks:
-            if attack.act == act and attack.after == after and self.crew.has_processes:
+    def _sabotage(self, iterator: Any, attacks: list[Attack]) -> None:
+        for attack in attacks:
+            if self.crew.has_processes and attack not in self.ordered:
+                self.ordered.add(attack)
                 self.saboteur.attack(attack, _pids_of(iterator))
 
     def _take_in(self, batch: Any, take: Take) -> None:

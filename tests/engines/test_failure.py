@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from feedline.engines import failure
 from feedline.engines.failure import pack_failure, unpack_failure, unsendable
 from feedline.errors import BatchNotPicklable, TooManyOpenFiles
-from feedline.failures import add_note
+from feedline.failures import WorkerTraceback, add_note
 
 
 class TwoArguments(Exception):
@@ -128,7 +127,7 @@ def test_the_traceback_of_the_worker_is_the_cause() -> None:
     assert "in cross" in shown
     assert "raise exc" in shown
     assert shown.count('"""') == 2
-    assert type(arrived.__cause__) is failure.WorkerTraceback
+    assert type(arrived.__cause__) is WorkerTraceback
 
 
 def test_a_note_names_the_worker() -> None:

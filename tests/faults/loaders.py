@@ -245,7 +245,7 @@ class StatefulStream(Stream):
 
 
 class OneReader(Stream):
-    """It is its own iterator, and has a state."""
+    """It is its own iterator, and has a state; begins anew after its end."""
 
     def __init__(self, samples: Any, *, splits: bool = True) -> None:
         super().__init__(samples, splits=splits)
@@ -253,23 +253,29 @@ class OneReader(Stream):
         self.restored: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
-        self.reader = super().__iter__()  # type: ignore[assignment]  # a Reader
+        reader = super().__iter__()
+        assert isinstance(reader, Reader)
         if self.restored is not None:
-            self.reader.next, self.restored = self.restored, None  # type: ignore[union-attr]
+            reader.next, self.restored = self.restored, None
+        self.reader = reader
         return self
 
     def __next__(self) -> Any:
-        assert self.reader is not None
-        return next(self.reader)
+        if self.reader is None:
+            raise StopIteration
+        try:
+            return next(self.reader)
+        except StopIteration:
+            self.reader = None
+            raise
 
     def state_dict(self) -> dict[str, Any]:
         return {"next": None if self.reader is None else self.reader.next}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if self.reader is None:
-            self.restored = state["next"]
-        else:
-            self.reader.next = state["next"]
+        self.restored = state["next"]
+        if self.reader is not None and self.restored is not None:
+            self.reader.next, self.restored = self.restored, None
 
 
 class Generated(Stream):

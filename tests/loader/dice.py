@@ -9,18 +9,18 @@ from __future__ import annotations
 import copy
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
-from feedline.abc import Engine, ErrorPolicy
+from feedline.abc import Engine, ErrorPolicy, Scheduler, WorkerView
+from feedline.engines.runner import Runner
 from feedline.errors import WorkerDied
 from feedline.faults import Policy
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.engines.runner import Runner
 from feedline.loader import crew as crew_module
 from feedline.loader import map_epoch as map_epoch_module
 from feedline.loader import reserve
@@ -129,6 +129,24 @@ class DiceEngine(Engine):
         self.closed = True
 
 
+class Whim(Scheduler):
+    """A scheduler of a user's who does not care: it holds back what it could give, and delivers whatever it likes."""
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._workers: Sequence[WorkerView] = ()
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        self._workers = workers
+        return None if self._may_wait() else self._dice.randrange(len(workers))
+
+    def take(self, ready: Collection[int], expected: int) -> int | None:
+        return None if not ready or self._may_wait() else self._dice.choice(sorted(ready))
+
+    def _may_wait(self) -> bool:
+        return any(worker.outstanding for worker in self._workers) and self._dice.random() < 0.4
+
+
 @dataclass(frozen=True)
 class Case:
     """One way to go through a plan."""
@@ -147,7 +165,8 @@ class Case:
     workers: int = 0
     """0 for no workers at all: batches are made when they are asked for."""
     depth: int = 2
-    in_order: bool = True
+    order: str = "in order"
+    """Or "unordered", or "whim"."""
     look_ahead: int = 64
     """How many batches ahead the reserve is."""
     restarts: int = 1000
@@ -187,9 +206,9 @@ class Case:
         plain = replace(self, refills=False, lists=False)
         return [listed(entry_of(batch)) for batch in plain.plan()]
 
-    def begin(self, snapshot: Snapshot | None = None) -> Run:
-        """Begin the epoch, or the rest of it."""
-        return Run(self, snapshot)
+    def begin(self, snapshot: Snapshot | None = None, account: Account | None = None) -> Run:
+        """Begin the epoch, or the rest of it; with an account, it is known who failed before."""
+        return Run(self, snapshot, account)
 
 
 def entry_of(batch: Any) -> Any:
@@ -204,10 +223,10 @@ def listed(batch: Any) -> list[int]:
 class Run:
     """An epoch under way. Batches are lists, also those of single samples."""
 
-    def __init__(self, case: Case, snapshot: Snapshot | None) -> None:
+    def __init__(self, case: Case, snapshot: Snapshot | None, account: Account | None) -> None:
         self.case = case
         self.dataset = Samples(case.count, case.bad, case.killers)
-        self.account = Account(case.policy)
+        self.account = account or Account(case.policy)
         self.account.keeps_steps = case.keeps_steps
         self.account.index_count = case.count
         self.account.drop_short = case.drop_last
@@ -234,7 +253,7 @@ class Run:
         return WorkerSpec(
             dataset=self.dataset,
             kind=DatasetKind.MAP,
-            collate=_as_it_is,
+            collate=self.collate,
             framework=NumpyFramework(),
             worker_count=case.workers,
             base_seed=0,
@@ -244,6 +263,10 @@ class Run:
             refills=case.refills,
         )
 
+    def collate(self, samples: Any) -> Any:
+        """Make the batch."""
+        return samples
+
     def _inline(self, snapshot: Snapshot | None) -> Iterator[Any]:
         return InlineBatches(self._spec(), self._bookmark, snapshot, None, self.counters, None, self.account)
 
@@ -251,19 +274,24 @@ class Run:
         case, spec, plan = self.case, self._spec(), self._bookmark.plan
         assert plan is not None
         self.engine = DiceEngine(spec, self._clock, random.Random(case.dice))
-        care = Care(case.policy, self.dataset, spec.batched, case.restarts)
+        care = Care(case.policy, self.dataset, batched=spec.batched, refills=spec.refills, restarts=case.restarts)
         self.crew = Crew(self.engine, None, NumpyFramework(), self.counters, care=care)
         self.crew.say = lambda message, category: self.said.append(message)  # type: ignore[method-assign]
         return MapEpoch(
             self.crew,
             plan,
-            InOrder() if case.in_order else Unordered(),
+            self._scheduler(),
             Limits(case.workers * case.depth, case.depth),
             self._entry.progress,
             already=() if snapshot is None else snapshot.early,
             batched=spec.batched,
             account=self.account,
         )
+
+    def _scheduler(self) -> Scheduler:
+        if self.case.order == "whim":
+            return Whim(random.Random(self.case.dice))
+        return InOrder() if self.case.order == "in order" else Unordered()
 
     @contextmanager
     def _patched(self) -> Iterator[None]:
@@ -292,10 +320,6 @@ class Run:
     def snapshot(self) -> Snapshot:
         """Return where the epoch is, as a loader saves it."""
         return Snapshot.from_dict(self._bookmark.snapshot().as_dict())
-
-
-def _as_it_is(samples: Any) -> Any:
-    return samples
 
 
 __all__ = ["SKIPS", "Case", "DiceEngine", "Killed", "Run", "Samples"]

@@ -30,8 +30,9 @@ Cost = Callable[[Task], float]
 class SteppingEngine(Engine):
     """Workers that take as long for a task as they are told, on a clock that jumps from event to event.
 
-    A worker that dies loses the task that it is at; what it has waiting can be taken back. The payload of a finished task is what was asked for. `collect` moves the clock to the next answer, at most by its
-    time-out; a wait for something that will never come fails instead of hanging.
+    A worker that dies loses the task that it is at; what it has waiting can be taken back. The payload of a finished
+    task is what was asked for. `collect` moves the clock to the next answer, at most by its time-out; a wait for
+    something that will never come fails instead of hanging.
     """
 
     def __init__(self, worker_count: int, clock: Clock, cost: Cost) -> None:
@@ -95,7 +96,7 @@ class SteppingEngine(Engine):
                     self._queues[dead].popleft()
                 said = [result for _, result in self._answers if result.worker == dead]
                 self._answers = [(when, result) for when, result in self._answers if result.worker != dead]
-                return said + [Result(ResultKind.DIED, dead, -1, exc)]
+                return [*said, Result(ResultKind.DIED, dead, -1, exc)]
             busy = [
                 self._done_s[number] for number, queue in enumerate(self._queues) if queue and number not in self._dead
             ]

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import pickle
+import select
+import signal
 from typing import Any, ClassVar
 
 import pytest
@@ -323,3 +326,35 @@ def test_workers_that_are_kept_do_as_they_are_told(engine_name: str) -> None:
         assert [batch.tolist() for batch in loader] == [[200, 210], [220, 230]]
     finally:
         loader.close()
+
+
+# -- workers that are replaced ---
+
+
+class Added(Scaled):
+    """Hears every call once, or the sum is wrong."""
+
+    def add(self, number: int) -> None:
+        self.epoch += number
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_worker_that_takes_the_place_of_another_has_heard_every_call_once(start_method: str) -> None:
+    loader = Loader(Added(), 2, workers=2, persistent=True, start_method=start_method)
+    batches: Any = iter(loader)
+    assert [batch.tolist() for batch in batches] == [[0, 1], [2, 3]]
+    loader.broadcast("add", 1)
+    assert [batch.tolist() for batch in loader] == [[100, 101], [102, 103]]
+    loader.broadcast("add", 1)  # on its way when the worker dies
+    pid = batches.crew.engine.pid(0)
+    handle = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert select.select([handle], [], [], 30)[0]
+    os.close(handle)
+    loader.broadcast("add", 1)  # to nobody
+    assert [batch.tolist() for batch in loader] == [[300, 301], [302, 303]]
+    loader.broadcast("add", 1)
+    assert [batch.tolist() for batch in loader] == [[400, 401], [402, 403]]
+    assert loader.stats()["restarted_workers"] == 1
+    loader.close()

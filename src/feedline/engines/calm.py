@@ -53,9 +53,36 @@ _text = ctypes.create_string_buffer(512)
 @contextmanager
 def calm_moment() -> Iterator[None]:
     """Wait for a calm moment, and fork inside of the block."""
-    if threading.active_count() == 1 or not Path(_TASKS).is_dir():
+    with _opencv_without_threads():
+        if threading.active_count() == 1 or not Path(_TASKS).is_dir():
+            yield
+            return
+        with _calm_threads():
+            yield
+
+
+@contextmanager
+def _opencv_without_threads() -> Iterator[None]:
+    """End the idle threads of OpenCV's pool for a moment, if it is loaded.
+
+    A child that sets another number of threads would wait for ever for threads to end that it does not have. In this
+    process they come back when needed.
+    """
+    cv2 = sys.modules.get("cv2")
+    count = cv2.getNumThreads() if cv2 is not None and hasattr(cv2, "getNumThreads") else 0
+    if cv2 is None or count <= 1:
         yield
         return
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(count)
+
+
+@contextmanager
+def _calm_threads() -> Iterator[None]:
+    """Wait until other threads hold no locks that matter, and keep it so in the block."""
     _wait_for_imports()
     with ExitStack() as held:
         for lock in _locks():
@@ -108,8 +135,10 @@ def _before_fork() -> None:
     own = threading.get_native_id()
     with contextlib.suppress(FileNotFoundError):
         paths = [f"{_TASKS}/{task}/stat".encode() for task in os.listdir(_TASKS) if int(task) != own]
-        _mine.switch_interval_s = sys.getswitchinterval()
-        sys.setswitchinterval(_RUNNING_S)  # nobody is to ask for the GIL so insistently that it is given up
+        interval_s = sys.getswitchinterval()
+        if interval_s != _RUNNING_S:  # another thread that forks may have set it, and will give it back
+            _mine.switch_interval_s = interval_s
+            sys.setswitchinterval(_RUNNING_S)  # nobody is to ask for the GIL so insistently that it is given up
         deadline_s = time.monotonic() + _RUNNING_S
         calm = 0
         while calm < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states

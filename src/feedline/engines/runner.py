@@ -170,6 +170,7 @@ class Runner:
             if self._guard is not None and self._guard.faults:
                 notes = notes or Notes()
                 notes.faults = self._guard.faults
+                notes.place = self.stream.place
             return Result(ResultKind.ENDED, worker, task.id, notes=notes)
         except Exception as exc:  # the user's state_dict
             return Result(ResultKind.FAILED, worker, task.id, exc)

@@ -279,6 +279,11 @@ class Guard:
                 self.faults.append(replace(fault, attempt=attempt))
             return batch
 
+    def tries_again(self, exc: Exception, attempt: int) -> bool:
+        """Say whether the policy wants another attempt at a sample of a stream, and wait for as long as it says."""
+        verdict = self._decide(self._failure(exc, 0, attempt))
+        return verdict.action == "retry" and not self._pause(verdict.wait_s)
+
     def leaves_out(self, exc: Exception, place: int) -> bool:
         """Say whether a sample of a stream that cannot be read again may be left out, and note it if so."""
         failure = self._failure(exc, place, _MANY)
@@ -310,6 +315,7 @@ class Guard:
                         continue
                     if verdict.action != "retry" or self._pause(verdict.wait_s):
                         raise
+                    stream.place -= 1  # an attempt is no sample
                     attempt += 1
                     continue
                 if failure is not None:

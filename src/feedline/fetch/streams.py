@@ -34,6 +34,8 @@ class Stream:
         self.place = 0
         """Samples read so far, before a resumption too."""
         self._skip_to = 0
+        self.is_retried: Callable[[Exception, int], bool] | None = None
+        """Says whether the iterator is asked again after an exception, for the so-manieth time."""
         self.has_broken_off = False
         """True if the iterator was a generator that has raised an exception: it has no more samples."""
         self.is_watched = False
@@ -52,13 +54,18 @@ class Stream:
 
     def read(self) -> Any:
         """Return the next sample; raises StopIteration at the end."""
+        attempt = 1
         while self.place < self._skip_to:  # now that a batch is wanted: a replay is nobody's start-up time
             try:
                 self._read()
             except StopIteration:
                 raise
-            except Exception:
-                continue  # it was raised before, when its batch came
+            except Exception as exc:  # it was raised, or left out, when its batch came
+                if self.is_retried is None or not self.is_retried(exc, attempt):
+                    attempt = 1
+                    continue
+                self.place -= 1  # it was asked for again then, and is now
+                attempt += 1
         return self._read()
 
     def _read(self) -> Any:
@@ -120,6 +127,8 @@ class StreamFetcher:
     ) -> None:
         self.stream = stream
         self._guard = guard
+        if guard is not None:
+            stream.is_retried = guard.tries_again
         self._collate = collate
         self._batched = spec.batched
         self._drop_last = spec.drop_last

@@ -17,6 +17,10 @@ from feedline.verdicts import Fault, index_key
 _LONGEST_CHAIN = 16
 """Samples that each replace the one before. A policy that goes round in circles ends here, and is asked again."""
 
+_MOST_OF_ONE_BATCH = 512
+"""Samples that one batch may lose, others in their places included, before the budget is looked at in the middle of it.
+A guess; a lost mount loses all samples."""
+
 _MOST_NAMED = 10
 """Faults that an error message lists; the exception holds all."""
 
@@ -145,9 +149,17 @@ class Account:
         if not self._lost:
             return
         reason = exceeded(self.policy, self._lost, self._seen, ended=ended)
-        if reason is None:
-            return
-        faults = [fault for fault in self.log if fault.lost]
-        named = "\n".join(f"  {fault}" for fault in faults[:_MOST_NAMED])
-        more = f"\n  ... and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
-        raise TooManyBadSamples(f"{reason}\n{named}{more}", faults)
+        if reason is not None:
+            raise _too_many(reason, [fault for fault in self.log if fault.lost])
+
+    def hopeless(self, faults: list[Fault]) -> TooManyBadSamples | None:
+        """Return what to raise if one batch alone has lost so many samples that looking for others is no use."""
+        lost = [fault for fault in faults if fault.lost]
+        reason = exceeded(self.policy, len(lost), len(lost), ended=False) if len(lost) > _MOST_OF_ONE_BATCH else None
+        return None if reason is None else _too_many(reason, lost)
+
+
+def _too_many(reason: str, faults: list[Fault]) -> TooManyBadSamples:
+    named = "\n".join(f"  {fault}" for fault in faults[:_MOST_NAMED])
+    more = f"\n  ... and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
+    return TooManyBadSamples(f"{reason}\n{named}{more}", faults)

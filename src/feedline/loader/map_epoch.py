@@ -151,7 +151,7 @@ class MapEpoch:
                 self._fill()
                 if self._sent == self._delivered:
                     if self._crew.is_busy and not self._exhausted:
-                        self._crew.collect(None)  # with an epoch that was left, whose slots are needed
+                        self._wait_for_others()
                         continue
                     if self._held is not _NOTHING:
                         raise BadOption(
@@ -174,6 +174,13 @@ class MapEpoch:
                     "nothing else is under way: `take` must choose one of them."
                 )
             self._wait()
+
+    def _wait_for_others(self) -> None:
+        """Wait until workers have done something for an epoch that was left, whose slots are needed."""
+        for pending, result in self._crew.collect(None):
+            if pending is None:
+                self._crew.close()
+                raise result.payload
 
     def _hand_out(self, ordinal: int) -> Any:
         if self._account is not None:

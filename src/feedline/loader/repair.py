@@ -59,6 +59,7 @@ class Repair:
         index_count: how many samples there are, if their indices are numbers.
         drop_short: True to leave out batches that cannot be filled up.
         batched: False if the plan is of single samples.
+        account: of samples that fail.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class Repair:
         index_count: int | None = None,
         drop_short: bool = False,
         batched: bool = True,
+        account: Account | None = None,
     ) -> None:
         self._batched = batched
+        self._account = account
         self._reserve = plan if isinstance(plan, Reserve) else None
         self._keeps_steps = keeps_steps
         self._index_count = index_count
@@ -80,6 +83,8 @@ class Repair:
         self._indices: dict[int, Any] = {}
         """What batches consist of that are not delivered."""
         self._treated: dict[int, Treated] = {}
+        self._unfilled: dict[int, int] = {}
+        """Places that no other sample was left for."""
         self._tried: dict[int, int] = {}
         """Neighbours that were tried for batches that have no other samples."""
         self.voids: dict[int, Result] = {}
@@ -107,6 +112,7 @@ class Repair:
             index_count=account.index_count,
             drop_short=account.drop_short,
             batched=batched,
+            account=account,
         )
 
     def _list(self, indices: Any) -> list[Any]:
@@ -120,8 +126,8 @@ class Repair:
         """Forget what was done about a batch: it was interrupted, and is made from the beginning."""
         if self._reserve is not None:
             self._reserve.undo(checkpoint)
-        for kept in (self._short, self._faults, self._indices, self._treated, self._tried, self.voids):
-            kept.pop(ordinal, None)
+        self.done(ordinal)
+        self._short.pop(ordinal, None)
 
     def may_begin(self, ordinal: int, indices: Any) -> bool:
         """Say whether a batch can be made as it is; otherwise it is kept here until its turn."""
@@ -150,11 +156,14 @@ class Repair:
     def count_of(self, ordinal: int) -> int:
         """Return how many samples a batch was to have."""
         indices = self._indices.get(ordinal)
-        return 0 if indices is None else count_of(indices, batched=self._batched)
+        if indices is None:
+            return 0
+        # Who was to make room for another is counted as lost, and not once more if there was no other.
+        return count_of(indices, batched=self._batched) - self._unfilled.get(ordinal, 0)
 
     def done(self, ordinal: int) -> None:
         """Forget a batch that was delivered or passed over."""
-        for kept in (self._indices, self._faults, self._treated, self._tried, self.voids):
+        for kept in (self._indices, self._faults, self._treated, self._tried, self._unfilled, self.voids):
             kept.pop(ordinal, None)
         if self._reserve is not None:
             self._reserve.done(ordinal)
@@ -229,11 +238,15 @@ class Repair:
         """Put samples that follow into the places of those that failed."""
         mended = Mended(ordinal, pending)
         indices = pending.task.indices
+        trouble = None if self._account is None else self._account.hopeless(self._faults.get(ordinal, []))
+        if trouble is not None:
+            return self._fail(mended, pending, trouble)
         skip = dict.fromkeys(short.omitted, False)
         others = self._take(mended, len(short.failed))
         for place, other in zip(short.failed, others, strict=False):
             indices = with_item(indices, place, other, batched=self._batched)
         skip.update(dict.fromkeys(short.failed[len(others) :], False))
+        self._unfilled[ordinal] = self._unfilled.get(ordinal, 0) + len(short.failed) - len(others)
         lost = not short.failed and not others  # nothing was to be refilled, yet there is no batch
         too_few = self._drop_short and len(others) < len(short.failed)
         if lost or too_few or len(skip) >= len(self._list(indices)):
@@ -258,12 +271,15 @@ class Repair:
                 f"No sample of batch {ordinal} is left, and it cannot be left out, because ranks would get out of "
                 f"step.\n{names}"
             )
-            mended.failure = Result(
-                ResultKind.FAILED, pending.worker, -1, error, notes=Notes(faults=self._faults.pop(ordinal, []))
-            )
-            return mended
+            return self._fail(mended, pending, error)
         mended.indices = with_item(pending.task.indices, 0, (first + 1) % self._index_count, batched=self._batched)
         mended.skip = dict.fromkeys(range(1, len(self._list(pending.task.indices))), False)
+        return mended
+
+    def _fail(self, mended: Mended, pending: Pending, error: Exception) -> Mended:
+        """Have an error raised in place of a batch."""
+        notes = Notes(faults=self._faults.pop(mended.ordinal, []))
+        mended.failure = Result(ResultKind.FAILED, pending.worker, -1, error, notes=notes)
         return mended
 
     def _leave_out(self, ordinal: int) -> None:

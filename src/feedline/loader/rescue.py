@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import WorkerError, WorkerRestarted, WorkerTimeout
-from feedline.failures import told_indices
+from feedline.failures import add_note, told_indices
 from feedline.fetch.guard import neighbour_of
 from feedline.loader.batch_indices import as_list, rows_of, with_item
 from feedline.loader.isolation import Isolation
 from feedline.loader.pending import Pending
 from feedline.types import Call, Draw, Notes, Result, ResultKind, Task
-from feedline.verdicts import NEIGHBOUR, Failure, Fault
+from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
 
 if TYPE_CHECKING:
     from feedline.loader.crew import Crew
@@ -125,6 +125,7 @@ class Rescue:
             samples = "" if task.stays else f" (samples {told_indices(self.samples_of(task))})"
             what = f" It was making batch {task.ordinal}{samples}."
         restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
+        text += "\n" if isinstance(death, WorkerTimeout) else ""  # it ends with a stack
         return f"{text}{what} Another worker has taken its place and its work; nothing is lost ({restart})."
 
     def _redo(self, begun: Pending, death: BaseException) -> Answers:
@@ -184,6 +185,12 @@ class Rescue:
         self._crew.probe(suspect, part)
         return []
 
+    def _decide(self, failure: Failure) -> Verdict:
+        policy = self._care.policy
+        if policy is None or policy.never_catches:
+            return Verdict("raise")
+        return policy.decide(failure, self._chance.random())
+
     def _found(self, suspect: Pending, place: int, death: BaseException) -> Answers:
         """Do with a sample that kills what the policy says."""
         crew = self._crew
@@ -192,11 +199,12 @@ class Rescue:
         error = type(death)(f"Sample {index!r} {does} every worker that makes it. The last one: {death}")
         suspect.attempts += 1
         failure = Failure(index, error, "worker", suspect.attempts, suspect.worker)
-        policy = self._care.policy
-        action = "raise"
-        if policy is not None and not policy.never_catches:
-            verdict = policy.decide(failure, self._chance.random())
-            action = verdict.action
+        try:
+            verdict = self._decide(failure)
+        except Exception as exc:  # of the user's policy: it is raised in place of the batch
+            add_note(exc, f"About sample {index!r}, which {does} its worker (stage: worker).")
+            return [crew.answer(suspect, Result(ResultKind.FAILED, suspect.worker, suspect.task.id, exc))]
+        action = verdict.action
         other = None
         if action == "replace":
             other = neighbour_of(index, self._care.dataset, error) if verdict.index is NEIGHBOUR else verdict.index

@@ -105,7 +105,8 @@ class Reserve(Plan):
     def __next__(self) -> Any:
         """Return what the next batch consists of; `EATEN` if it has given everything away."""
         if not self._drawn and self._trouble is not None:
-            raise self._trouble
+            trouble, self._trouble = self._trouble, None
+            raise trouble
         indices = self._drawn.popleft() if self._drawn else next(self._plan)
         number = self._next
         self._next += 1

@@ -179,6 +179,8 @@ class StreamEpoch:
         count = 0 if notes is None else len(notes.faults)
         if result.kind is ResultKind.DONE:
             count += self._request.count or 1
+        elif result.kind is ResultKind.ENDED and notes is not None and notes.faults:
+            count = max(count, notes.place - self._read[worker])  # with what drop_last has left out
         account.enter(result, count, self._number)
         try:
             account.check()

@@ -23,7 +23,7 @@ def stacks() -> Iterator[Stacks]:
 
 
 @contextmanager
-def child(stacks: Stacks, work: Callable[[Callable[[], None]], None], *, listens: bool = True) -> Iterator[int]:
+def child(stacks: Stacks, work: Callable[[Callable[[], object]], None], *, listens: bool = True) -> Iterator[int]:
     """A process that works; `work` gets a function that says it has come to where it stays."""
     read, write = os.pipe()
     pid = os.fork()
@@ -31,7 +31,7 @@ def child(stacks: Stacks, work: Callable[[Callable[[], None]], None], *, listens
         try:
             if listens:
                 faulthandler.register(STACK_SIGNAL, file=stacks.far, all_threads=True)
-            work(lambda: os.write(write, b".") and None)
+            work(lambda: os.write(write, b"."))
         finally:
             os._exit(1)
     try:
@@ -44,13 +44,13 @@ def child(stacks: Stacks, work: Callable[[Callable[[], None]], None], *, listens
         os.close(write)
 
 
-def wait_for_the_network(there: Callable[[], None]) -> None:
+def wait_for_the_network(there: Callable[[], object]) -> None:
     there()
     while True:
         signal.pause()
 
 
-def decode_on_a_thread(there: Callable[[], None]) -> None:
+def decode_on_a_thread(there: Callable[[], object]) -> None:
     threading.Thread(target=wait_for_the_network, args=(there,), daemon=True).start()
     signal.pause()
 
@@ -97,7 +97,7 @@ def test_a_process_that_does_not_answer_is_given_up(stacks: Stacks, monkeypatch:
     monkeypatch.setattr("feedline.engines.processes.stacks._PATIENCE_S", 0.01)
     elsewhere = os.open(os.devnull, os.O_WRONLY)
 
-    def hide(there: Callable[[], None]) -> None:
+    def hide(there: Callable[[], object]) -> None:
         faulthandler.register(STACK_SIGNAL, file=elsewhere)
         wait_for_the_network(there)
 

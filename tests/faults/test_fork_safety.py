@@ -1,0 +1,225 @@
+"""Workers are forked while other threads of the trainer are in the middle of something: nobody is left waiting.
+
+A fork copies one thread and every lock. A worker that asks for a lock whose holder it does not have waits for ever, and a
+library that ends its threads before a fork may never answer those who wait for them. Each program here starts loaders,
+one after the other, while its other threads go on; both the workers and these threads have to come to an end.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.programs import running
+
+START = """
+import threading, warnings
+import torch
+from feedline import DataLoader
+warnings.simplefilter("error", feedline.errors.FeedlineWarning)  # a worker that hangs is not to be replaced in silence
+
+ended = threading.Event()
+
+class Busy(threading.Thread):
+    '''A thread of the trainer that does the same again and again.'''
+    def __init__(self, work):
+        super().__init__(daemon=True)
+        self.work = work
+        self.rounds = 0
+        self.first = threading.Event()
+        self.start()
+        assert self.first.wait(20)
+    def run(self):
+        while not ended.is_set():
+            self.work()
+            self.rounds += 1
+            self.first.set()
+
+class Samples:
+    '''Sample i is i; `make` is what making it involves.'''
+    def __init__(self, make):
+        self.make = make
+    def __len__(self):
+        return 4
+    def __getitem__(self, index):
+        self.make()
+        return index
+
+def start_loaders(dataset, busy, **options):
+    for number in range(int(sys.argv[1])):
+        loader = DataLoader(dataset, 1, num_workers=2, timeout=20, sampler=range(4), **options)
+        assert [batch.item() for batch in loader] == [0, 1, 2, 3]
+        say(number, sum(thread.rounds for thread in busy))
+    ended.set()
+    for thread in busy:
+        thread.join(20)
+    say("stuck" if any(thread.is_alive() for thread in busy) else "done")
+"""
+
+
+OPENCV = """
+import cv2
+cv2.setNumThreads(4)
+image = np.random.default_rng(0).integers(0, 255, (512, 512, 3), dtype=np.uint8)
+
+def blur():
+    cv2.resize(cv2.GaussianBlur(image, (11, 11), 3), (300, 300))
+
+start_loaders(Samples(blur), [Busy(blur)])
+"""
+
+FEWER_OPENCV_THREADS = """
+import cv2
+cv2.setNumThreads(4)
+image = np.zeros((512, 512, 3), np.uint8)
+cv2.GaussianBlur(image, (11, 11), 3)  # makes OpenCV's threads
+
+def blur():
+    cv2.GaussianBlur(image, (11, 11), 3)
+
+start_loaders(Samples(blur), [], worker_init_fn=lambda number: cv2.setNumThreads(1))
+assert cv2.getNumThreads() == 4
+"""
+
+TORCH = """
+torch.set_num_threads(4)
+square, weight, images = torch.rand(300, 300), torch.rand(8, 3, 3, 3), torch.rand(2, 3, 128, 128)
+
+def compute():
+    square @ square
+    torch.nn.functional.conv2d(images, weight)
+    torch.sort(images.flatten())
+
+def compute_on_threads():
+    torch.set_num_threads(4)
+    compute()
+
+start_loaders(Samples(compute_on_threads), [Busy(compute)])
+"""
+
+GENERATORS = """
+def draw():
+    torch.rand(200_000)
+    np.random.rand(200_000)
+
+start_loaders(Samples(draw), [Busy(lambda: torch.rand(200_000)), Busy(lambda: np.random.rand(200_000))])
+"""
+
+MATRICES = """
+square = np.random.default_rng(0).random((300, 300))
+start_loaders(Samples(lambda: square @ square), [Busy(lambda: square @ square)])
+"""
+
+LOADERS = """
+import io, logging, random, tempfile
+
+logging.basicConfig(stream=tempfile.TemporaryFile("w"), level=logging.INFO)
+
+class Talkative(Samples):
+    def __init__(self, count):
+        self.count = count
+        self.lock = threading.Lock()
+        self.buffer = io.TextIOWrapper(io.BufferedWriter(tempfile.TemporaryFile("wb", 0)))
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        logging.info("sample %d", index)
+        random.random()
+        np.random.rand(20_000)
+        print("sample", index, file=self.buffer, flush=True)
+        with self.lock:
+            np.sort(np.arange(20_000)[::-1])
+            return index
+
+def epoch(engine):
+    for batch in DataLoader(Talkative(32), 4, num_workers=2, engine=engine, timeout=20):
+        pass
+
+start_loaders(Talkative(4), [Busy(lambda: epoch("thread")), Busy(lambda: epoch("process"))])
+"""
+
+COMMON_LOCK = """
+class Locked(Samples):
+    def __init__(self):
+        self.lock, self.again = threading.Lock(), threading.RLock()
+    def __getitem__(self, index):
+        with self.lock, self.again:
+            time.sleep(0.001)  # the lock is what it waits with
+            return index
+
+dataset = Locked()
+
+def epoch():
+    for batch in DataLoader(dataset, 1, num_workers=2, engine="thread"):
+        pass
+
+start_loaders(dataset, [Busy(epoch)])
+"""
+
+PROGRAMS = {
+    "OpenCV": OPENCV,
+    "fewer threads of OpenCV": FEWER_OPENCV_THREADS,
+    "torch": TORCH,
+    "generators": GENERATORS,
+    "matrices": MATRICES,
+    "loaders": LOADERS,
+    "common lock": COMMON_LOCK,
+}
+
+
+def check(text: str, starts: int) -> None:
+    if "cv2" in text:
+        pytest.importorskip("cv2")
+    with running(START + text, starts) as program:
+        for number in range(starts):
+            assert program.line().split()[0] == str(number), program.errors()
+        assert program.line() == "done"
+        assert program.end() == 0, program.errors()
+        assert program.errors() == ""
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_loaders_start_while_other_threads_go_on(name: str) -> None:
+    check(PROGRAMS[name], 20)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_hundreds_of_loaders_start_while_other_threads_go_on(name: str) -> None:
+    check(PROGRAMS[name], 300)
+
+
+TAKES_LONG = """
+import time
+import __main__
+__main__.begun.set()
+time.sleep(0.5)  # what it is long for
+ANSWER = 40
+"""
+
+IMPORTING = """
+import importlib, threading
+from feedline import DataLoader
+sys.path.insert(0, sys.argv[1])
+
+class Lazy(Numbers):
+    def __getitem__(self, index):
+        import takes_long
+        return takes_long.ANSWER + index
+
+begun = threading.Event()
+importing = threading.Thread(target=importlib.import_module, args=("takes_long",))
+importing.start()
+begun.wait()
+say(*[batch.item() for batch in DataLoader(Lazy(4), 1, num_workers=2, timeout=20)])
+importing.join()
+"""
+
+
+def test_a_module_that_another_thread_is_importing_can_be_imported_in_a_worker(tmp_path: Path) -> None:
+    (tmp_path / "takes_long.py").write_text(TAKES_LONG)
+    with running(IMPORTING, tmp_path) as program:
+        assert program.line() == "40 41 42 43"
+        assert program.end() == 0, program.errors()

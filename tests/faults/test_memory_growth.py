@@ -1,0 +1,209 @@
+"""Workers that take more and more memory: who grows is named, who has too much is replaced between two batches."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.errors import BadOption, GrowingWorker
+from feedline.loader.memory_watch import own_bytes
+from tests.faults.loaders import (
+    LOADERS,
+    Augmented,
+    Numbers,
+    Once,
+    StatefulStream,
+    Stream,
+    batches_of,
+    make,
+    on,
+    pids_of,
+    plain,
+)
+
+MIB = 1 << 20
+
+
+@pytest.fixture(params=LOADERS)
+def loader_kind(request: pytest.FixtureRequest) -> str:
+    """Both loaders in turn."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(autouse=True)
+def watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look after every answer, not once a second."""
+    monkeypatch.setattr("feedline.loader.memory_watch._EVERY_S", 0.0)
+
+
+class Leaking(Augmented):
+    """Keeps some megabytes of every sample that it makes."""
+
+    def __init__(self, count: int = 48, leak_bytes: int = 4 * MIB) -> None:
+        super().__init__(count)
+        self.leak_bytes = leak_bytes
+        self.kept: list[Any] = []
+
+    def __getitem__(self, index: int) -> Any:
+        self.kept.append(np.ones(self.leak_bytes, np.uint8))
+        return super().__getitem__(index)
+
+
+def limit_for(loader: Any, more_bytes: int) -> int:
+    """Return what a fresh worker of such a loader has, and some more."""
+    batches = iter(loader)
+    used = [own_bytes(pid) for pid in pids_of(batches)]
+    batches.close()
+    return max(bytes_ or 0 for bytes_ in used) + more_bytes
+
+
+KINDS = {"map": Augmented, "stream": Stream, "stateful stream": StatefulStream, "shared stream": Stream}
+
+
+def dataset_for(kind: str, samples: Any) -> tuple[Any, dict[str, Any]]:
+    if kind == "map":
+        return samples, {}
+    return KINDS[kind](samples, splits=False), {"shard": kind == "shared stream"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("persistent", [True, False])
+def test_workers_that_have_too_much_are_replaced(loader_kind: str, kind: str, persistent: bool) -> None:
+    plain_dataset, options = dataset_for(kind, Augmented(48))
+    same = make(loader_kind, plain_dataset, seed=3, **options)
+    dataset, options = dataset_for(kind, Leaking())
+    options = {"workers": 1, "persistent": persistent, "seed": 3, **options}
+    most = limit_for(make(loader_kind, dataset, **options), 40 * MIB)
+    loader = make(loader_kind, dataset, max_memory_per_worker=most, restarts=0, **options)
+    for _ in range(2):
+        assert batches_of(loader) == batches_of(same)
+    stats = loader.stats()
+    assert stats["recycled_workers"] >= 4, "192 MiB a time, of which 40 may be kept"
+    assert stats["restarted_workers"] == 0
+    loader.close()
+
+
+def test_memory_stays_below_the_limit(loader_kind: str) -> None:
+    most = limit_for(make(loader_kind, Leaking(), workers=2), 40 * MIB)
+    loader = make(loader_kind, Leaking(96, 2 * MIB), workers=2, max_memory_per_worker=most)
+    batches = iter(loader)
+    highest = 0
+    for _ in batches:
+        highest = max(highest, *(own_bytes(pid) or 0 for pid in pids_of(batches)))
+    # What it may have, and what it takes for the batch that it is at and the one that was on its way.
+    assert highest < most + 3 * 4 * 2 * MIB
+    assert loader.stats()["recycled_workers"] >= 2
+
+
+def test_what_a_worker_inherits_is_not_its_own(loader_kind: str) -> None:
+    """A forked worker sees the memory of the training process, and has none of it for itself."""
+    bare = limit_for(make(loader_kind, Numbers(40), workers=1), 0)
+    ballast = np.ones(200 * MIB, np.uint8)
+    loader = make(loader_kind, Numbers(40), workers=1, max_memory_per_worker=bare + 100 * MIB)
+    assert list(itertools.chain(*batches_of(loader))) == list(range(40))
+    assert loader.stats()["recycled_workers"] == 0
+    assert ballast[0] == 1
+
+
+def test_a_limit_that_nobody_can_keep(loader_kind: str) -> None:
+    """Every worker has more than that from the beginning: it takes long, and it ends."""
+    loader = make(loader_kind, Numbers(12), workers=2, max_memory_per_worker=1)
+    assert list(itertools.chain(*batches_of(loader))) == list(range(12))
+
+
+def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.loader.memory_watch._NOTABLE_BYTES", 30 * MIB)
+    monkeypatch.setattr("feedline.loader.memory_watch._SETTLED_AFTER", 2)
+    loader = make(loader_kind, Leaking(64), 2, workers=1)
+    batches = iter(loader)
+    [pid] = pids_of(batches)
+    with pytest.warns(GrowingWorker) as caught:
+        delivered = [plain(batch) for batch in batches]
+    assert len(delivered) == 32
+    assert 2 <= len(caught) <= 4, "at about 32, 64 and 128 MiB"
+    text = str(caught[0].message)
+    for part in ("Worker 0", f"pid {pid}", "MiB", "max_memory_per_worker"):
+        assert part in text
+    assert caught[0].filename == __file__
+
+
+def test_a_warning_that_is_an_error_loses_nothing(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.loader.memory_watch._NOTABLE_BYTES", 30 * MIB)
+    monkeypatch.setattr("feedline.loader.memory_watch._SETTLED_AFTER", 2)
+    loader = make(loader_kind, Leaking(64), 2, workers=1, seed=3)
+    batches = iter(loader)
+    delivered: list[Any] = []
+    warned = 0
+    while True:
+        try:
+            delivered.append(plain(next(batches)))
+        except StopIteration:
+            break
+        except GrowingWorker:
+            warned += 1
+    assert warned >= 2
+    assert delivered == batches_of(make(loader_kind, Augmented(64), 2, seed=3))
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread"])
+def test_the_limit_is_about_processes(loader_kind: str, engine: str) -> None:
+    with pytest.raises(BadOption, match="max_memory_per_worker"):
+        make(loader_kind, Numbers(), max_memory_per_worker=1 << 30, **on(engine))
+
+
+class ToldLeaking(Leaking):
+    """Adds what it was told."""
+
+    extra = 0
+
+    def add(self, extra: int) -> None:
+        self.extra += extra
+
+    def __getitem__(self, index: int) -> Any:
+        super().__getitem__(index)
+        return index + self.extra
+
+
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_a_fresh_worker_knows_what_the_old_one_was_told(loader_kind: str, start_method: str) -> None:
+    options: dict[str, Any] = {"workers": 1, "persistent": True, "start_method": start_method}
+    first = make(loader_kind, Numbers(8), **options)
+    most = limit_for(again(first), 40 * MIB)
+    first.close()
+    loader = make(loader_kind, ToldLeaking(), max_memory_per_worker=most, **options)
+    assert list(itertools.chain(*batches_of(loader))) == list(range(48))
+    loader.broadcast("add", 500)
+    assert list(itertools.chain(*batches_of(loader))) == list(range(500, 548))
+    assert loader.stats()["recycled_workers"] >= 2
+    loader.close()
+
+
+# Any: either loader.
+def again(loader: Any) -> Any:
+    """Go through a loader once: its workers have imported by then what they need."""
+    for _ in loader:
+        pass
+    return loader
+
+
+def test_deaths_and_recycling_do_not_disturb_each_other(loader_kind: str, tmp_path: Path) -> None:
+    class LeakingAndDeadly(Leaking):
+        def __getitem__(self, index: int) -> Any:
+            if index % 12 == 5 and once(index):
+                die()
+            return super().__getitem__(index)
+
+    from tests.faults.loaders import die
+
+    once = Once(tmp_path)
+    most = limit_for(make(loader_kind, Leaking(), workers=2), 30 * MIB)
+    loader = make(loader_kind, LeakingAndDeadly(), workers=2, max_memory_per_worker=most, seed=3)
+    with pytest.warns(UserWarning, match="taken its place"):
+        assert batches_of(loader) == batches_of(make(loader_kind, Augmented(48), seed=3))
+    assert loader.stats()["restarted_workers"] == 4
+    assert loader.stats()["recycled_workers"] >= 1

@@ -1,0 +1,275 @@
+"""Workers that do not answer: an error that says what they are doing, or others in their places."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import re
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.errors import WorkerRestarted, WorkerTimeout
+from feedline.faults import Policy
+from feedline.testing import Gate
+from tests.faults.loaders import (
+    LOADERS,
+    Augmented,
+    Numbers,
+    Once,
+    Stream,
+    batches_of,
+    indices_of,
+    make,
+    pids_of,
+    plain,
+)
+
+TIMEOUT_S = 0.3
+
+
+@pytest.fixture(params=LOADERS)
+def loader_kind(request: pytest.FixtureRequest) -> str:
+    """Both loaders in turn."""
+    name: str = request.param
+    return name
+
+
+class Held(Numbers):
+    """Waits at a gate before sample 5: always, or once if told so."""
+
+    def __init__(self, gate: Gate, count: int = 20, once: Once | None = None) -> None:
+        super().__init__(count)
+        self.gate = gate
+        self.once = once
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5 and (self.once is None or self.once("held")):
+            self.wait_for_the_moon()
+        return index
+
+    def wait_for_the_moon(self) -> None:
+        self.gate.pass_through()
+
+
+KINDS = ("map", "stream", "shared stream")
+
+
+def options_for(kind: str) -> dict[str, Any]:
+    return {} if kind == "map" else {"shard": kind == "shared stream"}
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_error_says_what_the_worker_is_doing(loader_kind: str, engine: str, kind: str, tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate:
+        dataset: Any = Held(gate)
+        if kind != "map":
+            dataset = Stream(dataset, splits=False)
+        loader = make(loader_kind, dataset, workers=1, engine=engine, timeout_s=TIMEOUT_S, **options_for(kind))
+        batches = iter(loader)
+        assert plain(next(batches)) == [0, 1, 2, 3]
+        with pytest.raises(WorkerTimeout, match=r"timed out after 0\.3 seconds") as caught:
+            next(batches)
+        text = str(caught.value)
+        assert "wait_for_the_moon" in text, "the Python stack"
+        assert "worker 0" in text
+        if engine == "process":
+            assert f"pid {pids_of(batches)[0]}" in text
+        if kind == "map":
+            assert "samples 4, 5, 6, 7" in text
+        elapsed = re.search(r"since ([\d.]+) seconds", text)
+        assert elapsed is not None
+        assert float(elapsed[1]) >= TIMEOUT_S
+        gate.open()
+        rest = batches_of(batches)
+        assert list(itertools.chain(*rest)) == list(range(4, 20)), "late, and not lost"
+
+
+def test_elapsed_time_counts_from_the_start(loader_kind: str, tmp_path: Path) -> None:
+    """A worker that is stuck with its very first sample has been so for as long as was waited."""
+    with Gate(tmp_path / "gate") as gate:
+
+        class HeldAtOnce(Held):
+            def __getitem__(self, index: int) -> int:
+                self.wait_for_the_moon()
+                return index
+
+        batches = iter(make(loader_kind, HeldAtOnce(gate, 4), workers=1, timeout_s=TIMEOUT_S))
+        gate.wait_until_reached()
+        with pytest.raises(WorkerTimeout) as caught:
+            next(batches)
+        elapsed = re.search(r"since ([\d.]+) seconds", str(caught.value))
+        assert elapsed is not None
+        assert float(elapsed[1]) >= TIMEOUT_S
+        gate.open(4)
+        assert batches_of(batches) == [[0, 1, 2, 3]]
+
+
+class InC(Numbers):
+    """Sample 5 waits in C, without giving up the interpreter's lock, until a pipe is written to."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(8)
+        self.fd = fd
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            stuck_in_c(self.fd)
+        return index
+
+
+def stuck_in_c(fd: int) -> None:
+    ctypes.PyDLL(None).read(fd, ctypes.create_string_buffer(1), 1)
+
+
+def test_the_stack_of_a_worker_that_holds_the_interpreter(loader_kind: str) -> None:
+    read, write = os.pipe()
+    try:
+        batches = iter(make(loader_kind, InC(read), workers=1, timeout_s=TIMEOUT_S))
+        next(batches)
+        with pytest.raises(WorkerTimeout, match="stuck_in_c"):
+            next(batches)
+        os.write(write, b".")
+        assert batches_of(batches) == [[4, 5, 6, 7]]
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a process, as a debugger or a job control does, for the length of the block."""
+    os.kill(pid, signal.SIGSTOP)
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        os.sched_yield()
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stopped_worker_is_late_and_goes_on(loader_kind: str, kind: str) -> None:
+    dataset: Any = Augmented(40)
+    if kind != "map":
+        dataset = Stream(dataset, splits=False)
+    expected = batches_of(make(loader_kind, dataset, seed=3, **options_for(kind)))
+    loader = make(loader_kind, dataset, workers=1, prefetch=1, timeout_s=TIMEOUT_S, seed=3, **options_for(kind))
+    iterator = iter(loader)
+    batches = [plain(next(iterator))]
+    with stopped(pids_of(iterator)[0]), pytest.raises(WorkerTimeout, match="could not be had"):
+        while True:
+            batches.append(plain(next(iterator)))
+    batches += batches_of(iterator)
+    assert batches == expected
+
+
+def test_a_stopped_worker_is_replaced_if_restarts_are_given(loader_kind: str) -> None:
+    loader = make(loader_kind, Augmented(40), workers=2, timeout_s=TIMEOUT_S, seed=3, restarts=4)
+    iterator = iter(loader)
+    batches = [plain(next(iterator))]
+    pid = pids_of(iterator)[1]
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.warns(WorkerRestarted, match=rf"timed out.*pid {pid}"):
+        batches += batches_of(iterator)
+    assert batches == batches_of(make(loader_kind, Augmented(40), seed=3))
+    assert loader.stats()["restarted_workers"] == 1
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stuck_worker_is_replaced_if_restarts_are_given(loader_kind: str, kind: str, tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate:
+        dataset: Any = Held(gate, once=Once(tmp_path))
+        if kind != "map":
+            dataset = Stream(dataset, splits=False)
+        loader = make(loader_kind, dataset, workers=1, timeout_s=TIMEOUT_S, restarts=2, **options_for(kind))
+        with pytest.warns(WorkerRestarted, match="(?s)timed out.*wait_for_the_moon") as caught:
+            batches = batches_of(loader)
+        assert list(itertools.chain(*batches)) == list(range(20))
+        assert len(caught) == 1
+        assert loader.stats()["restarted_workers"] == 1
+        assert len(loader.faults) == 0
+
+
+@pytest.mark.parametrize("restarts", [None, 0])
+def test_nobody_is_killed_unless_restarts_are_given(loader_kind: str, restarts: int | None, tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate:
+        loader = make(loader_kind, Held(gate), workers=2, timeout_s=TIMEOUT_S, restarts=restarts)
+        batches = iter(loader)
+        pids = pids_of(batches)
+        next(batches)
+        for _ in range(2):
+            with pytest.raises(WorkerTimeout):
+                next(batches)
+        assert pids_of(batches) == pids
+        gate.open()
+        assert len(list(batches)) == 4
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+@pytest.mark.parametrize("policy", ["skip", "replace", "raise"])
+def test_a_sample_that_always_blocks(loader_kind: str, policy: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """It is found like one that kills, and what becomes of it the policy says."""
+    monkeypatch.setattr("feedline.loader.crew._START_UP_S", 0.3)
+    with Gate(tmp_path / "gate") as gate:
+        loader = make(loader_kind, Held(gate, 8), 2, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
+        if policy == "raise":
+            batches = iter(loader)
+            delivered = [plain(next(batches)), plain(next(batches))]
+            with pytest.raises(WorkerTimeout, match="(?s)Sample 5 .*wait_for_the_moon"):
+                next(batches)
+            assert [*delivered, *batches_of(batches)] == [[0, 1], [2, 3], [6, 7]]
+        else:
+            batches = batches_of(loader)
+            assert batches == ([[0, 1], [2, 3], [4, 6], [7]] if policy == "skip" else [[0, 1], [2, 3], [4, 6], [6, 7]])
+            restarted = loader.stats()["restarted_workers"]
+            assert batches_of(loader) == batches
+            assert loader.stats()["restarted_workers"] == restarted, "it is not asked for again"
+        assert indices_of(loader.faults) == [5]
+        assert loader.faults[0].stage == "worker"
+
+
+def test_policies_know_samples_that_block_from_samples_that_kill(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("feedline.loader.crew._START_UP_S", 0.3)
+    with Gate(tmp_path / "gate") as gate, pytest.warns(WorkerRestarted):
+        policy = Policy({WorkerTimeout: "skip"})
+        loader = make("Loader", Held(gate, 8), 1, workers=1, timeout_s=TIMEOUT_S, restarts=30, on_error=policy)
+        assert len(batches_of(loader)) == 7
+    assert loader.faults[0].error == "feedline.errors.WorkerTimeout"
+
+
+def test_the_budget_of_restarts_is_for_stuck_workers_too(loader_kind: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("feedline.loader.crew._START_UP_S", 0.3)
+    with Gate(tmp_path / "gate") as gate:
+        loader = make(loader_kind, Held(gate, 12), workers=1, timeout_s=TIMEOUT_S, restarts=1)
+        batches = iter(loader)
+        assert plain(next(batches)) == [0, 1, 2, 3]
+        with pytest.warns(WorkerRestarted), pytest.raises(WorkerTimeout):
+            next(batches)
+        gate.wait_until_reached(2)
+        gate.open()
+        assert batches_of(batches) == [[4, 5, 6, 7], [8, 9, 10, 11]], "the second one is let be, and answers at last"
+
+
+class Slow(Numbers):
+    """Each batch takes most of the time that it may take."""
+
+    def __getitem__(self, index: int) -> int:
+        select.select([], [], [], 0.2)
+        return index
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_workers_that_are_merely_slow_are_let_be(loader_kind: str, in_order: bool) -> None:
+    loader = make(loader_kind, Slow(8), 1, workers=2, prefetch=4, timeout_s=TIMEOUT_S, restarts=8, in_order=in_order)
+    assert sorted(itertools.chain(*batches_of(loader))) == list(range(8))
+    assert loader.stats()["restarted_workers"] == 0
