@@ -19,6 +19,7 @@ from tests.faults.loaders import (
     StatefulStream,
     Stream,
     batches_of,
+    die,
     make,
     on,
     pids_of,
@@ -62,17 +63,11 @@ def limit_for(loader: Any, more_bytes: int) -> int:
     return max(bytes_ or 0 for bytes_ in used) + more_bytes
 
 
-KINDS = {"map": Augmented, "stream": Stream, "stateful stream": StatefulStream, "shared stream": Stream}
-
-
 def dataset_for(kind: str, samples: Any) -> tuple[Any, dict[str, Any]]:
-    if kind == "map":
-        return samples, {}
-    return KINDS[kind](samples, splits=False), {"shard": kind == "shared stream"}
+    return (samples, {}) if kind == "map" else (StatefulStream(samples, splits=False), {"shard": False})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize(("kind", "persistent"), [("map", False), ("map", True), ("stream", True)])
 def test_workers_that_have_too_much_are_replaced(loader_kind: str, kind: str, persistent: bool) -> None:
     plain_dataset, options = dataset_for(kind, Augmented(48))
     same = make(loader_kind, plain_dataset, seed=3, **options)
@@ -110,10 +105,25 @@ def test_what_a_worker_inherits_is_not_its_own(loader_kind: str) -> None:
     assert ballast[0] == 1
 
 
+@pytest.mark.parametrize("shard", [True, False])
+def test_a_stream_that_has_to_be_read_again(loader_kind: str, shard: bool) -> None:
+    """A new worker comes to have as much by reading what the old one had read: it is let be, and that is said."""
+    most = limit_for(make(loader_kind, Leaking(), workers=1), 40 * MIB)
+    stream = Stream(Leaking(), splits=False)
+    loader = make(loader_kind, stream, workers=1, shard=shard, seed=3, max_memory_per_worker=most)
+    with pytest.warns(GrowingWorker, match="Raise max_memory_per_worker"):
+        batches = batches_of(loader)
+    assert batches == batches_of(make(loader_kind, Stream(Augmented(48), splits=False), shard=shard, seed=3))
+    assert 1 <= loader.stats()["recycled_workers"] <= 4
+
+
 def test_a_limit_that_nobody_can_keep(loader_kind: str) -> None:
-    """Every worker has more than that from the beginning: it takes long, and it ends."""
-    loader = make(loader_kind, Numbers(12), workers=2, max_memory_per_worker=1)
-    assert list(itertools.chain(*batches_of(loader))) == list(range(12))
+    """Every worker has more than that from the beginning: they are let be, and that is said."""
+    loader = make(loader_kind, Numbers(40), workers=2, max_memory_per_worker=1)
+    with pytest.warns(GrowingWorker, match="Raise max_memory_per_worker") as caught:
+        assert list(itertools.chain(*batches_of(loader))) == list(range(40))
+    assert len(caught) <= 2
+    assert loader.stats()["recycled_workers"] == 0
 
 
 def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +207,6 @@ def test_deaths_and_recycling_do_not_disturb_each_other(loader_kind: str, tmp_pa
             if index % 12 == 5 and once(index):
                 die()
             return super().__getitem__(index)
-
-    from tests.faults.loaders import die
 
     once = Once(tmp_path)
     most = limit_for(make(loader_kind, Leaking(), workers=2), 30 * MIB)

@@ -31,34 +31,129 @@ def test_idle_workers_go(start_method: str) -> None:
     assert {name for name in shared_memory_names() - before if "feedline" in name} == set()
 
 
-BUSY = """
+STUCK = """
+import threading
+from feedline.testing import Gate
+from feedline.testing.engine import Numbers  # under a name that a worker can import
+
+def train():
+    held = Numbers(gate=Gate.at(sys.argv[3]), held=tuple(range(4, 64)))
+    batches = iter(Loader(held, 1, workers=2, start_method=sys.argv[1]))
+    for _ in range(4):
+        next(batches)
+    say(*batches.crew.engine.pids)
+    hear()
+
+if sys.argv[2] == "main":
+    train()
+else:
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+"""
+
+
+@pytest.mark.parametrize("thread", ["main", "another"])
+@pytest.mark.parametrize("start_method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_stuck_workers_go_at_once(start_method: str, thread: str, tmp_path: Path) -> None:
+    """Nobody opens the gate that they wait at."""
+    with Gate(tmp_path / "gate") as gate, running(STUCK, start_method, thread, tmp_path / "gate") as program:
+        program.watch(program.line())
+        gate.wait_until_reached(2)
+        program.kill()
+        assert program.end() == -signal.SIGKILL
+        assert program.watched_are_gone()
+
+
+IN_ANOTHER_THREAD = """
+import threading
 from feedline.testing import Gate
 
 class Held(Numbers):
-    def __init__(self, gate):
-        super().__init__()
-        self.gate = gate
     def __getitem__(self, index):
         if index >= 4:
-            self.gate.pass_through()
+            Gate.at(sys.argv[1]).pass_through()
         return super().__getitem__(index)
 
-gate = Gate.at(sys.argv[1])
-batches = iter(Loader(Held(gate), 1, workers=2))
-for _ in range(4):
+def begin():
+    global batches
+    batches = iter(Loader(Held(16), 1, workers=2))
     next(batches)
+
+thread = threading.Thread(target=begin)
+thread.start()
+thread.join()  # and the thread that started the workers is gone
 say(*batches.crew.engine.pids)
+numbers = [int(batch[0, 0]) for batch in batches]
+say(*numbers)
 hear()
 """
 
 
-def test_busy_workers_go_when_their_task_is_done(tmp_path: Path) -> None:
-    with Gate(tmp_path / "gate") as gate, running(BUSY, tmp_path / "gate") as program:
+def test_workers_outlive_the_thread_that_started_them(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, running(IN_ANOTHER_THREAD, tmp_path / "gate") as program:
         program.watch(program.line())
         gate.wait_until_reached(2)
+        gate.open(12)
+        assert program.line().split() == [str(number) for number in range(1, 16)]
+
+
+REPLACED = """
+from feedline.testing import Gate
+
+class Deadly(Numbers):
+    def __getitem__(self, index):
+        if index == 5:
+            try:
+                os.close(os.open(sys.argv[1] + "-once", os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                Gate.at(sys.argv[1]).pass_through()
+            else:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+import warnings
+warnings.simplefilter("ignore")
+batches = iter(Loader(Deadly(), 1, workers=1))
+for _ in range(5):
+    next(batches)
+say("ready")
+next(batches)
+"""
+
+
+def test_workers_that_replaced_others_go_at_once(tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate, running(REPLACED, tmp_path / "gate") as program:
+        assert program.line() == "ready"
+        gate.wait_until_reached()
+        children = Path(f"/proc/{program.pid}/task/{program.pid}/children").read_text()
+        program.watch(children)
         program.kill()
-        program.end()
-        gate.open(2)
+        assert program.end() == -signal.SIGKILL
+        assert program.watched_are_gone()
+
+
+IN_C = """
+import ctypes, threading
+
+class InC(Numbers):
+    def __getitem__(self, index):
+        if index >= 4:
+            say("stuck", os.getpid())
+            ctypes.PyDLL(None).pause()  # without giving up the interpreter's lock
+        return super().__getitem__(index)
+
+batches = iter(Loader(InC(), 1, workers=1))
+for _ in range(4):
+    next(batches)
+hear()
+"""
+
+
+def test_a_worker_that_holds_the_interpreter_goes_at_once() -> None:
+    with running(IN_C) as program:
+        program.watch(program.line().split()[1])
+        program.kill()
         assert program.watched_are_gone()
 
 

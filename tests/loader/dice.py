@@ -51,12 +51,13 @@ class Killed(BaseException):
 
 
 class Samples:
-    """Samples that are their own indices; some raise, some kill."""
+    """Samples that are their own indices; some raise, some kill, some kill so many times."""
 
-    def __init__(self, count: int, bad: Sequence[Any] = (), killers: Sequence[Any] = ()) -> None:
-        self.count = count
-        self.bad = set(bad)
-        self.killers = set(killers)
+    def __init__(self, case: Case) -> None:
+        self.count = case.count
+        self.bad = set(case.bad)
+        self.killers = set(case.killers)
+        self.accidents = dict(case.accidents)
         self.asked: list[Any] = []
 
     def __len__(self) -> int:
@@ -64,6 +65,9 @@ class Samples:
 
     def __getitem__(self, index: Any) -> Any:
         self.asked.append(index)
+        if self.accidents.get(index, 0):
+            self.accidents[index] -= 1
+            raise Killed
         if index in self.killers:
             raise Killed
         if index in self.bad:
@@ -155,6 +159,8 @@ class Case:
     batch_size: int | None = 3
     bad: tuple[int, ...] = ()
     killers: tuple[int, ...] = ()
+    accidents: tuple[tuple[int, int], ...] = ()
+    """Samples that kill the first so many times."""
     policy: ErrorPolicy = SKIPS
     shuffled: bool = False
     lists: bool = False
@@ -225,7 +231,7 @@ class Run:
 
     def __init__(self, case: Case, snapshot: Snapshot | None, account: Account | None) -> None:
         self.case = case
-        self.dataset = Samples(case.count, case.bad, case.killers)
+        self.dataset = Samples(case)
         self.account = account or Account(case.policy)
         self.account.keeps_steps = case.keeps_steps
         self.account.index_count = case.count
@@ -277,7 +283,7 @@ class Run:
         care = Care(case.policy, self.dataset, batched=spec.batched, refills=spec.refills, restarts=case.restarts)
         self.crew = Crew(self.engine, None, NumpyFramework(), self.counters, care=care)
         self.crew.say = lambda message, category: self.said.append(message)  # type: ignore[method-assign]
-        return MapEpoch(
+        self.epoch = MapEpoch(
             self.crew,
             plan,
             self._scheduler(),
@@ -287,6 +293,7 @@ class Run:
             batched=spec.batched,
             account=self.account,
         )
+        return self.epoch
 
     def _scheduler(self) -> Scheduler:
         if self.case.order == "whim":

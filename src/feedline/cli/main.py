@@ -43,6 +43,17 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", action="store_true", help="write JSON lines to standard output instead of a table")
     _add_contest_options(bench)
     bench.set_defaults(command=_bench)
+
+    doctor = commands.add_parser("doctor", help="look at this machine, or at saved faults, and say what to change")
+    doctor.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        metavar="FILE",
+        help="a state saved as JSON, or a table that loader.faults.to_csv wrote; without it the machine is looked at",
+    )
+    doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+    doctor.set_defaults(command=_doctor)
     return parser
 
 
@@ -86,6 +97,12 @@ def _bench(arguments: argparse.Namespace) -> None:
     from feedline.cli import bench
 
     bench.run(rounds=arguments.rounds, seconds=arguments.seconds, as_json=arguments.json)
+
+
+def _doctor(arguments: argparse.Namespace) -> None:
+    from feedline.cli import doctor  # needs no extra, apart from the table, which asks for it itself
+
+    doctor.run(file=arguments.file, as_json=arguments.json)
 
 
 def _require_extra(purpose: str) -> None:

@@ -153,6 +153,8 @@ class InlineBatches(Iterator[Any]):
         already = frozenset(() if snapshot is None else snapshot.early)
         self._repair = Repair.of(bookmark.plan, self._account, batched=spec.batched, already=already)
         self._task_count = 0
+        self._is_spent = False
+        """True if the policy's budget was spent: it is not asked for a batch again before that has changed."""
         self._stream_count = bookmark.batch_size
         progress = bookmark.entry.progress
         self._already = already
@@ -177,6 +179,8 @@ class InlineBatches(Iterator[Any]):
 
     def __next__(self) -> Any:
         progress = self._progress
+        if self._is_spent:
+            self._account.check()
         while True:
             try:
                 indices = self._take()
@@ -200,6 +204,7 @@ class InlineBatches(Iterator[Any]):
                 raise
             except Exception as exc:
                 if isinstance(exc, TooManyBadSamples):
+                    self._is_spent = True
                     self._hold(ordinal, indices, checkpoint)
                 else:
                     self._log(exc, indices)
@@ -285,14 +290,14 @@ class InlineBatches(Iterator[Any]):
             repair.answered(pending, first, ready)
         elif repair.may_begin(ordinal, indices):
             repair.answered(pending, self._attempt(pending, indices, {}), ready)
-        while ordinal not in ready:
+        while ordinal not in ready and ordinal not in repair.finished:
             mended = repair.next_mended(())
             if mended is None or mended.indices is None:
                 if mended is not None and mended.failure is not None:
                     return mended.failure
                 return repair.voids[ordinal]
             repair.answered(pending, self._attempt(pending, mended.indices, mended.skip), ready)
-        return ready[ordinal]
+        return ready[ordinal] if ordinal in ready else repair.finished.pop(ordinal)
 
     def _attempt(self, pending: Pending, indices: Any, skip: dict[int, bool]) -> Result:
         redo = pending.task.id

@@ -90,6 +90,8 @@ class MapEpoch:
         self._stream_count = stream_count
         self._account = account
         self._number = epoch
+        self._accounted = -1
+        """The last batch that was accounted for: it may be asked for again, if that was too much."""
         self.progress = progress
         progress.early.update(already)
         self._already = frozenset(already)
@@ -134,6 +136,8 @@ class MapEpoch:
             if self._repair is not None:
                 self._mend()
                 self._pass_over_voids()
+                if self._expected in self._repair.finished:
+                    self._ready[self._expected] = self._repair.finished.pop(self._expected)
             ordinal = self._scheduler.take(self._ready, self._expected) if self._ready else None
             if ordinal is not None:
                 if ordinal not in self._ready:
@@ -164,6 +168,9 @@ class MapEpoch:
                 continue
             if not self._under_way:
                 if self._repair is not None and self._repair.has_work(self._expected):
+                    continue
+                if self._crew.is_busy and not self._exhausted:  # with a task that nobody wants any more
+                    self._wait_for_others()
                     continue
                 sent = self._sent
                 self._fill()  # what was held back may be given out now
@@ -201,7 +208,8 @@ class MapEpoch:
         """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much."""
         repair = self._repair
         count = 0 if repair is None else self._stream_count or repair.count_of(ordinal)
-        if count or result.notes is not None:
+        first, self._accounted = ordinal != self._accounted, ordinal
+        if first and (count or result.notes is not None):
             account.enter(result, count, self._number, None if repair is None else repair.treated(ordinal))
         if repair is not None:
             account.check()
@@ -451,6 +459,8 @@ class MapEpoch:
         for result in self._ready.values():
             self._crew.discard(result)
         if self._repair is not None:
+            for result in self._repair.finished.values():
+                self._crew.discard(result)
             self._repair.close()
         self._ready.clear()
         self._under_way.clear()

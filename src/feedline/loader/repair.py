@@ -87,6 +87,9 @@ class Repair:
         """Places that no other sample was left for."""
         self._tried: dict[int, int] = {}
         """Neighbours that were tried for batches that have no other samples."""
+        self.finished: dict[int, Result] = {}
+        """Batches that took samples of others. They are delivered when all before them are: a state that is saved in
+        between would not say whose samples they took."""
         self.voids: dict[int, Result] = {}
         """Batches of which nothing is left, to be passed over when it would be their turn."""
 
@@ -169,7 +172,7 @@ class Repair:
             self._reserve.done(ordinal)
 
     def answered(self, pending: Pending, result: Result, ready: dict[int, Result]) -> None:
-        """Take an answer; a batch that is complete goes to `ready`."""
+        """Take an answer; a batch that is complete goes to `ready`, or to `finished` if it had to be mended."""
         ordinal = pending.ordinal
         notes = result.notes
         if result.kind is ResultKind.SHORT:
@@ -179,14 +182,16 @@ class Repair:
             self._short[ordinal] = _Short(pending, *(((), ()) if notes is None else (notes.failed, notes.omitted)))
             return
         before = self._faults.pop(ordinal, None)
-        if before:
-            result.notes = notes or Notes()
-            result.notes.faults = [*before, *result.notes.faults]
-        ready[ordinal] = result
+        if before is None:
+            ready[ordinal] = result
+            return
+        result.notes = notes or Notes()
+        result.notes.faults = [*before, *result.notes.faults]
+        self.finished[ordinal] = result
 
     def has_work(self, expected: int) -> bool:
         """True if a batch lacks samples, or is to be passed over now."""
-        return bool(self._short) or expected in self.voids
+        return bool(self._short) or expected in self.voids or expected in self.finished
 
     def next_mended(self, under_way: Collection[int]) -> Mended | None:
         """Return what to do about the next batch that lacks samples; None if none can be dealt with yet.
@@ -289,6 +294,7 @@ class Repair:
     def close(self) -> None:
         """Forget everything: the epoch was left."""
         self._short.clear()
+        self.finished.clear()
         self.voids.clear()
         self._faults.clear()
         self._indices.clear()

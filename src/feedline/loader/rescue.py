@@ -212,7 +212,8 @@ class Rescue:
             notes = Notes(faults=[Fault.of(failure, "raise", time=time.time())])
             result = Result(ResultKind.FAILED, suspect.worker, suspect.task.id, error, notes=notes)
             return [crew.answer(suspect, result)]
-        suspect.deaths = 1  # one more, and the next of them is looked for
+        # One more, and the next of a batch is looked for; nobody is convicted after one death alone.
+        suspect.deaths = 1 if self._care.batched else 0
         if action == "skip":
             suspect.task.skip = {**suspect.task.skip, place: verdict.refill}
             refilled = verdict.refill and self._care.refills

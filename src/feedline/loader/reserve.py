@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.errors import BadState
-from feedline.loader.batch_indices import as_list
+from feedline.loader.batch_indices import as_list, count_of
 from feedline.plan.plan import Plan
 from feedline.types import Draw
 
@@ -159,7 +159,8 @@ class Reserve(Plan):
         """Choose the batch that gives samples from now on; False if none is left."""
         for candidate in self._candidates(number):
             taken = candidate in self._state.eaten or candidate in self._gone
-            if not taken and self._indices(candidate) is not None:
+            indices = None if taken else self._indices(candidate)
+            if indices is not None and count_of(indices, batched=self._batched) > self._keeps:
                 self._state = ReserveState(candidate, 0, self._state.eaten)
                 touched.append(candidate)
                 return True

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import wait
@@ -265,6 +266,41 @@ def test_a_worker_killed_after_it_made_its_segment_leaves_none(monkeypatch: pyte
         assert not segment_names()
 
 
+def leave(_: int) -> None:
+    os._exit(5)
+
+
+@pytest.mark.parametrize("was_ready", [True, False])
+def test_a_death_tells_whether_the_worker_had_got_ready(was_ready: bool) -> None:
+    with at_work(Deadly(), init=None if was_ready else leave) as engine:
+        engine.submit(0, Task(0, [13]))
+        (result,) = engine.collect(30)
+        assert result.kind is ResultKind.DIED
+        assert type(result.payload) is WorkerDied
+        assert result.payload.was_ready == was_ready
+
+
+def test_a_worker_that_cannot_get_ready_is_heard_of_before_it_is_given_anything() -> None:
+    with at_work(Numbers(), init=leave) as engine:
+        (result,) = engine.collect(30)
+        assert result.kind is ResultKind.DIED
+
+
+def test_replaced_workers_are_gone_for_good() -> None:
+    """Ten in a row, also of those that are idle: neither their descriptors nor their threads add up."""
+    with at_work(Deadly()) as engine:
+        before = 0
+        for number in range(10):
+            assert answer(engine, Task(2 * number, [1])).kind is ResultKind.DONE
+            if number % 2:
+                assert answer(engine, Task(2 * number + 1, [13])).kind is ResultKind.DIED
+            engine.replace(0)
+            assert answer(engine, Task(100 + number, [1])).kind is ResultKind.DONE
+            before = before or len(os.listdir("/proc/self/fd"))
+            assert len(os.listdir("/proc/self/fd")) <= before + 2
+            assert sum(thread.name.startswith("feedline-worker") for thread in threading.enumerate()) == 1
+
+
 # -- endings -----------------------------------------------------------------------------------------------------------
 
 
@@ -369,3 +405,15 @@ def test_what_a_worker_has_to_say_besides_comes_with_its_batch() -> None:
         assert named.notes.dataset["asked"] == 143
         failed = answer(engine, Task(4, Call("no_such_method")))
         assert type(failed.payload) is AttributeError
+
+
+def test_a_new_worker_knows_what_the_old_one_was_told_once() -> None:
+    dataset = Remembering()
+    with at_work(dataset) as engine:
+        dataset.add(100)
+        assert answer(engine, Task(0, Call("add", (100,)))).kind is ResultKind.DONE
+        for number in (1, 2):
+            notes = answer(engine, Task(number, [1], snapshot=True)).notes
+            assert notes is not None
+            assert notes.dataset["asked"] == 101
+            engine.replace(0)

@@ -1,0 +1,353 @@
+"""What this machine offers a loader, and what to change.
+
+`look` reads facts from the system; `find` says what they mean, and looks at nothing itself.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import feedline
+from feedline._optional import require
+from feedline.cli.finding import Finding
+from feedline.engines import abilities
+from feedline.errors import MissingExtra
+from feedline.loader.settings import local_rank_count, memory_limit
+
+OLDEST_TORCH = (2, 4)
+LOADER_FILES = 5  # measured on Linux: an epoll, the arena, a pipe for stacks
+WORKER_FILES = 5  # a socket pair, two of multiprocessing's, one of the process
+FEW_FILES = 1024  # what most systems grant; a program of many files and loaders comes close
+FEW_PROCESSES = 512  # a guess: threads count, and a program with torch has a few dozen
+SMALL_SHARED_BYTES = 1 << 30  # a window of torch's batches of images does not fit into less
+LITTLE_MEMORY = 0.1  # of what the process may use
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the system says. None is what it does not say, or has no limit on."""
+
+    system: str
+    python: str
+    feedline: str
+    numpy: str
+    torch: str | None
+    torch_trouble: str | None
+    """Why torch cannot be imported, although it is installed."""
+    cuda: str | None
+    """The version that torch was built for, if there is a device to use it with."""
+    devices: tuple[str, ...]
+    cores: int
+    """On which this process may run."""
+    machine_cores: int
+    cpu_quota: float | None
+    """Cores' worth of time that the control group grants."""
+    memory_bytes: int | None
+    """Of the machine."""
+    memory_limit_bytes: int | None
+    """That this process may use: the machine's, or that of its control group."""
+    free_bytes: int | None
+    """Of the machine, without swapping."""
+    local_ranks: int
+    shared_bytes: int | None
+    """Size of /dev/shm; None if there is none."""
+    open_files: int | None
+    """The limit `ulimit -n`."""
+    open_files_most: int | None
+    """Up to which a user may raise it."""
+    processes: int | None
+    """The limit `ulimit -u`, or that of the control group."""
+    address_bytes: int | None
+    """The limit `ulimit -v`."""
+    shares_arenas: bool
+    start_method: str
+    """Python's default."""
+
+
+# -- facts ------------------------------------------------------------------------------------------------------------
+
+
+def look() -> Machine:
+    """Read the facts. Imports torch, if it is there, to ask it about CUDA."""
+    torch, trouble, cuda, devices = _look_at_torch()
+    soft_files, hard_files = _limits("RLIMIT_NOFILE")
+    physical, free = _physical_bytes()
+    groups = own_groups()
+    allowed = [limit for limit in (_limits("RLIMIT_NPROC")[0], process_limit(groups)) if limit is not None]
+    return Machine(
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        feedline=feedline.__version__,
+        numpy=np.__version__,
+        torch=torch,
+        torch_trouble=trouble,
+        cuda=cuda,
+        devices=devices,
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        machine_cores=os.cpu_count() or 1,
+        cpu_quota=cpu_quota(groups),
+        memory_bytes=physical,
+        memory_limit_bytes=None if physical is None else memory_limit(),
+        free_bytes=free,
+        local_ranks=local_rank_count(),
+        shared_bytes=_shared_bytes(),
+        open_files=soft_files,
+        open_files_most=hard_files,
+        processes=min(allowed, default=None),
+        address_bytes=_limits("RLIMIT_AS")[0],
+        shares_arenas=abilities.can_share_arenas(),
+        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
+    )
+
+
+def _look_at_torch() -> tuple[str | None, str | None, str | None, tuple[str, ...]]:
+    try:
+        torch = require("torch", extra="torch", purpose="`feedline.DataLoader`")
+    except MissingExtra:
+        return None, None, None, ()
+    except (ImportError, OSError) as exc:  # a library that it needs is missing, or of another version
+        return None, f"{type(exc).__name__}: {exc}", None, ()
+    if not torch.cuda.is_available():
+        return torch.__version__, None, None, ()
+    devices = tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+    return torch.__version__, None, torch.version.cuda or torch.version.hip, devices
+
+
+def _physical_bytes() -> tuple[int | None, int | None]:
+    """Return the machine's memory, and what of it can be had without swapping."""
+    if not hasattr(os, "sysconf"):
+        return None, None
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        text = Path("/proc/meminfo").read_text()
+    except OSError:
+        return total, None
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    free = facts.get("MemAvailable", "").split()[:1]
+    return total, int(free[0]) << 10 if free else None
+
+
+def _shared_bytes() -> int | None:
+    try:
+        facts = os.statvfs("/dev/shm")
+    except (AttributeError, OSError):
+        return None
+    return facts.f_blocks * facts.f_frsize
+
+
+def _limits(name: str) -> tuple[int | None, int | None]:
+    """Return the soft and the hard limit of this process; None where there is none."""
+    if sys.platform == "win32":
+        return None, None
+    import resource  # not on Windows
+
+    soft, hard = resource.getrlimit(getattr(resource, name))
+    return (None if soft == resource.RLIM_INFINITY else soft), (None if hard == resource.RLIM_INFINITY else hard)
+
+
+def own_groups(root: Path = Path("/sys/fs/cgroup"), listing: Path = Path("/proc/self/cgroup")) -> list[Path]:
+    """Return the folders of the control groups that this process is in, of both versions, and of those above them."""
+    try:
+        lines = listing.read_text().splitlines()
+    except OSError:
+        return []
+    folders: dict[Path, None] = {}
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        # Version 1 has a tree per controller, sometimes of several.
+        for top in (
+            [root] if not controllers else [root / controllers, *(root / name for name in controllers.split(","))]
+        ):
+            own = top / group.lstrip("/")
+            folders.update(dict.fromkeys(folder for folder in (own, *own.parents) if folder.is_relative_to(top)))
+    return list(folders)
+
+
+def cpu_quota(groups: list[Path]) -> float | None:
+    """Return how many cores' worth of time control groups grant; None for no limit."""
+    granted = []
+    for folder in groups:
+        quota, period = _numbers(folder / "cpu.max") or (-1, 0)  # version 2: both in one file
+        if quota <= 0:
+            quota, period = ((_numbers(folder / name) or [0])[0] for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+        if quota > 0 and period > 0:
+            granted.append(quota / period)
+    return min(granted, default=None)
+
+
+def process_limit(groups: list[Path]) -> int | None:
+    """Return how many processes and threads control groups allow; None for no limit."""
+    return min((count[0] for folder in groups if (count := _numbers(folder / "pids.max"))), default=None)
+
+
+def _numbers(path: Path) -> list[int] | None:
+    """Return the numbers in a file; None if there is no such file, or it says "max" or the like."""
+    try:
+        words = path.read_text().split()
+    except OSError:
+        return None
+    return [int(word) for word in words] if words and all(word.lstrip("-").isdecimal() for word in words) else None
+
+
+# -- findings ---------------------------------------------------------------------------------------------------------
+
+
+def find(machine: Machine) -> list[Finding]:
+    """Say what the facts mean for a loader, and what to change."""
+    return [
+        _cores(machine),
+        *_memory(machine),
+        _shared_memory(machine),
+        *_open_files(machine),
+        _processes(machine),
+        _addresses(machine),
+        _engine(machine),
+        _start_method(machine),
+        *_torch(machine),
+    ]
+
+
+def _cores(machine: Machine) -> Finding:
+    cores = machine.cores
+    if machine.cpu_quota is not None:
+        cores = max(1, min(cores, int(machine.cpu_quota)))
+    less = f" of the machine's {machine.machine_cores}" if cores < machine.machine_cores else ""
+    ranks = f", shared by {machine.local_ranks} ranks" if machine.local_ranks > 1 else ""
+    found = f"{cores} core{'' if cores == 1 else 's'}{less} for this process{ranks}"
+    workers = cores // machine.local_ranks
+    if workers > 1:
+        return Finding("cores", f"{found}: up to {workers} workers, more only if samples wait for storage")
+    more = " Or ask for more cores: taskset, the container's --cpus, the job's request." if less else ""
+    return Finding(
+        "cores",
+        found,
+        f"Workers compete with the training loop: num_workers=0, or 1 if samples wait for storage.{more}",
+    )
+
+
+def _memory(machine: Machine) -> Iterator[Finding]:
+    limit, total, free = machine.memory_limit_bytes, machine.memory_bytes, machine.free_bytes
+    if limit is None or total is None:
+        return
+    whose = f"{_size(limit)} of the machine's {_size(total)} (control group)" if limit < total else _size(total)
+    budget = f"Batches in flight may take {_size(limit // 4 // machine.local_ranks)} of it (memory_budget)"
+    advice = None
+    if free is not None and free < limit * LITTLE_MEMORY:
+        advice = (
+            f"Only {_size(free)} can be had right now, and the system kills processes when nothing is left. End what "
+            f"else runs here, or use fewer workers and memory_budget={max(free // 4, 1)}."
+        )
+    yield Finding("memory", f"{whose}. {budget}", advice)
+
+
+def _shared_memory(machine: Machine) -> Finding:
+    size = machine.shared_bytes
+    found = "no /dev/shm" if size is None else f"{_size(size)} in /dev/shm"
+    is_small = size is None or size < SMALL_SHARED_BYTES
+    if machine.shares_arenas:
+        torch = "; torch's own loader needs more (docker run --shm-size=8g)" if is_small else ""
+        return Finding("shared memory", f"{found}. feedline does not use it{torch}")
+    if not is_small or not machine.system.startswith("Linux"):
+        return Finding("shared memory", found)
+    return Finding(
+        "shared memory",
+        f"{found}. The portable process engine puts large batches there; what does not fit crosses in a pipe",
+        "Give the container more: docker run --shm-size=8g.",
+    )
+
+
+def _open_files(machine: Machine) -> Iterator[Finding]:
+    limit, most = machine.open_files, machine.open_files_most
+    if limit is None:
+        return
+    found = f"{limit} (ulimit -n). A loader takes {LOADER_FILES}, each worker {WORKER_FILES}, a batch none"
+    if limit >= FEW_FILES:
+        yield Finding("open files", found)
+        return
+    workers = max(1, (limit // 2 - LOADER_FILES) // WORKER_FILES)  # the other half is the program's
+    if most is not None and most <= limit:
+        advice = f"This user may have no more: use at most {workers} workers, or have the hard limit raised."
+    else:
+        advice = f"`ulimit -n {min(most or 65536, 65536)}` in the shell, or at most {workers} workers."
+    yield Finding("open files", found, advice)
+
+
+def _processes(machine: Machine) -> Finding:
+    limit = machine.processes
+    if limit is None:
+        return Finding("processes", "no limit (ulimit -u)")
+    found = f"{limit} (ulimit -u, or the container's limit); threads count"
+    if limit >= FEW_PROCESSES:
+        return Finding("processes", found)
+    return Finding("processes", found, "Raise it: `ulimit -u`, docker run --pids-limit. Or use few workers.")
+
+
+def _addresses(machine: Machine) -> Finding:
+    limit = machine.address_bytes
+    if limit is None:
+        return Finding("addresses", "no limit (ulimit -v)")
+    return Finding(
+        "addresses",
+        f"{_size(limit)} (ulimit -v). Room for batches is reserved as addresses, of which few become memory",
+        "`ulimit -v unlimited`. A control group limits memory better: it counts what is used.",
+    )
+
+
+def _engine(machine: Machine) -> Finding:
+    if machine.shares_arenas:
+        return Finding("process engine", "workers write batches into one shared arena")
+    found = "the portable one: each large batch crosses in shared memory of its own, at the rate of torch's loader"
+    if machine.system.startswith("Linux"):
+        return Finding(
+            "process engine",
+            found,
+            "The kernel is older than 5.3, or a sandbox forbids memfd_create or pidfd_open: allow them, or use "
+            "engine='thread'.",
+        )
+    return Finding("process engine", f"{found}. The shared arena needs Linux")
+
+
+def _start_method(machine: Machine) -> Finding:
+    if machine.start_method == "fork":
+        return Finding("start method", "fork by default: workers inherit the dataset, nothing is pickled")
+    return Finding("start method", f"{machine.start_method} by default: dataset and functions must be picklable")
+
+
+def _torch(machine: Machine) -> Iterator[Finding]:
+    if machine.torch_trouble is not None:
+        yield Finding(
+            "torch",
+            f"installed, but it cannot be imported: {machine.torch_trouble}",
+            "Install it anew: pip install --force-reinstall torch. feedline.Loader works without it.",
+        )
+        return
+    if machine.torch is None:
+        yield Finding("torch", "not installed: feedline.Loader works, feedline.DataLoader needs it")
+        return
+    oldest = ".".join(map(str, OLDEST_TORCH))
+    is_old = _version(machine.torch) < OLDEST_TORCH
+    yield Finding("torch", machine.torch, f"feedline needs {oldest} or later: upgrade torch." if is_old else None)
+    if machine.devices:
+        yield Finding("CUDA", f"{machine.cuda}: {', '.join(machine.devices)}. Use pin_memory=True")
+    else:
+        yield Finding("CUDA", "no device: pin_memory=True has no effect")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """Return the first two numbers of a version, which may go on with letters."""
+    return tuple(int(part) for part in text.split(".")[:2] if part.isdigit())
+
+
+def _size(count: int) -> str:
+    for unit, shift in (("TiB", 40), ("GiB", 30), ("MiB", 20)):
+        if count >= 1 << shift:
+            return f"{count / (1 << shift):.1f} {unit}"
+    return f"{count >> 10} KiB"

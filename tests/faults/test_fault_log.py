@@ -1,0 +1,381 @@
+"""The log of both loaders: what is saved and restored with their state, who is not asked for again, and the table."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import json
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from feedline.errors import BadState, TooManyBadSamples
+from feedline.faults import FaultLog, Policy, Replace, Retry, Skip
+from feedline.samplers import DistributedSampler
+from tests.faults.loaders import (
+    LOADERS,
+    Augmented,
+    Deadly,
+    Numbers,
+    Once,
+    StatefulStream,
+    Stream,
+    batches_of,
+    indices_of,
+    make,
+    on,
+    plain,
+)
+
+ENGINES = ("inline", "thread", "process")
+
+
+@pytest.fixture(params=LOADERS)
+def loader_kind(request: pytest.FixtureRequest) -> str:
+    """Both loaders in turn."""
+    name: str = request.param
+    return name
+
+
+class Asked(Numbers):
+    """Writes down how often samples of `bad` are asked for."""
+
+    def __init__(self, once: Once, count: int, bad: Iterable[int]) -> None:
+        super().__init__(count, bad)
+        self.once = once
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.bad:
+            self.once.times(index)
+        return super().__getitem__(index)
+
+
+# -- quarantine ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_samples_in_quarantine_are_not_asked_for(loader_kind: str, engine: str, policy: str, tmp_path: Path) -> None:
+    once = Once(tmp_path)
+    dataset = Asked(once, 20, {2, 9})
+    loader = make(loader_kind, dataset, on_error=policy, persistent=engine == "process", **on(engine))
+    first = batches_of(loader)
+    assert [once.count(index) for index in (2, 9)] == [1, 1]
+    assert batches_of(loader) == first
+    assert batches_of(loader) == first
+    assert [once.count(index) for index in (2, 9)] == [1, 1]
+    assert loader.faults.release(2)
+    assert not loader.faults.release(2)
+    assert batches_of(loader) == first
+    assert [once.count(index) for index in (2, 9)] == [2, 1]
+    assert indices_of(loader.faults) == [2, 9, 2]
+    assert [fault.epoch for fault in loader.faults] == [0, 0, 3]
+    loader.faults.clear()
+    assert batches_of(loader) == first
+    assert [once.count(index) for index in (2, 9)] == [3, 2]
+    assert indices_of(loader.faults) == [2, 9]
+    loader.close()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_samples_that_work_again_come_again(loader_kind: str, engine: str) -> None:
+    dataset = Numbers(20, {2, 9})
+    loader = make(loader_kind, dataset, on_error="skip", **on(engine))
+    assert sum(map(len, batches_of(loader))) == 18
+    dataset.bad = frozenset()
+    assert sum(map(len, batches_of(loader))) == 18
+    loader.faults.clear()
+    assert batches_of(loader) == batches_of(make(loader_kind, dataset))
+
+
+def test_samples_that_were_raised_are_asked_for_again(loader_kind: str, tmp_path: Path) -> None:
+    once = Once(tmp_path)
+    loader = make(loader_kind, Asked(once, 8, {2}), on_error=Policy({OSError: "skip"}))
+    for _ in range(3):
+        with pytest.raises(Exception, match="sample 2 is bad"):
+            list(loader)
+    assert once.count(2) == 3
+    assert not loader.faults.quarantined
+    assert loader.faults.counts() == {"raise": 3, "skip": 0, "retry": 0, "replace": 0}
+
+
+def test_a_copy_has_a_log_of_its_own(loader_kind: str) -> None:
+    loader = make(loader_kind, Numbers(8, {2}), on_error="skip")
+    list(loader)
+    twin = copy.copy(loader)
+    assert len(twin.faults) == 0
+    list(twin)
+    assert indices_of(twin.faults) == [2]
+    twin.faults.clear()
+    assert indices_of(loader.faults) == [2]
+
+
+def test_a_loader_that_is_pickled_keeps_its_log(loader_kind: str) -> None:
+    loader = make(loader_kind, Numbers(8, {2}), on_error=Skip())
+    list(loader)
+    twin = pickle.loads(pickle.dumps(loader))
+    assert twin.faults.quarantined == {2}
+    assert batches_of(twin) == batches_of(loader)
+
+
+# -- states ----------------------------------------------------------------------------------------------------------
+
+
+def through_json(state: Any) -> Any:
+    return json.loads(json.dumps(state))
+
+
+def through_torch(state: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+@pytest.mark.parametrize("way", [through_json, through_torch, copy.deepcopy])
+def test_the_log_is_part_of_the_state(loader_kind: str, way: Any, tmp_path: Path) -> None:
+    once = Once(tmp_path)
+    loader = make(loader_kind, Asked(once, 20, {2, 9}), on_error=Policy(otherwise="skip", max_share=1.0))
+    list(loader)
+    state = way(loader.state_dict())
+    other = make(loader_kind, Asked(once, 20, {2, 9}), on_error="skip", workers=1)
+    other.load_state_dict(state)
+    assert list(other.faults) == list(loader.faults)
+    assert other.faults.quarantined == {2, 9}
+    assert other.stats()["faults"] == loader.stats()["faults"] == {"raise": 0, "skip": 2, "retry": 0, "replace": 0}
+    assert batches_of(other) == batches_of(loader)
+    assert [once.count(index) for index in (2, 9)] == [1, 1]
+
+
+def test_a_state_from_before_there_was_a_log(loader_kind: str) -> None:
+    loader = make(loader_kind, Numbers(20, {2}), on_error="skip")
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    del state["faults"]
+    loader.load_state_dict(state)
+    assert len(loader.faults) == 0
+    assert not loader.faults.quarantined
+    assert make(loader_kind, Numbers(20)).state_dict().get("faults") is None, "nothing to say, nothing saved"
+
+
+DAMAGE: dict[str, Any] = {
+    "no dict": 7,
+    "entries": {"entries": 3},
+    "an entry": {"entries": [{"index": 3}]},
+    "quarantined": {"quarantined": ["cat"]},
+    "seen": {"entries": [], "seen": -1},
+    "counts": {"dropped": 3, "counts": {"skip": 1}},
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_told_and_changes_nothing(loader_kind: str, damage: str) -> None:
+    loader = make(loader_kind, Numbers(20, {2}), on_error="skip")
+    batches = iter(loader)
+    next(batches)
+    before = loader.state_dict()
+    with pytest.raises(BadState, match="damaged"):
+        loader.load_state_dict({**before, "faults": DAMAGE[damage]})
+    assert loader.state_dict() == before
+    assert len(batches_of(batches)) == 4
+
+
+def test_the_log_knows_nothing_of_batches_that_were_not_delivered(loader_kind: str) -> None:
+    """Workers are ahead of the training loop, and what failed there is made again after a resumption."""
+    loader = make(loader_kind, Numbers(40, {2, 6, 10, 14, 18}), on_error="skip", workers=2, prefetch=4)
+    batches = iter(loader)
+    for count in range(1, 5):
+        next(batches)
+        assert indices_of(loader.faults) == [2, 6, 10, 14, 18][:count]
+        assert len(loader.state_dict()["faults"]["entries"]) == count
+
+
+POLICIES: dict[str, Any] = {
+    "skip": "skip",
+    "skip without refill": Skip(refill=False),
+    "replace": "replace",
+    "replace by a function": Replace(by=lambda index: (index + 10) % 42),
+    "retry, then skip": Retry(1, then="skip", wait_s=0.0),
+}
+BAD = {2, 3, 9, 20, 31, 40, 41}
+
+
+# Any: values of faults.
+def facts_of(log: FaultLog) -> list[tuple[Any, ...]]:
+    return [(fault.index, fault.action, fault.epoch, fault.replacement, fault.refilled) for fault in log]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 2)])
+def test_a_resumption_at_every_batch(loader_kind: str, policy: str, engine: str, workers: int) -> None:
+    def loader(engine: str = engine, workers: int = workers) -> Any:
+        options = {"on_error": POLICIES[policy], "seed": 5, "shuffle": True}
+        return make(loader_kind, Augmented(42, BAD), **options, **on(engine, workers))
+
+    whole = loader()
+    batches: list[Any] = []
+    states = []
+    for epoch in range(2):
+        for batch in whole:
+            batches.append(plain(batch))
+            states.append((len(batches), through_json(whole.state_dict())))
+        assert epoch < 2
+    for delivered, state in states:
+        # Where it goes on is another engine, and another number of workers, every second time.
+        resumed = loader() if delivered % 2 else loader("inline") if engine == "process" else loader("process", 1)
+        if engine == "process" and delivered % 4 and delivered < 18:
+            continue  # it was seen at every batch without workers
+        resumed.load_state_dict(state)
+        rest = batches_of(resumed)
+        if delivered < len(batches):
+            rest += batches_of(resumed) if len(rest) + delivered < len(batches) else []
+        assert rest == batches[delivered:] or delivered == len(batches)
+        if delivered < len(batches):
+            assert facts_of(resumed.faults) == facts_of(whole.faults)
+
+
+@pytest.mark.parametrize("kind", [Stream, StatefulStream])
+@pytest.mark.parametrize("shard", [False, True])
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 1), ("process", 2)])
+def test_a_resumption_of_a_stream_at_every_batch(
+    loader_kind: str, kind: type[Stream], shard: bool, engine: str, workers: int
+) -> None:
+    def loader() -> Any:
+        stream = kind(Augmented(30, {0, 5, 6, 17, 29}), splits=not shard)
+        return make(loader_kind, stream, shard=shard, on_error="skip", seed=5, **on(engine, workers))
+
+    if loader_kind == "Loader" and not shard and workers > 1:
+        return  # only torch's loader tells a dataset which worker it is in
+    whole = loader()
+    batches: list[Any] = []
+    states = []
+    for batch in whole:
+        batches.append(plain(batch))
+        states.append(through_json(whole.state_dict()))
+    for number, state in enumerate(states[:-1], 1):
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert batches_of(resumed) == batches[number:]
+        assert facts_of(resumed.faults) == facts_of(whole.faults)
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+def test_a_resumption_among_deaths(loader_kind: str) -> None:
+    """What killed before the state was saved kills nobody afterwards."""
+    fatal, bad = {5, 22}, {3, 30}
+    expected = make(loader_kind, Augmented(42, fatal | bad), on_error="skip", seed=5)
+    batches = batches_of(expected)
+    loader = make(loader_kind, Deadly(42, fatal, bad=bad), on_error="skip", seed=5, workers=2, restarts=64)
+    iterator = iter(loader)
+    for number in range(1, 8):
+        assert plain(next(iterator)) == batches[number - 1]
+        state = through_json(loader.state_dict())
+        if number not in (1, 2, 6, 7):
+            continue
+        resumed = make(loader_kind, Deadly(42, fatal, bad=bad), on_error="skip", seed=5, workers=2, restarts=64)
+        resumed.load_state_dict(state)
+        assert batches_of(resumed) == batches[number:]
+        assert indices_of(resumed.faults) == indices_of(expected.faults)
+        assert (resumed.stats()["restarted_workers"] == 0) == (number >= 6)
+
+
+@pytest.mark.parametrize("engine", ["inline", "process"])
+def test_ranks_resume(loader_kind: str, engine: str) -> None:
+    bad = {0, 2, 4, 18, 36}
+
+    def loader() -> Any:
+        dataset = Augmented(40, bad)
+        sampler = DistributedSampler(dataset, num_replicas=2, rank=0, shuffle=False)
+        return make(loader_kind, dataset, sampler=sampler, on_error="skip", seed=5, **on(engine))
+
+    whole = loader()
+    iterator = iter(whole)
+    batches, states = [], []
+    for batch in iterator:
+        batches.append(plain(batch))
+        states.append(through_json(whole.state_dict()))
+    assert len(batches) == 5
+    for number, state in enumerate(states[:-1], 1):
+        resumed = loader()
+        resumed.load_state_dict(state)
+        assert batches_of(resumed) == batches[number:]
+
+
+@pytest.mark.parametrize("engine", ["inline", "process"])
+def test_the_budget_goes_on_after_a_resumption(loader_kind: str, engine: str) -> None:
+    def loader() -> Any:
+        policy = Policy(otherwise="skip", max_failures=2)
+        return make(loader_kind, Numbers(40, {2, 9, 20}), on_error=policy, **on(engine))
+
+    first = loader()
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    resumed = loader()
+    resumed.load_state_dict(through_json(first.state_dict()))
+    with pytest.raises(TooManyBadSamples, match="max_failures=2"):
+        list(resumed)
+
+
+@pytest.mark.parametrize("engine", ["inline", "process"])
+def test_the_state_after_too_many_bad_samples(loader_kind: str, engine: str) -> None:
+    """It is that after the last batch that was delivered, on every engine: a larger budget goes on from there."""
+
+    def loader(most: int) -> Any:
+        policy = Policy(otherwise="skip", max_failures=most)
+        return make(loader_kind, Numbers(40, {2, 9, 20}), on_error=policy, seed=5, **on(engine))
+
+    first = loader(2)
+    delivered: list[Any] = []
+    with pytest.raises(TooManyBadSamples):
+        delivered.extend(plain(batch) for batch in first)
+    state = through_json(first.state_dict())
+    resumed = loader(3)
+    resumed.load_state_dict(state)
+    rest = batches_of(resumed)
+    assert delivered + rest == batches_of(loader(3))
+
+
+# -- for people ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_table(loader_kind: str, engine: str, tmp_path: Path) -> None:
+    policy = Policy({OSError: "retry"}, otherwise="replace")
+    loader = make(loader_kind, Numbers(12, {2, 7}), on_error=policy, **on(engine, 1))
+    list(loader)
+    loader.faults.to_csv(tmp_path / "faults.csv")
+    with open(tmp_path / "faults.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["index"] for row in rows] == ["2", "7"]
+    assert [row["replacement"] for row in rows] == ["3", "8"]
+    assert [row["worker"] for row in rows] == (["", ""] if engine == "inline" else ["0", "0"])
+    assert {row["error"] for row in rows} == {"tests.faults.loaders.Bad"}
+    assert {row["message"] for row in rows} == {"sample 2 is bad", "sample 7 is bad"}
+    assert {row["action"] for row in rows} == {"replace"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_stats_count_faults(loader_kind: str, engine: str) -> None:
+    loader = make(loader_kind, Numbers(12, {2, 7}), on_error="skip", **on(engine))
+    assert loader.stats()["faults"] == {"raise": 0, "skip": 0, "retry": 0, "replace": 0}
+    list(loader)
+    stats = loader.stats()
+    assert stats["faults"] == {"raise": 0, "skip": 2, "retry": 0, "replace": 0}
+    assert stats["restarted_workers"] == stats["recycled_workers"] == 0
+
+
+def test_the_log_is_readable(loader_kind: str) -> None:
+    loader = make(loader_kind, Numbers(12, {2, 7}), on_error="skip", workers=1)
+    list(loader)
+    assert repr(loader.faults).splitlines() == [
+        "FaultLog of 2 faults: 2 skip; 2 samples in quarantine",
+        "  sample 2: tests.faults.loaders.Bad: sample 2 is bad (fetch, worker 0, attempt 1): skip",
+        "  sample 7: tests.faults.loaders.Bad: sample 7 is bad (fetch, worker 0, attempt 1): skip",
+    ]

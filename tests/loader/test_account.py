@@ -1,0 +1,295 @@
+"""The account of samples that failed: the log, who is not asked for again, and the budget."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.errors import BadState, TooManyBadSamples
+from feedline.faults import Failure, Fault, Policy
+from feedline.loader.account import _LONGEST_CHAIN, _MOST_NAMED, Account
+from feedline.loader.batch_indices import as_list
+from feedline.types import IndexBlock, Notes, Result, ResultKind
+from tests.loader.dice import Case
+
+
+def fault_of(index: Any, action: str = "skip", *, stage: str = "fetch", **more: Any) -> Fault:
+    return Fault.of(Failure(index, OSError("torn"), stage, 1, 0), action, time=1.7e9, **more)
+
+
+def account_of(*faults: Fault, policy: Policy | None = None, seen: int = 0) -> Account:
+    account = Account(policy or Policy(otherwise="skip", max_share=1.0))
+    account.write(faults, seen, 0)
+    return account
+
+
+def answer(*faults: Fault) -> Result:
+    return Result(ResultKind.DONE, 0, 1, notes=Notes(faults=list(faults)))
+
+
+# -- the log ---
+
+
+def test_what_an_answer_says_is_logged_once_with_the_number_of_the_epoch() -> None:
+    account, result = account_of(), answer(fault_of(3), fault_of(4, "retry"))
+    account.enter(result, 8, 5)
+    account.enter(result, 8, 5)
+    assert [(fault.index, fault.action, fault.epoch) for fault in account.log] == [(3, "skip", 5), (4, "retry", 5)]
+    assert list(account.log.quarantined) == [3]
+
+
+def test_an_answer_without_notes_is_only_counted() -> None:
+    account = account_of()
+    account.enter(Result(ResultKind.DONE, 0, 1), 8, 0)
+    assert len(account.log) == 0
+    assert account.state() == {}
+
+
+def test_a_sample_that_failed_twice_before_it_was_known_is_logged_once() -> None:
+    account = account_of(fault_of(3), fault_of(3), fault_of(np.int64(3)), fault_of([3, 4], stage="collate"))
+    account.write([fault_of(3), fault_of([3, 4], stage="collate")], 8, 1)
+    assert [fault.index for fault in account.log] == [3, [3, 4], [3, 4]]
+
+
+def test_samples_without_indices_are_logged_each_time_and_never_in_quarantine() -> None:
+    account = account_of()
+    account.has_indices = False
+    for _ in range(2):
+        account.write([fault_of(3)], 8, 0)
+    assert len(account.log) == 2
+    assert len(account.log.quarantined) == 0
+
+
+def test_a_copy_has_the_policy_and_nothing_else() -> None:
+    account = account_of(fault_of(3))
+    twin = account.copy()
+    assert twin.policy is account.policy
+    assert len(twin.log) == 0
+
+
+def test_a_policy_that_catches_nothing_guards_nothing() -> None:
+    assert not Account(Policy()).guards
+    assert Account(Policy({OSError: "skip"})).guards
+
+
+# -- who is not asked for again ---
+
+
+@pytest.mark.parametrize("form", [list, tuple, np.array, lambda items: IndexBlock(np.array(items))])
+def test_samples_that_are_known_to_fail_are_left_out_or_replaced(form: Any) -> None:
+    account = account_of(
+        fault_of(3, refilled=True), fault_of(5), fault_of(7, "replace", replacement=9), fault_of(1, "retry")
+    )
+    treated = account.treat(form([1, 3, 5, 7]), batched=True)
+    assert [int(index) for index in as_list(treated.indices)] == [1, 3, 5, 9]
+    assert treated.skip == {1: True, 2: False}
+    assert treated.known == {3: True, 5: False, 7: False}
+
+
+def test_one_index_is_recognised_whatever_it_is() -> None:
+    account = account_of(fault_of(("cat", 3)), fault_of("dog", "replace", replacement=("cat", 4)))
+    assert account.treat(("cat", 3), batched=False).skip == {0: False}
+    assert account.treat("dog", batched=False).indices == ("cat", 4)
+    assert account.treat(("cat", 3), batched=True).skip == {}
+
+
+def test_what_is_not_known_stays_as_it_is() -> None:
+    block = IndexBlock(np.arange(4))
+    for account in (account_of(), account_of(fault_of(9)), account_of(fault_of([0, 1], stage="collate"))):
+        treated = account.treat(block, batched=True)
+        assert treated.indices is block
+        assert not treated.skip
+        assert not treated.known
+
+
+def test_where_nothing_is_guarded_everything_is_asked_for() -> None:
+    account = account_of(fault_of(3), policy=Policy())
+    assert account.treat([3], batched=True).skip == {}
+
+
+def test_a_sample_that_was_released_is_asked_for_again() -> None:
+    account = account_of(fault_of(3))
+    account.log.release(3)
+    assert account.treat([3], batched=True).skip == {}
+
+
+@given(
+    st.dictionaries(st.integers(0, 12), st.one_of(st.none(), st.integers(0, 12)), max_size=12),
+    st.lists(st.integers(0, 12), max_size=8),
+)
+def test_no_sample_in_quarantine_is_asked_for_unless_they_replace_each_other_in_circles(
+    table: dict[int, int | None], indices: list[int]
+) -> None:
+    account = account_of(
+        *(
+            fault_of(index) if other is None else fault_of(index, "replace", replacement=other)
+            for index, other in table.items()
+        )
+    )
+    treated = account.treat(indices, batched=True)
+    asked = as_list(treated.indices)
+    for place, index in enumerate(indices):
+        chain = [index]
+        while chain[-1] in table and table[chain[-1]] is not None and len(chain) <= len(table):
+            chain.append(table[chain[-1]])  # type: ignore[arg-type]  # None was looked for
+        if len(chain) > len(table):
+            continue  # a circle: whatever, but it ends
+        assert asked[place] == chain[-1]
+        assert (place in treated.skip) == (chain[-1] in table)
+    assert set(treated.known) == {index for index in indices if index in table}
+
+
+def test_circles_end() -> None:
+    account = account_of(
+        *(fault_of(index, "replace", replacement=(index + 1) % 50) for index in range(50)),
+    )
+    assert account.treat([0], batched=True).indices == [_LONGEST_CHAIN]
+
+
+# -- the budget ---
+
+
+def test_the_budget_is_spent_when_more_samples_are_lost_than_allowed() -> None:
+    account = account_of(policy=Policy(otherwise="skip", max_failures=2, max_share=1.0))
+    account.enter(answer(fault_of(1), fault_of(2, "replace", replacement=3), fault_of(4, "retry")), 4, 0)
+    account.check()
+    account.enter(answer(fault_of(5), fault_of(6, "raise")), 4, 0)
+    with pytest.raises(TooManyBadSamples, match="3 of 8 samples") as caught:
+        account.check()
+    assert [fault.index for fault in caught.value.faults] == [1, 2, 5]
+    assert "sample 5: OSError: torn" in str(caught.value)
+
+
+def test_a_share_counts_once_there_are_enough_samples_or_at_the_end() -> None:
+    account = account_of(policy=Policy(otherwise="skip", max_share=0.5))
+    account.enter(answer(*map(fault_of, range(6))), 10, 0)
+    account.check()
+    with pytest.raises(TooManyBadSamples, match=r"6 of 10 samples failed \(60.0%\)"):
+        account.check(ended=True)
+    account.enter(answer(), 89, 0)
+    account.check()
+    account.enter(answer(*map(fault_of, range(10, 60))), 1, 0)
+    with pytest.raises(TooManyBadSamples):
+        account.check()
+
+
+def test_many_faults_are_told_in_a_few_lines() -> None:
+    account = account_of(*map(fault_of, range(50)), policy=Policy(otherwise="skip", max_failures=0))
+    with pytest.raises(TooManyBadSamples, match=f"... and {50 - _MOST_NAMED} more") as caught:
+        account.check()
+    assert len(caught.value.faults) == 50
+    assert len(str(caught.value).splitlines()) == _MOST_NAMED + 2
+
+
+@settings(deadline=None)
+@given(
+    count=st.integers(1, 30),
+    bad=st.sets(st.integers(0, 29), min_size=1),
+    batch_size=st.sampled_from([None, 1, 3, 5]),
+    refills=st.booleans(),
+    workers=st.integers(0, 3),
+)
+def test_every_sample_is_counted_once_also_in_later_epochs(
+    count: int, bad: set[int], batch_size: int | None, refills: bool, workers: int
+) -> None:
+    case = Case(count, batch_size, tuple(bad), refills=refills, workers=workers, look_ahead=3)
+    account = None
+    for epoch in range(3):
+        run = case.begin(account=account)
+        account = run.account
+        account.begin_epoch(epoch, resumes=False)
+        run.take()
+        assert account.state().get("seen", count) == count
+        lost = len([index for index in bad if index < count])
+        for max_failures in (lost, lost - 1):
+            account.policy = Policy(otherwise="skip", max_failures=max(0, max_failures), max_share=1.0)
+            with pytest.raises(TooManyBadSamples) if max_failures == lost - 1 >= 0 else contextlib.nullcontext():
+                account.check(ended=True)
+        account.policy = case.policy
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_samples_that_are_left_out_unasked_count_as_lost(workers: int) -> None:
+    policy = Policy(otherwise="skip", max_failures=3)
+    first = Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin()
+    batches = first.take()
+    account = first.account
+    account.begin_epoch(1, resumes=False)
+    assert Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin(account=account).take() == batches
+    account.begin_epoch(2, resumes=False)
+    with pytest.raises(TooManyBadSamples, match="4 of"):
+        Case(40, 4, (39,), policy=policy, workers=workers).begin(account=account).take()
+
+
+def test_a_budget_is_for_an_epoch() -> None:
+    account = account_of(fault_of(1), fault_of(2), policy=Policy(otherwise="skip", max_failures=2), seen=10)
+    account.check()
+    account.begin_epoch(1, resumes=False)
+    account.write([fault_of(3), fault_of(4)], 10, 1)
+    account.check(ended=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_budget_that_is_spent_stays_spent(workers: int) -> None:
+    policy = Policy(otherwise="skip", max_share=0.5)
+    run = Case(400, 10, tuple(range(52)), policy=policy, refills=False, workers=workers).begin()
+    assert run.take(4) == [[52, *range(53, 60)], *([*range(at, at + 10)] for at in (60, 70, 80))]
+    for _ in range(30):
+        with pytest.raises(TooManyBadSamples, match="52 of 100 samples"):
+            run.take(1)
+
+
+def test_a_batch_that_finds_no_sample_that_works_gives_up_early() -> None:
+    for workers in (0, 2):
+        case = Case(20_000, 10, tuple(range(20_000)), policy=Policy(otherwise="skip"), workers=workers)
+        run = case.begin()
+        with pytest.raises(TooManyBadSamples):
+            run.take(1)
+        assert len(run.dataset.asked) < 2_000
+
+
+# -- states ---
+
+
+def test_a_state_holds_the_log_and_what_was_seen() -> None:
+    account = account_of(fault_of(3), fault_of((1, 2), "replace", replacement=4), seen=50)
+    state = json.loads(json.dumps(account.state()))
+    other = account_of(fault_of(99))
+    other.restore(state)
+    assert other.state() == account.state()
+    assert list(other.log.quarantined) == [3, (1, 2)]
+
+
+def test_a_resumed_epoch_goes_on_with_its_budget() -> None:
+    policy = Policy(otherwise="skip", max_failures=2)
+    account = account_of(fault_of(3), fault_of(4), policy=policy, seen=50)
+    other = Account(policy)
+    other.restore(account.state())
+    other.begin_epoch(0, resumes=True)
+    other.check()
+    other.write([fault_of(5)], 10, 0)
+    with pytest.raises(TooManyBadSamples, match="3 of 60"):
+        other.check()
+
+
+@pytest.mark.parametrize(
+    "damage", [{"seen": -1}, {"seen": "7"}, {"seen": True}, {"seen": None}, {"entries": 3}], ids=repr
+)
+def test_a_damaged_state_changes_nothing(damage: dict[str, Any]) -> None:
+    account = account_of(fault_of(3), seen=50)
+    before = account.state()
+    with pytest.raises(BadState, match="damaged"):
+        account.restore({**account_of(fault_of(8)).state(), **damage})
+    assert account.state() == before
+
+
+@pytest.mark.parametrize("state", [None, [], "faults", 3], ids=repr)
+def test_a_state_that_is_none_is_refused(state: Any) -> None:
+    with pytest.raises(BadState):
+        account_of().restore(state)
