@@ -168,13 +168,11 @@ def test_the_transform_of_the_wrapper_itself() -> None:
 
 def test_torchs_own_subset() -> None:
     class Mapped(torch.utils.data.Dataset[Any]):
-        transform = None
-
         def __init__(self) -> None:
-            self.transform = tear  # type: ignore[assignment]  # None in the class
+            self.transform = tear
 
         def __getitem__(self, index: int) -> Any:
-            return self.transform(index)  # type: ignore[misc]  # see above
+            return self.transform(index)
 
     assert stage(torch.utils.data.Subset(Mapped(), [0])) == "transform"
 

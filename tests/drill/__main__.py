@@ -28,7 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, help="how many rounds; as many as there is time for if not given")
     parser.add_argument("--round", type=int, help="run this round only: it is the same one as in the whole drill")
     parser.add_argument("--times", type=int, default=1, help="how often to run each round (races need more than one)")
-    parser.add_argument("--hang", type=float, default=60.0, metavar="SECONDS", help="how long a round may take")
+    parser.add_argument("--hang", type=float, default=120.0, metavar="SECONDS", help="how long a round may take")
     parser.add_argument("--json", action="store_true", help="write the summary as JSON")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="ROUND", help="begin with this round")
     parser.add_argument("--report-to", type=int, help=argparse.SUPPRESS)  # the drill starts itself with this

@@ -13,7 +13,7 @@ from tests.drill.datasets import NOISE
 Digest = bytes
 
 
-def digest_of(sample: Any, *, noise: bool) -> Digest:
+def digest_of(sample: Any, *, noise: bool = False) -> Digest:
     """Return a checksum of everything in a sample; of its random fields only if `noise`."""
     checksum = hashlib.blake2b(digest_size=8)
     _add(checksum.update, sample, noise)

@@ -16,7 +16,7 @@ SPLIT_STREAMS = ("split stream", "stateful split stream")
 """Streams that split themselves: where they go on depends on the number of workers."""
 STREAMS = (*SHARED_STREAMS, *SPLIT_STREAMS)
 
-_LONG_S, _SHORT_S = 60.0, 1.5
+_LONG_S, _SHORT_S = 120.0, 3.0
 """Time-outs: one that never happens, and one that ends a sample that hangs."""
 
 KILL = "killed from outside"
@@ -100,7 +100,7 @@ class Script:
     compares: bool
     """True if batches are compared with those of a loader without workers and troubles."""
     on_error: str
-    """What is done about bad samples; more than the names of actions, see `round.py`."""
+    """What is done about bad samples; more than the names of actions, see `loaders.py`."""
     troubles: dict[int, str]
     acts: tuple[Act, ...]
     attacks: tuple[Attack, ...]

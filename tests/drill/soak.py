@@ -44,7 +44,7 @@ class Plan:
     """How many rounds; None for as many as there is time for."""
     times: int = 1
     """How often each runs."""
-    hang_s: float = 60.0
+    hang_s: float = 120.0
     """How long one may take."""
 
 

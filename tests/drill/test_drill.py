@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.drill import round as rounds
 from tests.drill import script as scripts
+from tests.drill.loaders import build_loader
+from tests.drill.round import play
 from tests.drill.script import Act, Crew, Script, draw_script
 from tests.drill.soak import ROOT, Plan, soak
 from tests.drill.summary import Summary
@@ -92,14 +93,12 @@ class Tampered:
     ],
 )
 def test_what_is_wrong_with_batches_is_noticed(monkeypatch: pytest.MonkeyPatch, tamper: Any, finding: str) -> None:
-    build = rounds.build_loader
-
     def tampered(script: Script, crew: Crew, dataset: Any) -> Any:
-        loader = build(script, crew, dataset)
+        loader = build_loader(script, crew, dataset)
         return loader if dataset.troubles.tame else Tampered(loader, tamper)
 
-    monkeypatch.setattr(rounds, "build_loader", tampered)
-    outcome = rounds.play(replace(PLAIN, compares=True))
+    monkeypatch.setattr("tests.drill.stage.build_loader", tampered)
+    outcome = play(replace(PLAIN, compares=True))
     assert not outcome.is_good
     assert any(finding in problem for problem in outcome.problems) or getattr(outcome, finding, False)
 
@@ -109,17 +108,16 @@ def test_what_is_left_behind_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None
 
     def leaving(script: Script, crew: Crew, dataset: Any) -> Any:
         left.append(os.open("/dev/null", os.O_RDONLY))
-        return build(script, crew, dataset)
+        return build_loader(script, crew, dataset)
 
-    build = rounds.build_loader
-    monkeypatch.setattr(rounds, "build_loader", leaving)
-    outcome = rounds.play(PLAIN)
+    monkeypatch.setattr("tests.drill.stage.build_loader", leaving)
+    outcome = play(PLAIN)
     os.close(left[0])
     assert ["/dev/null" in leak for leak in outcome.leaks] == [True]
 
 
 def test_an_untampered_round_is_good() -> None:
-    outcome = rounds.play(replace(PLAIN, compares=True))
+    outcome = play(replace(PLAIN, compares=True))
     assert outcome.is_good, outcome
     assert (outcome.batches, outcome.samples) == (5, 20)
 
@@ -132,7 +130,7 @@ def test_a_hang_is_cut_off_and_says_how_to_repeat_it() -> None:
     (failure,) = summary.failures
     assert failure["command"] == "python -m tests.drill --seed 7 --round 0"
     assert "Timeout" in failure["problems"][0]
-    assert "round.py" in failure["problems"][0]
+    assert "runner.py" in failure["problems"][0]
 
 
 def test_memory_that_grows_is_a_failure() -> None:

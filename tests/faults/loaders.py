@@ -17,12 +17,57 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.utils.data
 
 import feedline
 
 LOADERS = ("Loader", "DataLoader")
+ENGINES = ("inline", "thread", "process")
+
+_slow = pytest.mark.slow
+
+everywhere = pytest.mark.parametrize(
+    ("loader_kind", "engine"),
+    [
+        ("Loader", "inline"),
+        ("DataLoader", "inline"),
+        ("DataLoader", "thread"),
+        ("Loader", "process"),
+        pytest.param("Loader", "thread", marks=_slow),
+        pytest.param("DataLoader", "process", marks=_slow),
+    ],
+)
+"""Both loaders and every engine. Workers do the same for both, so that two of the six are left to the slow tests."""
+
+on_every_crew = pytest.mark.parametrize(
+    ("loader_kind", "engine", "workers"),
+    [
+        ("Loader", "inline", 0),
+        ("Loader", "thread", 3),
+        ("Loader", "process", 2),
+        ("DataLoader", "process", 3),
+        *(
+            pytest.param(kind, engine, workers, marks=_slow)
+            for kind, engine, workers in [
+                ("DataLoader", "inline", 0),
+                ("Loader", "thread", 1),
+                ("Loader", "process", 1),
+                ("Loader", "process", 3),
+                ("DataLoader", "thread", 1),
+                ("DataLoader", "thread", 3),
+                ("DataLoader", "process", 1),
+                ("DataLoader", "process", 2),
+            ]
+        ),
+    ],
+)
+"""The same with several numbers of workers."""
+
+one_of_both = pytest.mark.parametrize("loader_kind", ["Loader", pytest.param("DataLoader", marks=_slow)])
+the_other_of_both = pytest.mark.parametrize("loader_kind", ["DataLoader", pytest.param("Loader", marks=_slow)])
+"""For tests of what both loaders leave to the same code: one loader, and the other among the slow tests."""
 
 _TORCH_WORDS = {
     "workers": "num_workers",

@@ -120,7 +120,7 @@ class Raiser(Numbers):
         return index
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("how", RAISERS)
 def test_an_exception_comes_as_itself_with_notes(loader_kind: str, engine: str, how: str) -> None:
     loader = make(loader_kind, Raiser(how), **on(engine, 1))
@@ -164,7 +164,7 @@ def refuse_five(samples: list[Any]) -> list[Any]:
     return samples
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_notes_name_the_stage(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Transformed(), **on(engine, 1))
     raised = outcomes_of(loader)[1]
@@ -178,7 +178,7 @@ def test_notes_name_the_stage(loader_kind: str, engine: str) -> None:
     assert (fault.stage, fault.index) == ("collate", [4, 5, 6, 7])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("batch_size", [1, 3, None])
 def test_the_loop_goes_on_after_an_exception(loader_kind: str, engine: str, batch_size: int | None) -> None:
     bad = {0, 4, 5, 11}
@@ -193,7 +193,7 @@ def test_the_loop_goes_on_after_an_exception(loader_kind: str, engine: str, batc
     assert indices_of(loader.faults) == ([0, 4, 5, 11] if size == 1 else [0, 4, 11])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("shard", [False, True])
 def test_the_loop_goes_on_after_an_exception_of_a_stream(loader_kind: str, engine: str, shard: bool) -> None:
     stream = Stream(Numbers(12, {4}), splits=False)
@@ -221,7 +221,7 @@ SKIPPING = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("case", SKIPPING)
 def test_skipped_samples_are_refilled(loader_kind: str, engine: str, case: str) -> None:
     count, bad = SKIPPING[case]
@@ -264,7 +264,7 @@ def expected(kind: str, dataset: type[Numbers], policy: str) -> tuple[Any, Any, 
     return outcome_of(kind, dataset(33, {2, 3, 9, 20, 31}), "inline", on_error=POLICIES[policy], seed=5, shuffle=True)
 
 
-@pytest.mark.parametrize(("engine", "workers"), CREWS)
+@on_every_crew
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_outcome_is_the_same_on_every_engine(loader_kind: str, engine: str, workers: int, policy: str) -> None:
     kind = ByRng if engine == "thread" else Augmented
@@ -314,7 +314,7 @@ def test_large_epochs_with_many_failures(engine: str, workers: int) -> None:
     assert batches_of(make("Loader", Numbers(900, bad), on_error="skip", **on(engine, workers))) == inline
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_everything_fails(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(10, range(10)), on_error="skip", **on(engine))
     for _ in range(3):
@@ -326,7 +326,7 @@ def test_everything_fails(loader_kind: str, engine: str) -> None:
         assert "sample 0: " in str(caught.value)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_everything_may_fail_if_that_was_said(loader_kind: str, engine: str) -> None:
     policy = Policy(otherwise="skip", max_share=1.0)
     loader = make(loader_kind, Numbers(10, range(10)), on_error=policy, **on(engine))
@@ -334,7 +334,7 @@ def test_everything_may_fail_if_that_was_said(loader_kind: str, engine: str) -> 
     assert len(loader.faults) == 10
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_without_refill_batches_are_short(loader_kind: str, engine: str, batch_size: int | None) -> None:
     bad = {1, 4, 5, 6, 7, 9}
@@ -347,7 +347,7 @@ def test_without_refill_batches_are_short(loader_kind: str, engine: str, batch_s
     assert not any(fault.refilled for fault in loader.faults)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_batches_of_a_batch_sampler_are_left_short(loader_kind: str, engine: str) -> None:
     batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
     loader = make(loader_kind, Numbers(8, {1, 5}), batch_sampler=batch_sampler, on_error="skip", **on(engine))
@@ -356,14 +356,14 @@ def test_batches_of_a_batch_sampler_are_left_short(loader_kind: str, engine: str
     assert not any(fault.refilled for fault in loader.faults)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_single_samples(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(10, {0, 3, 4, 9}), None, on_error="skip", **on(engine))
     assert sorted(batches_of(loader)) == [1, 2, 5, 6, 7, 8]
     assert sorted(indices_of(loader.faults)) == [0, 3, 4, 9]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize(("count", "bad"), [(20, {3}), (18, {17}), (17, {0}), (20, {1, 2, 3, 4, 17})])
 def test_drop_last_never_delivers_a_short_batch(loader_kind: str, engine: str, count: int, bad: set[int]) -> None:
     loader = make(loader_kind, Numbers(count, bad), on_error="skip", drop_last=True, **on(engine))
@@ -376,7 +376,7 @@ def test_drop_last_never_delivers_a_short_batch(loader_kind: str, engine: str, c
     assert len(batches) == (inside - len(bad & set(range(inside)))) // 4
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_batch_that_cannot_be_collated_is_left_out(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(12), collate=refuse_five, on_error="skip", **on(engine))
     assert batches_of(loader) == [[0, 1, 2, 3], [8, 9, 10, 11]]
@@ -389,7 +389,7 @@ def test_a_batch_that_cannot_be_collated_is_left_out(loader_kind: str, engine: s
 # -- streams ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), *CREWS])
+@on_every_crew
 def test_streams_read_on(loader_kind: str, engine: str, workers: int) -> None:
     bad = {0, 5, 6, 7, 19}
     loader = make(loader_kind, Stream(Numbers(20, bad)), 3, shard=False, on_error="skip", **on(engine, workers))
@@ -404,7 +404,7 @@ def test_streams_read_on(loader_kind: str, engine: str, workers: int) -> None:
     assert {fault.message for fault in loader.faults} == {f"sample {index} is bad" for index in bad}
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), *CREWS])
+@on_every_crew
 @pytest.mark.parametrize("batch_size", [3, None])
 def test_shared_streams_leave_batches_short(
     loader_kind: str, engine: str, workers: int, batch_size: int | None
@@ -421,7 +421,7 @@ def test_shared_streams_leave_batches_short(
         assert [(f.index, f.epoch) for f in loader.faults][epoch * 6 :] == [(index, epoch) for index in sorted(bad)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("shard", [False, True])
 def test_a_generator_ends_with_its_first_exception(loader_kind: str, engine: str, shard: bool) -> None:
     stream = Generated(Numbers(20, {6}), splits=False)
@@ -433,7 +433,7 @@ def test_a_generator_ends_with_its_first_exception(loader_kind: str, engine: str
     assert "generator" in "\n".join(caught.value.__notes__)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_stream_that_fails_altogether(loader_kind: str, engine: str) -> None:
     for shard in (False, True):
         stream = Stream(Numbers(12, range(12)), splits=not shard)
@@ -476,7 +476,7 @@ class FlakyStream(Stream):
         return FlakyReader(self.samples)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_stream_is_asked_again(loader_kind: str, engine: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
     stream = FlakyStream(Flaky(once, 10, {3, 9}, 2))
@@ -504,7 +504,7 @@ LOST_BY_RANK_0 = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("case", LOST_BY_RANK_0)
 def test_ranks_deliver_as_many_batches_as_each_other(loader_kind: str, engine: str, case: str) -> None:
     bad = LOST_BY_RANK_0[case]
@@ -530,7 +530,7 @@ def test_ranks_deliver_as_many_batches_as_each_other(loader_kind: str, engine: s
 # -- retry -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_retries_until_it_works(loader_kind: str, engine: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
     dataset = Flaky(once, 12, {2, 7}, times=2)
@@ -542,7 +542,7 @@ def test_retries_until_it_works(loader_kind: str, engine: str, tmp_path: Path) -
     assert loader.stats()["faults"]["retry"] == 2
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("then", ["skip", "replace", "raise"])
 def test_retries_end(loader_kind: str, engine: str, then: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
@@ -602,7 +602,7 @@ def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:
     # The thread is gone: the fixture that watches over every test would tell.
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 2)])
+@on_every_crew
 def test_a_further_try_draws_the_same_numbers(loader_kind: str, engine: str, workers: int, tmp_path: Path) -> None:
     class FlakyAugmented(Augmented):
         def __init__(self, once: Once | None) -> None:
@@ -630,7 +630,7 @@ def test_a_further_try_draws_the_same_numbers(loader_kind: str, engine: str, wor
 # -- replace ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_neighbours_take_the_place_of_samples(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(12, {2, 3, 11}), on_error="replace", **on(engine))
     expected = [[0, 1, 4, 4], [4, 5, 6, 7], [8, 9, 10, 0]]
@@ -644,7 +644,7 @@ def test_neighbours_take_the_place_of_samples(loader_kind: str, engine: str) -> 
     assert len(loader.faults) == 3
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_function_names_the_replacement(loader_kind: str, engine: str) -> None:
     names = {"a": 1, "b": None, "c": 3, "d": 4}
 
@@ -675,7 +675,7 @@ def test_a_function_names_the_replacement(loader_kind: str, engine: str) -> None
     assert "no neighbour" in "\n".join(caught.value.__notes__)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_no_neighbour_works(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(40, range(1, 40)), on_error="replace", **on(engine, 1))
     first = outcomes_of(loader)[0]
@@ -696,7 +696,7 @@ class Various(Numbers):
         return index
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_policies_by_class(loader_kind: str, engine: str) -> None:
     policy = Policy({OSError: "skip", "ValueError": "replace", LookupError: Skip(refill=False)}, otherwise=Raise())
     loader = make(loader_kind, Various(15), 3, on_error=policy, **on(engine))
@@ -720,7 +720,7 @@ def decide(failure: Failure) -> Any:
     return Retry(1, then="raise", wait_s=0.0)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_function_decides(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(16, {3, 4, 8}), on_error=decide, **on(engine))
     outcomes = outcomes_of(loader)
@@ -729,7 +729,7 @@ def test_a_function_decides(loader_kind: str, engine: str) -> None:
     assert [(fault.index, fault.action) for fault in loader.faults] == [(3, "skip"), (4, "replace"), (8, "raise")]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_function_that_fails_or_answers_nonsense(loader_kind: str, engine: str) -> None:
     def fails(failure: Failure) -> Any:
         raise ArithmeticError("in the policy")
@@ -744,7 +744,7 @@ def test_a_function_that_fails_or_answers_nonsense(loader_kind: str, engine: str
     assert outcomes[1:] == [[4, 5, 6, 7]]
 
 
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), *CREWS])
+@on_every_crew
 def test_a_budget_of_samples(loader_kind: str, engine: str, workers: int) -> None:
     policy = Policy(otherwise="skip", max_failures=2)
     loader = make(loader_kind, Numbers(40, {2, 9, 20, 30}), on_error=policy, **on(engine, workers))
@@ -758,7 +758,7 @@ def test_a_budget_of_samples(loader_kind: str, engine: str, workers: int) -> Non
         next(batches)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_budget_is_for_an_epoch(loader_kind: str, engine: str) -> None:
     """Streams meet the same bad samples in every epoch."""
     policy = Policy(otherwise="skip", max_failures=2)
@@ -768,7 +768,7 @@ def test_a_budget_is_for_an_epoch(loader_kind: str, engine: str) -> None:
         assert sorted(itertools.chain(*batches_of(loader))) == [0, 2, 3, 4, 6, 7, 8, 9, 10, 11]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_budget_as_a_share(loader_kind: str, engine: str) -> None:
     policy = Policy(otherwise="skip", max_share=0.1)
     bad = set(range(100, 120))
@@ -781,7 +781,7 @@ def test_a_budget_as_a_share(loader_kind: str, engine: str) -> None:
     assert len(batches_of(few)) == 40
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_a_short_epoch_is_judged_at_its_end(loader_kind: str, engine: str) -> None:
     policy = Policy(otherwise="skip", max_share=0.1)
     loader = make(loader_kind, Numbers(16, {1, 2}), on_error=policy, **on(engine))
@@ -791,7 +791,7 @@ def test_a_short_epoch_is_judged_at_its_end(loader_kind: str, engine: str) -> No
     assert sorted(itertools.chain(*delivered)) == [0, *range(3, 16)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("kind", ["map", "own stream", "shared stream"])
 def test_the_share_counts_samples_that_worked(loader_kind: str, engine: str, kind: str) -> None:
     """One in a hundred fails, and one in twenty may."""
@@ -813,7 +813,7 @@ class Together(Numbers):
         return [self[index] for index in indices]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 def test_datasets_that_make_batches_at_once(loader_kind: str, engine: str, policy: str) -> None:
     bad = {2, 3, 9}

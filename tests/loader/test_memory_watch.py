@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -47,7 +48,7 @@ class Bench:
     """A watch, and how much memory each process is said to have. Every worker has answered once."""
 
     def __init__(self, patches: pytest.MonkeyPatch, *pids: int | None, most_bytes: int | None = None) -> None:
-        self.memory: dict[int, int | None] = {pid: 100 * MIB for pid in pids if pid is not None}
+        self.memory: dict[int, Any] = {pid: 100 * MIB for pid in pids if pid is not None}
         self.engine = Workers(*pids)
         self.watch = MemoryWatch(self.engine, most_bytes)
         patches.setattr(memory_watch, "own_bytes", lambda pid: self.memory[pid])

@@ -53,7 +53,7 @@ def cases(draw: st.DrawFn, *, ranks: bool = False, workers: int = 4) -> Case:
 class Unlimited(FunctionPolicy):
     """A function, and no budget."""
 
-    max_share = 1.0  # type: ignore[assignment]  # a property elsewhere
+    max_share = 1.0
 
 
 quick = settings(deadline=None, max_examples=80)
@@ -361,8 +361,11 @@ def test_faults_of_both_makings_come_with_the_batch() -> None:
     repair.answered(pending, result, ready)
     assert pending.faults == []
     repair.answered(pending, Result(ResultKind.DONE, 0, 2, [2, 1], notes=Notes(faults=["second"])), ready)
-    assert ready[0].notes is not None
-    assert ready[0].notes.faults == ["first", "second"]
+    assert not ready  # it is delivered after all before it
+    notes = repair.finished[0].notes
+    assert notes is not None
+    assert notes.faults == ["first", "second"]
+    assert repair.has_work(0)
 
 
 def test_without_a_policy_there_is_nothing_to_repair_unless_the_plan_was_entered_with_a_reserve() -> None:

@@ -196,8 +196,9 @@ numbers = st.integers(0, 60)
 @st.composite
 def states(draw: st.DrawFn) -> ReserveState:
     near = draw(st.lists(numbers, unique=True, max_size=5))
-    if near and draw(st.booleans()):
-        return ReserveState(near[0], draw(st.integers(1, 9)), tuple(near[1:]))
+    used = draw(st.integers(0, 9))
+    if near and used:
+        return ReserveState(near[0], used, tuple(near[1:]))
     return ReserveState(None, 0, tuple(near))
 
 

@@ -40,8 +40,8 @@ _TASKS = "/proc/self/task"
 
 
 class _Mine(threading.local):
-    is_forking = False
-    """True while this thread forks a worker, not something else."""
+    held: ExitStack | None = None
+    """The locks that are held while this thread forks a worker; None while it does something else."""
     switch_interval_s: float | None = None
 
 
@@ -88,11 +88,11 @@ def _calm_threads() -> Iterator[None]:
         for lock in _locks():
             if lock.acquire(timeout=_LOCK_S):
                 held.callback(lock.release)
-        _mine.is_forking = True
+        _mine.held = held
         try:
             yield
         finally:
-            _mine.is_forking = False
+            _mine.held = None
 
 
 def settle_in_child(dataset: Any) -> None:
@@ -130,7 +130,7 @@ def _wait_for_imports() -> None:
 
 
 def _before_fork() -> None:
-    if not _mine.is_forking:
+    if _mine.held is None:
         return
     own = threading.get_native_id()
     with contextlib.suppress(FileNotFoundError):
@@ -144,6 +144,7 @@ def _before_fork() -> None:
         while calm < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
             calm = 0 if any(_runs(path) for path in paths) else calm + 1
             _libc.usleep(100)
+    _mine.held.close()  # nobody else gets the GIL before the fork, and the child is to find them free
 
 
 def _runs(path: bytes) -> bool:

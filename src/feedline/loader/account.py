@@ -49,6 +49,8 @@ class Account:
         self.log = FaultLog()
         self._seen = 0
         self._lost = 0
+        self.counts_known = True
+        """False if those that are known to fail are not counted when they come again: an order without end."""
         self.has_indices = True
         """False if samples have no index to know them by: those of an iterable dataset."""
         self.keeps_steps = False
@@ -67,16 +69,15 @@ class Account:
         """True if samples that fail may be dealt with, not just raised."""
         return not self.policy.never_catches
 
-    def begin_epoch(self, epoch: int, *, resumes: bool) -> None:
+    def begin_epoch(self, *, resumes: bool) -> None:
         """Begin to count what the budget allows in an epoch, or go on where a state was saved."""
         if not resumes:
-            self._seen = 0
-        self._lost = sum(fault.lost for fault in self.log if fault.epoch == epoch) if resumes else 0
+            self._seen = self._lost = 0
 
     def state(self) -> dict[str, Any]:
-        """Return the log, and how many samples it is about, in plain values; {} if nothing has failed."""
+        """Return the log, and what the budget has come to, in plain values; {} if there is nothing to tell."""
         state = self.log.state()
-        return {**state, "seen": self._seen} if state else state
+        return {**state, "seen": self._seen, "lost": self._lost} if self.guards and (state or self._seen) else state
 
     def restore(self, state: Any) -> None:
         """Become the account whose state this is.
@@ -86,11 +87,11 @@ class Account:
         """
         log = FaultLog()
         log.restore(state)
-        seen = state.get("seen", 0)
-        if type(seen) is not int or seen < 0:
-            raise BadState(f"The state is damaged: 'seen' of the faults is {seen!r:.100}.")
+        seen, lost = state.get("seen", 0), state.get("lost", 0)
+        if not all(type(count) is int and count >= 0 for count in (seen, lost)):
+            raise BadState(f"The state is damaged: {lost!r:.100} of {seen!r:.100} samples are said to be lost.")
         self.log.restore(state)
-        self._seen = seen
+        self._seen, self._lost = seen, lost
 
     def treat(self, indices: Any, *, batched: bool) -> Treated:
         """Deal with samples that are known to fail before they are asked for."""
@@ -120,7 +121,7 @@ class Account:
             epoch: the number of the epoch.
             treated: those of them that were known to fail.
         """
-        if treated is not None:
+        if treated is not None and self.counts_known:
             self._lost += len(treated.known)
             self._seen += sum(treated.known.values())  # others are counted in their places
         notes = result.notes

@@ -189,9 +189,14 @@ class Crew:
         while (task_id := self.engine.revoke(pending.worker)) is not None:
             waiting.append(self._pending[task_id])
         self.workers[pending.worker].outstanding -= len(waiting)
-        self._begin(pending)
-        for other in waiting:
-            self._hand_over(other)
+        try:
+            self._begin(pending)
+        except Exception:
+            self._release(slot)
+            raise
+        finally:
+            for other in waiting:
+                self._hand_over(other)
 
     def _begin(self, pending: Pending) -> Pending:
         self._hand_over(pending)
@@ -314,6 +319,7 @@ class Crew:
         who = f"worker {late.worker}" + ("" if pid is None else f" (pid {pid})")
         elapsed_s = max(timeout_s, time.monotonic() - view.since_s)  # a worker that is starting has more time
         samples = "" if late.stays else f" (samples {told_indices(self.rescue.samples_of(late))})"
+        samples += "" if late.owner is not None else " of an iteration that was left"
         stack = self.engine.stack(late.worker)
         doing = "What it is doing could not be had." if stack is None else f"What it is doing:\n{stack.rstrip()}"
         return WorkerTimeout(
@@ -322,9 +328,10 @@ class Crew:
             f"own time-out is the usual cause). {doing}"
         )
 
-    def oldest_of(self, worker: int) -> Pending | None:
-        """Return the task that a worker is at; None if it has none."""
-        return min((pending for pending in self._pending.values() if pending.worker == worker), key=_turn, default=None)
+    def oldest_of(self, worker: int | None) -> Pending | None:
+        """Return the task that a worker, or any, has been at for longest; None if there is none."""
+        held = [pending for pending in self._pending.values() if worker is None or pending.worker == worker]
+        return min(held, key=_turn, default=None)
 
     def kill_stuck(self, late: Pending, timeout_s: float) -> bool:
         """Kill a worker that does not answer, so that it is replaced; False if that cannot be done."""
@@ -430,7 +437,10 @@ class Crew:
             _, waiting = self.take_back(worker)
             try:
                 self.start_another(worker)
-            except Exception as exc:  # whatever it is, there is no going on
+            except BaseException as exc:  # whatever it is, there is no going on
+                if not isinstance(exc, Exception):
+                    self.close()
+                    raise
                 for pending in waiting:
                     self.forget(pending)
                 return [(None, Result(ResultKind.DIED, worker, -1, exc))]

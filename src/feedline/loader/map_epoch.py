@@ -101,6 +101,8 @@ class MapEpoch:
         self._turn = turn
         self._resumes = {**crew.unresumed, **(resumes or {})}
         self._entered = dict(self._resumes)
+        for worker in self._entered:  # what it told before is of another time
+            crew.last_notes.pop(worker, None)
         crew.unresumed = {}
         crew.begin_epoch(self)
         self._batched = batched
@@ -169,7 +171,7 @@ class MapEpoch:
             if not self._under_way:
                 if self._repair is not None and self._repair.has_work(self._expected):
                     continue
-                if self._crew.is_busy and not self._exhausted:  # with a task that nobody wants any more
+                if self._crew.is_busy:  # with a task that nobody wants any more
                     self._wait_for_others()
                     continue
                 sent = self._sent
@@ -184,10 +186,13 @@ class MapEpoch:
 
     def _wait_for_others(self) -> None:
         """Wait until workers have done something for an epoch that was left, whose slots are needed."""
-        for pending, result in self._crew.collect(None):
+        answers = self._crew.collect(self._timeout_s or None)
+        for pending, result in answers:
             if pending is None:
                 self._crew.close()
                 raise result.payload
+        if not answers and self._timeout_s:
+            self._deal_with_lateness()
 
     def _hand_out(self, ordinal: int) -> Any:
         if self._account is not None:
@@ -221,9 +226,7 @@ class MapEpoch:
         assert repair is not None
         assert account is not None
         while (void := repair.voids.get(self._expected)) is not None:
-            account.enter(void, repair.count_of(self._expected), self._number, repair.treated(self._expected))
-            account.check()
-            repair.done(self._expected)
+            self._keep_account(self._expected, void, account)
             self._delivered += 1
             self.progress.note(self._expected)
             self._fill()
@@ -387,14 +390,18 @@ class MapEpoch:
                     task.indices, task.skip = treated.indices, {**treated.skip, **mended.skip}
                     self._repair.begin(mended.ordinal, treated)
                 mended.pending.owner = self
-                self._crew.resubmit(mended.pending, task)
-                self._under_way[mended.ordinal] = mended.pending
+                try:
+                    self._crew.resubmit(mended.pending, task)
+                    self._under_way[mended.ordinal] = mended.pending
+                except Exception as exc:  # indices that cannot be sent
+                    self._ready[mended.ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
             elif mended.indices is not None:
                 self._begin(mended.ordinal, mended.indices, (mended.ordinal + self._turn) % len(self._crew.workers))
 
     def _deal_with_lateness(self) -> None:
         """Replace the worker that does not answer, or raise what there is to say about it."""
-        late = self._under_way.get(self._expected) or next(iter(self._under_way.values()), None)
+        due = self._under_way.get(self._expected) or next(iter(self._under_way.values()), None)
+        late = self._crew.oldest_of(None if due is None else due.worker)  # which may be of an epoch that was left
         if late is None:
             raise WorkerTimeout(f"DataLoader timed out after {self._timeout_s} seconds.")
         if self._kills_stuck and self._crew.rescue.may_restart:

@@ -28,8 +28,8 @@ class Pending:
     """When it was handed to its worker, among all tasks that were handed to one."""
     deaths: int = 0
     """Workers that died over it."""
-    attempts: int = 0
-    """Samples of it that were found to kill, and what became of them."""
+    attempts: dict[int, int] = field(default_factory=dict)
+    """How often each place was found to kill."""
     last_death: BaseException | None = None
     faults: list[Fault] = field(default_factory=list)
     """What is to be said of samples that killed."""

@@ -46,6 +46,8 @@ class Care:
     """False if tasks are single samples."""
     refills: bool = False
     """True if samples that are left out make room for those that follow."""
+    searches: bool = True
+    """False if samples cannot be tried one by one, because the dataset would remember it."""
     restarts: int = 0
     """Workers that may be replaced in an epoch."""
     most_bytes: int | None = None
@@ -85,11 +87,12 @@ class Rescue:
         if begun is not None and not is_ready:
             waiting.insert(0, begun)
             begun = None
-        stays_stuck = begun is not None and begun.stays and begun.deaths >= _MOST_STREAM_DEATHS - 1
+        stays = begun is not None and (begun.stays or not self._care.searches)
+        stays_stuck = stays and begun is not None and begun.deaths >= _MOST_STREAM_DEATHS - 1
         if stays_stuck:
             death.args = (
-                f"{death} It is worker number {_MOST_STREAM_DEATHS} that died at this place of its stream, and a "
-                "stream cannot be entered behind such a place.",
+                f"{death} It is worker number {_MOST_STREAM_DEATHS} that died at this place, and the samples of a "
+                "stream, or of a dataset that keeps a state, cannot be tried one by one.",
             )
         if self._left <= 0 or stays_stuck or self._starts_failed.get(worker, 0) > _MOST_STARTS:
             return self._end(worker, death, begun, waiting)
@@ -97,7 +100,10 @@ class Rescue:
         crew.counters.restarts += 1
         try:
             crew.start_another(worker)
-        except Exception as exc:  # whatever it is, there is no going on
+        except BaseException as exc:  # whatever it is, there is no going on
+            if not isinstance(exc, Exception):
+                crew.close()
+                raise
             exc.__cause__ = death
             return self._end(worker, exc, begun, waiting)
         crew.say(self._told(death, worker, begun), WorkerRestarted)
@@ -140,7 +146,7 @@ class Rescue:
             suspect.search.died()
             return self._search_on(suspect, death)
         begun.deaths += 1
-        if begun.deaths < 2 or begun.stays:
+        if begun.deaths < 2 or begun.stays or not self._care.searches:
             crew.give_again(begun.worker, [begun])
             return []
         if not self._care.batched:
@@ -197,8 +203,8 @@ class Rescue:
         index = self.samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
         error = type(death)(f"Sample {index!r} {does} every worker that makes it. The last one: {death}")
-        suspect.attempts += 1
-        failure = Failure(index, error, "worker", suspect.attempts, suspect.worker)
+        suspect.attempts[place] = suspect.attempts.get(place, 0) + 1
+        failure = Failure(index, error, "worker", suspect.attempts[place], suspect.worker)
         try:
             verdict = self._decide(failure)
         except Exception as exc:  # of the user's policy: it is raised in place of the batch

@@ -47,7 +47,9 @@ class Resumable:
         account.index_count = len(self.dataset) if is_map and hasattr(type(self.dataset), "__len__") else None
         account.drop_short = drop_last
         account.has_indices = is_map
-        account.begin_epoch(start.epoch, resumes=start.snapshot is not None and not start.is_settled)
+        account.counts_known = not order.endless
+        resumes = start.snapshot is not None and not start.is_settled and start.snapshot.order.get("consumed", 0) > 0
+        account.begin_epoch(resumes=resumes or (start.snapshot is not None and bool(start.snapshot.streams)))
 
     def _order(self) -> Order:
         """Return which batches the loader delivers."""

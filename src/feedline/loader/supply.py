@@ -76,6 +76,7 @@ class Supply:
             spec.dataset,
             spec.batched,
             spec.refills,
+            not is_stateful(spec.dataset),
             self.settings.restart_budget,
             self.settings.worker_bytes,
         )

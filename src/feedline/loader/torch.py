@@ -150,7 +150,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         self.scheduler = scheduler
         self.memory_budget = memory_budget
         self.split = split
-        self.on_error = on_error
+        self._on_error = on_error
         self.restarts = restarts
         self.max_memory_per_worker = max_memory_per_worker
         self._account = account
@@ -253,6 +253,20 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
 
     def _samplers(self) -> list[Any]:
         return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
+
+    @property
+    def on_error(self) -> Any:
+        """What becomes of samples that fail. May be changed between iterations."""
+        return self._on_error
+
+    @on_error.setter
+    def on_error(self, on_error: Any) -> None:
+        policy = policy_of(on_error)
+        check_policy(policy, is_map=_is_map(self.dataset))
+        self._on_error, self._account.policy = on_error, policy
+        if self._iterator is not None:  # its workers go by the old one
+            self._iterator.close()
+            self._iterator = None
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory, faults."""

@@ -29,7 +29,7 @@ from feedline import openmp
 from feedline.abc.engine import Engine
 from feedline.engines import lifetime
 from feedline.engines.calm import calm_moment
-from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
+from feedline.engines.failure import UNPICKLABLE, pack_failure, unpack_failure, unsendable
 from feedline.engines.portable import worker as worker_side
 from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
 from feedline.engines.portable.worker import Answer, Link, Request
@@ -260,10 +260,14 @@ def _hear(pipe: Connection, sentinel: int) -> Answer | None:
     try:
         if pipe not in wait([pipe, sentinel]):
             return None
-        answer: Answer = pickle.loads(pipe.recv_bytes())
-        return answer
+        data = pipe.recv_bytes()
     except (EOFError, OSError):
         return None
+    try:
+        answer: Answer = pickle.loads(data)
+    except Exception as exc:  # the user's own, of a state that came along
+        return Answer(ResultKind.FAILED, pack_failure(exc, "in the training process"))
+    return answer
 
 
 def _result(number: int, task_id: int, answer: Answer, inbox: Inbox) -> Result:

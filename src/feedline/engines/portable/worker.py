@@ -79,7 +79,11 @@ def serve(link: Link, spec: WorkerSpec) -> None:
 def _send(pipe: Connection, answer: Answer) -> bool:
     """Send an answer; False if nobody is listening any more."""
     try:
-        pipe.send_bytes(pickle.dumps(answer, 5))
+        data = pickle.dumps(answer, 5)
+    except Exception as exc:  # the user's state_dict holds what cannot be sent
+        data = pickle.dumps(Answer(ResultKind.FAILED, pack_failure(exc, "in a DataLoader worker process")), 5)
+    try:
+        pipe.send_bytes(data)
     except OSError:
         return False
     return True

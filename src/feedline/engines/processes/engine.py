@@ -211,7 +211,9 @@ class ProcessEngine(Engine):
         while not results:
             wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
             if any(channel.deadline_s < math.inf for channel in self._channels):
-                wait = self._look_at_births(wait)
+                wait = self._look_at_births(wait, results)
+                if results:
+                    break
             ready = self._epoll.poll(wait)
             dead: list[Channel] = []
             for fd, _ in ready:
@@ -227,11 +229,13 @@ class ProcessEngine(Engine):
                 break
         return results
 
-    def _look_at_births(self, wait: float) -> float:
+    def _look_at_births(self, wait: float, results: list[Result]) -> float:
         """Give up on workers that hang since their fork; returns how long to wait at most before looking again."""
         for channel in self._channels:
             if time.monotonic() > channel.deadline_s:
-                self._give_up_on(channel)
+                self._read(channel, results)  # it may have said long ago that it is alive, when nobody listened
+                if channel.deadline_s < math.inf:
+                    self._give_up_on(channel)
         return _BIRTH_S / 8 if wait < 0 else min(wait, _BIRTH_S / 8)
 
     def _give_up_on(self, channel: Channel) -> None:

@@ -1,0 +1,99 @@
+"""Makes the dataset and the loaders that a script asks for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import feedline
+from feedline.faults import Policy, Retry, Skip
+from feedline.loader.memory_watch import own_bytes
+from tests.drill import datasets
+from tests.drill.datasets import as_list, gathered, make_sample
+from tests.drill.script import SPLIT_STREAMS, Crew, Script
+from tests.drill.troubles import GROWS, GROWTH_BYTES, BadSample, Troubles
+
+_MANY_RESTARTS = 1000
+"""More than there are deaths."""
+
+_ON_ERROR: dict[str, Any] = {
+    "raise": "raise",
+    "skip": "skip",
+    "skip short": Skip(refill=False),
+    "skip by policy": Policy({BadSample: "skip", "UnpicklableSample": "skip", RuntimeError: "skip"}),
+    "retry": Retry(attempts=3, wait_s=0.002),
+    "retry, then skip": Retry(attempts=2, wait_s=0.001, then="skip"),
+    "replace": "replace",
+}
+
+
+def sample_of(script: Script, index: int) -> Any:
+    """Return a sample as the dataset has it."""
+    sample = make_sample(script.content, index)
+    if script.dataset != "gathered":
+        return sample
+    return (sample,) if script.loader == "DataLoader" else {"rows": sample}
+
+
+def build_dataset(script: Script, troubles: Troubles) -> Any:
+    """Make the dataset of a round."""
+    for_torch = script.loader == "DataLoader"
+    if script.dataset == "gathered":
+        return gathered(script.size, for_torch=for_torch)
+    kind = {
+        "items": datasets.Items,
+        "bulk items": datasets.BulkItems,
+        "stream": datasets.TorchStream if for_torch else datasets.Stream,
+        "stateful stream": datasets.StatefulTorchStream if for_torch else datasets.StatefulStream,
+        "split stream": datasets.SplitStream,
+        "stateful split stream": datasets.StatefulSplitStream,
+    }[script.dataset]
+    return kind(script.content, script.size, troubles)
+
+
+def _most_bytes(script: Script, crew: Crew) -> int | None:
+    """Return how much memory a worker may have: what one has from the start, and not much of what makes it grow."""
+    if GROWS not in script.troubles.values() or not crew.has_processes:
+        return None
+    return (own_bytes(os.getpid()) or 0) + GROWTH_BYTES // 2
+
+
+def build_loader(script: Script, crew: Crew, dataset: Any) -> Any:
+    """Make the loader of a round."""
+    options: dict[str, Any] = {
+        "batch_size": script.batch_size,
+        "shuffle": script.shuffle,
+        "drop_last": script.drop_last,
+        "seed": script.loader_seed,
+        "in_order": script.in_order,
+        "engine": "process" if crew.engine == "portable" else crew.engine,
+        "on_error": _ON_ERROR[script.on_error],
+        "restarts": _MANY_RESTARTS,
+        "max_memory_per_worker": _most_bytes(script, crew),
+    }
+    collate = as_list if script.content == "ragged" and script.batch_size is not None else None
+    if script.loader == "Loader":
+        return feedline.Loader(
+            dataset,
+            collate=collate,
+            workers=crew.workers,
+            persistent=crew.persistent,
+            prefetch=crew.prefetch,
+            start_method=crew.start_method,
+            timeout_s=script.timeout_s,
+            **options,
+        )
+    if script.is_stream:
+        options["shuffle"] = None
+        options["shard"] = None if script.dataset in SPLIT_STREAMS else True
+    return feedline.DataLoader(
+        dataset,
+        collate_fn=collate,
+        num_workers=crew.workers,
+        persistent_workers=crew.persistent,
+        prefetch_factor=crew.prefetch if crew.workers else None,
+        multiprocessing_context=crew.start_method,
+        timeout=script.timeout_s,
+        split=script.split if crew.engine == "process" else 1,
+        **options,
+    )
