@@ -49,6 +49,8 @@ class Account:
         self.log = FaultLog()
         self._seen = 0
         self._lost = 0
+        self._approved = (0, 0)
+        """The same with the last batch that was within the budget: one that is not is not delivered."""
         self.counts_known = True
         """False if those that are known to fail are not counted when they come again: an order without end."""
         self.has_indices = True
@@ -72,12 +74,13 @@ class Account:
     def begin_epoch(self, *, resumes: bool) -> None:
         """Begin to count what the budget allows in an epoch, or go on where a state was saved."""
         if not resumes:
-            self._seen = self._lost = 0
+            self._seen, self._lost = self._approved = 0, 0
 
     def state(self) -> dict[str, Any]:
         """Return the log, and what the budget has come to, in plain values; {} if there is nothing to tell."""
         state = self.log.state()
-        return {**state, "seen": self._seen, "lost": self._lost} if self.guards and (state or self._seen) else state
+        seen, lost = self._approved
+        return {**state, "seen": seen, "lost": lost} if self.guards and (state or seen) else state
 
     def restore(self, state: Any) -> None:
         """Become the account whose state this is.
@@ -91,7 +94,7 @@ class Account:
         if not all(type(count) is int and count >= 0 for count in (seen, lost)):
             raise BadState(f"The state is damaged: {lost!r:.100} of {seen!r:.100} samples are said to be lost.")
         self.log.restore(state)
-        self._seen, self._lost = seen, lost
+        self._seen, self._lost = self._approved = seen, lost
 
     def treat(self, indices: Any, *, batched: bool) -> Treated:
         """Deal with samples that are known to fail before they are asked for."""
@@ -147,10 +150,10 @@ class Account:
         Raises:
             TooManyBadSamples: too many samples were lost, or too large a share of them.
         """
-        if not self._lost:
-            return
-        reason = exceeded(self.policy, self._lost, self._seen, ended=ended)
-        if reason is not None:
+        reason = exceeded(self.policy, self._lost, self._seen, ended=ended) if self._lost else None
+        if reason is None:
+            self._approved = self._seen, self._lost
+        else:
             raise _too_many(reason, [fault for fault in self.log if fault.lost])
 
     def hopeless(self, faults: list[Fault]) -> TooManyBadSamples | None:

@@ -83,6 +83,8 @@ class Repair:
         self._indices: dict[int, Any] = {}
         """What batches consist of that are not delivered."""
         self._treated: dict[int, Treated] = {}
+        self._mended: set[int] = set()
+        """Batches that took samples of others, or gave them some."""
         self._unfilled: dict[int, int] = {}
         """Places that no other sample was left for."""
         self._tried: dict[int, int] = {}
@@ -168,6 +170,7 @@ class Repair:
         """Forget a batch that was delivered or passed over."""
         for kept in (self._indices, self._faults, self._treated, self._tried, self._unfilled, self.voids):
             kept.pop(ordinal, None)
+        self._mended.discard(ordinal)
         if self._reserve is not None:
             self._reserve.done(ordinal)
 
@@ -182,12 +185,10 @@ class Repair:
             self._short[ordinal] = _Short(pending, *(((), ()) if notes is None else (notes.failed, notes.omitted)))
             return
         before = self._faults.pop(ordinal, None)
-        if before is None:
-            ready[ordinal] = result
-            return
-        result.notes = notes or Notes()
-        result.notes.faults = [*before, *result.notes.faults]
-        self.finished[ordinal] = result
+        if before:
+            result.notes = notes or Notes()
+            result.notes.faults = [*before, *result.notes.faults]
+        (self.finished if ordinal in self._mended else ready)[ordinal] = result
 
     def has_work(self, expected: int) -> bool:
         """True if a batch lacks samples, or is to be passed over now."""
@@ -205,6 +206,7 @@ class Repair:
         if any(number < ordinal for number in under_way):
             return None
         short = self._short.pop(ordinal)
+        self._mended.add(ordinal)
         mended = self._rest(ordinal) if short.pending is None else self._refill(ordinal, short, short.pending)
         if self._reserve is not None:
             self._reserve.mark(ordinal)
