@@ -1,11 +1,16 @@
-"""Limits of the system, for the length of a block."""
+"""Limits of the system: for the length of a block, or for a program that is started by other words."""
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+import pytest
 
 
 @contextmanager
@@ -23,3 +28,42 @@ def descriptors_left(count: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for fd in taken:
             os.close(fd)
+
+
+SHARED_MEMORY = {
+    "64 MB": "mount -t tmpfs -o size=64m tmpfs /dev/shm",
+    # As good as no bytes: tmpfs takes a size of 0 for no limit, so there is no room for the name of a file instead.
+    "0 bytes": "mount -t tmpfs -o size=4k,nr_inodes=1 tmpfs /dev/shm",
+    # /dev itself is shared with the rest of the system: another one, with what a program needs and without shm.
+    "absent": "mkdir -p $0 && mount -t tmpfs tmpfs $0 && for name in null zero random urandom; do "
+    "touch $0/$name && mount --bind /dev/$name $0/$name || exit 1; done && mount --move $0 /dev",
+}
+"""Kinds of /dev/shm, and how they are made in a mount namespace of one's own; $0 is an empty folder."""
+
+
+def with_shared_memory(kind: str, folder: os.PathLike[str]) -> list[str]:
+    """Return the words that run a program with another /dev/shm; skips the test where that is not allowed."""
+    unshare = shutil.which("unshare")
+    words = [unshare or "", "-m", "sh", "-c", f'{SHARED_MEMORY[kind]} && exec "$@"', str(folder)]
+    if unshare is None or subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to mount another /dev/shm")
+    return words
+
+
+@functools.cache
+def _as_user(number: int) -> list[str]:
+    """Return the words that run a program as a user who may do nothing but read every file."""
+    # Whoever started the tests as root may have an interpreter that only root can read.
+    rights = [f"--{kind}=-all,+dac_override" for kind in ("inh-caps", "ambient-caps", "bounding-set")]
+    return ["setpriv", f"--reuid={number}", f"--regid={number}", "--clear-groups", *rights, "--"]
+
+
+def as_another_user() -> list[str]:
+    """Return the words that run a program as a user who has no other process, so that limits on processes bind it.
+
+    The superuser knows no such limits. Skips the test where one cannot become somebody else.
+    """
+    words = _as_user(1_000_000_000 + os.getpid())
+    if shutil.which("setpriv") is None or subprocess.run([*words, "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to run a program as another user")
+    return words

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
@@ -130,11 +130,16 @@ class Program:
 
 
 @contextmanager
-def running(text: str, *arguments: object, keep_open: int | None = None) -> Iterator[Program]:
-    """Run a program for the length of the block; whatever is left of it then is killed."""
+def running(
+    text: str, *arguments: object, keep_open: int | None = None, inside: Sequence[str] = ()
+) -> Iterator[Program]:
+    """Run a program for the length of the block; whatever is left of it then is killed.
+
+    `inside` are the words of a command that becomes the program, in other circumstances (see `limits`).
+    """
     errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed below; a pipe would be held open by workers
     process = subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + textwrap.dedent(text), *map(str, arguments)],
+        [*inside, sys.executable, "-c", PREAMBLE + textwrap.dedent(text), *map(str, arguments)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=errors,

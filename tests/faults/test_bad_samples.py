@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from feedline.engines.runner import Runner
 from feedline.errors import BadOption, TooManyBadSamples
 from feedline.faults import Failure, Policy, Raise, Replace, Retry, Skip, Verdict
 from feedline.samplers import DistributedSampler
+from feedline.types import WorkerIdentity, WorkerSpec
 from tests.faults.loaders import (
     ENGINES,
     LOADERS,
@@ -581,8 +581,8 @@ class WorkerPauses:
     def __init__(self, waits: list[float]) -> None:
         self._waits = waits
 
-    def __call__(self, *arguments: Any) -> Runner:
-        return Runner(*arguments, pause=self._waits.append)
+    def __call__(self, spec: WorkerSpec, worker: WorkerIdentity | None) -> Runner:
+        return Runner(spec, worker, self._waits.append)
 
 
 def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:
@@ -599,11 +599,11 @@ def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:
     batches = iter(feedline.Loader(Slow(8, {4}), 4, workers=1, engine="thread", on_error=policy))
     assert plain(next(batches)) == [0, 1, 2, 3]
     assert began.wait(30)
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     # The thread is gone: the fixture that watches over every test would tell.
 
 
-@on_every_crew
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 2)])
 def test_a_further_try_draws_the_same_numbers(loader_kind: str, engine: str, workers: int, tmp_path: Path) -> None:
     class FlakyAugmented(Augmented):
         def __init__(self, once: Once | None) -> None:
@@ -919,17 +919,11 @@ def raise_long() -> None:
     raise Bad("x" * 3_000_000)
 
 
-def raise_group() -> None:
-    raise ExceptionGroup("several", [Bad("first"), KeyError("second")])  # type: ignore[name-defined,unused-ignore]
-
-
 def recurse() -> None:
     recurse()
 
 
 ODD = {"local": raise_local, "shy": raise_shy, "long": raise_long, "recursion": recurse}
-if sys.version_info >= (3, 11):
-    ODD["group"] = raise_group
 
 
 class Odd(Numbers):

@@ -12,7 +12,6 @@ import pytest
 from feedline.errors import BadOption, GrowingWorker
 from feedline.loader.memory_watch import own_bytes
 from tests.faults.loaders import (
-    LOADERS,
     Augmented,
     Numbers,
     Once,
@@ -22,18 +21,13 @@ from tests.faults.loaders import (
     die,
     make,
     on,
+    one_of_both,
     pids_of,
     plain,
+    the_other_of_both,
 )
 
 MIB = 1 << 20
-
-
-@pytest.fixture(params=LOADERS)
-def loader_kind(request: pytest.FixtureRequest) -> str:
-    """Both loaders in turn."""
-    name: str = request.param
-    return name
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +61,7 @@ def dataset_for(kind: str, samples: Any) -> tuple[Any, dict[str, Any]]:
     return (samples, {}) if kind == "map" else (StatefulStream(samples, splits=False), {"shard": False})
 
 
+@one_of_both
 @pytest.mark.parametrize(("kind", "persistent"), [("map", False), ("map", True), ("stream", True)])
 def test_workers_that_have_too_much_are_replaced(loader_kind: str, kind: str, persistent: bool) -> None:
     plain_dataset, options = dataset_for(kind, Augmented(48))
@@ -83,6 +78,7 @@ def test_workers_that_have_too_much_are_replaced(loader_kind: str, kind: str, pe
     loader.close()
 
 
+@the_other_of_both
 def test_memory_stays_below_the_limit(loader_kind: str) -> None:
     most = limit_for(make(loader_kind, Leaking(), workers=2), 40 * MIB)
     loader = make(loader_kind, Leaking(96, 2 * MIB), workers=2, max_memory_per_worker=most)
@@ -95,6 +91,7 @@ def test_memory_stays_below_the_limit(loader_kind: str) -> None:
     assert loader.stats()["recycled_workers"] >= 2
 
 
+@one_of_both
 def test_what_a_worker_inherits_is_not_its_own(loader_kind: str) -> None:
     """A forked worker sees the memory of the training process, and has none of it for itself."""
     bare = limit_for(make(loader_kind, Numbers(40), workers=1), 0)
@@ -105,6 +102,7 @@ def test_what_a_worker_inherits_is_not_its_own(loader_kind: str) -> None:
     assert ballast[0] == 1
 
 
+@the_other_of_both
 @pytest.mark.parametrize("shard", [True, False])
 def test_a_stream_that_has_to_be_read_again(loader_kind: str, shard: bool) -> None:
     """A new worker comes to have as much by reading what the old one had read: it is let be, and that is said."""
@@ -117,6 +115,7 @@ def test_a_stream_that_has_to_be_read_again(loader_kind: str, shard: bool) -> No
     assert 1 <= loader.stats()["recycled_workers"] <= 4
 
 
+@one_of_both
 def test_a_limit_that_nobody_can_keep(loader_kind: str) -> None:
     """Every worker has more than that from the beginning: they are let be, and that is said."""
     loader = make(loader_kind, Numbers(40), workers=2, max_memory_per_worker=1)
@@ -126,6 +125,7 @@ def test_a_limit_that_nobody_can_keep(loader_kind: str) -> None:
     assert loader.stats()["recycled_workers"] == 0
 
 
+@the_other_of_both
 def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.loader.memory_watch._NOTABLE_BYTES", 30 * MIB)
     monkeypatch.setattr("feedline.loader.memory_watch._SETTLED_AFTER", 2)
@@ -142,6 +142,7 @@ def test_a_worker_that_grows_is_named_once_per_doubling(loader_kind: str, monkey
     assert caught[0].filename == __file__
 
 
+@one_of_both
 def test_a_warning_that_is_an_error_loses_nothing(loader_kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.loader.memory_watch._NOTABLE_BYTES", 30 * MIB)
     monkeypatch.setattr("feedline.loader.memory_watch._SETTLED_AFTER", 2)
@@ -160,6 +161,7 @@ def test_a_warning_that_is_an_error_loses_nothing(loader_kind: str, monkeypatch:
     assert delivered == batches_of(make(loader_kind, Augmented(64), 2, seed=3))
 
 
+@the_other_of_both
 @pytest.mark.parametrize("engine", ["inline", "thread"])
 def test_the_limit_is_about_processes(loader_kind: str, engine: str) -> None:
     with pytest.raises(BadOption, match="max_memory_per_worker"):
@@ -179,6 +181,7 @@ class ToldLeaking(Leaking):
         return index + self.extra
 
 
+@one_of_both
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_a_fresh_worker_knows_what_the_old_one_was_told(loader_kind: str, start_method: str) -> None:
     options: dict[str, Any] = {"workers": 1, "persistent": True, "start_method": start_method}
@@ -201,6 +204,7 @@ def again(loader: Any) -> Any:
     return loader
 
 
+@the_other_of_both
 def test_deaths_and_recycling_do_not_disturb_each_other(loader_kind: str, tmp_path: Path) -> None:
     class LeakingAndDeadly(Leaking):
         def __getitem__(self, index: int) -> Any:

@@ -19,7 +19,6 @@ from feedline.errors import WorkerRestarted, WorkerTimeout
 from feedline.faults import Policy
 from feedline.testing import Gate
 from tests.faults.loaders import (
-    LOADERS,
     Augmented,
     Numbers,
     Once,
@@ -27,18 +26,13 @@ from tests.faults.loaders import (
     batches_of,
     indices_of,
     make,
+    one_of_both,
     pids_of,
     plain,
+    the_other_of_both,
 )
 
 TIMEOUT_S = 0.3
-
-
-@pytest.fixture(params=LOADERS)
-def loader_kind(request: pytest.FixtureRequest) -> str:
-    """Both loaders in turn."""
-    name: str = request.param
-    return name
 
 
 class Held(Numbers):
@@ -65,6 +59,7 @@ def options_for(kind: str) -> dict[str, Any]:
     return {} if kind == "map" else {"shard": kind == "shared stream"}
 
 
+@one_of_both
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_error_says_what_the_worker_is_doing(loader_kind: str, engine: str, kind: str, tmp_path: Path) -> None:
@@ -92,6 +87,7 @@ def test_the_error_says_what_the_worker_is_doing(loader_kind: str, engine: str, 
         assert list(itertools.chain(*rest)) == list(range(4, 20)), "late, and not lost"
 
 
+@the_other_of_both
 def test_elapsed_time_counts_from_the_start(loader_kind: str, tmp_path: Path) -> None:
     """A worker that is stuck with its very first sample has been so for as long as was waited."""
     with Gate(tmp_path / "gate") as gate:
@@ -129,6 +125,7 @@ def stuck_in_c(fd: int) -> None:
     ctypes.PyDLL(None).read(fd, ctypes.create_string_buffer(1), 1)
 
 
+@one_of_both
 def test_the_stack_of_a_worker_that_holds_the_interpreter(loader_kind: str) -> None:
     read, write = os.pipe()
     try:
@@ -155,6 +152,7 @@ def stopped(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
+@the_other_of_both
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stopped_worker_is_late_and_goes_on(loader_kind: str, kind: str) -> None:
     dataset: Any = Augmented(40)
@@ -170,6 +168,7 @@ def test_a_stopped_worker_is_late_and_goes_on(loader_kind: str, kind: str) -> No
     assert batches == expected
 
 
+@one_of_both
 def test_a_stopped_worker_is_replaced_if_restarts_are_given(loader_kind: str) -> None:
     loader = make(loader_kind, Augmented(40), workers=2, timeout_s=TIMEOUT_S, seed=3, restarts=4)
     iterator = iter(loader)
@@ -184,6 +183,7 @@ def test_a_stopped_worker_is_replaced_if_restarts_are_given(loader_kind: str) ->
         os.kill(pid, 0)
 
 
+@the_other_of_both
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stuck_worker_is_replaced_if_restarts_are_given(loader_kind: str, kind: str, tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate:
@@ -199,6 +199,7 @@ def test_a_stuck_worker_is_replaced_if_restarts_are_given(loader_kind: str, kind
         assert len(loader.faults) == 0
 
 
+@one_of_both
 @pytest.mark.parametrize("restarts", [None, 0])
 def test_nobody_is_killed_unless_restarts_are_given(loader_kind: str, restarts: int | None, tmp_path: Path) -> None:
     with Gate(tmp_path / "gate") as gate:
@@ -214,6 +215,7 @@ def test_nobody_is_killed_unless_restarts_are_given(loader_kind: str, restarts: 
         assert len(list(batches)) == 4
 
 
+@the_other_of_both
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
 @pytest.mark.parametrize("policy", ["skip", "replace", "raise"])
 def test_a_sample_that_always_blocks(loader_kind: str, policy: str, tmp_path: Path, monkeypatch: Any) -> None:
@@ -247,6 +249,7 @@ def test_policies_know_samples_that_block_from_samples_that_kill(tmp_path: Path,
     assert loader.faults[0].error == "feedline.errors.WorkerTimeout"
 
 
+@one_of_both
 def test_the_budget_of_restarts_is_for_stuck_workers_too(loader_kind: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("feedline.loader.crew._START_UP_S", 0.3)
     with Gate(tmp_path / "gate") as gate:
@@ -268,6 +271,7 @@ class Slow(Numbers):
         return index
 
 
+@the_other_of_both
 @pytest.mark.parametrize("in_order", [True, False])
 def test_workers_that_are_merely_slow_are_let_be(loader_kind: str, in_order: bool) -> None:
     loader = make(loader_kind, Slow(8), 1, workers=2, prefetch=4, timeout_s=TIMEOUT_S, restarts=8, in_order=in_order)

@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 
 from feedline import Loader
+from feedline.engines import abilities
 from feedline.errors import BadOption, WorkerDied, WorkerRestarted
 from feedline.faults import Failure, Policy, Replace, Retry, Skip
 from feedline.testing import Gate
 from tests.faults.loaders import (
-    LOADERS,
     WAYS,
     Augmented,
     Bad,
@@ -39,27 +39,30 @@ from tests.faults.loaders import (
     die,
     indices_of,
     make,
+    one_of_both,
     outcomes_of,
     pids_of,
     plain,
+    the_other_of_both,
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
 
 
-@pytest.fixture(params=LOADERS)
-def loader_kind(request: pytest.FixtureRequest) -> str:
-    """Both loaders in turn."""
-    name: str = request.param
-    return name
-
-
 # -- restarts=0: a death is an error ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", ["map", "stream", "shared stream"])
-@pytest.mark.parametrize("in_order", [True, False])
+@pytest.mark.parametrize(
+    ("way", "kind", "in_order"),
+    [
+        *((way, "map", True) for way in WAYS),
+        ("killed", "map", False),
+        ("crashed", "stream", True),
+        ("left", "stream", False),
+        ("killed", "shared stream", True),
+        ("exited", "shared stream", False),
+    ],
+)
 def test_the_error_names_the_process_and_the_cause(way: str, kind: str, in_order: bool) -> None:
     dataset: Any = Deadly(64, {20}, way=way)
     if kind != "map":
@@ -79,6 +82,7 @@ def test_the_error_names_the_process_and_the_cause(way: str, kind: str, in_order
         next(batches)
 
 
+@one_of_both
 def test_batches_from_before_stay_valid_and_the_loader_can_be_used_again(loader_kind: str) -> None:
     dataset = Deadly(64, {20})
     loader = make(loader_kind, dataset, workers=2, restarts=0)
@@ -151,6 +155,7 @@ def test_a_persistent_worker_killed_between_epochs() -> None:
     loader.close()
 
 
+@the_other_of_both
 @pytest.mark.parametrize("restarts", [0, 32])
 def test_a_worker_that_dies_while_it_starts(loader_kind: str, restarts: int) -> None:
     loader = make(loader_kind, Numbers(10), 2, workers=2, worker_init=lambda _: os._exit(5), restarts=restarts)
@@ -172,6 +177,7 @@ def clean(kind: str, batch_size: int | None = 4, count: int = COUNT, epochs: int
     return [batches_of(loader) for _ in range(epochs)]
 
 
+@one_of_both
 @pytest.mark.parametrize("way", WAYS)
 def test_nothing_is_lost_whatever_way_it_dies(loader_kind: str, way: str, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, {11, 30}, way=way, once=Once(tmp_path))
@@ -183,8 +189,7 @@ def test_nothing_is_lost_whatever_way_it_dies(loader_kind: str, way: str, tmp_pa
     assert len(loader.faults) == 0, "no sample was to blame"
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, None])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 3), (7, 1), (None, 2)])
 def test_nothing_is_lost_whatever_the_batches(batch_size: int | None, workers: int, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, range(0, COUNT, 9), once=Once(tmp_path))
     loader = make("Loader", dataset, batch_size, workers=workers, seed=7, shuffle=True)
@@ -192,6 +197,7 @@ def test_nothing_is_lost_whatever_the_batches(batch_size: int | None, workers: i
     assert loader.stats()["restarted_workers"] == 5
 
 
+@the_other_of_both
 def test_the_warning_says_what_happened(loader_kind: str, tmp_path: Path) -> None:
     loader = make(loader_kind, Deadly(12, {6}, once=Once(tmp_path)), workers=1)
     batches = iter(loader)
@@ -215,6 +221,7 @@ def test_the_warning_about_a_stream_names_no_samples_that_are_none(shard: bool, 
     assert "Span" not in str(caught[0].message)
 
 
+@one_of_both
 def test_warnings_that_are_errors_lose_nothing(loader_kind: str, tmp_path: Path) -> None:
     fatal = {0, 6, 17, 44}
     for kind in ("map", "stream", "shared stream", "persistent"):
@@ -236,6 +243,7 @@ def test_warnings_that_are_errors_lose_nothing(loader_kind: str, tmp_path: Path)
         loader.close()
 
 
+@the_other_of_both
 def test_workers_killed_from_outside_again_and_again(loader_kind: str) -> None:
     loader = make(loader_kind, Augmented(COUNT), 2, workers=2, seed=7, shuffle=True, restarts=100)
     batches: list[Any] = []
@@ -247,6 +255,7 @@ def test_workers_killed_from_outside_again_and_again(loader_kind: str) -> None:
     assert [batches] == clean(loader_kind, 2)
 
 
+@one_of_both
 def test_all_workers_killed_at_once(loader_kind: str) -> None:
     loader = make(loader_kind, Augmented(COUNT), workers=3, seed=7, shuffle=True)
     iterator = iter(loader)
@@ -257,6 +266,7 @@ def test_all_workers_killed_at_once(loader_kind: str) -> None:
     assert [batches] == clean(loader_kind)
 
 
+@the_other_of_both
 def test_batches_that_the_loop_keeps_stay_what_they_are(loader_kind: str) -> None:
     """The slots of what it keeps are not given to the worker that comes next."""
     loader = make(loader_kind, Augmented(COUNT), 1, workers=2, prefetch=1, seed=7, shuffle=True, restarts=100)
@@ -269,6 +279,7 @@ def test_batches_that_the_loop_keeps_stay_what_they_are(loader_kind: str) -> Non
     assert [[plain(batch) for batch in kept]] == clean(loader_kind, 1)
 
 
+@one_of_both
 def test_in_no_order(loader_kind: str, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, {3, 11, 30}, once=Once(tmp_path))
     loader = make(loader_kind, dataset, workers=3, in_order=False, seed=7, shuffle=True)
@@ -276,6 +287,7 @@ def test_in_no_order(loader_kind: str, tmp_path: Path) -> None:
     assert loader.stats()["restarted_workers"] == 3
 
 
+@the_other_of_both
 def test_persistent_workers_killed_in_and_between_epochs(loader_kind: str, tmp_path: Path) -> None:
     dataset = Deadly(COUNT, {11}, once=Once(tmp_path))
     loader = make(loader_kind, dataset, workers=2, persistent=True, seed=7, shuffle=True)
@@ -294,6 +306,7 @@ def test_persistent_workers_killed_in_and_between_epochs(loader_kind: str, tmp_p
     loader.close()
 
 
+@one_of_both
 def test_persistent_workers_killed_after_an_epoch_was_left(loader_kind: str, tmp_path: Path) -> None:
     """What they were at belongs to nobody any more: it is dropped, not made again."""
     with Gate(tmp_path / "gate") as gate:
@@ -365,6 +378,7 @@ class Told(Numbers):
         return index + 1000 * self.epoch + self.extra
 
 
+@the_other_of_both
 @pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("persistent", [True, False])
 def test_a_new_worker_knows_what_the_others_were_told(
@@ -381,6 +395,7 @@ def test_a_new_worker_knows_what_the_others_were_told(
     loader.close()
 
 
+@one_of_both
 def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path: Path) -> None:
     """The new worker's dataset has heard it; it must not hear it twice."""
     with Gate(tmp_path / "gate") as gate:
@@ -405,6 +420,48 @@ def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path
         loader.close()
 
 
+def test_two_loaders_at_once() -> None:
+    """The new worker of one is a fork that has seen the sockets of the other."""
+    kinds = ("Loader", "DataLoader")
+    loaders = [make(kind, Augmented(COUNT), 3, workers=2, seed=7, restarts=100) for kind in kinds]
+    iterators = [iter(loader) for loader in loaders]
+    delivered: list[list[Any]] = [[], []]
+    for step in range(COUNT // 3):
+        for number, iterator in enumerate(iterators):
+            delivered[number].append(plain(next(iterator)))
+        if step % 3 == 0:
+            os.kill(pids_of(iterators[step % 2])[step // 3 % 2], signal.SIGKILL)
+    for number, kind in enumerate(kinds):
+        assert delivered[number] == batches_of(make(kind, Augmented(COUNT), 3, seed=7))
+        assert list(iterators[number]) == []
+
+
+@one_of_both
+def test_an_iteration_that_is_left_right_after_a_death(loader_kind: str) -> None:
+    for number in range(3):
+        loader = make(loader_kind, Numbers(400), workers=2)
+        iterator = iter(loader)
+        next(iterator)
+        pids = pids_of(iterator)
+        os.kill(pids[number % 2], signal.SIGKILL)
+        iterator.close()
+        assert are_gone(pids)
+
+
+@the_other_of_both
+def test_the_system_without_an_arena(loader_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The engine of other systems replaces workers, too."""
+    monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+    dataset = Deadly(COUNT, {11, 30}, once=Once(tmp_path))
+    loader = make(loader_kind, dataset, workers=2, seed=7, shuffle=True, start_method="fork")
+    assert [batches_of(loader)] == clean(loader_kind)
+    assert loader.stats()["restarted_workers"] == 2
+    loader = make(loader_kind, Deadly(COUNT, {20}, bad={5}), 8, workers=2, seed=7, on_error="skip", start_method="fork")
+    same = make(loader_kind, Augmented(COUNT, {5, 20}), 8, seed=7, on_error="skip")
+    assert batches_of(loader) == batches_of(same)
+    assert indices_of(loader.faults) == indices_of(same.faults)
+
+
 # -- workers that do not get ready -----------------------------------------------------------------------------------
 
 
@@ -420,6 +477,7 @@ class Init:
             raise Bad(f"worker {worker} finds no disk")
 
 
+@the_other_of_both
 @pytest.mark.parametrize("engine", ["process", "thread"])
 def test_an_init_that_works_at_the_second_start(loader_kind: str, engine: str, tmp_path: Path) -> None:
     init = Init(Once(tmp_path), 1)
@@ -429,6 +487,7 @@ def test_an_init_that_works_at_the_second_start(loader_kind: str, engine: str, t
     assert loader.stats()["restarted_workers"] == 1
 
 
+@one_of_both
 @pytest.mark.parametrize("engine", ["process", "thread"])
 def test_an_init_that_never_works(loader_kind: str, engine: str, tmp_path: Path) -> None:
     loader = make(loader_kind, Numbers(20), workers=2, engine=engine, worker_init=Init(Once(tmp_path), 999))
@@ -443,6 +502,7 @@ def test_an_init_that_never_works(loader_kind: str, engine: str, tmp_path: Path)
         list(loader)
 
 
+@the_other_of_both
 def test_an_init_that_fails_without_restarts(loader_kind: str, tmp_path: Path) -> None:
     loader = make(loader_kind, Numbers(20), workers=2, worker_init=Init(Once(tmp_path), 1), restarts=0)
     with pytest.raises(Bad, match="finds no disk"):
@@ -468,9 +528,28 @@ def without_deaths(kind: str, policy: str, case: str, batch_size: int | None) ->
     return batches_of(loader), batches_of(loader), sorted(indices_of(loader.faults))
 
 
-@pytest.mark.parametrize("batch_size", [1, 8, 33, None])
-@pytest.mark.parametrize("policy", FATAL_POLICIES)
-@pytest.mark.parametrize("case", FATAL)
+QUICK = {
+    (8, "skip", "one"),
+    (8, "skip", "two in one batch"),
+    (8, "no refill", "the first"),
+    (8, "replace", "neighbours"),
+    (1, "skip", "the last"),
+    (1, "replace", "one"),
+    (33, "skip", "neighbours"),
+    (33, "replace", "the last"),
+    (None, "skip", "two in one batch"),
+    (None, "no refill", "one"),
+}
+"""Of the sixty combinations below; the others are left to the slow tests."""
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "policy", "case"),
+    [
+        pytest.param(*grid, marks=() if grid in QUICK else pytest.mark.slow)
+        for grid in itertools.product([1, 8, 33, None], FATAL_POLICIES, FATAL)
+    ],
+)
 def test_a_sample_that_kills_is_dealt_with_like_one_that_raises(policy: str, case: str, batch_size: int | None) -> None:
     kind = "Loader" if batch_size in (1, 33) else "DataLoader"
     loader = make(
@@ -486,6 +565,7 @@ def test_a_sample_that_kills_is_dealt_with_like_one_that_raises(policy: str, cas
     assert loader.faults.quarantined == FATAL[case]
 
 
+@one_of_both
 @pytest.mark.parametrize("batch_size", [1, 8, 33])
 def test_a_sample_that_kills_is_named(loader_kind: str, batch_size: int) -> None:
     loader = make(loader_kind, Deadly(COUNT, {20, 44}), batch_size, workers=2, seed=7, restarts=64)
@@ -505,6 +585,7 @@ def test_a_sample_that_kills_is_named(loader_kind: str, batch_size: int) -> None
     assert {(fault.action, fault.stage) for fault in loader.faults} == {("raise", "worker")}
 
 
+@the_other_of_both
 def test_policies_are_asked_about_samples_that_kill(loader_kind: str, tmp_path: Path) -> None:
     def decide(failure: Failure) -> Any:
         once.times(failure.stage)
@@ -522,6 +603,7 @@ def test_policies_are_asked_about_samples_that_kill(loader_kind: str, tmp_path: 
     assert len(batches_of(by_class)) == 4
 
 
+@one_of_both
 @pytest.mark.parametrize("how", ["raises", "nonsense", "same sample", "no neighbour"])
 def test_policies_that_fail_over_a_sample_that_kills(loader_kind: str, how: str) -> None:
     """The exception comes with the batch, and the loop goes on."""
@@ -554,6 +636,7 @@ class Named(Deadly):
         return super().__getitem__(int(index.split()[1]))
 
 
+@the_other_of_both
 def test_names_that_kill(loader_kind: str) -> None:
     sampler = [f"name {index}" for index in range(16)]
     loader = make(loader_kind, Named(16, {6}), sampler=sampler, workers=2, on_error="skip", restarts=64)
@@ -561,6 +644,7 @@ def test_names_that_kill(loader_kind: str) -> None:
     assert indices_of(loader.faults) == ["name 6"]
 
 
+@one_of_both
 def test_retries_of_a_sample_that_kills(loader_kind: str, tmp_path: Path) -> None:
     """Each further try costs workers; then what comes after it."""
     policy = Retry(1, then="skip", wait_s=0.001)
@@ -570,6 +654,7 @@ def test_retries_of_a_sample_that_kills(loader_kind: str, tmp_path: Path) -> Non
     assert (fault.index, fault.action, fault.attempt) == (6, "skip", 2)
 
 
+@the_other_of_both
 def test_batches_of_a_batch_sampler_that_kill(loader_kind: str) -> None:
     batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
     loader = make(loader_kind, Deadly(8, {3, 5}), batch_sampler=batch_sampler, workers=2, on_error="skip", restarts=64)
@@ -578,6 +663,7 @@ def test_batches_of_a_batch_sampler_that_kill(loader_kind: str) -> None:
     assert not any(fault.refilled for fault in loader.faults)
 
 
+@one_of_both
 def test_samples_that_kill_and_samples_that_raise(loader_kind: str, tmp_path: Path) -> None:
     """In one batch, and among those that take their places; and a worker that dies while it holds the others."""
     bad, fatal = {1, 2, 20, 33}, {3, 21, 40, 41}
@@ -608,6 +694,63 @@ def test_too_much_together_is_no_sample_to_blame(tmp_path: Path) -> None:
     assert len(loader.faults) == 0
 
 
+def test_the_usual_budget_finds_a_sample_in_a_batch_of_a_thousand() -> None:
+    class DeadlyNumbers(Numbers):
+        def __getitem__(self, index: int) -> int:
+            if index == 777:
+                die()
+            return index
+
+    loader = make("Loader", DeadlyNumbers(2048), 1024, workers=2, on_error="skip")
+    assert sum(map(len, batches_of(loader))) == 2047
+    assert indices_of(loader.faults) == [777]
+    assert loader.stats()["restarted_workers"] <= 16
+
+
+@one_of_both
+def test_an_iteration_that_is_left_while_the_sample_is_looked_for(loader_kind: str) -> None:
+    """Half of the search belongs to nobody; the next iteration begins its own."""
+    loader = make(
+        loader_kind,
+        Deadly(100, {5}),
+        workers=2,
+        persistent=True,
+        in_order=False,
+        on_error="skip",
+        restarts=64,
+        seed=7,
+    )
+    for deaths in (1, 2, 3, 4):
+        before = loader.stats()["restarted_workers"]
+        for _ in loader:
+            if loader.stats()["restarted_workers"] >= before + deaths:
+                break
+        loader.faults.clear()
+    loader.set_epoch(0)
+    same = make(loader_kind, Augmented(100, {5}), on_error="skip", seed=7)
+    assert sorted(batches_of(loader)) == sorted(batches_of(same))
+    assert indices_of(loader.faults) == [5]
+    loader.close()
+
+
+class Interrupting(Numbers):
+    """Sample 5 raises what no policy may catch."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            raise KeyboardInterrupt
+        return index
+
+
+@the_other_of_both
+def test_what_is_no_exception_ends_its_worker(loader_kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    loader = make(loader_kind, Interrupting(12), workers=1, on_error="skip")
+    assert sorted(itertools.chain(*batches_of(loader))) == [0, 1, 2, 3, 4, *range(6, 12)]
+    [fault] = loader.faults
+    assert (fault.index, fault.stage) == (5, "worker")
+    assert "KeyboardInterrupt" in capfd.readouterr().err, "the worker says why it goes"
+
+
 def test_memory_that_is_not_there_is_an_exception_like_any_other(loader_kind: str) -> None:
     def limit(_: int) -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -633,8 +776,7 @@ STREAMS: dict[str, type[Stream]] = {"stateless": Stream, "stateful iterator": St
 
 
 @pytest.mark.parametrize("kind", STREAMS)
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("batch_size", [4, None])
+@pytest.mark.parametrize(("workers", "batch_size"), [(1, None), (2, 4), pytest.param(1, 4, marks=pytest.mark.slow)])
 def test_each_sample_of_a_stream_comes_once(kind: str, workers: int, batch_size: int | None, tmp_path: Path) -> None:
     fatal = {0, 13, 14, 40, 44}
     expected = batches_of(make("DataLoader", STREAMS[kind](Augmented(COUNT)), batch_size, workers=workers, seed=7))
@@ -655,6 +797,7 @@ def again(loader: Any) -> Any:
     return loader
 
 
+@one_of_both
 @pytest.mark.parametrize("kind", STREAMS)
 @pytest.mark.parametrize("workers", [1, 3])
 def test_each_sample_of_a_shared_stream_comes_once(loader_kind: str, kind: str, workers: int, tmp_path: Path) -> None:
@@ -668,6 +811,15 @@ def test_each_sample_of_a_shared_stream_comes_once(loader_kind: str, kind: str, 
     loader = make(loader_kind, stream, shard=True, workers=workers, seed=7)
     assert batches_of(loader) == expected
     assert loader.stats()["restarted_workers"] == 4
+
+
+@pytest.mark.parametrize("every", [0, 3])
+def test_states_that_are_told_seldom(every: int, tmp_path: Path) -> None:
+    """What was read since the last state is read again, and left out."""
+    expected = batches_of(make("DataLoader", StatefulStream(Augmented(COUNT)), 3, workers=2, seed=7))
+    stream = StatefulStream(Deadly(COUNT, {3, 14, 30, 44}, once=Once(tmp_path)))
+    loader = make("DataLoader", stream, 3, workers=2, seed=7, snapshot_every_n_steps=every)
+    assert batches_of(loader) == expected
 
 
 @pytest.mark.parametrize("kind", STREAMS)
@@ -685,6 +837,7 @@ def test_persistent_streams_killed_between_epochs(kind: str) -> None:
     loader.close()
 
 
+@the_other_of_both
 def test_streams_killed_from_outside_while_samples_fail(loader_kind: str) -> None:
     bad = {2, 3, 20, 30, 31}
     for shard in (False, True):
@@ -701,6 +854,7 @@ def test_streams_killed_from_outside_while_samples_fail(loader_kind: str) -> Non
         assert indices_of(loader.faults) == indices_of(same.faults)
 
 
+@one_of_both
 @pytest.mark.parametrize("shard", [False, True])
 def test_a_stream_that_always_kills(loader_kind: str, shard: bool) -> None:
     stream = Stream(Deadly(COUNT, {20}), splits=False)
@@ -736,6 +890,7 @@ class Counting(Numbers):
         self.made = state["made"]
 
 
+@the_other_of_both
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_dataset_with_a_state_goes_on(loader_kind: str, workers: int, tmp_path: Path) -> None:
     expected = batches_of(make(loader_kind, Counting(COUNT), workers=workers))
@@ -747,6 +902,7 @@ def test_a_dataset_with_a_state_goes_on(loader_kind: str, workers: int, tmp_path
 # -- the budget ------------------------------------------------------------------------------------------------------
 
 
+@one_of_both
 @pytest.mark.parametrize("kind", ["map", "stream", "shared stream"])
 def test_the_budget_is_exceeded(loader_kind: str, kind: str, tmp_path: Path) -> None:
     dataset: Any = Deadly(COUNT, {5, 13, 21, 29}, once=Once(tmp_path))
@@ -777,6 +933,7 @@ def test_the_budget_is_exceeded(loader_kind: str, kind: str, tmp_path: Path) -> 
     assert sum(map(len, batches_of(loader))) == COUNT, "and the next epoch has a budget of its own"
 
 
+@the_other_of_both
 def test_every_epoch_has_the_whole_budget(loader_kind: str, tmp_path: Path) -> None:
     loader = make(loader_kind, Numbers(COUNT), workers=2, persistent=True, restarts=1)
     for _ in range(4):
@@ -788,6 +945,7 @@ def test_every_epoch_has_the_whole_budget(loader_kind: str, tmp_path: Path) -> N
     loader.close()
 
 
+@one_of_both
 def test_every_worker_dies_at_once_again_and_again(loader_kind: str) -> None:
     """A machine without memory: it ends, with an error and without anybody left."""
     loader = make(loader_kind, Deadly(COUNT, range(COUNT)), workers=2, restarts=5)
@@ -796,6 +954,7 @@ def test_every_worker_dies_at_once_again_and_again(loader_kind: str) -> None:
     assert loader.stats()["restarted_workers"] == 5
 
 
+@the_other_of_both
 @pytest.mark.slow
 def test_a_long_night(loader_kind: str) -> None:
     """Workers killed at any moment, for many epochs, with samples that fail and samples that kill among them."""

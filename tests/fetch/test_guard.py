@@ -26,7 +26,7 @@ from feedline.fetch.guard import _MOST_REPLACEMENTS, Guard, ShortBatch
 from feedline.fetch.seeded import _LOOKS
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.keys import mix
-from feedline.randomness import Scope, enter, rng, seed_globals
+from feedline.randomness import GlobalStates, Scope, enter, rng, seed_globals
 from feedline.types import DatasetKind, Draw, IndexBlock, Share, Span, StreamSplit, WorkerSpec
 
 KEY = 77
@@ -464,9 +464,9 @@ def test_a_policy_that_says_nonsense_is_told_so() -> None:
 def test_a_policy_gets_its_chance_from_nobody_elses_generator() -> None:
     random.seed(1)
     np.random.seed(1)
-    before = random.getstate(), np.random.get_state()[1].tolist()
+    before = random.getstate(), GlobalStates.now()
     Bench(Flaky({5: ALWAYS}), Retry(2, then="skip", wait_s=0.0)).short([5])
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    assert (random.getstate(), GlobalStates.now()) == before
 
 
 # -- gathers, and generators of the process ---

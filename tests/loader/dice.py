@@ -59,12 +59,16 @@ class Samples:
         self.killers = set(case.killers)
         self.accidents = dict(case.accidents)
         self.asked: list[Any] = []
+        self.interrupt_at = 0
+        """The question that is answered with an interrupt."""
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, index: Any) -> Any:
         self.asked.append(index)
+        if len(self.asked) == self.interrupt_at:
+            raise KeyboardInterrupt
         if self.accidents.get(index, 0):
             self.accidents[index] -= 1
             raise Killed
@@ -234,7 +238,7 @@ class Run:
         self.dataset = Samples(case)
         self.account = account or Account(case.policy)
         self.account.keeps_steps = case.keeps_steps
-        self.account.index_count = case.count
+        self.account.dataset = self.dataset
         self.account.drop_short = case.drop_last
         self.counters = Counters()
         self._entry = Entry(Key(7, 0), 1, {} if snapshot is None else snapshot.order)

@@ -26,6 +26,8 @@ def fault_of(index: Any, action: str = "skip", *, stage: str = "fetch", **more: 
 def account_of(*faults: Fault, policy: Policy | None = None, seen: int = 0) -> Account:
     account = Account(policy or Policy(otherwise="skip", max_share=1.0))
     account.write(faults, seen, 0)
+    with contextlib.suppress(TooManyBadSamples):
+        account.check()
     return account
 
 
@@ -46,9 +48,11 @@ def test_what_an_answer_says_is_logged_once_with_the_number_of_the_epoch() -> No
 
 def test_an_answer_without_notes_is_only_counted() -> None:
     account = account_of()
-    account.enter(Result(ResultKind.DONE, 0, 1), 8, 0)
-    assert len(account.log) == 0
     assert account.state() == {}
+    account.enter(Result(ResultKind.DONE, 0, 1), 8, 0)
+    account.check()
+    assert len(account.log) == 0
+    assert account.state() == {"seen": 8, "lost": 0}
 
 
 def test_a_sample_that_failed_twice_before_it_was_known_is_logged_once() -> None:
@@ -200,13 +204,14 @@ def test_every_sample_is_counted_once_also_in_later_epochs(
 ) -> None:
     case = Case(count, batch_size, tuple(bad), refills=refills, workers=workers, look_ahead=3)
     account = None
-    for epoch in range(3):
+    for _ in range(3):
         run = case.begin(account=account)
         account = run.account
-        account.begin_epoch(epoch, resumes=False)
+        account.begin_epoch(resumes=False)
         run.take()
-        assert account.state().get("seen", count) == count
         lost = len([index for index in bad if index < count])
+        state = account.state()
+        assert (state["seen"], state["lost"]) == (count, lost)
         for max_failures in (lost, lost - 1):
             account.policy = Policy(otherwise="skip", max_failures=max(0, max_failures), max_share=1.0)
             with pytest.raises(TooManyBadSamples) if max_failures == lost - 1 >= 0 else contextlib.nullcontext():
@@ -220,9 +225,9 @@ def test_samples_that_are_left_out_unasked_count_as_lost(workers: int) -> None:
     first = Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin()
     batches = first.take()
     account = first.account
-    account.begin_epoch(1, resumes=False)
+    account.begin_epoch(resumes=False)
     assert Case(40, 4, (3, 17, 30), policy=policy, workers=workers).begin(account=account).take() == batches
-    account.begin_epoch(2, resumes=False)
+    account.begin_epoch(resumes=False)
     with pytest.raises(TooManyBadSamples, match="4 of"):
         Case(40, 4, (39,), policy=policy, workers=workers).begin(account=account).take()
 
@@ -230,7 +235,7 @@ def test_samples_that_are_left_out_unasked_count_as_lost(workers: int) -> None:
 def test_a_budget_is_for_an_epoch() -> None:
     account = account_of(fault_of(1), fault_of(2), policy=Policy(otherwise="skip", max_failures=2), seen=10)
     account.check()
-    account.begin_epoch(1, resumes=False)
+    account.begin_epoch(resumes=False)
     account.write([fault_of(3), fault_of(4)], 10, 1)
     account.check(ended=True)
 
@@ -271,7 +276,7 @@ def test_a_resumed_epoch_goes_on_with_its_budget() -> None:
     account = account_of(fault_of(3), fault_of(4), policy=policy, seen=50)
     other = Account(policy)
     other.restore(account.state())
-    other.begin_epoch(0, resumes=True)
+    other.begin_epoch(resumes=True)
     other.check()
     other.write([fault_of(5)], 10, 0)
     with pytest.raises(TooManyBadSamples, match="3 of 60"):
@@ -279,7 +284,7 @@ def test_a_resumed_epoch_goes_on_with_its_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [{"seen": -1}, {"seen": "7"}, {"seen": True}, {"seen": None}, {"entries": 3}], ids=repr
+    "damage", [{"seen": -1}, {"seen": "7"}, {"seen": True}, {"lost": None}, {"lost": 1.5}, {"entries": 3}], ids=repr
 )
 def test_a_damaged_state_changes_nothing(damage: dict[str, Any]) -> None:
     account = account_of(fault_of(3), seen=50)

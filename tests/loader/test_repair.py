@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import Counter
 from dataclasses import replace
@@ -160,6 +161,12 @@ def test_out_of_order_every_sample_that_works_is_delivered_once_as_well(case: Ca
     "unordered",
     8,
 )
+# A batch that has got samples of another is delivered before one that came first.
+@example(Case(16, 2, (2, 11), workers=3, depth=4, look_ahead=2, dice=93), "whim", 5)
+@example(Case(11, 2, (5,), workers=2, depth=3, look_ahead=2, dice=176), "whim", 3)
+# So is one that has given some.
+@example(Case(15, 2, (5,), workers=1, depth=4, look_ahead=2, dice=11), "whim", 6)
+@example(Case(14, 2, (0,), workers=2, depth=4, look_ahead=2, dice=65), "whim", 4)
 @quick
 @given(cases(), ORDERS, st.integers(0, 30))
 def test_out_of_order_a_saved_state_continues_without_loss_or_repetition(case: Case, order: str, count: int) -> None:
@@ -229,6 +236,20 @@ def _gaps(case: Case) -> list[int]:
         next(step for step in itertools.count() if (index + step) % case.count not in case.bad)
         for index in range(case.count)
     ]
+
+
+@quick
+@given(cases(), st.integers(1, 60))
+def test_an_interrupt_loses_nothing(case: Case, question: int) -> None:
+    case = inline(case)
+    run = case.begin()
+    run.dataset.interrupt_at = question
+    batches: list[list[int]] = []
+    while not run.progress.ended:
+        with contextlib.suppress(KeyboardInterrupt):
+            batches += run.take(1)
+    assert batches == case.begin().take()
+    assert len({fault.index for fault in run.account.log}) == len(run.account.log)
 
 
 def test_a_batch_that_cannot_be_collated_is_passed_over() -> None:
@@ -360,6 +381,7 @@ def test_faults_of_both_makings_come_with_the_batch() -> None:
     ready: dict[int, Result] = {}
     repair.answered(pending, result, ready)
     assert pending.faults == []
+    assert repair.next_mended([]) is not None
     repair.answered(pending, Result(ResultKind.DONE, 0, 2, [2, 1], notes=Notes(faults=["second"])), ready)
     assert not ready  # it is delivered after all before it
     notes = repair.finished[0].notes

@@ -12,6 +12,7 @@ from typing import Any
 
 from feedline.errors import BatchNotPicklable
 from feedline.failures import WorkerTraceback, add_note
+from feedline.types import Call
 
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
 """What pickle raises about an object it cannot take."""
@@ -80,6 +81,11 @@ class _Verbatim(str):
 
 def unsendable(indices: Any, exc: BaseException) -> BatchNotPicklable:
     """Return what to raise about indices that cannot be pickled."""
+    if type(indices) is Call:
+        return BatchNotPicklable(
+            f"The arguments of {indices.name}() cannot be sent to worker processes: {exc}. Give values that can be "
+            "pickled, or use engine='thread', which sends nothing."
+        )
     return BatchNotPicklable(
         f"The indices of a batch ({indices!r:.80}) cannot be sent to a worker process: {exc}. Let the sampler yield "
         "numbers, strings or tuples of these, or use engine='thread', which sends nothing."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -48,7 +49,9 @@ def end_with(trainer_pid: int, trainer_fd: int, *, started_by_main_thread: bool)
             if os.getppid() != trainer_pid:  # it ended in between
                 os.kill(os.getpid(), signal.SIGKILL)
             return
-    threading.Thread(target=_follow, args=(trainer_fd,), name="feedline-end", daemon=True).start()
+    # Where the limit on processes forbids a thread, the worker sees the end when its task is done.
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=_follow, args=(trainer_fd,), name="feedline-end", daemon=True).start()
 
 
 def _follow(trainer_fd: int) -> None:

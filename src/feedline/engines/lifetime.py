@@ -63,6 +63,12 @@ def explained_start(engine: Engine, spec: WorkerSpec | None) -> Iterator[None]:
                 f"{engine.worker_count} workers could not be started: {exc}. The limit on processes (`ulimit -u`) "
                 "or memory is reached; use fewer workers or engine='thread'."
             ) from exc
+        if isinstance(exc, (EOFError, ConnectionError)):
+            raise WorkerStartError(
+                f"The fork server ended while it started one of {engine.worker_count} workers. What it printed above "
+                "says why; the limit on processes (`ulimit -u`) or memory is the usual cause. Use fewer workers, the "
+                "start method 'fork', or engine='thread'."
+            ) from exc
         if isinstance(exc, (TypeError, AttributeError, pickle.PicklingError)):
             tell(_PICKLE_WARNING, UserWarning)
         if spec is not None and isinstance(exc, UNPICKLABLE):

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from feedline.abc.engine import Engine
 from feedline.engines.inline import run_task
 from feedline.engines.runner import Runner
+from feedline.errors import WorkerStartError
 from feedline.failures import add_note
 from feedline.transport.arena import Arena
 from feedline.types import Result, ResultKind, Task, WorkerIdentity, WorkerSpec
@@ -60,7 +61,14 @@ class ThreadEngine(Engine):
             name=f"feedline-worker-{number}",
             daemon=True,
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as exc:
+            self.close()
+            raise WorkerStartError(
+                f"Worker {number} of {self.worker_count} could not be started: {exc}. The limit on processes, which "
+                "counts threads (`ulimit -u`), or memory is reached; use fewer workers."
+            ) from exc
         return thread
 
     def replace(self, worker: int) -> None:

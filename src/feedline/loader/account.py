@@ -57,8 +57,8 @@ class Account:
         """False if samples have no index to know them by: those of an iterable dataset."""
         self.keeps_steps = False
         """True if ranks have to deliver as many batches as the others do."""
-        self.index_count: int | None = None
-        """How many samples the dataset has, if their indices are numbers."""
+        self.dataset: Any = None
+        """Whose samples they are, if they have indices."""
         self.drop_short = False
         """True if a batch that is not full is not wanted."""
 

@@ -200,8 +200,6 @@ class InlineBatches(Iterator[Any]):
                 progress.ended = self._runner.streams
                 self._account.check(ended=progress.ended)
                 raise
-            except TooManyBadSamples:
-                raise
             except Exception as exc:
                 if isinstance(exc, TooManyBadSamples):
                     self._is_spent = True

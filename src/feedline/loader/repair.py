@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.errors import EmptyBatch
+from feedline.fetch.guard import neighbour_of
 from feedline.loader.account import Account, Treated
 from feedline.loader.batch_indices import as_list, count_of, with_item
 from feedline.loader.pending import Pending
@@ -56,7 +57,7 @@ class Repair:
     Args:
         plan: the epoch's plan; a `Reserve` if samples that follow take the places of those that failed.
         keeps_steps: True if no batch may be left out, because of other ranks.
-        index_count: how many samples there are, if their indices are numbers.
+        dataset: whose samples they are.
         drop_short: True to leave out batches that cannot be filled up.
         batched: False if the plan is of single samples.
         account: of samples that fail.
@@ -67,7 +68,7 @@ class Repair:
         plan: Plan,
         *,
         keeps_steps: bool = False,
-        index_count: int | None = None,
+        dataset: Any = None,
         drop_short: bool = False,
         batched: bool = True,
         account: Account | None = None,
@@ -76,7 +77,7 @@ class Repair:
         self._account = account
         self._reserve = plan if isinstance(plan, Reserve) else None
         self._keeps_steps = keeps_steps
-        self._index_count = index_count
+        self._dataset = dataset
         self._drop_short = drop_short and not keeps_steps
         self._short: dict[int, _Short] = {}
         self._faults: dict[int, list[Fault]] = {}
@@ -114,7 +115,7 @@ class Repair:
         return cls(
             plan,
             keeps_steps=account.keeps_steps,
-            index_count=account.index_count,
+            dataset=account.dataset,
             drop_short=account.drop_short,
             batched=batched,
             account=account,
@@ -272,14 +273,15 @@ class Repair:
         first = self._list(pending.task.indices)[0]
         faults = self._faults.get(ordinal, [])
         whole = any(fault.stage == "collate" for fault in faults)
-        if whole or tried > _MOST_NEIGHBOURS or not isinstance(first, int) or not self._index_count:
-            names = "\n".join(f"  {fault}" for fault in faults)
-            error = EmptyBatch(
-                f"No sample of batch {ordinal} is left, and it cannot be left out, because ranks would get out of "
-                f"step.\n{names}"
-            )
+        names = "\n".join(f"  {fault}" for fault in faults)
+        error = EmptyBatch(
+            f"No sample of batch {ordinal} is left, and it cannot be left out, because ranks would get out of step.\n"
+            f"{names}"
+        )
+        other = None if whole or tried > _MOST_NEIGHBOURS else neighbour_of(first, self._dataset, error)
+        if other is None:
             return self._fail(mended, pending, error)
-        mended.indices = with_item(pending.task.indices, 0, (first + 1) % self._index_count, batched=self._batched)
+        mended.indices = with_item(pending.task.indices, 0, other, batched=self._batched)
         mended.skip = dict.fromkeys(range(1, len(self._list(pending.task.indices))), False)
         return mended
 

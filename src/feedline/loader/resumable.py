@@ -44,7 +44,7 @@ class Resumable:
         """Get ready to keep account of an epoch."""
         account = self._account
         account.keeps_steps = max(order.stride()[2], share_if_known().world_size) > 1
-        account.index_count = len(self.dataset) if is_map and hasattr(type(self.dataset), "__len__") else None
+        account.dataset = self.dataset if is_map else None
         account.drop_short = drop_last
         account.has_indices = is_map
         account.counts_known = not order.endless

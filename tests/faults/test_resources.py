@@ -1,0 +1,184 @@
+"""Little shared memory, few descriptors, processes and addresses: a loader works, or says what to change.
+
+Nothing ends in a signal, nothing hangs, nothing is left. `test_limits.py` has what needs no program of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.limits import SHARED_MEMORY, as_another_user, with_shared_memory
+from tests.faults.programs import running
+
+# -- /dev/shm ---
+
+LARGE_BATCHES = """
+import os.path
+from feedline.engines import abilities
+if sys.argv[1] == "portable":
+    abilities.can_share_arenas = lambda: False
+
+class Blocks(Numbers):
+    '''Sample i is 8 MB full of i.'''
+    def __getitem__(self, index):
+        return np.full((8, 1 << 20), index, np.uint8)
+
+kept = []
+for batch_size, count in (10, 20), (1, 12):  # two batches of 80 MB, and a dozen of 8
+    for batch in Loader(Blocks(count), batch_size, workers=2, memory_budget=int(sys.argv[2])):
+        kept.append(batch)
+firsts = [batch[:, 0, 0].tolist() for batch in kept]
+assert firsts == [list(range(10)), list(range(10, 20)), *([number] for number in range(12))], firsts
+assert all((batch == batch[:, :1, :1]).all() for batch in kept)
+say(sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else [])
+"""
+
+
+@pytest.mark.parametrize("memory", SHARED_MEMORY)
+@pytest.mark.parametrize("engine", ["process", "portable"])
+def test_batches_larger_than_the_systems_shared_memory(memory: str, engine: str, tmp_path: Path) -> None:
+    with running(LARGE_BATCHES, engine, 1 << 30, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
+        assert program.line() == "[]"
+        assert program.end() == 0, program.errors()
+        assert program.errors() == ""
+
+
+def test_batches_larger_than_the_systems_shared_memory_without_slots(tmp_path: Path) -> None:
+    with running(LARGE_BATCHES, "process", 0, inside=with_shared_memory("0 bytes", tmp_path / "dev")) as program:
+        assert program.line() == "[]"
+        assert program.end() == 0, program.errors()
+
+
+TORCH_WITHOUT_SHARED_MEMORY = """
+import torch
+from feedline import DataLoader
+
+class Blocks(Numbers):
+    def __getitem__(self, index):
+        return torch.full((8, 1 << 20), index, dtype=torch.uint8)
+
+for options in {}, {"multiprocessing_context": "fork", "split": 2}, {"persistent_workers": True}, {"engine": "thread"}:
+    loader = DataLoader(Blocks(20), 10, num_workers=2, **options)
+    kept = list(loader)
+    assert [batch[:, 7, -1].tolist() for batch in kept] == [list(range(10)), list(range(10, 20))]
+    loader.close()
+say("done")
+"""
+
+
+def test_the_drop_in_without_shared_memory_of_the_system(tmp_path: Path) -> None:
+    inside = with_shared_memory("absent", tmp_path / "dev")
+    with running(TORCH_WITHOUT_SHARED_MEMORY, inside=inside) as program:
+        assert program.line() == "done"
+        assert program.end() == 0, program.errors()
+
+
+OTHER_STARTS = """
+from feedline.testing.engine import Numbers  # under a name that a worker can import
+for start_method in "forkserver", "spawn":
+    loader = Loader(Numbers(), 4, workers=2, sampler=range(32), start_method=start_method)
+    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 32, 4))
+say("done")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", SHARED_MEMORY)
+def test_workers_that_are_not_forked_need_no_shared_memory_of_the_system(memory: str, tmp_path: Path) -> None:
+    with running(OTHER_STARTS, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
+        assert program.line() == "done"
+        assert program.end() == 0, program.errors()
+
+
+# -- descriptors ---
+
+THOUSANDS_KEPT = """
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+budget = None if sys.argv[2] == "None" else int(sys.argv[2])
+loader = Loader(np.arange(6000), 2, workers=2, engine=sys.argv[1], memory_budget=budget, persistent=True)
+kept = [batch for _ in range(2) for batch in loader]
+assert [batch.tolist() for batch in kept] == [[start, start + 1] for start in range(0, 6000, 2)] * 2
+say("done", len(os.listdir("/proc/self/fd")) < 100)
+loader.close()
+"""
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("memory_budget", [None, 0])
+def test_thousands_of_batches_are_kept_with_few_descriptors(engine: str, memory_budget: int | None) -> None:
+    with running(THOUSANDS_KEPT, engine, memory_budget) as program:
+        assert program.line() == "done True"
+        assert program.end() == 0, program.errors()
+
+
+# -- processes ---
+
+FEW_PROCESSES = """
+import gc, resource, warnings
+from multiprocessing import forkserver, resource_tracker
+from feedline.testing.engine import Numbers  # under a name that a worker can import
+warnings.simplefilter("error", feedline.errors.FeedlineWarning)
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a new interpreter is to be one thread, or NumPy cannot be imported
+
+def children():
+    servers = {getattr(resource_tracker._resource_tracker, "_pid", None), forkserver._forkserver._forkserver_pid}
+    with open(f"/proc/self/task/{os.getpid()}/children") as file:
+        return [int(pid) for pid in file.read().split() if int(pid) not in servers]
+
+def tasks():
+    '''How many threads this user has, in all processes.'''
+    count = 0
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            count += len(os.listdir(f"/proc/{process}/task")) * (os.stat(f"/proc/{process}").st_uid == os.getuid())
+        except OSError:
+            pass
+    return count
+
+def epoch(workers):
+    loader = Loader(Numbers(), 4, workers=workers, sampler=range(32), start_method=sys.argv[1])
+    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 32, 4))
+    loader.close()
+
+limits = resource.getrlimit(resource.RLIMIT_NPROC)
+resource_tracker.ensure_running()
+servers = 0
+if sys.argv[1] == "forkserver":  # which keeps the limit that it was started with
+    servers = 1
+    resource.setrlimit(resource.RLIMIT_NPROC, (tasks() + servers + int(sys.argv[2]), limits[1]))
+    forkserver.ensure_running()
+else:
+    resource.setrlimit(resource.RLIMIT_NPROC, (tasks() + int(sys.argv[2]), limits[1]))
+try:
+    epoch(4)
+except feedline.errors.WorkerStartError as exc:
+    say("refused", exc)
+else:
+    say("worked")
+gc.collect()
+say("left", *children())
+resource.setrlimit(resource.RLIMIT_NPROC, limits)
+if sys.argv[1] == "forkserver":
+    forkserver._forkserver._stop()
+epoch(4)
+say("done")
+"""
+
+
+@pytest.mark.parametrize("allowed", [0, 2], ids=["no worker", "two of four workers"])
+@pytest.mark.parametrize(
+    "start_method",
+    ["fork", pytest.param("forkserver", marks=pytest.mark.slow), pytest.param("spawn", marks=pytest.mark.slow)],
+)
+def test_workers_that_the_limit_on_processes_forbids(start_method: str, allowed: int) -> None:
+    with running(FEW_PROCESSES, start_method, allowed, inside=as_another_user()) as program:
+        told = program.line()
+        assert told.startswith("refused"), program.errors()
+        assert "4 workers could not be started" in told
+        assert "ulimit -u" in told
+        assert program.line() == "left"
+        assert program.line() == "done", "and works when the limit is gone"
+        assert program.end() == 0, program.errors()
