@@ -1,19 +1,10 @@
-"""Both loaders under one set of words, and datasets whose samples fail or kill.
-
-Everything here can be imported by a spawned worker, and follows from its arguments: what happens once is noted in a
-file, because workers come and go.
-"""
+"""Both loaders under one set of words, and datasets whose samples fail or kill."""
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import random
-import resource
-import signal
-import sys
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -22,6 +13,7 @@ import torch
 import torch.utils.data
 
 import feedline
+from tests.faults.deaths import Once, die
 
 LOADERS = ("Loader", "DataLoader")
 ENGINES = ("inline", "thread", "process")
@@ -164,56 +156,6 @@ class ByRng(Numbers):
     def __getitem__(self, index: int) -> Any:
         drawn = feedline.rng().random()
         return np.array([super().__getitem__(index), drawn])
-
-
-class Once:
-    """True the first time that anybody asks about something, in whatever process."""
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = Path(folder)
-
-    def __call__(self, what: object) -> bool:
-        try:
-            os.close(os.open(self._folder / f"once-{what}", os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
-
-    def times(self, what: object) -> int:
-        """Count how often it was asked about, with this time."""
-        fd = os.open(self._folder / f"times-{what}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        try:
-            os.write(fd, b".")
-            return os.fstat(fd).st_size
-        finally:
-            os.close(fd)
-
-    def count(self, what: object) -> int:
-        """Return how often `times` was called about it."""
-        path = self._folder / f"times-{what}"
-        return path.stat().st_size if path.exists() else 0
-
-
-def _at_once(number: int) -> Callable[[], None]:
-    return lambda: os.kill(os.getpid(), number)
-
-
-WAYS: dict[str, tuple[Callable[[], None], str]] = {
-    "killed": (_at_once(signal.SIGKILL), "SIGKILL"),
-    "crashed": (_at_once(signal.SIGSEGV), "SIGSEGV"),
-    "bus error": (_at_once(signal.SIGBUS), "SIGBUS"),
-    "aborted": (os.abort, "SIGABRT"),
-    "left": (lambda: os._exit(3), "exit code 3"),
-    "exited": (lambda: sys.exit(4), "exit code 4"),
-}
-"""How a worker can end in the middle of a sample, and what is said about it."""
-
-
-def die(way: str = "killed") -> None:
-    """End this process, without a word and without a core dump."""
-    faulthandler.disable()
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    WAYS[way][0]()
 
 
 class Deadly(Augmented):

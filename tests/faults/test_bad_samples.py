@@ -20,6 +20,7 @@ from feedline.errors import BadOption, TooManyBadSamples
 from feedline.faults import Failure, Policy, Raise, Replace, Retry, Skip, Verdict
 from feedline.samplers import DistributedSampler
 from feedline.types import WorkerIdentity, WorkerSpec
+from tests.faults.deaths import Once
 from tests.faults.loaders import (
     ENGINES,
     LOADERS,
@@ -28,7 +29,6 @@ from tests.faults.loaders import (
     ByRng,
     Generated,
     Numbers,
-    Once,
     Stream,
     batches_of,
     everywhere,
@@ -681,7 +681,7 @@ def test_no_neighbour_works(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(40, range(1, 40)), on_error="replace", **on(engine, 1))
     first = outcomes_of(loader)[0]
     assert type(first) is Bad
-    assert "in place of 1" in "\n".join(first.__notes__)
+    assert "instead of 1" in "\n".join(first.__notes__)
 
 
 # -- policies and budgets --------------------------------------------------------------------------------------------

@@ -5,34 +5,37 @@ from __future__ import annotations
 import copy
 import csv
 import io
+import itertools
 import json
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults import FaultLog, Policy, Replace, Retry, Skip
 from feedline.samplers import DistributedSampler
+from tests.faults.deaths import Once
 from tests.faults.loaders import (
     LOADERS,
     Augmented,
     Deadly,
     Numbers,
-    Once,
     StatefulStream,
     Stream,
     batches_of,
+    everywhere,
     indices_of,
     make,
     on,
+    one_of_both,
     plain,
+    the_other_of_both,
 )
-
-ENGINES = ("inline", "thread", "process")
 
 
 @pytest.fixture(params=LOADERS)
@@ -58,7 +61,7 @@ class Asked(Numbers):
 # -- quarantine ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 def test_samples_in_quarantine_are_not_asked_for(loader_kind: str, engine: str, policy: str, tmp_path: Path) -> None:
     once = Once(tmp_path)
@@ -82,7 +85,7 @@ def test_samples_in_quarantine_are_not_asked_for(loader_kind: str, engine: str, 
     loader.close()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_samples_that_work_again_come_again(loader_kind: str, engine: str) -> None:
     dataset = Numbers(20, {2, 9})
     loader = make(loader_kind, dataset, on_error="skip", **on(engine))
@@ -137,6 +140,7 @@ def through_torch(state: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
+@one_of_both
 @pytest.mark.parametrize("way", [through_json, through_torch, copy.deepcopy])
 def test_the_log_is_part_of_the_state(loader_kind: str, way: Any, tmp_path: Path) -> None:
     once = Once(tmp_path)
@@ -174,6 +178,7 @@ DAMAGE: dict[str, Any] = {
 }
 
 
+@the_other_of_both
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damage_is_told_and_changes_nothing(loader_kind: str, damage: str) -> None:
     loader = make(loader_kind, Numbers(20, {2}), on_error="skip")
@@ -186,6 +191,7 @@ def test_damage_is_told_and_changes_nothing(loader_kind: str, damage: str) -> No
     assert len(batches_of(batches)) == 4
 
 
+@the_other_of_both
 def test_the_log_knows_nothing_of_batches_that_were_not_delivered(loader_kind: str) -> None:
     """Workers are ahead of the training loop, and what failed there is made again after a resumption."""
     loader = make(loader_kind, Numbers(40, {2, 6, 10, 14, 18}), on_error="skip", workers=2, prefetch=4)
@@ -212,37 +218,83 @@ def facts_of(log: FaultLog) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 2)])
-def test_a_resumption_at_every_batch(loader_kind: str, policy: str, engine: str, workers: int) -> None:
-    def loader(engine: str = engine, workers: int = workers) -> Any:
+@one_of_both
+def test_a_resumption_at_every_batch(loader_kind: str, policy: str) -> None:
+    """Saved with workers or without, and resumed with others: it goes on to the bit, into the next epoch."""
+
+    def loader(engine: str, workers: int) -> Any:
         options = {"on_error": POLICIES[policy], "seed": 5, "shuffle": True}
         return make(loader_kind, Augmented(42, BAD), **options, **on(engine, workers))
 
-    whole = loader()
-    batches: list[Any] = []
-    states = []
-    for epoch in range(2):
-        for batch in whole:
-            batches.append(plain(batch))
-            states.append((len(batches), through_json(whole.state_dict())))
-        assert epoch < 2
-    for delivered, state in states:
-        # Where it goes on is another engine, and another number of workers, every second time.
-        resumed = loader() if delivered % 2 else loader("inline") if engine == "process" else loader("process", 1)
-        if engine == "process" and delivered % 4 and delivered < 18:
-            continue  # it was seen at every batch without workers
-        resumed.load_state_dict(state)
-        rest = batches_of(resumed)
-        if delivered < len(batches):
-            rest += batches_of(resumed) if len(rest) + delivered < len(batches) else []
-        assert rest == batches[delivered:] or delivered == len(batches)
-        if delivered < len(batches):
+    inline = [*batches_of(whole := loader("inline", 0)), *batches_of(whole)]
+    for engine, workers in (("inline", 0), ("process", 3)):
+        saved = loader(engine, workers)
+        states = [through_json(saved.state_dict()) for _ in range(2) for _ in saved]
+        assert facts_of(saved.faults) == facts_of(whole.faults)
+        for number, state in enumerate(states[:-1], 1):
+            others = number % 4 == 0  # starting workers takes its time
+            resumed = loader("process", 1 + number % 3) if others else loader("inline", 0)
+            resumed.load_state_dict(state)
+            rest = batches_of(resumed)
+            while number + len(rest) < len(inline):
+                rest += batches_of(resumed)
+            assert rest == inline[number:]
             assert facts_of(resumed.faults) == facts_of(whole.faults)
+
+
+class Permuted:
+    """A sampler that the loader knows nothing of."""
+
+    def __len__(self) -> int:
+        return 42
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(np.random.default_rng(5).permutation(42).tolist())
+
+
+@the_other_of_both
+def test_a_resumption_with_a_sampler_of_another_kind(loader_kind: str) -> None:
+    def loader(engine: str, workers: int) -> Any:
+        options: dict[str, Any] = {"on_error": "skip", "seed": 5, "sampler": Permuted()}
+        return make(loader_kind, Augmented(42, BAD), **options, **on(engine, workers))
+
+    whole = batches_of(loader("inline", 0))
+    saved = loader("process", 2)
+    states = [through_json(saved.state_dict()) for _ in saved]
+    for number, state in enumerate(states[:-1], 1):
+        resumed = loader("inline", 0) if number % 4 else loader("process", 2)
+        resumed.load_state_dict(state)
+        assert batches_of(resumed) == whole[number:]
+
+
+@one_of_both
+def test_a_resumption_in_no_order(loader_kind: str) -> None:
+    """Each sample that works comes once, before or after."""
+
+    def loader() -> Any:
+        return make(loader_kind, Numbers(42, BAD), on_error="skip", seed=5, shuffle=True, in_order=False, workers=3)
+
+    saved = loader()
+    delivered: list[int] = []
+    for number, batch in enumerate(saved):
+        delivered += plain(batch)
+        if number % 3 == 0:
+            resumed = loader()
+            resumed.load_state_dict(through_json(saved.state_dict()))
+            rest = itertools.chain(*batches_of(resumed))
+            assert sorted([*delivered, *rest]) == sorted(set(range(42)) - BAD)
 
 
 @pytest.mark.parametrize("kind", [Stream, StatefulStream])
 @pytest.mark.parametrize("shard", [False, True])
-@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 1), ("process", 2)])
+@pytest.mark.parametrize(
+    ("loader_kind", "engine", "workers"),
+    [
+        ("Loader", "inline", 0),
+        ("DataLoader", "process", 2),
+        pytest.param("Loader", "process", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_resumption_of_a_stream_at_every_batch(
     loader_kind: str, kind: type[Stream], shard: bool, engine: str, workers: int
 ) -> None:
@@ -250,8 +302,6 @@ def test_a_resumption_of_a_stream_at_every_batch(
         stream = kind(Augmented(30, {0, 5, 6, 17, 29}), splits=not shard)
         return make(loader_kind, stream, shard=shard, on_error="skip", seed=5, **on(engine, workers))
 
-    if loader_kind == "Loader" and not shard and workers > 1:
-        return  # only torch's loader tells a dataset which worker it is in
     whole = loader()
     batches: list[Any] = []
     states = []
@@ -265,6 +315,7 @@ def test_a_resumption_of_a_stream_at_every_batch(
         assert facts_of(resumed.faults) == facts_of(whole.faults)
 
 
+@the_other_of_both
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
 def test_a_resumption_among_deaths(loader_kind: str) -> None:
     """What killed before the state was saved kills nobody afterwards."""
@@ -285,6 +336,7 @@ def test_a_resumption_among_deaths(loader_kind: str) -> None:
         assert (resumed.stats()["restarted_workers"] == 0) == (number >= 6)
 
 
+@one_of_both
 @pytest.mark.parametrize("engine", ["inline", "process"])
 def test_ranks_resume(loader_kind: str, engine: str) -> None:
     bad = {0, 2, 4, 18, 36}
@@ -307,6 +359,7 @@ def test_ranks_resume(loader_kind: str, engine: str) -> None:
         assert batches_of(resumed) == batches[number:]
 
 
+@the_other_of_both
 @pytest.mark.parametrize("engine", ["inline", "process"])
 def test_the_budget_goes_on_after_a_resumption(loader_kind: str, engine: str) -> None:
     def loader() -> Any:
@@ -323,6 +376,7 @@ def test_the_budget_goes_on_after_a_resumption(loader_kind: str, engine: str) ->
         list(resumed)
 
 
+@one_of_both
 @pytest.mark.parametrize("engine", ["inline", "process"])
 def test_the_state_after_too_many_bad_samples(loader_kind: str, engine: str) -> None:
     """It is that after the last batch that was delivered, on every engine: a larger budget goes on from there."""
@@ -345,7 +399,7 @@ def test_the_state_after_too_many_bad_samples(loader_kind: str, engine: str) -> 
 # -- for people ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_the_table(loader_kind: str, engine: str, tmp_path: Path) -> None:
     policy = Policy({OSError: "retry"}, otherwise="replace")
     loader = make(loader_kind, Numbers(12, {2, 7}), on_error=policy, **on(engine, 1))
@@ -361,7 +415,7 @@ def test_the_table(loader_kind: str, engine: str, tmp_path: Path) -> None:
     assert {row["action"] for row in rows} == {"replace"}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@everywhere
 def test_stats_count_faults(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(12, {2, 7}), on_error="skip", **on(engine))
     assert loader.stats()["faults"] == {"raise": 0, "skip": 0, "retry": 0, "replace": 0}

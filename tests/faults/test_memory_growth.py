@@ -11,14 +11,13 @@ import pytest
 
 from feedline.errors import BadOption, GrowingWorker
 from feedline.loader.memory_watch import own_bytes
+from tests.faults.deaths import Once, die
 from tests.faults.loaders import (
     Augmented,
     Numbers,
-    Once,
     StatefulStream,
     Stream,
     batches_of,
-    die,
     make,
     on,
     one_of_both,

@@ -177,8 +177,88 @@ def test_workers_that_the_limit_on_processes_forbids(start_method: str, allowed:
     with running(FEW_PROCESSES, start_method, allowed, inside=as_another_user()) as program:
         told = program.line()
         assert told.startswith("refused"), program.errors()
-        assert "4 workers could not be started" in told
+        assert "could not be started" in told
         assert "ulimit -u" in told
         assert program.line() == "left"
         assert program.line() == "done", "and works when the limit is gone"
         assert program.end() == 0, program.errors()
+
+
+FEW_THREADS = """
+import resource, threading
+warm = list(Loader(Numbers(), 4, workers=4, engine="thread"))
+before = threading.active_count()
+limits = resource.getrlimit(resource.RLIMIT_NPROC)
+resource.setrlimit(resource.RLIMIT_NPROC, (len(os.listdir("/proc/self/task")) + 2, limits[1]))
+loader = Loader(Numbers(), 4, workers=4, engine="thread")
+try:
+    iter(loader)
+except feedline.errors.WorkerStartError as exc:
+    say("refused", exc)
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join(10)
+say("left", threading.active_count() - before)
+resource.setrlimit(resource.RLIMIT_NPROC, limits)
+assert len(list(loader)) == 16
+say("done")
+"""
+
+
+def test_threads_that_the_limit_on_processes_forbids() -> None:
+    with running(FEW_THREADS, inside=as_another_user()) as program:
+        told = program.line()
+        assert told.startswith("refused"), program.errors()
+        assert "could not be started" in told
+        assert "ulimit -u" in told
+        assert program.line() == "left 0"
+        assert program.line() == "done", "and works when the limit is gone"
+        assert program.end() == 0, program.errors()
+
+
+# -- addresses ---
+
+FEW_ADDRESSES = """
+import resource, warnings
+warnings.simplefilter("error", feedline.errors.FeedlineWarning)  # nobody is replaced: nobody crashes
+
+class Blocks(Numbers):
+    '''Sample i is 16 MB full of i: a batch of 64 MB needs as much again for its samples.'''
+    def __getitem__(self, index):
+        return np.full((16, 1 << 20), index, np.uint8)
+
+def epoch():
+    loader = Loader(Blocks(12), 4, workers=2, prefetch=1, engine=sys.argv[1])
+    for place, batch in enumerate(loader):
+        assert batch[:, 0, 0].tolist() == list(range(4 * place, 4 * place + 4))
+        assert (batch == batch[:, :1, :1]).all()
+    assert place == 2
+
+list(Loader(Numbers(), 4, workers=2, engine=sys.argv[1]))  # whatever is imported or mapped once
+unlimited = resource.getrlimit(resource.RLIMIT_AS)
+for room in map(int, sys.argv[2:]):
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + room * (1 << 20), unlimited[1]))
+    told = "worked"
+    try:
+        epoch()
+    except (MemoryError, feedline.errors.TransportError, feedline.errors.WorkerStartError) as exc:
+        told = f"{type(exc).__name__} {exc}"
+    resource.setrlimit(resource.RLIMIT_AS, unlimited)
+    say(room, told.replace("\\n", " "))
+"""
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_a_limit_on_addresses_leaves_room_for_batches(engine: str) -> None:
+    """Too few addresses for what the samples need are the user's MemoryError; the loader takes only its share."""
+    rooms = [5, 20, 50, 100, 150, 250, 800, 1100, 1300, 2100]
+    with running(FEW_ADDRESSES, engine, *rooms) as program:
+        told = dict(program.line().split(maxsplit=1) for _ in rooms)
+        assert program.end() == 0, program.errors()
+    assert told["5"].startswith("TransportError"), "the arena does not fit"
+    assert all("ulimit -v" in text for text in told.values() if text.startswith("TransportError"))
+    assert {room: text for room, text in told.items() if int(room) >= 800} == dict.fromkeys(
+        ["800", "1100", "1300", "2100"], "worked"
+    )

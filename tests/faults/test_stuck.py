@@ -18,10 +18,10 @@ import pytest
 from feedline.errors import WorkerRestarted, WorkerTimeout
 from feedline.faults import Policy
 from feedline.testing import Gate
+from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Augmented,
     Numbers,
-    Once,
     Stream,
     batches_of,
     indices_of,

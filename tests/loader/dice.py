@@ -37,6 +37,7 @@ from feedline.plan.foreign import ForeignPlan
 from feedline.plan.plan import Plan
 from feedline.plan.seekable import SamplePlan
 from feedline.policies import InOrder, Unordered
+from feedline.randomness import rng
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.samplers.distributed import Distributed
 from feedline.state import Snapshot
@@ -58,6 +59,7 @@ class Samples:
         self.bad = set(case.bad)
         self.killers = set(case.killers)
         self.accidents = dict(case.accidents)
+        self.draws = case.draws
         self.asked: list[Any] = []
         self.interrupt_at = 0
         """The question that is answered with an interrupt."""
@@ -74,9 +76,10 @@ class Samples:
             raise Killed
         if index in self.killers:
             raise Killed
+        drawn = float(rng().random()) if self.draws else 0
         if index in self.bad:
             raise KeyError(index)
-        return index
+        return index + (drawn + float(rng().random())) / 2 if self.draws else index
 
 
 class DiceEngine(Engine):
@@ -165,7 +168,11 @@ class Case:
     killers: tuple[int, ...] = ()
     accidents: tuple[tuple[int, int], ...] = ()
     """Samples that kill the first so many times."""
+    draws: bool = False
+    """True for samples that draw random numbers, and add them up to less than 1."""
     policy: ErrorPolicy = SKIPS
+    given: tuple[tuple[int, ...], ...] = ()
+    """The plan, if it is not that of a sampler; an index may come several times."""
     shuffled: bool = False
     lists: bool = False
     """True for a sampler that is not feedline's: its batches are lists."""
@@ -189,9 +196,11 @@ class Case:
         whole = RandomSampler(range(self.count), seed=7) if self.shuffled else SequentialSampler(range(self.count))
         sampler = whole if self.share.world_size == 1 else Distributed(whole, self.share)
         plan: Plan
-        if self.lists:
+        if self.given:
+            plan = ForeignPlan(iter(list(map(list, self.given[consumed:]))), consumed=consumed, draw_key=1)
+        elif self.lists:
             every = [entry_of(batch) for batch in self._own_plan(sampler, 0)]
-            plan = ForeignPlan(iter(every[consumed:]), consumed=consumed)
+            plan = ForeignPlan(iter(every[consumed:]), consumed=consumed, draw_key=1)
         else:
             plan = self._own_plan(sampler, consumed)
         return with_reserve(
@@ -213,6 +222,8 @@ class Case:
 
     def batches(self) -> list[list[int]]:
         """Return what the plan asks for if nothing fails."""
+        if self.given:
+            return list(map(list, self.given))
         plain = replace(self, refills=False, lists=False)
         return [listed(entry_of(batch)) for batch in plain.plan()]
 
@@ -245,7 +256,7 @@ class Run:
         self._bookmark = Bookmark(
             self._entry,
             case.plan(self._entry.order),
-            "own batches" if case.lists else "samples",
+            "own batches" if case.lists or case.given else "samples",
             dict,
             1,
             case.workers,

@@ -178,6 +178,28 @@ def test_out_of_order_a_saved_state_continues_without_loss_or_repetition(case: C
 
 
 @quick
+@given(cases(), st.booleans())
+def test_what_samples_draw_does_not_depend_on_who_answers_first_either(case: Case, known: bool) -> None:
+    case = replace(case, draws=True)
+    first = inline(case).begin()
+    batches = first.take()
+    assert case.begin(account=first.account if known else None).take() == batches
+
+
+@quick
+@given(cases(), st.data())
+def test_samples_that_come_several_times(case: Case, data: st.DataObject) -> None:
+    size = case.batch_size or 1
+    batch = st.tuples(*[st.integers(0, case.count - 1)] * size)
+    case = replace(case, batch_size=size, given=tuple(data.draw(st.lists(batch, min_size=1, max_size=12))))
+    run = case.begin()
+    batches = run.take()
+    check_complete(case, batches)
+    assert batches == inline(case).begin().take()
+    assert len({fault.index for fault in run.account.log}) == len(run.account.log)
+
+
+@quick
 @given(cases())
 def test_without_refills_batches_are_left_short_and_empty_ones_out(case: Case) -> None:
     case = replace(case, refills=False, drop_last=False)

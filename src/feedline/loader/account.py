@@ -10,7 +10,7 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import exceeded
-from feedline.loader.batch_indices import as_list, with_item
+from feedline.loader.batch_indices import as_list, reusable, with_item
 from feedline.types import Result
 from feedline.verdicts import Fault, index_key
 
@@ -99,6 +99,7 @@ class Account:
     def treat(self, indices: Any, *, batched: bool) -> Treated:
         """Deal with samples that are known to fail before they are asked for."""
         log = self.log
+        indices = reusable(indices) if batched else indices
         treated = Treated(indices)
         if not log.quarantined or not self.guards:
             return treated

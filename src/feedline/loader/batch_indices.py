@@ -5,6 +5,7 @@ Whether it is a batch or one index cannot be seen: an index may be a tuple, too.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from feedline.types import IndexBlock
@@ -23,6 +24,11 @@ def as_list(indices: Any, *, batched: bool = True) -> list[Any]:
         return list(indices)
     except TypeError:
         return [indices]
+
+
+def reusable(indices: Any) -> Any:
+    """Return a batch that can be gone through more than once: an iterator becomes a list."""
+    return list(indices) if isinstance(indices, Iterator) else indices
 
 
 def count_of(indices: Any, *, batched: bool = True) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ from feedline.engines.runner import Runner
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults.policy import policy_of
 from feedline.loader.account import Account, Treated
-from feedline.loader.batch_indices import count_of
+from feedline.loader.batch_indices import count_of, reusable
 from feedline.loader.bookmark import Bookmark, notes_of, resume_of
 from feedline.loader.crew import Counters, Crew, Prepare
 from feedline.loader.map_epoch import Limits, MapEpoch
@@ -262,6 +263,7 @@ class InlineBatches(Iterator[Any]):
 
     def _make_at_once(self, ordinal: int, indices: Any, repair: Repair) -> Any:
         """Make a batch as if nothing could fail; returns it, or the result of all that had to be done otherwise."""
+        indices = reusable(indices)
         if self._runner.streams or self._account.log.quarantined or not repair.is_whole(ordinal, indices):
             return self._make_guarded(ordinal, indices, repair)
         first: Result
@@ -313,6 +315,14 @@ class InlineBatches(Iterator[Any]):
 
     def close(self) -> None:
         """Nothing is running; here so that both kinds of batches can be ended alike."""
+
+
+def _without_frames(exc: Exception) -> Exception:
+    """Return a copy of an exception: the traceback of the original refers to whoever keeps it."""
+    try:
+        return copy.copy(exc)
+    except Exception:  # of the user's own, which cannot be copied
+        return RuntimeError(f"{type(exc).__name__}: {exc}")
 
 
 _VOID = object()
@@ -371,7 +381,7 @@ class CrewBatches(Iterator[Any]):
             raise
         except Exception as exc:
             if self.closed:  # there is no going on after this
-                self._death = exc
+                self._death = _without_frames(exc)
             raise
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ import errno
 import mmap
 import os
 import platform
+import resource
 import threading
 import weakref
 from collections import deque
@@ -254,7 +255,7 @@ class _Returner:
 
 def _map_sparse(arena: Arena, slot_count: int) -> tuple[mmap.mmap, int]:
     """Map as much address space as the system grants; returns the mapping and the size of one slot."""
-    size = _LARGEST_MAPPING
+    size = max(min(_LARGEST_MAPPING, _addresses_left() // 4), slot_count * _PAGE)
     while True:
         slot_bytes = (size // slot_count) & ~(_PAGE - 1)
         try:
@@ -279,6 +280,18 @@ def _map_sparse(arena: Arena, slot_count: int) -> tuple[mmap.mmap, int]:
             continue
         advise_huge_pages(mapping)
         return mapping, slot_bytes
+
+
+def _addresses_left() -> int:
+    """Return how many addresses this process may still map: others need some as well."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0] if hasattr(resource, "RLIMIT_AS") else resource.RLIM_INFINITY
+    if limit == resource.RLIM_INFINITY:
+        return 1 << 62
+    try:
+        with open("/proc/self/statm") as file:
+            return max(0, limit - int(file.read().split()[0]) * _PAGE)
+    except OSError:
+        return limit
 
 
 def create_memfd(size: int) -> int:

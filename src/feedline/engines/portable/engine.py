@@ -216,7 +216,8 @@ def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) 
         worker_side.ends.update((near, far))
     process = context.Process(target=worker_side.serve, args=(Link(number, far, generation), spec), daemon=True)
     try:
-        with starting_workers(), calm_moment():
+        calm = calm_moment() if lifetime.start_method(context) == "fork" else contextlib.nullcontext()
+        with starting_workers(), calm:
             process.start()
     except BaseException:
         near.close()
