@@ -190,7 +190,12 @@ class MapEpoch:
         for pending, result in answers:
             if pending is None:
                 self._crew.close()
-                raise result.payload
+                death = result.payload
+                del answers, pending, result  # its traceback will refer to this frame: no cycle for the collector
+                try:
+                    raise death
+                finally:
+                    del death
         if not answers and self._timeout_s:
             self._deal_with_lateness()
 
@@ -353,7 +358,12 @@ class MapEpoch:
             for pending, result in answers:
                 if pending is None:
                     self._crew.close()
-                    raise result.payload
+                    death = result.payload
+                    del answers, pending, result  # its traceback will refer to this frame: no cycle for the collector
+                    try:
+                        raise death
+                    finally:
+                        del death
                 del self._under_way[pending.ordinal]
                 if result.kind is ResultKind.ENDED:
                     self._note_end(pending.ordinal)

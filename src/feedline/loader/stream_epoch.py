@@ -232,7 +232,12 @@ class StreamEpoch:
             for pending, result in answers:
                 if pending is None:
                     self._crew.close()
-                    raise result.payload
+                    death = result.payload
+                    del answers, pending, result  # its traceback will refer to this frame: no cycle for the collector
+                    try:
+                        raise death
+                    finally:
+                        del death
                 self._take_in(result)
             if answers:
                 return

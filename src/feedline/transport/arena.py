@@ -28,7 +28,6 @@ import errno
 import mmap
 import os
 import platform
-import resource
 import threading
 import weakref
 from collections import deque
@@ -284,7 +283,11 @@ def _map_sparse(arena: Arena, slot_count: int) -> tuple[mmap.mmap, int]:
 
 def _addresses_left() -> int:
     """Return how many addresses this process may still map: others need some as well."""
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0] if hasattr(resource, "RLIMIT_AS") else resource.RLIM_INFINITY
+    if os.name != "posix":
+        return 1 << 62
+    import resource  # not on Windows
+
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return 1 << 62
     try:

@@ -1,0 +1,343 @@
+"""What a training loop may do with batches: keep, drop, change, copy, send and outlive the loader. Never wrong data."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import multiprocessing
+import pickle
+import queue
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing
+from numpy.typing import NDArray
+
+from tests.faults.loaders import LOADERS, make
+
+ROWS, WIDTH = 4, 12_000
+"""A batch is 192 kB: enough to be made in a slot also on threads."""
+
+
+class Marked:
+    """Sample i is an array full of i, as part of a pair or alone."""
+
+    def __init__(self, count: int, *, paired: bool = False) -> None:
+        self.count = count
+        self.paired = paired
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        array = np.full(WIDTH, index, np.int32)
+        return {"x": array, "y": array * 2} if self.paired else array
+
+
+class Cached(Marked):
+    """Gives the same array object whenever it is asked for a sample."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.samples = [np.full(WIDTH, index, np.int32) for index in range(count)]
+
+    def __getitem__(self, index: int) -> Any:
+        return self.samples[index]
+
+
+def expected(place: int, step: int = 1) -> NDArray[Any]:
+    return np.arange(ROWS * place, ROWS * place + ROWS, dtype=np.int32)[:, None] * step
+
+
+def is_right(batch: Any, place: int, step: int = 1) -> bool:
+    """True if this is batch `place`, to the last number. A batch, or rows of it, of either library."""
+    array = np.asarray(batch)
+    return bool(array.shape == (ROWS, WIDTH) and (array == expected(place, step)).all())
+
+
+@pytest.fixture(params=LOADERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(params=["process", "thread"])
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def loader_of(kind: str, engine: str, count: int = 16, **options: Any) -> Any:
+    """Return a loader that delivers so many batches."""
+    dataset = options.pop("dataset", None) or Marked(count * ROWS)
+    return make(kind, dataset, ROWS, workers=2, engine=engine, **options)
+
+
+def test_all_of_them_are_kept(kind: str, engine: str) -> None:
+    """More than there are slots."""
+    loader = loader_of(kind, engine, 100)
+    kept = list(loader)
+    assert all(is_right(batch, place) for place, batch in enumerate(kept))
+    changed = kept[50]
+    changed[:] = -1
+    assert all(is_right(batch, place) for place, batch in enumerate(kept) if batch is not changed), "one is none other"
+
+
+def test_they_are_dropped_by_another_thread(kind: str, engine: str) -> None:
+    """In another order, while more of them are made."""
+    on_their_way: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
+    right: list[bool] = []
+
+    def drop() -> None:
+        draw = random.Random(7)
+        held: list[tuple[int, Any]] = []
+        while (item := on_their_way.get()) is not None:
+            held.append(item)
+            del item
+            if len(held) > 6:
+                place, batch = held.pop(draw.randrange(len(held)))
+                right.append(is_right(batch, place))
+                del batch
+        right.extend(is_right(batch, place) for place, batch in held)
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    for place, batch in enumerate(loader_of(kind, engine, 150)):
+        on_their_way.put((place, batch))
+        del batch
+    on_their_way.put(None)
+    thread.join()
+    assert right == [True] * 150
+
+
+@pytest.mark.parametrize("dataset", [Marked, Cached])
+def test_they_are_changed_in_place(kind: str, engine: str, dataset: type[Marked]) -> None:
+    """As soon as they are there, while workers go on; what comes later does not know."""
+    loader = loader_of(kind, engine, dataset=dataset(30 * ROWS), persistent=True)
+    changed = []
+    for _ in range(2):
+        for place, batch in enumerate(loader):
+            assert is_right(batch, place)
+            batch *= -1
+            batch -= 1
+            changed.append(batch)
+            del batch
+            if place % 3:
+                changed[-2] = None
+    loader.close()
+    for number, batch in enumerate(changed):
+        if batch is not None:
+            assert (np.asarray(batch) == -expected(number % 30) - 1).all()
+
+
+COPIES: dict[str, Callable[[Any], Any]] = {
+    "pickle": lambda batch: pickle.loads(pickle.dumps(batch)),
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("way", COPIES)
+def test_they_are_copied(kind: str, engine: str, way: str) -> None:
+    copies = []
+    for batch in loader_of(kind, engine, 30):
+        copies.append(COPIES[way](batch))
+        if way != "copy":  # which shares memory with the original, of a tensor
+            batch[:] = -1
+    assert all(is_right(batch, place) for place, batch in enumerate(copies))
+
+
+def test_a_copy_is_no_larger_than_the_batch(kind: str, engine: str) -> None:
+    """Not the slot, nor all the slots there are."""
+    for batch in loader_of(kind, engine, 3):
+        assert len(pickle.dumps(batch)) < 1.1 * batch.nbytes
+        if kind == "DataLoader":
+            assert copy.deepcopy(batch).untyped_storage().nbytes() == batch.nbytes
+
+
+def _check_all(inbox: Any, outbox: Any) -> None:
+    """Keep every batch that comes, and look at all of them when there are no more."""
+    kept = []
+    while (item := inbox.get()) is not None:
+        kept.append(item)
+    outbox.put([is_right(batch, place) for place, batch in kept])
+
+
+def _queues(kind: str) -> Any:
+    return (torch.multiprocessing if kind == "DataLoader" else multiprocessing).get_context("fork")
+
+
+@pytest.mark.parametrize("forked", ["before", "in the middle"])
+def test_they_are_sent_to_another_process(kind: str, engine: str, forked: str) -> None:
+    """Through a queue of torch's, which moves tensors to shared memory of their own, or of Python's."""
+    context = _queues(kind)
+    inbox, outbox = context.Queue(), context.Queue()
+    process = context.Process(target=_check_all, args=(inbox, outbox), daemon=True)
+    if forked == "before":
+        process.start()
+    kept = []
+    for place, batch in enumerate(loader_of(kind, engine, 24)):
+        if place == 3 and forked != "before":
+            process.start()
+        inbox.put((place, batch))
+        kept.append(batch)
+        del batch
+        if place % 2:
+            kept[-1] = None
+    inbox.put(None)
+    assert outbox.get() == [True] * 24
+    process.join()
+    for channel in (inbox, outbox):
+        channel.close()
+        channel.join_thread()
+    assert all(is_right(batch, place) for place, batch in enumerate(kept) if batch is not None)
+
+
+def test_they_are_sent_through_a_pipe(kind: str, engine: str) -> None:
+    context = _queues(kind)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_echo, args=(theirs,), daemon=True)
+    process.start()
+    theirs.close()
+    echoes = []
+    for batch in loader_of(kind, engine, 12):
+        ours.send(batch)
+        echoes.append(ours.recv())
+    ours.send(None)
+    process.join()
+    ours.close()
+    assert all(is_right(batch, place) for place, batch in enumerate(echoes))
+
+
+def _echo(pipe: Any) -> None:
+    while (batch := pipe.recv()) is not None:
+        pipe.send(np.array(batch))
+
+
+@pytest.mark.parametrize("end", ["close", "delete", "collect"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_one_is_held_while_the_loader_goes(kind: str, engine: str, end: str, persistent: bool) -> None:
+    loader = loader_of(kind, engine, persistent=persistent)
+    batches = iter(loader)
+    held = [next(batches) for _ in range(3)]
+    if end == "close":
+        loader.close()
+        batches.close()
+    elif end == "collect":
+        loader.me = loader  # nobody but the garbage collector can tell
+    del loader, batches
+    gc.collect()
+    others = list(loader_of(kind, engine))
+    assert all(is_right(batch, place) for place, batch in enumerate(held))
+    held[1][:] = 5
+    assert is_right(held[0], 0)
+    assert is_right(held[2], 2)
+    assert all(is_right(batch, place) for place, batch in enumerate(others))
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "rows": lambda batch: batch[1:3],
+    "strides": lambda batch: batch[:, ::-1] if isinstance(batch, np.ndarray) else batch[:, ::7],
+    "transposed": lambda batch: batch.T,
+    "flat": lambda batch: batch.reshape(-1)[5:],
+    "one number": lambda batch: batch[2:3, 7:8],
+    "other library": lambda batch: torch.from_numpy(batch)[1] if isinstance(batch, np.ndarray) else batch.numpy()[1],
+    "memoryview": lambda batch: memoryview(np.asarray(batch))[2:],
+    "detached": lambda batch: torch.as_tensor(batch).detach().view(torch.uint8)[3],
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_of_one_is_held(kind: str, engine: str, part: str) -> None:
+    cut = PARTS[part]
+    parts = []
+    for place, batch in enumerate(loader_of(kind, engine, 100)):
+        if place % 20 == 2:
+            parts.append((place, cut(batch)))
+        del batch
+    for place, found in parts:
+        original = np.ascontiguousarray(np.broadcast_to(expected(place), (ROWS, WIDTH)))
+        wanted = cut(original if kind == "Loader" else torch.from_numpy(original))
+        assert np.array_equal(np.asarray(found), np.asarray(wanted)), f"of batch {place}"
+
+
+def test_one_field_of_a_batch_is_held(kind: str, engine: str) -> None:
+    loader = loader_of(kind, engine, dataset=Marked(100 * ROWS, paired=True))
+    fields = [batch["y"] for batch in loader]
+    assert all(is_right(field, place, 2) for place, field in enumerate(fields))
+
+
+def test_some_are_held_over_epochs(kind: str, engine: str) -> None:
+    """With the same workers, who write into the same memory."""
+    loader = loader_of(kind, engine, 30, persistent=True)
+    held: list[tuple[int, Any]] = []
+    for epoch in range(4):
+        for place, batch in enumerate(loader):
+            if place % 10 == epoch:
+                held.append((place, batch))
+            del batch
+            if place == 20 and epoch % 2:
+                break  # in the middle of an epoch
+        assert all(is_right(batch, place) for place, batch in held)
+    loader.close()
+    assert all(is_right(batch, place) for place, batch in held)
+
+
+# -- the budget ---
+
+
+class Sized:
+    """Sample i has so many bytes, and says which it is."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(self.sizes[index], index % 251, np.uint8)
+
+
+SIZES = {"equal": [1_000_000] * 60, "growing": [150_000] * 30 + [1_000_000] * 30}
+WINDOW = 4
+
+
+def kept_batches(loader: Any, count: int) -> Iterator[Any]:
+    """Yield the batches while the last so many of them are kept, which are looked at when they are dropped."""
+    kept: list[Any] = []
+    for place, batch in enumerate(loader):
+        kept.append((place, batch))
+        yield batch
+        del batch
+        if len(kept) > count:
+            number, oldest = kept.pop(0)
+            assert (np.asarray(oldest) == number % 251).all()
+            del oldest
+
+
+@pytest.mark.parametrize("budget", [0, 2_000_000, 8_000_000])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_memory_budget_bounds_the_arena(kind: str, engine: str, budget: int, sizes: str) -> None:
+    """By what it says, and what is under way when nobody knows yet how large batches are."""
+    loader = make(kind, Sized(SIZES[sizes]), 1, workers=2, engine=engine, memory_budget=budget)
+    worst = max(loader.stats()["arena_bytes"] for _ in kept_batches(loader, 20))
+    assert worst <= budget + WINDOW * 1_004_000
+
+
+def test_what_does_not_fit_the_budget_is_counted(kind: str, engine: str) -> None:
+    def fallbacks(budget: int | None) -> int:
+        loader = make(kind, Sized(SIZES["equal"]), 1, workers=2, engine=engine, memory_budget=budget)
+        count = sum(1 for _ in kept_batches(loader, 20))
+        stats = loader.stats()
+        assert stats["batches"] == count == 60
+        fallen: int = stats["copied_batches"] + stats["overflowed_batches"]
+        return fallen
+
+    assert fallbacks(None) == 0
+    assert fallbacks(2_000_000) > 30
