@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import feedline
 from feedline.faults import Policy, Retry, Skip
-from feedline.loader.memory_watch import own_bytes
 from tests.drill import datasets
 from tests.drill.datasets import as_list, gathered, make_sample
 from tests.drill.script import SPLIT_STREAMS, Crew, Script
@@ -52,10 +50,8 @@ def build_dataset(script: Script, troubles: Troubles) -> Any:
 
 
 def _most_bytes(script: Script, crew: Crew) -> int | None:
-    """Return how much memory a worker may have: what one has from the start, and not much of what makes it grow."""
-    if GROWS not in script.troubles.values() or not crew.has_processes:
-        return None
-    return (own_bytes(os.getpid()) or 0) + GROWTH_BYTES // 2
+    """Return how much memory a worker may have besides what it inherits: less than what makes it grow."""
+    return GROWTH_BYTES // 2 if GROWS in script.troubles.values() and crew.has_processes else None
 
 
 def build_loader(script: Script, crew: Crew, dataset: Any) -> Any:

@@ -134,8 +134,8 @@ def starting(pipe: Pipe, *, by_main_thread: bool) -> Callable[[], None]:
 def test_a_worker_that_is_stuck_is_killed_with_the_process_that_started_it(pipe: Pipe) -> None:
     with forked(starting(pipe, by_main_thread=True)) as trainer:
         told = pipe.line()
-        assert told["threads"] == ["MainThread"], "the kernel sees to it"
         with watching(told["worker"]) as ends:
+            assert told["threads"] == ["MainThread"], "the kernel sees to it"
             os.kill(trainer, signal.SIGKILL)
             assert ends()
 
@@ -143,10 +143,10 @@ def test_a_worker_that_is_stuck_is_killed_with_the_process_that_started_it(pipe:
 def test_a_worker_outlives_the_thread_that_started_it_and_not_the_process(pipe: Pipe) -> None:
     with forked(starting(pipe, by_main_thread=False)) as trainer:
         said = [pipe.line(), pipe.line()]
-        assert "the thread has ended" in said
         (told,) = (line for line in said if isinstance(line, dict))
-        assert "feedline-end" in told["threads"]
         with watching(told["worker"]) as ends:
+            assert "the thread has ended" in said
+            assert "feedline-end" in told["threads"]
             pipe.tell()
             assert pipe.line() == "alive"
             os.kill(trainer, signal.SIGKILL)

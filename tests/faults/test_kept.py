@@ -216,7 +216,7 @@ def test_they_are_sent_through_a_pipe(kind: str, engine: str) -> None:
 
 def _echo(pipe: Any) -> None:
     while (batch := pipe.recv()) is not None:
-        pipe.send(np.array(batch))
+        pipe.send(np.asarray(batch).copy())
 
 
 @pytest.mark.parametrize("end", ["close", "delete", "collect"])

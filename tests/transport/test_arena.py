@@ -389,7 +389,7 @@ def test_under_a_limit_on_addresses_slots_are_smaller(shared: bool) -> None:
 
 def test_without_addresses_the_error_names_the_limit() -> None:
     told = run_limited("""
-        limit(32 << 20)
+        limit(1 << 20)
         try:
             Arena(1024, shared=True, budget=1 << 30)
         except TransportError as exc:

@@ -411,7 +411,8 @@ class MapEpoch:
     def _deal_with_lateness(self) -> None:
         """Replace the worker that does not answer, or raise what there is to say about it."""
         due = self._under_way.get(self._expected) or next(iter(self._under_way.values()), None)
-        late = self._crew.oldest_of(None if due is None else due.worker)  # which may be of an epoch that was left
+        alone = None if due is None or due.group is not None else due.worker
+        late = self._crew.oldest_of(alone)  # which may be of an epoch that was left
         if late is None:
             raise WorkerTimeout(f"DataLoader timed out after {self._timeout_s} seconds.")
         if self._kills_stuck and self._crew.rescue.may_restart:

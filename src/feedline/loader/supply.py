@@ -112,7 +112,7 @@ class Supply:
             "relieved_tasks": counters.relieved,
             "run_ahead_tasks": counters.run_ahead,
             "copied_batches": counters.copied_out,
-            "overflowed_batches": counters.overflowed,
+            "overflowed_batches": counters.overflowed + (0 if arena is None else arena.refused),
             "arena_bytes": 0 if arena is None else arena.touched_bytes,
             "retired_slots": 0 if arena is None else arena.retired_count,
             "leased_slots": 0 if arena is None else arena.leased_count,

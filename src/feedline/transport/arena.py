@@ -47,6 +47,9 @@ _LARGEST_MAPPING = 256 << 30
 
 _SMALLEST_SLOT = 1 << 20
 
+_FEW_SLOTS = 8
+"""Slots that may be in use before the size of a batch is known."""
+
 _NO_RESERVE = 0x4000 if platform.machine() in ("x86_64", "aarch64", "arm64", "riscv64") else 0
 """MAP_NORESERVE, which Python's mmap module does not name: the kernel is not to count address space as memory. Counted,
 a fork of this process may be refused. Where the number is not known, less address space is granted and used."""
@@ -73,6 +76,9 @@ class Arena:
         self._free: deque[int] = deque()
         self._opened = 0
         self._touched = [0] * slot_count
+        self._total = 0
+        self.refused = 0
+        """Batches made in this process that had to be written elsewhere."""
         self._last_worker = [-1] * slot_count
         self._leases: dict[int, weakref.ref[Bytes]] = {}
         self._returners: dict[int, _Returner] = {}
@@ -93,7 +99,7 @@ class Arena:
     @property
     def touched_bytes(self) -> int:
         """Bytes of memory the slots have come to hold."""
-        return sum(self._touched[: self._opened])
+        return self._total
 
     @property
     def leased_count(self) -> int:
@@ -133,9 +139,11 @@ class Arena:
         return bool(self._free) or self._may_open()
 
     def _may_open(self) -> bool:
-        return self._opened < self.slot_count and (
-            self._opened == 0 or self.touched_bytes + self._expected_bytes <= self.budget
-        )
+        if self._opened == 0 or self._opened >= self.slot_count:
+            return self._opened == 0
+        if not self._expected_bytes:  # nobody knows yet how large batches are
+            return self._opened < max(_FEW_SLOTS, self.slot_count // 16)
+        return max(self._total, self._opened * self._expected_bytes) + self._expected_bytes <= self.budget
 
     def acquire(self, worker: int = -1) -> int:
         """Take a free slot, preferably the one `worker` wrote last, whose pages it has mapped already.
@@ -155,6 +163,11 @@ class Arena:
             if self._before_reuse is not None and not self._before_reuse(slot):
                 free.appendleft(slot)
                 continue
+            if self._total > self.budget:
+                self._shrink(slot)
+                if self._total and self._total + self._expected_bytes > self.budget:
+                    free.appendleft(slot)
+                    return -1
             self._last_worker[slot] = worker
             return slot
         with self._opening:  # thread workers take their slots themselves
@@ -164,6 +177,15 @@ class Arena:
             self._opened += 1
         self._last_worker[slot] = worker
         return slot
+
+    def _shrink(self, slot: int) -> None:
+        """Give the pages of a free slot back to the system: batches have grown since it was first used."""
+        option = getattr(mmap, "MADV_REMOVE" if self.shared else "MADV_DONTNEED", None)
+        if option is None or self._on_growth is not None or not self._touched[slot]:
+            return  # pages that a device has registered stay
+        self._map.madvise(option, slot * self.slot_bytes, self._touched[slot])
+        self._total -= self._touched[slot]
+        self._touched[slot] = 0
 
     def _swap_for_own(self, slot: int, worker: int) -> int | None:
         """Look for a free slot that `worker` wrote last; put `slot` back if there is one."""
@@ -209,6 +231,7 @@ class Arena:
         if pages > self._touched[slot]:
             if self._on_growth is not None:
                 self._on_growth(slot, pages)
+            self._total += pages - self._touched[slot]
             self._touched[slot] = pages
             if pages > self._expected_bytes:
                 self._expected_bytes = pages

@@ -13,7 +13,7 @@ requests anew each time, and every page of them faults)."""
 class LocalRoom:
     """The `Memory` of one task: takes a slot when the first large array asks for room."""
 
-    __slots__ = ("_arena", "_lease", "_slot", "_used")
+    __slots__ = ("_arena", "_is_refused", "_lease", "_slot", "_used")
 
     crosses = False
 
@@ -21,14 +21,19 @@ class LocalRoom:
         self._arena = arena
         self._lease: Bytes | None = None
         self._slot = -1
+        self._is_refused = False
         self._used = 0
 
     def allocate(self, size: int) -> tuple[Bytes, int] | None:
         if size < _WORTH_A_SLOT:
             return None
         if self._lease is None:
+            if self._is_refused:
+                return None
             self._slot = self._arena.acquire()
             if self._slot < 0:
+                self._is_refused = True
+                self._arena.refused += 1
                 return None
             self._lease = self._arena.lease(self._slot)
         start = -(-self._used // ALIGNMENT) * ALIGNMENT
