@@ -452,7 +452,7 @@ def test_a_policy_is_told_which_attempt_at_which_sample_it_is_about() -> None:
     assert bench.make([4, 5], first=30) == [(4, 0.0), (8, 0.0)]
     key = mix(KEY, 31)
     assert seen == [(5, "fetch", attempt, 3, key) for attempt in (1, 2, 3)] + [(8, "fetch", 1, 3, key)]
-    assert bench.told == [(5, "replace", 2)]
+    assert bench.told == [(5, "replace", 3)]
     assert fault_of(bench).replacement == 8
 
 

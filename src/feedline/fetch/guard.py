@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -204,14 +204,17 @@ class Guard:
         """Do what the policy says about a sample until there is one, or it is left out, or the exception is raised."""
         try:
             current, attempt, replacements = index, 1, 0
+            first: Fault | None = None
             while True:
                 self.attempts = attempt
                 verdict = self._decide(self._failure(exc, current, attempt))
                 if verdict.action == "skip":
+                    fault = first or self._fault(self._failure(exc, index, attempt), "skip")
                     refilled = verdict.refill and self._refills
-                    self._note(self._failure(exc, index, attempt), "skip", refilled=refilled)
+                    self.faults.append(replace(fault, action="skip", refilled=refilled))
                     return self._leave_out(place, verdict.refill)
                 if verdict.action == "replace":
+                    first = first or self._fault(self._failure(exc, index, attempt), "replace")
                     replacements += 1
                     if replacements > _MOST_REPLACEMENTS:
                         add_note(
@@ -231,9 +234,15 @@ class Guard:
                 except Exception as again:
                     exc = again
                     continue
-                action, replacement = ("replace", current) if replacements else ("retry", None)
-                self._note(self._failure(exc, index, attempt), action, replacement=replacement)
+                if first is None:
+                    self._note(self._failure(exc, index, attempt), "retry")
+                else:  # the log is about the sample that was wanted, not about those that were tried instead
+                    self.faults.append(replace(first, replacement=current))
                 return sample
+        except Exception as raised:
+            if replacements:
+                add_note(raised, f"It is of sample {current!r}, which was tried instead of {index!r}.")
+            raise
         finally:
             del exc  # its traceback refers to this frame: no cycle for the garbage collector
 
@@ -278,6 +287,17 @@ class Guard:
             if attempt > 1:
                 self.faults.append(replace(fault, attempt=attempt))
             return batch
+
+    def collate(self, collate: Callable[[Any], Any], samples: Any, places: Iterable[int]) -> Any:
+        """Make a batch of samples of a stream, or the one sample that is to be delivered.
+
+        Args:
+            collate: makes the batch.
+            samples: what of.
+            places: where in the stream they are.
+        """
+        self._items = list(places)
+        return self._join(collate, samples)
 
     def tries_again(self, exc: Exception, attempt: int) -> bool:
         """Say whether the policy wants another attempt at a sample of a stream, and wait for as long as it says."""

@@ -80,7 +80,8 @@ class SpanFetcher:
         if not samples:
             raise ShortBatch
         self._scope.collate(begin + share.rank)
-        return self._collate(samples if self._batched else samples[0])
+        batch = samples if self._batched else samples[0]
+        return self._collate(batch) if self._guard is None else self._guard.collate(self._collate, batch, own)
 
     def _there(self, place: int, begin: int) -> int:
         """Return the place whose sample is delivered: a rank that has none left repeats the first of the step."""

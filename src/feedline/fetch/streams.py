@@ -145,7 +145,7 @@ class StreamFetcher:
         if not self._batched:
             sample = self._read()
             self._scope.collate(first)
-            return self._collate(sample)
+            return self._join(first, sample)
         if self._ended:
             raise StopIteration
         samples = []
@@ -158,7 +158,12 @@ class StreamFetcher:
         if not samples or (self._drop_last and len(samples) < count):
             raise StopIteration
         self._scope.collate(first)
-        return self._collate(samples)
+        return self._join(first, samples)
+
+    def _join(self, first: int, samples: Any) -> Any:
+        if self._guard is None:
+            return self._collate(samples)
+        return self._guard.collate(self._collate, samples, range(first, self.stream.place))
 
     def _read(self) -> Any:
         if self._guard is None:

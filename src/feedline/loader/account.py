@@ -142,7 +142,9 @@ class Account:
             known = fault.lost and fault.stage != "collate" and fault.index in self.log.quarantined
             if not (known and self.has_indices):
                 self.log.append(replace(fault, epoch=epoch), quarantine=self.has_indices)
-            self._lost += fault.lost
+            # A batch that could not be made is lost with all its samples.
+            of_batch = fault.stage == "collate" and isinstance(fault.index, list)
+            self._lost += fault.lost * (len(fault.index) if of_batch else 1)
             self._seen += fault.refilled  # another one is counted in its place
 
     def check(self, *, ended: bool = False) -> None:
