@@ -1,4 +1,4 @@
-"""How workers die, and what happens only once, in whatever process. Without torch, so that spawned workers are quick."""
+"""How workers die, and what happens only once, in whatever process. Without torch: spawned workers are quick."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def cases(draw: st.DrawFn, *, ranks: bool = False, workers: int = 4) -> Case:
         shuffled=draw(st.booleans()),
         lists=draw(st.booleans()),
         share=share,
-        drop_last=batch_size is not None and not ranks and draw(st.integers(0, 4)) == 0,
+        drop_last=batch_size is not None and draw(st.integers(0, 4)) == 0,
         workers=draw(st.integers(1, workers)),
         depth=draw(st.integers(1, 4)),
         look_ahead=draw(st.sampled_from([1, 2, 3, 5, 64])),

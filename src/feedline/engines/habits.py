@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable
 
+from feedline.engines import interrupts
 from feedline.engines.runner import Runner
 from feedline.types import WorkerIdentity, WorkerSpec
 
@@ -26,7 +27,7 @@ def settle(spec: WorkerSpec, number: int, generation: int = 0, is_born: Callable
         generation: how many had this number before; they must not draw the same random numbers again.
         is_born: called before the first of the user's code runs.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the training loop, which then ends its workers
+    interrupts.ignore()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     keep_heap_warm()
     seed = spec.base_seed + number + generation * spec.worker_count

@@ -74,6 +74,11 @@ class FaultLog(Sequence[Fault]):
         """Return why a sample is in quarantine; None if it is not."""
         return self._quarantined.get(index_key(index)) if self._quarantined else None
 
+    # Any: whatever the sampler yields.
+    def has_any_of(self, indices: list[Any]) -> bool:
+        """True if any of these samples may be in quarantine. Quick for numbers; others have to be looked at closely."""
+        return set(map(type, indices)) != {int} or not self._quarantined.keys().isdisjoint(indices)
+
     @property
     def dropped(self) -> int:
         """How many faults are not kept in detail any more."""

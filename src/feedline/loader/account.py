@@ -103,7 +103,10 @@ class Account:
         treated = Treated(indices)
         if not log.quarantined or not self.guards:
             return treated
-        for place, index in enumerate(as_list(indices, batched=batched)):
+        items = as_list(indices, batched=batched)
+        if not log.has_any_of(items):
+            return treated
+        for place, index in enumerate(items):
             fault = log.quarantined_as(index)
             if fault is not None:
                 treated.known[index_key(index)] = fault.refilled

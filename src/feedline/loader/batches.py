@@ -374,15 +374,15 @@ class CrewBatches(Iterator[Any]):
         try:
             return next(self._epoch)
         except StopIteration:
-            self._ended = True
-            self._epoch.progress.ended = True
-            if not self._persistent:
-                self.close()
-            raise
+            self._ended = True  # the rest is done outside: Ctrl-C is to be raised without this one as its context
         except Exception as exc:
             if self.closed:  # there is no going on after this
                 self._death = _without_frames(exc)
             raise
+        self._epoch.progress.ended = True
+        if not self._persistent:
+            self.close()
+        raise StopIteration
 
     def close(self) -> None:
         """Leave the epoch and end the workers. May be called twice."""

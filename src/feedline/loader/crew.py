@@ -93,6 +93,7 @@ class Crew:
         """Tasks for workers that are to be replaced as soon as they have nothing to do."""
         self._unsaid: list[tuple[str, type[FeedlineWarning]]] = []
         self._turns = 0
+        self._begun_s = time.monotonic()
         self._watch = MemoryWatch(engine, care.most_bytes)
         started_s = time.monotonic() + _START_UP_S
         self.workers = [WorkerView(number, since_s=started_s) for number in range(engine.worker_count)]
@@ -133,6 +134,7 @@ class Crew:
     def begin_epoch(self, owner: Owner) -> None:
         """Note whose the workers are from now on."""
         self._current = owner
+        self._begun_s = time.monotonic()
         self.rescue.begin_epoch()
 
     def submit(self, owner: Any, ordinal: int, task: Task, worker: int, *, stays: bool = False) -> Pending:
@@ -205,7 +207,7 @@ class Crew:
 
     def _hand_over(self, pending: Pending) -> None:
         worker = pending.worker
-        if worker in self._parked:
+        if worker in self._parked and pending.owner is not _CALLS:
             self._parked[worker].append(pending)
         else:
             self.engine.submit(worker, pending.task)
@@ -366,6 +368,8 @@ class Crew:
         resume = None if self._current is None else self._current.resume_for(worker)
         if resume is not None:
             self._owed[worker] = resume
+            if resume.skip:  # it reads again what the other has read, which may take as long
+                view.since_s += time.monotonic() - self._begun_s
 
     def give_again(self, worker: int, tasks: list[Pending]) -> None:
         """Give a worker that is new what the one before it had."""

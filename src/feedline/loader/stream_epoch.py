@@ -243,8 +243,11 @@ class StreamEpoch:
                 return
             self._crew.speak()
             if deadline is not None and time.monotonic() >= deadline:
-                self._deal_with_lateness(self._active[self._turn])
-                deadline = time.monotonic() + timeout_s
+                worker = self._active[self._turn]
+                due_s = self._crew.workers[worker].since_s + timeout_s
+                if time.monotonic() >= due_s:  # otherwise it is starting, or reads again what another has read
+                    self._deal_with_lateness(worker)
+                deadline = max(time.monotonic() + timeout_s, due_s)
 
     def _take_in(self, result: Result) -> None:
         """Take an answer, and note how far its stream is."""

@@ -27,7 +27,7 @@ from typing import Any
 
 from feedline import openmp
 from feedline.abc.engine import Engine
-from feedline.engines import lifetime
+from feedline.engines import interrupts, lifetime
 from feedline.engines.calm import calm_moment
 from feedline.engines.failure import UNPICKLABLE, pack_failure, unpack_failure, unsendable
 from feedline.engines.portable import worker as worker_side
@@ -111,9 +111,13 @@ class PortableEngine(Engine):
         context = self._context or multiprocessing.get_context()
         if lifetime.start_method(context) == "fork":
             openmp.dismiss_idle_threads()
-        pipe, process = _start_worker(context, number, generation, self._spec)
-        lifetime.remember(process)
-        return _Channel(number, self._lanes[number], pipe, process, generation=generation)
+        with interrupts.put_off():
+            pipe, process = _start_worker(context, number, generation, self._spec)
+            lifetime.remember(process)
+            self._leaving.append(process)  # until it has a channel: nobody is forgotten
+        channel = _Channel(number, self._lanes[number], pipe, process, generation=generation)
+        self._leaving.remove(process)
+        return channel
 
     def _look_after(self, channel: _Channel) -> None:
         channel.thread = threading.Thread(

@@ -28,7 +28,7 @@ import numpy as np
 
 from feedline import openmp
 from feedline.abc.engine import Engine
-from feedline.engines import handles, lifetime
+from feedline.engines import handles, interrupts, lifetime
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.processes import start
 from feedline.engines.processes.arena_view import ArenaView
@@ -114,16 +114,17 @@ class ProcessEngine(Engine):
             threading.current_thread() is threading.main_thread(),
         )
         context: Any = self._context or multiprocessing.get_context()
-        if self._method == "fork":
-            openmp.dismiss_idle_threads()
-            channel.seen = leases()
-            channel.deadline_s = time.monotonic() + _BIRTH_S
-            process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock))
-        else:
-            assert self._payload is not None
-            process = start.start_fresh(context, link, self._payload)
-        channel.process = process
-        lifetime.remember(process)
+        with interrupts.put_off():
+            if self._method == "fork":
+                openmp.dismiss_idle_threads()
+                channel.seen = leases()
+                channel.deadline_s = time.monotonic() + _BIRTH_S
+                process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock))
+            else:
+                assert self._payload is not None
+                process = start.start_fresh(context, link, self._payload)
+            channel.process = process
+            lifetime.remember(process)
         assert process.pid is not None
         channel.pidfd = os.pidfd_open(process.pid)
         self._watch(channel, channel.pidfd)
@@ -260,9 +261,12 @@ class ProcessEngine(Engine):
         while True:
             if channel.unsent:
                 channel.flush()
+            silent = False
             try:
                 message = receive(channel.near, block=True)
             except BlockingIOError:  # nothing for LOOK_AROUND_S
+                silent = True  # and no more here: Ctrl-C is to be raised without this exception as its context
+            if silent:
                 if time.monotonic() > channel.deadline_s:
                     self._give_up_on(channel)
                 if channel.is_gone():
