@@ -140,7 +140,7 @@ class Script:
 
     def settings(self) -> dict[str, Any]:
         """Return all of it in plain values, less what is empty."""
-        return {key: value for key, value in asdict(self).items() if value not in ((), {}, None, False)}
+        return {key: value for key, value in asdict(self).items() if value not in ((), {}, None)}
 
 
 def draw_script(seed: int, number: int) -> Script:

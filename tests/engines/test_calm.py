@@ -244,7 +244,7 @@ def test_a_fork_waits_until_the_other_threads_are_calm(monkeypatch: pytest.Monke
         return asked[-1]
 
     monkeypatch.setattr(calm, "_runs", runs)
-    monkeypatch.setattr(calm.os, "listdir", lambda _: ["1"])
+    monkeypatch.setattr(os, "listdir", lambda _: ["1"])
     with calm_moment():
         calm._before_fork()
         calm._after_fork()

@@ -217,7 +217,10 @@ def facts_of(log: FaultLog) -> list[tuple[Any, ...]]:
     return [(fault.index, fault.action, fault.epoch, fault.replacement, fault.refilled) for fault in log]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    [name if name in ("skip", "replace") else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES],
+)
 @one_of_both
 def test_a_resumption_at_every_batch(loader_kind: str, policy: str) -> None:
     """Saved with workers or without, and resumed with others: it goes on to the bit, into the next epoch."""

@@ -190,7 +190,7 @@ class ToldLeaking(Leaking):
 
 
 @one_of_both
-@pytest.mark.parametrize("start_method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_a_fresh_worker_knows_what_the_old_one_was_told(loader_kind: str, start_method: str) -> None:
     options: dict[str, Any] = {"workers": 1, "persistent": True, "start_method": start_method}
     most = limit_for(loader_kind, start_method=start_method)

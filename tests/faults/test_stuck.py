@@ -217,7 +217,9 @@ def test_nobody_is_killed_unless_restarts_are_given(loader_kind: str, restarts: 
 
 @the_other_of_both
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
-@pytest.mark.parametrize("policy", ["skip", "replace", "raise"])
+@pytest.mark.parametrize(
+    "policy", ["skip", *(pytest.param(name, marks=pytest.mark.slow) for name in ("replace", "raise"))]
+)
 def test_a_sample_that_always_blocks(loader_kind: str, policy: str, tmp_path: Path, monkeypatch: Any) -> None:
     """It is found like one that kills, and what becomes of it the policy says."""
     monkeypatch.setattr("feedline.loader.crew._START_UP_S", 0.3)
@@ -239,6 +241,7 @@ def test_a_sample_that_always_blocks(loader_kind: str, policy: str, tmp_path: Pa
         assert loader.faults[0].stage == "worker"
 
 
+@pytest.mark.slow
 def test_policies_know_samples_that_block_from_samples_that_kill(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("feedline.loader.crew._START_UP_S", 0.3)
     with Gate(tmp_path / "gate") as gate:

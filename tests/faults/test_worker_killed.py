@@ -529,16 +529,13 @@ def without_deaths(kind: str, policy: str, case: str, batch_size: int | None) ->
 
 
 QUICK = {
-    (8, "skip", "one"),
     (8, "skip", "two in one batch"),
-    (8, "no refill", "the first"),
     (8, "replace", "neighbours"),
     (1, "skip", "the last"),
-    (1, "replace", "one"),
+    (33, "no refill", "the first"),
     (33, "skip", "neighbours"),
-    (33, "replace", "the last"),
     (None, "skip", "two in one batch"),
-    (None, "no refill", "one"),
+    (None, "replace", "one"),
 }
 """Of the sixty combinations below; the others are left to the slow tests."""
 

@@ -411,6 +411,20 @@ def test_a_death_while_the_slots_of_an_epoch_that_was_left_are_waited_for(monkey
     assert engine.closed
 
 
+def test_an_answer_to_an_epoch_that_was_left_is_no_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only slot comes back with it, long before the time is up; another worker is still at what nobody wants."""
+    clock = Clock()
+    for module in (crew_module, map_epoch_module):
+        monkeypatch.setattr(module, "time", clock)
+    engine = SteppingEngine(2, clock, lambda task: 500.0 if task.indices == [8] else 50.0)
+    crew = Crew(engine, Arena(1, shared=False, budget=1 << 20), NumpyFramework(), Counters())
+    crew.submit("left", 0, Task(0, [7]), 0)
+    crew.submit("left", 1, Task(0, [8]), 1)
+    crew.abandon("left")
+    epoch = MapEpoch(crew, ForeignPlan(iter(numbers(3))), InOrder(), Limits(2, 2, timeout_s=1000.0), Progress())
+    assert list(epoch) == numbers(3)
+
+
 # -- schedulers that misbehave ---
 
 

@@ -158,7 +158,7 @@ def find(file: FaultFile) -> list[Finding]:
     findings.append(Finding("faults", f"{total}: {counts}{older}", _common_cause(log)))
     findings += [Finding(printable(error), f"{count} {action}") for (error, action), count in _kinds(log)]
     findings += _killers(log)
-    lost = list(log.quarantined)
+    lost = list(log.quarantined) if snapshot is not None else [fault.index for fault in log if fault.lost]
     if lost and snapshot is not None:
         advice = "They are not asked for again. Once mended: loader.faults.release(index), or clear() for all."
         findings.append(Finding("in quarantine", _listed(lost), advice))

@@ -155,6 +155,8 @@ def obituary(process: BaseProcess, number: int) -> str:
             "The system running out of memory is the usual cause: try fewer workers, a smaller batch or a smaller "
             "prefetch_factor."
             if name == "SIGKILL"
+            else "Somebody has sent it: a scheduler, a script, a user."
+            if name in ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
             else "A crash in native code that the dataset calls is the usual cause: num_workers=0 shows where."
         )
     else:

@@ -186,6 +186,7 @@ class MapEpoch:
 
     def _wait_for_others(self) -> None:
         """Wait until workers have done something for an epoch that was left, whose slots are needed."""
+        begun_s = time.monotonic()
         answers = self._crew.collect(self._timeout_s or None)
         for pending, result in answers:
             if pending is None:
@@ -196,7 +197,7 @@ class MapEpoch:
                     raise death
                 finally:
                     del death
-        if not answers and self._timeout_s:
+        if not answers and self._timeout_s and time.monotonic() - begun_s >= self._timeout_s:
             self._deal_with_lateness()
 
     def _hand_out(self, ordinal: int) -> Any:

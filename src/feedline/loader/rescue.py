@@ -115,6 +115,12 @@ class Rescue:
 
     def _end(self, worker: int, last: BaseException, begun: Pending | None, waiting: list[Pending]) -> Answers:
         """Give up: there is no going on after this death."""
+        if self._left <= 0 < self._care.restarts and isinstance(last, WorkerError):
+            last.args = (
+                f"{last} It is one too many: {self._care.restarts} workers were replaced in this epoch, and "
+                f"restarts={self._care.restarts} allows no more. Samples that were found to kill are in the loader's "
+                "`faults`, and are not tried again.",
+            )
         for pending in waiting if begun is None else [begun, *waiting]:
             self._crew.forget(pending)
         return [(None, Result(ResultKind.DIED, worker, -1, last))]
@@ -129,7 +135,8 @@ class Rescue:
         what = ""
         if task is not None and task.owner is not None and type(task.task.indices) is not Call:
             samples = "" if task.stays else f" (samples {told_indices(self.samples_of(task))})"
-            what = f" It was making batch {task.ordinal}{samples}."
+            doing = "making" if begun is None or begun.suspect is None else "looking for the sample that kills in"
+            what = f" It was {doing} batch {task.ordinal}{samples}."
         restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
         text += "\n" if isinstance(death, WorkerTimeout) else ""  # it ends with a stack
         return f"{text}{what} Another worker has taken its place and its work; nothing is lost ({restart})."
@@ -220,6 +227,9 @@ class Rescue:
             return [crew.answer(suspect, result)]
         # One more, and the next of a batch is looked for; nobody is convicted after one death alone.
         suspect.deaths = 1 if self._care.batched else 0
+        if action != "retry":
+            became = "is left out" if action == "skip" else f"is replaced by {other!r}"
+            crew.say(f"Sample {index!r} {does} every worker that makes it, and {became}.", WorkerRestarted)
         if action == "skip":
             suspect.task.skip = {**suspect.task.skip, place: verdict.refill}
             refilled = verdict.refill and self._care.refills

@@ -1,0 +1,380 @@
+"""However a loader ends: its workers are gone soon, the memory is back, and nobody says a word.
+
+`test_leaving.py` and `test_interrupted.py` have the plain cases. Here: both loaders, workers that are stuck, interrupts
+at any moment, forks of the trainer, and how long it takes. Time is compared with what this machine takes, in the same
+minute, for starting and ending as many bare processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.faults.loaders import LOADERS, make
+from tests.faults.programs import Program, running
+
+# -- in the same process ---
+
+
+class Blocks:
+    """Sample i is 100 kB full of i."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full(100_000, index, np.uint8)
+
+
+def mapped() -> int:
+    """Return how many pieces of feedline's shared memory this process has mapped."""
+    return Path("/proc/self/maps").read_text().count("memfd:feedline")
+
+
+def break_early(loader: Any) -> None:
+    for place, _ in enumerate(loader):
+        if place == 3:
+            break
+
+
+def raise_in_the_loop(loader: Any) -> None:
+    with contextlib.suppress(ZeroDivisionError):
+        for _ in loader:
+            raise ZeroDivisionError
+
+
+def return_from_a_generator(loader: Any) -> None:
+    def first() -> Iterator[Any]:
+        for batch in loader:
+            yield batch
+            return
+
+    assert len(list(first())) == 1
+
+
+def drop_the_iterator(loader: Any) -> None:
+    next(iter(loader))
+
+
+def begin_again(loader: Any) -> None:
+    for _ in range(3):
+        next(iter(loader))
+
+
+def do_not_begin(loader: Any) -> None:
+    iter(loader)
+
+
+WAYS: list[Callable[[Any], None]] = [
+    break_early,
+    raise_in_the_loop,
+    return_from_a_generator,
+    drop_the_iterator,
+    begin_again,
+    do_not_begin,
+]
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loop_that_is_left_gives_everything_back(
+    kind: str, engine: str, persistent: bool, way: Callable[[Any], None]
+) -> None:
+    """Workers, threads and descriptors: the fixture of all tests looks for them."""
+    before = mapped()
+    loader = make(kind, Blocks(), 4, workers=2, engine=engine, persistent=persistent)
+    way(loader)
+    assert mapped() <= before + 1
+    del loader
+    gc.collect()
+    assert mapped() == before
+
+
+# -- how long it takes ---
+
+YARDSTICK = """
+import multiprocessing
+
+def yardstick_s():
+    '''How long two bare processes take to come and go.'''
+    begun = time.monotonic()
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        pool.map(abs, range(4))
+    pool.join()
+    return time.monotonic() - begun
+
+def stuck_in_sleep():
+    time.sleep(3600)
+
+def stuck_in_read():
+    os.read(nothing[0], 1)
+
+def stuck_in_a_loop():
+    while True:
+        pass
+
+def stuck_and_deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(3600)
+
+nothing = os.pipe()
+
+class Stuck(Numbers):
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+    def __getitem__(self, index):
+        if index >= 4 and self.way:
+            os.write(reached[1], b".")
+            self.way()
+        return super().__getitem__(index)
+
+reached = os.pipe()
+"""
+
+STUCK = """
+limit_s = 3 * max(yardstick_s() for _ in range(2))
+for way in None, stuck_in_sleep, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
+    loader = Loader(Stuck(way), 4, workers=2, persistent=True)
+    batches = iter(loader)
+    next(batches)
+    if way:
+        for _ in range(2):
+            os.read(reached[0], 1)
+    pids = worker_pids()
+    assert pids
+    begun = time.monotonic()
+    if sys.argv[1] == "close":
+        loader.close()
+    else:
+        del loader, batches
+    took_s = time.monotonic() - begun
+    left = set(pids) & set(worker_pids())
+    late = took_s > limit_s + 1.0 * (way is stuck_and_deaf)  # who does not hear SIGTERM has a second to
+    say(way and way.__name__, "left" if left else "late" if late else "gone", f"{took_s:.2f} of {limit_s:.2f}")
+"""
+
+
+@pytest.mark.parametrize("way", ["close", "delete"])
+def test_workers_go_soon_whatever_they_are_stuck_in(way: str) -> None:
+    with running(YARDSTICK + STUCK, way) as program:
+        for name in ("None", "stuck_in_sleep", "stuck_in_read", "stuck_in_a_loop", "stuck_and_deaf"):
+            told = program.line()
+            assert told.split()[:2] == [name, "gone"], told
+        assert program.end() == 0
+        assert program.errors() == ""
+
+
+ENDS = {
+    "end of the program": ("", 0, ""),
+    "sys.exit in the loop": ("for batch in batches:\n    sys.exit(7)", 7, ""),
+    "exception in the loop": ("for batch in batches:\n    raise RuntimeError('in the loop')", 1, "in the loop"),
+    "interrupt": ("os.killpg(0, signal.SIGINT)\nnext(batches)", -signal.SIGINT, "KeyboardInterrupt"),
+}
+
+STUCK_PROGRAM = """
+limit_s = 3 * max(yardstick_s() for _ in range(2))
+loader = Loader(Stuck(globals()[sys.argv[1]]), 2, workers=2, engine=sys.argv[2])
+batches = iter(loader)
+next(batches), next(batches)
+os.read(reached[0], 1)
+say(limit_s, *worker_pids())
+"""
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_ends_soon_although_its_workers_are_stuck(end: str, engine: str) -> None:
+    text, code, told = ENDS[end]
+    stuck = {"end of the program": "stuck_in_read", "sys.exit in the loop": "stuck_in_a_loop"}.get(
+        end, "stuck_in_sleep"
+    )
+    # The loop waits for a batch that never comes, so what is in its body has to happen before.
+    text = text.replace("for batch in batches:\n   ", "for batch in [0]:\n   ")
+    with running(YARDSTICK + STUCK_PROGRAM + text, stuck, engine) as program:
+        limit_s, *pids = program.line().split()
+        begun = time.monotonic()
+        if engine == "process":
+            program.watch(" ".join(pids))
+        assert program.end() == code, program.errors()
+        assert program.watched_are_gone()
+        assert time.monotonic() - begun < float(limit_s), "the interpreter's own end included"
+        errors = program.errors()
+    assert told in errors
+    assert errors.count("Traceback (most recent call last)") == bool(told), errors
+
+
+# -- interrupts ---
+
+EPOCHS = """
+kind, engine, persistent = sys.argv[1:]
+if kind == "Loader":
+    def make():
+        return Loader(Numbers(), 4, workers=2, engine=engine, persistent=bool(persistent))
+else:
+    def make():
+        return feedline.DataLoader(Numbers(), 4, num_workers=2, engine=engine, persistent_workers=bool(persistent))
+loader = make()
+list(loader)
+say("begun")
+while True:  # workers start, work and end, all the time
+    for batch in loader:
+        pass
+    if not persistent:
+        loader = make()
+"""
+
+
+def interrupt_at_random(program: Program, draw: random.Random) -> None:
+    assert program.line() == "begun"
+    time.sleep(draw.uniform(0, 0.1))  # not until something has happened: any moment is meant
+    os.killpg(program.pid, signal.SIGINT)
+
+
+def group_is_gone(program: Program) -> bool:
+    """Wait until no process of a program that has ended is left."""
+    deadline_s = time.monotonic() + 10
+    while time.monotonic() < deadline_s:
+        try:
+            os.killpg(program.pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.001)  # there is no descriptor of a group to wait for
+    return False
+
+
+def check_interrupted(*arguments: str, seed: int) -> None:
+    with running(EPOCHS, *arguments) as program:
+        interrupt_at_random(program, random.Random(seed))
+        assert program.end() == -signal.SIGINT, program.errors()
+        assert group_is_gone(program)
+        errors = program.errors()
+    assert errors.count("Traceback (most recent call last)") == 1, errors
+    assert errors.rstrip().endswith("KeyboardInterrupt"), errors
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_interrupt_at_any_moment(seed: int) -> None:
+    check_interrupted("Loader", "process", "persistent" if seed % 4 == 3 else "", seed=seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("persistent", ["persistent", ""])
+def test_an_interrupt_at_many_moments(kind: str, engine: str, persistent: str, seed: int) -> None:
+    check_interrupted(kind, engine, persistent, seed=100 + seed)
+
+
+GOES_ON = """
+import threading, warnings
+warnings.simplefilter("error", feedline.errors.FeedlineWarning)
+files = len(os.listdir("/proc/self/fd"))
+loader = Loader(Numbers(), 4, workers=2, engine=sys.argv[1])
+assert len(list(loader)) == 16
+files = len(os.listdir("/proc/self/fd"))
+while True:
+    try:
+        say("begun")
+        while True:
+            assert len(list(loader)) == 16
+    except KeyboardInterrupt:
+        interrupted = True
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(10)
+    assert len(list(loader)) == 16, "the loader can be used again"
+    say("left", len(worker_pids()), threading.active_count() - 1, len(os.listdir("/proc/self/fd")) - files)
+"""
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_a_program_that_survives_interrupts(engine: str) -> None:
+    """As a notebook does: the next epoch is as good as any, and nothing piles up."""
+    draw = random.Random(5)
+    with running(GOES_ON, engine) as program:
+        for _ in range(10):
+            interrupt_at_random(program, draw)
+            assert program.line() == "left 0 0 0", program.errors()
+        assert program.errors() == ""
+
+
+# -- forks of the trainer ---
+
+FORKED = """
+if sys.argv[1] == "DataLoader":
+    def make(**options):
+        return feedline.DataLoader(Numbers(), 4, num_workers=2, persistent_workers=True, **options)
+else:
+    def make(**options):
+        return Loader(Numbers(), 4, workers=2, persistent=True, **options)
+
+def check(batches, first):
+    assert [int(batch[0, 0]) for batch in batches] == list(range(first, 64, 4))
+
+def in_child(act):
+    child = os.fork()
+    if child == 0:
+        act()
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+def nothing():
+    pass
+
+def close():
+    batches.close()
+    loader.close()
+
+def drop():
+    global loader, batches
+    import gc
+    del loader, batches
+    gc.collect()
+
+def iterate():
+    check(loader, 0)
+
+def fork_again():
+    in_child(close)
+
+for engine in "process", "thread":
+    for act in nothing, close, drop, fork_again, iterate:
+        if engine == "thread" and act is iterate:
+            continue  # threads do not survive a fork, and these workers are persistent
+        loader = make(engine=engine)
+        batches = iter(loader)
+        kept = next(batches)
+        in_child(act)
+        check(batches, 4)
+        assert [int(row[0]) for row in kept] == [0, 1, 2, 3]
+        check(loader, 0)
+        del kept
+        loader.close()
+        assert not worker_pids()
+        say(engine, act.__name__)
+"""
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_what_a_fork_of_the_trainer_does_with_the_loader_is_its_own_affair(kind: str) -> None:
+    with running(FORKED, kind) as program:
+        for engine in ("process", "thread"):
+            for act in ("nothing", "close", "drop", "fork_again", "iterate"):
+                if (engine, act) != ("thread", "iterate"):
+                    assert program.line() == f"{engine} {act}", program.errors()
+        assert program.end() == 0, program.errors()
+        assert program.errors() == ""
