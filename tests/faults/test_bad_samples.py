@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import json
 import threading
@@ -208,6 +209,31 @@ def test_the_loop_goes_on_after_an_exception_of_a_stream(loader_kind: str, engin
     assert outcomes[0] == [0, 1, 2]
     assert outcomes[-1][-1] == 11
     assert indices_of(loader.faults) == [4]
+
+
+class Unopened(Stream):
+    """Cannot be iterated over."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise Bad("no such file")
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_threads_go_although_their_dataset_failed(loader_kind: str, shard: bool) -> None:
+    """The exception has been through the training loop, and is not to hold it there for the worker that raised it."""
+    before = set(threading.enumerate())
+
+    def train() -> None:
+        batches = iter(make(loader_kind, Unopened(Numbers()), shard=shard, workers=1, engine="thread"))
+        with pytest.raises(Bad, match="no such file"):
+            next(batches)
+        # And is left, as a training loop does that gives up.
+
+    train()
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 # -- skip ------------------------------------------------------------------------------------------------------------

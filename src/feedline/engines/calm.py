@@ -144,7 +144,10 @@ def _before_fork() -> None:
         while calm < 2 and time.monotonic() < deadline_s:  # twice: a thread may be between two states
             calm = 0 if any(_runs(path) for path in paths) else calm + 1
             _libc.usleep(100)
-    _mine.held.close()  # nobody else gets the GIL before the fork, and the child is to find them free
+    if type(_numpy_lock()) is not _LOCKS[1]:
+        # NumPy before 2.3: a fork hook of the user's that draws would wait for this thread itself. It is better off
+        # with a lock that is free; a thread that has been waiting may take it in this moment, which is rare.
+        _mine.held.close()
 
 
 def _runs(path: bytes) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from feedline.abc.stateful import is_stateful
 from feedline.engines.runner import Runner
-from feedline.errors import BadState, TooManyBadSamples
+from feedline.errors import BadState, TooManyBadSamples, WorkerError
 from feedline.faults.policy import policy_of
 from feedline.loader.account import Account, Treated
 from feedline.loader.batch_indices import count_of, reusable
@@ -275,6 +275,7 @@ class InlineBatches(Iterator[Any]):
         else:
             if not faults:
                 self._account.write((), count_of(indices, batched=self._batched), self._epoch)
+                self._account.check()
                 repair.done(ordinal)
                 return batch
             first = Result(ResultKind.DONE, -1, 0, batch, notes=Notes(faults=faults))
@@ -320,9 +321,11 @@ class InlineBatches(Iterator[Any]):
 def _without_frames(exc: Exception) -> Exception:
     """Return a copy of an exception: the traceback of the original refers to whoever keeps it."""
     try:
-        return copy.copy(exc)
-    except Exception:  # of the user's own, which cannot be copied
-        return RuntimeError(f"{type(exc).__name__}: {exc}")
+        twin = copy.copy(exc)
+    except Exception:  # of the user's own, which cannot be copied: the garbage collector has to do
+        return exc
+    twin.__cause__ = exc.__cause__
+    return twin if type(twin) is type(exc) else exc
 
 
 _VOID = object()
@@ -378,6 +381,14 @@ class CrewBatches(Iterator[Any]):
         except Exception as exc:
             if self.closed:  # there is no going on after this
                 self._death = _without_frames(exc)
+            raise
+        except BaseException as exc:
+            # Ctrl-C, in the middle of bookkeeping: who has which task is not known for sure any more.
+            self.crew.close()
+            self._death = WorkerError(
+                f"This iteration was ended by {type(exc).__name__}. Begin another one, or go on where it was: "
+                "loader.load_state_dict(loader.state_dict())."
+            )
             raise
         self._epoch.progress.ended = True
         if not self._persistent:

@@ -142,7 +142,7 @@ class Loader(Resumable):
         self.seed = None if seed is None else int(seed)
         self._worker_init = worker_init
         self._kind = kind_of(self.dataset)
-        self.on_error = on_error
+        self._on_error = on_error
         self._account = Account(policy_of(on_error))
         check_policy(self._account.policy, is_map=self._kind is DatasetKind.MAP)
         self._check_order(batch_size)
@@ -377,6 +377,11 @@ class Loader(Resumable):
         if self.batch_size is None:
             return count
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    @property
+    def on_error(self) -> Any:
+        """What becomes of samples that fail."""
+        return self._on_error
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory, faults."""
