@@ -247,7 +247,7 @@ PARTS: dict[str, Callable[[Any], Any]] = {
     "flat": lambda batch: batch.reshape(-1)[5:],
     "one number": lambda batch: batch[2:3, 7:8],
     "other library": lambda batch: torch.from_numpy(batch)[1] if isinstance(batch, np.ndarray) else batch.numpy()[1],
-    "memoryview": lambda batch: memoryview(np.asarray(batch))[2:],
+    "memoryview": lambda batch: memoryview(np.asarray(batch).data)[2:],
     "detached": lambda batch: torch.as_tensor(batch).detach().view(torch.uint8)[3],
 }
 

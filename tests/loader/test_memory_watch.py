@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from typing import Any
@@ -171,7 +172,7 @@ def test_however_much_a_worker_grows_it_is_named_a_few_times(sizes: list[int]) -
             told += [found for found in bench.look() if isinstance(found, Growth)]
         grown = [growth.now_bytes - growth.settled_bytes for growth in told]
         assert all(growth > _NOTABLE_BYTES for growth in grown)
-        assert all(later > 2 * before for before, later in zip(grown, grown[1:], strict=False))
+        assert all(later > 2 * before for before, later in itertools.pairwise(grown))
         assert len(told) <= 12
 
 
