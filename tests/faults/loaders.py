@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import signal
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -287,3 +289,9 @@ def pids_of(batches: Any) -> list[int]:
     """Return the worker processes behind an iterator of either loader."""
     crew_batches = getattr(batches, "_batches", batches)
     return list(crew_batches.crew.engine.pids)
+
+
+def kill_worker(batches: Any, number: int) -> None:
+    """Kill a worker behind an iterator, unless it is dead already and nobody has looked."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pids_of(batches)[number], signal.SIGKILL)

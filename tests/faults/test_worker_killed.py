@@ -37,6 +37,7 @@ from tests.faults.loaders import (
     are_gone,
     batches_of,
     indices_of,
+    kill_worker,
     make,
     one_of_both,
     outcomes_of,
@@ -250,7 +251,7 @@ def test_workers_killed_from_outside_again_and_again(loader_kind: str) -> None:
     for number, batch in enumerate(iterator):
         batches.append(plain(batch))
         if number % 3 == 0 and number < 20:
-            os.kill(pids_of(iterator)[number % 2], signal.SIGKILL)
+            kill_worker(iterator, number % 2)
     assert [batches] == clean(loader_kind, 2)
 
 
@@ -274,7 +275,7 @@ def test_batches_that_the_loop_keeps_stay_what_they_are(loader_kind: str) -> Non
     for number, batch in enumerate(iterator):
         kept.append(batch)
         if number in (3, 17, 18):
-            os.kill(pids_of(iterator)[number % 2], signal.SIGKILL)
+            kill_worker(iterator, number % 2)
     assert [[plain(batch) for batch in kept]] == clean(loader_kind, 1)
 
 
@@ -301,7 +302,7 @@ def test_persistent_workers_killed_in_and_between_epochs(loader_kind: str, tmp_p
         else:
             batches = batches_of(iterator)
         assert batches == expected[epoch]
-        os.kill(pids_of(iterator)[epoch % 2], signal.SIGKILL)
+        kill_worker(iterator, epoch % 2)
     loader.close()
 
 
@@ -411,7 +412,7 @@ def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path
         first = [plain(next(iterator))[0] for _ in range(4)]
         gate.wait_until_reached()
         loader.broadcast("add", 500)
-        os.kill(pids_of(iterator)[0], signal.SIGKILL)
+        kill_worker(iterator, 0)
         rest = [batch[0] for batch in batches_of(iterator)]
         numbers = first + rest
         assert [number % 500 for number in numbers] == list(range(40))
@@ -430,7 +431,7 @@ def test_two_loaders_at_once() -> None:
         for number, iterator in enumerate(iterators):
             delivered[number].append(plain(next(iterator)))
         if step % 3 == 0:
-            os.kill(pids_of(iterators[step % 2])[step // 3 % 2], signal.SIGKILL)
+            kill_worker(iterators[step % 2], step // 3 % 2)
     for number, kind in enumerate(kinds):
         assert delivered[number] == batches_of(make(kind, Augmented(COUNT), 3, seed=7))
         assert list(iterators[number]) == []
@@ -845,7 +846,7 @@ def test_streams_killed_from_outside_while_samples_fail(loader_kind: str) -> Non
         for number, batch in enumerate(iterator):
             batches.append(plain(batch))
             if number % 4 == 1:
-                os.kill(pids_of(iterator)[0], signal.SIGKILL)
+                kill_worker(iterator, 0)
         same = make(loader_kind, stream, 2, shard=shard, on_error="skip", seed=7)
         assert batches == batches_of(same)
         assert indices_of(loader.faults) == indices_of(same.faults)
@@ -939,7 +940,7 @@ def test_every_epoch_has_the_whole_budget(loader_kind: str, tmp_path: Path) -> N
     for _ in range(4):
         iterator = iter(loader)
         batches = [plain(next(iterator))]
-        os.kill(pids_of(iterator)[0], signal.SIGKILL)
+        kill_worker(iterator, 0)
         batches += batches_of(iterator)
         assert list(itertools.chain(*batches)) == list(range(COUNT))
     loader.close()
@@ -971,7 +972,7 @@ def test_a_long_night(loader_kind: str) -> None:
         for batch in iterator:
             batches.append(plain(batch))
             if random.random() < 0.2:
-                os.kill(pids_of(iterator)[random.integers(3)], signal.SIGKILL)
+                kill_worker(iterator, random.integers(3))
         assert batches == batches_of(expected)
     assert sorted(indices_of(loader.faults)) == sorted(bad | fatal)
     loader.close()

@@ -22,6 +22,7 @@ import traceback
 from dataclasses import dataclass
 
 from feedline.abc.engine import Engine
+from feedline.engines import interrupts
 from feedline.engines.inline import run_task
 from feedline.engines.runner import Runner
 from feedline.errors import WorkerStartError
@@ -48,9 +49,10 @@ class ThreadEngine(Engine):
 
     def open(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        for number in range(self.worker_count):
-            self._lanes.append(queue.SimpleQueue())
-            self._threads.append(self._start(number))
+        with interrupts.put_off():
+            for number in range(self.worker_count):
+                self._lanes.append(queue.SimpleQueue())
+                self._threads.append(self._start(number))
 
     def _start(self, number: int, generation: int = 0) -> threading.Thread:
         assert self._spec is not None

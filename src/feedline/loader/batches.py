@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -357,15 +358,24 @@ class CrewBatches(Iterator[Any]):
 
     @property
     def closed(self) -> bool:
-        """True when the workers are gone."""
-        return self.crew.closed
+        """True when the workers are gone, or are those of the process that this one was forked from."""
+        return self.crew.closed or self._is_foreign
+
+    @property
+    def _is_foreign(self) -> bool:
+        return self.crew.pid != os.getpid()
 
     def restart(self, make_epoch: MakeEpoch) -> None:
         """Begin another epoch with the same workers."""
-        self._epoch.close()
-        self.crew.epoch += 1
-        self._ended = True  # until the new epoch has begun
-        self._epoch = make_epoch(self.crew)
+        try:
+            self._epoch.close()
+            self.crew.epoch += 1
+            self._ended = True  # until the new epoch has begun
+            self._epoch = make_epoch(self.crew)
+        except BaseException as exc:
+            if not isinstance(exc, Exception):  # Ctrl-C, in the middle of bookkeeping
+                self.crew.close()
+            raise
         self._bookmarks[:] = [self._epoch.bookmark]
         self._ended = False
 
@@ -374,6 +384,11 @@ class CrewBatches(Iterator[Any]):
             raise self._death
         if self._ended or self.crew.closed:
             raise StopIteration
+        if self._is_foreign:
+            raise WorkerError(
+                f"This iteration belongs to process {self.crew.pid}, from which this one was forked, and so do its "
+                "workers. Begin another one: iter(loader)."
+            )
         try:
             return next(self._epoch)
         except StopIteration:
@@ -398,6 +413,6 @@ class CrewBatches(Iterator[Any]):
     def close(self) -> None:
         """Leave the epoch and end the workers. May be called twice."""
         self._ended = True
-        if not self.crew.closed:
+        if not self.closed:
             self._epoch.close()
             self.crew.close()

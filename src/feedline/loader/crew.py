@@ -201,8 +201,12 @@ class Crew:
                 self._hand_over(other)
 
     def _begin(self, pending: Pending) -> Pending:
-        self._hand_over(pending)
-        self._pending[pending.task.id] = pending
+        self._pending[pending.task.id] = pending  # first: Ctrl-C may come at any moment
+        try:
+            self._hand_over(pending)
+        except Exception:
+            del self._pending[pending.task.id]
+            raise
         return pending
 
     def _hand_over(self, pending: Pending) -> None:
@@ -255,7 +259,7 @@ class Crew:
         if self._late:
             answers += self._late
             self._late = []
-        if answers:
+        if answers or not self._pending:  # of a worker that died, nobody may want anything any more
             return answers
         begun = time.perf_counter_ns()
         results = self.engine.collect(timeout_s, worker)
@@ -368,8 +372,9 @@ class Crew:
         resume = None if self._current is None else self._current.resume_for(worker)
         if resume is not None:
             self._owed[worker] = resume
-            if resume.skip:  # it reads again what the other has read, which may take as long
-                view.since_s += time.monotonic() - self._begun_s
+        if (resume is not None and resume.skip) or getattr(self._current, "replays", False):
+            # It reads again what the other has read, which may take as long.
+            view.since_s += time.monotonic() - self._begun_s
 
     def give_again(self, worker: int, tasks: list[Pending]) -> None:
         """Give a worker that is new what the one before it had."""

@@ -191,6 +191,8 @@ class MapEpoch:
         for pending, result in answers:
             if pending is None:
                 self._crew.close()
+                if self._account is not None:
+                    self._account.enter(result, 0, self._number)  # samples that were found to kill
                 death = result.payload
                 del answers, pending, result  # its traceback will refer to this frame: no cycle for the collector
                 try:
@@ -336,6 +338,11 @@ class MapEpoch:
         notes = self._crew.last_notes.get(worker)
         return known if notes is None else Resume(notes.dataset)
 
+    @property
+    def replays(self) -> bool:
+        """True if a worker that is new has to read a stream from where the epoch was entered."""
+        return self._reads_stream
+
     def owe(self, worker: int, resume: Resume) -> None:
         """Tell a worker with its next task where to go on."""
         self._resumes[worker] = resume
@@ -359,6 +366,8 @@ class MapEpoch:
             for pending, result in answers:
                 if pending is None:
                     self._crew.close()
+                    if self._account is not None:
+                        self._account.enter(result, 0, self._number)  # samples that were found to kill
                     death = result.payload
                     del answers, pending, result  # its traceback will refer to this frame: no cycle for the collector
                     try:

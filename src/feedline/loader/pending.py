@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,8 +29,8 @@ class Pending:
     """When it was handed to its worker, among all tasks that were handed to one."""
     deaths: int = 0
     """Workers that died over it."""
-    attempts: dict[int, int] = field(default_factory=dict)
-    """How often each place was found to kill."""
+    attempts: dict[Hashable, int] = field(default_factory=dict)
+    """How often each sample was found to kill, by the key of its index."""
     last_death: BaseException | None = None
     faults: list[Fault] = field(default_factory=list)
     """What is to be said of samples that killed."""

@@ -20,7 +20,7 @@ from feedline.loader.batch_indices import as_list, rows_of, with_item
 from feedline.loader.isolation import Isolation
 from feedline.loader.pending import Pending
 from feedline.types import Call, Draw, Notes, Result, ResultKind, Task
-from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
+from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict, index_key
 
 if TYPE_CHECKING:
     from feedline.loader.crew import Crew
@@ -121,9 +121,12 @@ class Rescue:
                 f"restarts={self._care.restarts} allows no more. Samples that were found to kill are in the loader's "
                 "`faults`, and are not tried again.",
             )
+        killers: list[Fault] = []
         for pending in waiting if begun is None else [begun, *waiting]:
+            killers += (pending.suspect or pending).faults
             self._crew.forget(pending)
-        return [(None, Result(ResultKind.DIED, worker, -1, last))]
+        notes = Notes(faults=killers) if killers else None
+        return [(None, Result(ResultKind.DIED, worker, -1, last, notes=notes))]
 
     def _told(self, death: BaseException, worker: int, begun: Pending | None) -> str:
         text = (
@@ -210,8 +213,9 @@ class Rescue:
         index = self.samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
         error = type(death)(f"Sample {index!r} {does} every worker that makes it. The last one: {death}")
-        suspect.attempts[place] = suspect.attempts.get(place, 0) + 1
-        failure = Failure(index, error, "worker", suspect.attempts[place], suspect.worker)
+        known = index_key(index)
+        suspect.attempts[known] = suspect.attempts.get(known, 0) + 1
+        failure = Failure(index, error, "worker", suspect.attempts[known], suspect.worker)
         try:
             verdict = self._decide(failure)
         except Exception as exc:  # of the user's policy: it is raised in place of the batch

@@ -232,6 +232,8 @@ class StreamEpoch:
             for pending, result in answers:
                 if pending is None:
                     self._crew.close()
+                    if self._account is not None:
+                        self._account.enter(result, 0, self._number)  # samples that were found to kill
                     death = result.payload
                     del answers, pending, result  # its traceback will refer to this frame: no cycle for the collector
                     try:
