@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import signal
 import sys
 from collections.abc import Iterable
 
@@ -44,6 +45,7 @@ def main() -> int:
     plan = Plan(seed, _FOREVER_S if minutes is None else minutes * 60, first, count, options.times, options.hang)
     if options.report_to is not None:
         return _run_rounds(plan, options.report_to)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the process that runs the rounds, too
     console = Console(stderr=True)
     console.print(f"seed {seed}", highlight=False)
     with shown(plan, console) as listener:

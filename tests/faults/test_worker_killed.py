@@ -972,7 +972,7 @@ def test_a_long_night(loader_kind: str) -> None:
         for batch in iterator:
             batches.append(plain(batch))
             if random.random() < 0.2:
-                kill_worker(iterator, random.integers(3))
+                kill_worker(iterator, int(random.integers(3)))
         assert batches == batches_of(expected)
     assert sorted(indices_of(loader.faults)) == sorted(bad | fatal)
     loader.close()
