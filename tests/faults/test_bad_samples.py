@@ -251,7 +251,13 @@ SKIPPING = {
 
 
 @everywhere
-@pytest.mark.parametrize("case", SKIPPING)
+@pytest.mark.parametrize(
+    "case",
+    [
+        name if name in ("many", "short last", "nearly all") else pytest.param(name, marks=pytest.mark.slow)
+        for name in SKIPPING
+    ],
+)
 def test_skipped_samples_are_refilled(loader_kind: str, engine: str, case: str) -> None:
     count, bad = SKIPPING[case]
     policy = Policy(otherwise="skip", max_share=1.0)
@@ -292,7 +298,10 @@ def expected(kind: str, dataset: type[Numbers], policy: str) -> tuple[Any, Any, 
 
 
 @on_every_crew
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    [name if name in ("skip", "replace") else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES],
+)
 def test_the_outcome_is_the_same_on_every_engine(loader_kind: str, engine: str, workers: int, policy: str) -> None:
     kind = ByRng if engine == "thread" else Augmented
     persistent = workers == 3
@@ -532,7 +541,10 @@ LOST_BY_RANK_0 = {
 
 
 @everywhere
-@pytest.mark.parametrize("case", LOST_BY_RANK_0)
+@pytest.mark.parametrize(
+    "case",
+    [name if name in ("some", "all") else pytest.param(name, marks=pytest.mark.slow) for name in LOST_BY_RANK_0],
+)
 def test_ranks_deliver_as_many_batches_as_each_other(loader_kind: str, engine: str, case: str) -> None:
     bad = LOST_BY_RANK_0[case]
     delivered: dict[int, list[int]] = {}
@@ -848,6 +860,22 @@ def test_datasets_that_make_batches_at_once(loader_kind: str, engine: str, polic
     same = make(loader_kind, Numbers(18, bad), on_error=policy)
     assert batches_of(loader) == batches_of(same)
     assert indices_of(loader.faults) == indices_of(same.faults)
+
+
+class AugmentedTogether(Augmented):
+    """The same, with random numbers."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("engine", ["inline", "process"])
+def test_batches_that_are_made_one_by_one_draw_as_if_they_always_were(engine: str) -> None:
+    """What the attempt to make them at once has drawn is forgotten."""
+    options: dict[str, Any] = {"on_error": "skip", "seed": 3}
+    apart = batches_of(make("Loader", Augmented(16, {1, 9}), **options))
+    together = batches_of(make("Loader", AugmentedTogether(16, {1, 9}), **options, **on(engine, 1)))
+    assert [together[0], together[2]] == [apart[0], apart[2]]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

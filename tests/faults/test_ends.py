@@ -371,7 +371,7 @@ def fork_again():
     in_child(close)
 
 for engine in "process", "thread":
-    for act in nothing, close, drop, fork_again, begin_again, iterate:
+    for act in map(globals().get, sys.argv[2:]):
         loader = make(engine)
         batches = iter(loader)
         kept = next(batches)
@@ -388,11 +388,17 @@ for engine in "process", "thread":
 """
 
 
+ACTS = {
+    "Loader": ["nothing", "close", "drop", "fork_again", "begin_again", "iterate"],
+    "DataLoader": ["close", "iterate"],
+}
+
+
 @pytest.mark.parametrize("kind", LOADERS)
 def test_what_a_fork_of_the_trainer_does_with_the_loader_is_its_own_affair(kind: str) -> None:
-    with running(FORKED, kind) as program:
+    with running(FORKED, kind, *ACTS[kind]) as program:
         for engine in ("process", "thread"):
-            for act in ("nothing", "close", "drop", "fork_again", "begin_again", "iterate"):
+            for act in ACTS[kind]:
                 assert program.line() == f"{engine} {act}", program.errors()
         assert program.end() == 0, program.errors()
         assert program.errors() == ""

@@ -235,7 +235,7 @@ def test_a_resumption_at_every_batch(loader_kind: str, policy: str) -> None:
         states = [through_json(saved.state_dict()) for _ in range(2) for _ in saved]
         assert facts_of(saved.faults) == facts_of(whole.faults)
         for number, state in enumerate(states[:-1], 1):
-            others = number % 4 == 0  # starting workers takes its time
+            others = number % 6 == 0  # starting workers takes its time
             resumed = loader("process", 1 + number % 3) if others else loader("inline", 0)
             resumed.load_state_dict(state)
             rest = batches_of(resumed)
@@ -265,7 +265,7 @@ def test_a_resumption_with_a_sampler_of_another_kind(loader_kind: str) -> None:
     saved = loader("process", 2)
     states = [through_json(saved.state_dict()) for _ in saved]
     for number, state in enumerate(states[:-1], 1):
-        resumed = loader("inline", 0) if number % 4 else loader("process", 2)
+        resumed = loader("inline", 0) if number % 6 else loader("process", 2)
         resumed.load_state_dict(state)
         assert batches_of(resumed) == whole[number:]
 
@@ -281,7 +281,7 @@ def test_a_resumption_in_no_order(loader_kind: str) -> None:
     delivered: list[int] = []
     for number, batch in enumerate(saved):
         delivered += plain(batch)
-        if number % 3 == 0:
+        if number % 4 == 0:
             resumed = loader()
             resumed.load_state_dict(through_json(saved.state_dict()))
             rest = itertools.chain(*batches_of(resumed))
@@ -311,7 +311,7 @@ def test_a_resumption_of_a_stream_at_every_batch(
     for batch in whole:
         batches.append(plain(batch))
         states.append(through_json(whole.state_dict()))
-    for number, state in enumerate(states[:-1], 1):
+    for number, state in list(enumerate(states[:-1], 1))[:: 3 if workers else 1]:
         resumed = loader()
         resumed.load_state_dict(state)
         assert batches_of(resumed) == batches[number:]
@@ -330,7 +330,7 @@ def test_a_resumption_among_deaths(loader_kind: str) -> None:
     for number in range(1, 8):
         assert plain(next(iterator)) == batches[number - 1]
         state = through_json(loader.state_dict())
-        if number not in (1, 2, 6, 7):
+        if number not in (1, 6):
             continue
         resumed = make(loader_kind, Deadly(42, fatal, bad=bad), on_error="skip", seed=5, workers=2, restarts=64)
         resumed.load_state_dict(state)

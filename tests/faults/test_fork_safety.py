@@ -15,8 +15,6 @@ from tests.faults.programs import running
 
 START = """
 import threading, warnings
-import torch
-from feedline import DataLoader
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)  # a worker that hangs is not to be replaced in silence
 
 ended = threading.Event()
@@ -48,7 +46,10 @@ class Samples:
 
 def start_loaders(dataset, busy, **options):
     for number in range(int(sys.argv[1])):
-        loader = DataLoader(dataset, 1, num_workers=2, timeout=20, sampler=range(4), **options)
+        if "torch" in sys.modules:
+            loader = feedline.DataLoader(dataset, 1, num_workers=2, timeout=20, sampler=range(4), **options)
+        else:
+            loader = Loader(dataset, 1, workers=2, timeout_s=20, sampler=range(4), **options)
         assert [batch.item() for batch in loader] == [0, 1, 2, 3]
         say(number, sum(thread.rounds for thread in busy))
     ended.set()
@@ -59,7 +60,7 @@ def start_loaders(dataset, busy, **options):
 
 
 OPENCV = """
-import cv2
+import cv2, torch
 cv2.setNumThreads(4)
 image = np.random.default_rng(0).integers(0, 255, (512, 512, 3), dtype=np.uint8)
 
@@ -78,11 +79,12 @@ cv2.GaussianBlur(image, (11, 11), 3)  # makes OpenCV's threads
 def blur():
     cv2.GaussianBlur(image, (11, 11), 3)
 
-start_loaders(Samples(blur), [], worker_init_fn=lambda number: cv2.setNumThreads(1))
+start_loaders(Samples(blur), [], worker_init=lambda number: cv2.setNumThreads(1))
 assert cv2.getNumThreads() == 4
 """
 
 TORCH = """
+import torch
 torch.set_num_threads(4)
 square, weight, images = torch.rand(300, 300), torch.rand(8, 3, 3, 3), torch.rand(2, 3, 128, 128)
 
@@ -99,6 +101,8 @@ start_loaders(Samples(compute_on_threads), [Busy(compute)])
 """
 
 GENERATORS = """
+import torch
+
 def draw():
     torch.rand(200_000)
     np.random.rand(200_000)
@@ -113,6 +117,8 @@ start_loaders(Samples(lambda: square @ square), [Busy(lambda: square @ square)])
 
 LOADERS = """
 import io, logging, random, tempfile
+import torch
+from feedline import DataLoader
 
 logging.basicConfig(stream=tempfile.TemporaryFile("w"), level=logging.INFO)
 
@@ -151,7 +157,7 @@ class Locked(Samples):
 dataset = Locked()
 
 def epoch():
-    for batch in DataLoader(dataset, 1, num_workers=2, engine="thread"):
+    for batch in Loader(dataset, 1, workers=2, engine="thread"):
         pass
 
 start_loaders(dataset, [Busy(epoch)])
@@ -203,7 +209,6 @@ ANSWER = 40
 
 IMPORTING = """
 import importlib, threading
-from feedline import DataLoader
 sys.path.insert(0, sys.argv[1])
 
 class Lazy(Numbers):
@@ -215,7 +220,7 @@ begun = threading.Event()
 importing = threading.Thread(target=importlib.import_module, args=("takes_long",))
 importing.start()
 begun.wait()
-say(*[batch.item() for batch in DataLoader(Lazy(4), 1, num_workers=2, timeout=20)])
+say(*[batch.item() for batch in Loader(Lazy(4), 1, workers=2, timeout_s=20)])
 importing.join()
 """
 

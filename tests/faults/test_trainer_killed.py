@@ -76,8 +76,9 @@ class Held(Numbers):
         return super().__getitem__(index)
 
 def begin():
-    global batches
-    batches = iter(Loader(Held(16), 1, workers=2))
+    global loader, batches
+    loader = Loader(Held(16), 1, workers=2)
+    batches = iter(loader)
     next(batches)
 
 thread = threading.Thread(target=begin)
@@ -86,7 +87,7 @@ thread.join()  # and the thread that started the workers is gone
 say(*batches.crew.engine.pids)
 numbers = [int(batch[0, 0]) for batch in batches]
 say(*numbers)
-hear()
+say(loader.stats()["restarted_workers"])
 """
 
 
@@ -96,6 +97,7 @@ def test_workers_outlive_the_thread_that_started_them(tmp_path: Path) -> None:
         gate.wait_until_reached(2)
         gate.open(12)
         assert program.line().split() == [str(number) for number in range(1, 16)]
+        assert program.line() == "0"
 
 
 REPLACED = """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class Crew:
         care: Care | None = None,
     ) -> None:
         self.engine = engine
+        # Whatever becomes of the crew before somebody iterates with it: nobody is left behind.
+        weakref.finalize(self, engine.close)
         care = care or Care()
         self.rescue = Rescue(self, care)
         self.last_notes: dict[int, Notes] = {}

@@ -63,7 +63,11 @@ class Supply:
     def crew(self, spec: WorkerSpec, prepare: Prepare | None) -> Crew:
         """Start workers."""
         engine, arena = self._engine()
-        engine.open(spec)
+        try:
+            engine.open(spec)
+        except BaseException:  # Ctrl-C, too
+            engine.close()
+            raise
         parts = self.settings.split
         # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
         # dataset remembers of the samples it made would depend on who made which part.
