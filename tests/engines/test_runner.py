@@ -137,7 +137,8 @@ def test_an_init_function_that_raises_is_kept_and_only_called_in_workers() -> No
     assert type(worker.unready) is PermissionError, "an engine that starts another one asks this"
     for epoch in range(2):
         result = worker.attempt(Task(0, [1], epoch=epoch), 0, None)
-        assert result.payload is worker.unready, "an engine that does not has it raised by every task"
+        assert type(result.payload) is PermissionError, "an engine that does not has it raised by every task"
+        assert result.payload.args == worker.unready.args
 
 
 def test_a_stream_that_does_not_begin_is_no_reason_to_start_another_worker() -> None:

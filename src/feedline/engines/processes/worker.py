@@ -168,11 +168,14 @@ def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Messag
         try:
             mapping = mmap.mmap(fd, size)
             break
-        except (OSError, OverflowError):
+        except (OSError, OverflowError) as exc:
             os.close(fd)
             size //= 2
             if size < 1 << 20:
-                raise
+                raise TransportError(
+                    f"A worker may not even map {size << 1} bytes for a batch ({exc}). A limit on virtual memory "
+                    "(`ulimit -v`) is the usual cause: raise it."
+                ) from exc
     view = np.frombuffer(mapping, np.uint8)
     writer = SlotWriter(view, view.__array_interface__["data"][0])
     try:
