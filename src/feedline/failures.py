@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import traceback
 import types
@@ -32,6 +33,19 @@ def without_frames(exc: Exception) -> Exception:
         text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
         exc.__cause__ = WorkerTraceback(text)
     return exc.with_traceback(None)
+
+
+def twin_of(exc: Exception) -> Exception:
+    """Return a copy of an exception, to be raised in its place: whoever gets it adds frames, which the original keeps.
+
+    One that cannot be copied is returned itself; the garbage collector has to do then.
+    """
+    try:
+        twin = copy.copy(exc)
+    except Exception:  # of the user's own
+        return exc
+    twin.__cause__ = exc.__cause__
+    return twin if type(twin) is type(exc) else exc
 
 
 def add_note(exc: BaseException, note: str) -> None:

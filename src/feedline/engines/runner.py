@@ -10,7 +10,7 @@ from typing import Any
 
 from feedline import memory, randomness
 from feedline.abc.stateful import is_stateful
-from feedline.failures import add_note, stage_of, told_indices, without_frames
+from feedline.failures import add_note, stage_of, told_indices, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
 from feedline.fetch.guard import Guard, Pause, ShortBatch
 from feedline.fetch.streams import Stream
@@ -182,7 +182,7 @@ class Runner:
         if task.epoch != self._epoch:
             self._begin_epoch(task)
         if self.trouble is not None:
-            raise _another(self.trouble)
+            raise twin_of(self.trouble)
         if self._guard is not None:
             self._guard.begin(task.skip, self._kept.pop(task.redo, {}), again=task.redo > 0)
         return self._make(task.indices, task.draw, room)
@@ -190,7 +190,7 @@ class Runner:
     def make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
         """Make a batch of the epoch that was begun, without a policy for samples that fail."""
         if self.trouble is not None:
-            raise _another(self.trouble)
+            raise twin_of(self.trouble)
         return self._make(indices, draw, room)
 
     def make_guarded(self, indices: Any, draw: Draw, room: memory.Memory | None) -> tuple[Any, list[Fault]]:
@@ -301,16 +301,6 @@ class Runner:
                 notes.digest = self.stream.first_digest
         told = (notes.dataset, notes.iterator, notes.digest, notes.consumed, notes.splits_itself or None)
         return None if all(value is None for value in told) else notes
-
-
-def _another(exc: Exception) -> Exception:
-    """Return a copy of an exception that is raised by every task: it will hold the frames of whoever gets it."""
-    try:
-        twin = copy.copy(exc)
-    except Exception:  # of the user's own, which cannot be copied
-        return exc
-    twin.__cause__ = exc.__cause__
-    return twin if type(twin) is type(exc) else exc
 
 
 __all__ = ["Runner"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import weakref
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from typing import Any
 from feedline.abc.stateful import is_stateful
 from feedline.engines.runner import Runner
 from feedline.errors import BadState, TooManyBadSamples, WorkerError
+from feedline.failures import twin_of
 from feedline.faults.policy import policy_of
 from feedline.loader.account import Account, Treated
 from feedline.loader.batch_indices import count_of, reusable
@@ -319,16 +319,6 @@ class InlineBatches(Iterator[Any]):
         """Nothing is running; here so that both kinds of batches can be ended alike."""
 
 
-def _without_frames(exc: Exception) -> Exception:
-    """Return a copy of an exception: the traceback of the original refers to whoever keeps it."""
-    try:
-        twin = copy.copy(exc)
-    except Exception:  # of the user's own, which cannot be copied: the garbage collector has to do
-        return exc
-    twin.__cause__ = exc.__cause__
-    return twin if type(twin) is type(exc) else exc
-
-
 _VOID = object()
 """Stands in for a batch of which no sample is left."""
 
@@ -395,7 +385,7 @@ class CrewBatches(Iterator[Any]):
             self._ended = True  # the rest is done outside: Ctrl-C is to be raised without this one as its context
         except Exception as exc:
             if self.closed:  # there is no going on after this
-                self._death = _without_frames(exc)
+                self._death = twin_of(exc)
             raise
         except BaseException as exc:
             # Ctrl-C, in the middle of bookkeeping: who has which task is not known for sure any more.
