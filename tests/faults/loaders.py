@@ -7,6 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -293,5 +294,12 @@ def pids_of(batches: Any) -> list[int]:
 
 def kill_worker(batches: Any, number: int) -> None:
     """Kill a worker behind an iterator, unless it is dead already and nobody has looked."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pids_of(batches)[number], signal.SIGKILL)
+    pid = pids_of(batches)[number]
+    with contextlib.suppress(OSError):
+        handle = os.pidfd_open(pid)
+        try:
+            parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid():  # and nobody else's, who got the number since
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)

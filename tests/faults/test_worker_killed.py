@@ -204,7 +204,7 @@ def test_the_warning_says_what_happened(loader_kind: str, tmp_path: Path) -> Non
     [pid] = pids_of(batches)
     with pytest.warns(WorkerRestarted) as caught:
         list(batches)
-    [warning] = caught
+    [warning] = [one for one in caught if one.category is WorkerRestarted]
     text = str(warning.message)
     for part in (f"pid(s) {pid}", "worker 0", "SIGKILL", "batch 1", "4, 5, 6, 7", "restart 1 of 32"):
         assert part in text
@@ -217,8 +217,9 @@ def test_the_warning_about_a_stream_names_no_samples_that_are_none(shard: bool, 
     stream = Stream(Deadly(12, {9}, once=Once(tmp_path)), splits=False)
     with pytest.warns(WorkerRestarted) as caught:
         list(Loader(stream, 4, workers=1, shard=shard))
-    assert "(samples" not in str(caught[0].message)
-    assert "Span" not in str(caught[0].message)
+    text = " ".join(str(one.message) for one in caught)
+    assert "(samples" not in text
+    assert "Span" not in text
 
 
 @one_of_both
