@@ -14,20 +14,24 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def put_off() -> Iterator[None]:
-    """Have Ctrl-C raised at the end of the block if it comes inside. A process started in it does not hear it."""
+def put_off(*, starts_process: bool = True) -> Iterator[None]:
+    """Have Ctrl-C raised at the end of the block if it comes inside.
+
+    Args:
+        starts_process: True if a process is started in the block, which is not to hear it either.
+    """
     came: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()  # only there do Python's handlers run
-    blocks = hasattr(signal, "pthread_sigmask")  # inherited by the process that is started; not on Windows
+    blocks = starts_process and hasattr(signal, "pthread_sigmask")  # not on Windows
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if blocks else set()
     handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if is_main else None
     try:
         yield
     finally:
+        if blocks:  # first, so that what is waiting is noted, and nothing comes between
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if is_main:
             signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
-        if blocks:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if came:
             signal.raise_signal(signal.SIGINT)
 

@@ -49,7 +49,7 @@ class ThreadEngine(Engine):
 
     def open(self, spec: WorkerSpec) -> None:
         self._spec = spec
-        with interrupts.put_off():
+        with interrupts.put_off(starts_process=False):
             for number in range(self.worker_count):
                 self._lanes.append(queue.SimpleQueue())
                 self._threads.append(self._start(number))
