@@ -262,7 +262,9 @@ def check_interrupted(*arguments: str, seed: int) -> None:
         assert program.end() == -signal.SIGINT, program.errors()
         assert group_is_gone(program)
         errors = program.errors()
-    assert errors.count("Traceback (most recent call last)") == 1, errors
+    # Of the trainer only. It has two parts if Python itself was handling an exception of its own at that moment.
+    parts = errors.count("Traceback (most recent call last)") - errors.count("During handling of the above exception")
+    assert parts == errors.count("KeyboardInterrupt") == 1, errors
     assert errors.rstrip().endswith("KeyboardInterrupt"), errors
 
 
@@ -281,9 +283,8 @@ def test_an_interrupt_at_many_moments(kind: str, engine: str, persistent: str, s
 
 
 GOES_ON = """
-import threading, warnings
+import gc, threading, warnings
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)
-files = len(os.listdir("/proc/self/fd"))
 loader = Loader(Numbers(), 4, workers=2, engine=sys.argv[1])
 assert len(list(loader)) == 16
 files = len(os.listdir("/proc/self/fd"))
@@ -298,6 +299,7 @@ while True:
         if thread is not threading.main_thread():
             thread.join(10)
     assert len(list(loader)) == 16, "the loader can be used again"
+    gc.collect()
     say("left", len(worker_pids()), threading.active_count() - 1, len(os.listdir("/proc/self/fd")) - files)
 """
 
