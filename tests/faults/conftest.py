@@ -10,11 +10,15 @@ from pathlib import Path
 import pytest
 
 EVERY = {
-    "test_bad_samples.py": 2,
+    "test_bad_samples.py": 4,
     "test_ends.py": 6,
-    "test_fork_safety.py": 2,
-    "test_kept.py": 6,
-    "test_resources.py": 3,
+    "test_fault_log.py": 3,
+    "test_fork_safety.py": 4,
+    "test_kept.py": 8,
+    "test_memory_growth.py": 3,
+    "test_resources.py": 4,
+    "test_stuck.py": 2,
+    "test_worker_killed.py": 3,
 }
 """One in so many combinations of each test."""
 
