@@ -255,6 +255,7 @@ class Crew:
         """
         # Only now: the epoch has taken in everything that the dead had answered before.
         answers: Answers = []
+        replaces = bool(self._dead or self._parked)
         while self._dead and not answers:
             answers += self.rescue.see_to(self._dead.pop(0))
         if self._parked and not answers:
@@ -262,7 +263,7 @@ class Crew:
         if self._late:
             answers += self._late
             self._late = []
-        if answers or not self._pending:  # of a worker that died, nobody may want anything any more
+        if answers or (replaces and not self._pending):  # nobody may want anything any more of a worker that died
             return answers
         begun = time.perf_counter_ns()
         results = self.engine.collect(timeout_s, worker)

@@ -231,9 +231,6 @@ class Rescue:
             return [crew.answer(suspect, result)]
         # One more, and the next of a batch is looked for; nobody is convicted after one death alone.
         suspect.deaths = 1 if self._care.batched else 0
-        if action != "retry":
-            became = "is left out" if action == "skip" else f"is replaced by {other!r}"
-            crew.say(f"Sample {index!r} {does} every worker that makes it, and {became}.", WorkerRestarted)
         if action == "skip":
             suspect.task.skip = {**suspect.task.skip, place: verdict.refill}
             refilled = verdict.refill and self._care.refills
