@@ -311,7 +311,7 @@ def test_an_exception_of_the_init_function_reaches_the_user(worker_parity: Parit
     def code(side: Side) -> object:
         return list(side.loader(datasets.Squares(4), batch_size=2, worker_init_fn=datasets.init_fails))
 
-    failure = worker_parity.same_failure(code, "worker 0 cannot start")
+    failure = worker_parity.same_failure(code, "cannot start")
     assert "init_fails" in failure.report
 
 
@@ -326,7 +326,7 @@ def test_an_exception_of_the_init_function_with_an_iterable_dataset(worker_parit
     def code(side: Side) -> object:
         return list(side.loader(datasets.Counting(4), batch_size=2, worker_init_fn=datasets.init_fails))
 
-    worker_parity.same_failure(code, "worker 0 cannot start")
+    worker_parity.same_failure(code, "cannot start")
 
 
 def test_the_init_function_may_be_any_callable(worker_parity: Parity) -> None:
