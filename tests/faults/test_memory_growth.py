@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,11 @@ ROOM = 24 * MIB
 def watched_closely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look after every answer, not once a second."""
     monkeypatch.setattr("feedline.loader.memory_watch._EVERY_S", 0.0)
+    monkeypatch.setattr("feedline.loader.memory_watch._MOST_SHARE", float("inf"))
 
 
 class Leaking(Augmented):
-    """Keeps some megabytes of every sample that it makes."""
+    """Keeps some megabytes of every sample that it makes: pages of its own, not ones that the heap had before."""
 
     def __init__(self, count: int = COUNT, leak_bytes: int = MIB) -> None:
         super().__init__(count)
@@ -46,7 +48,8 @@ class Leaking(Augmented):
         self.kept: list[Any] = []
 
     def __getitem__(self, index: int) -> Any:
-        self.kept.append(np.ones(self.leak_bytes, np.uint8))
+        self.kept.append(mmap.mmap(-1, self.leak_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self.kept[-1].write(bytes(self.leak_bytes))
         return super().__getitem__(index)
 
 
@@ -70,7 +73,6 @@ def dataset_for(kind: str, samples: Any) -> tuple[Any, dict[str, Any]]:
     return (samples, {}) if kind == "map" else (StatefulStream(samples, splits=False), {"shard": False})
 
 
-@pytest.mark.slow  # fails in a process as large as that of a whole test run: not understood yet
 @one_of_both
 @pytest.mark.parametrize(("kind", "persistent"), [("map", False), ("map", True), ("stream", True)])
 def test_workers_that_have_too_much_are_replaced(loader_kind: str, kind: str, persistent: bool) -> None:
@@ -87,7 +89,6 @@ def test_workers_that_have_too_much_are_replaced(loader_kind: str, kind: str, pe
     loader.close()
 
 
-@pytest.mark.slow  # fails in a process as large as that of a whole test run: not understood yet
 @the_other_of_both
 def test_memory_stays_below_the_limit(loader_kind: str) -> None:
     most = limit_for(loader_kind)
@@ -98,6 +99,28 @@ def test_memory_stays_below_the_limit(loader_kind: str) -> None:
         highest = max(highest, *map(private_bytes, pids_of(batches)))
     # What it may have, and what it takes for the batch that it is at and those that were on their way.
     assert highest < most + 5 * 4 * MIB
+    assert loader.stats()["recycled_workers"] >= 2
+
+
+class Refilling(Augmented):
+    """Fills memory that was there before it was forked."""
+
+    def __init__(self, freed: np.ndarray[Any, Any]) -> None:
+        super().__init__(COUNT)
+        self.freed = freed
+
+    def __getitem__(self, index: int) -> Any:
+        self.freed[index] = 7
+        return super().__getitem__(index)
+
+
+@one_of_both
+def test_a_copy_of_inherited_memory_is_a_workers_own(loader_kind: str) -> None:
+    """As when the heap that a worker is forked with has room: it grows, and the system shows it as large as before."""
+    most = limit_for(loader_kind)
+    freed = np.ones((COUNT, MIB), np.uint8)
+    loader = make(loader_kind, Refilling(freed), workers=1, seed=3, max_memory_per_worker=most)
+    assert batches_of(loader) == batches_of(make(loader_kind, Augmented(COUNT), seed=3))
     assert loader.stats()["recycled_workers"] >= 2
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +15,15 @@ from hypothesis import strategies as st
 
 from feedline.abc import Engine
 from feedline.loader import memory_watch
-from feedline.loader.memory_watch import _EVERY_S, _NOTABLE_BYTES, _SETTLED_AFTER, Growth, MemoryWatch, own_bytes
+from feedline.loader.memory_watch import (
+    _EVERY_S,
+    _NOTABLE_BYTES,
+    _SETTLED_AFTER,
+    Growth,
+    MemoryWatch,
+    own_bytes,
+    seen_bytes,
+)
 from feedline.types import Result, Task, WorkerSpec
 
 MIB = 1 << 20
@@ -45,6 +55,12 @@ class Workers(Engine):
         raise NotImplementedError
 
 
+def say_memory(patches: pytest.MonkeyPatch, memory: Callable[[int], int | None]) -> None:
+    """Say how much memory each process has."""
+    patches.setattr(memory_watch, "seen_bytes", memory)
+    patches.setattr(memory_watch, "own_bytes", memory)
+
+
 class Bench:
     """A watch, and how much memory each process is said to have. Every worker has answered once."""
 
@@ -52,7 +68,7 @@ class Bench:
         self.memory: dict[int, Any] = {pid: 100 * MIB for pid in pids if pid is not None}
         self.engine = Workers(*pids)
         self.watch = MemoryWatch(self.engine, most_bytes)
-        patches.setattr(memory_watch, "own_bytes", lambda pid: self.memory[pid])
+        say_memory(patches, self.memory.__getitem__)
         for worker in range(len(pids)):
             assert self.watch.begin(worker) is None
 
@@ -132,7 +148,7 @@ def test_workers_that_are_no_processes_or_gone_are_passed_over(monkeypatch: pyte
 
 
 def test_a_worker_is_not_looked_at_before_its_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_watch, "own_bytes", lambda pid: 10**12)
+    say_memory(monkeypatch, lambda pid: 10**12)
     watch = MemoryWatch(Workers(11), 1)
     assert not watch.knows(0)
     assert list(watch.look(0.0)) == []
@@ -142,7 +158,7 @@ def test_a_worker_that_begins_with_too_much_is_kept_and_its_growth_counts_from_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     memory = {11: 4 * _NOTABLE_BYTES}
-    monkeypatch.setattr(memory_watch, "own_bytes", memory.__getitem__)
+    say_memory(monkeypatch, memory.__getitem__)
     watch = MemoryWatch(Workers(11), 1 * MIB)
     told = watch.begin(0)
     assert told is not None
@@ -159,6 +175,22 @@ def test_the_next_look_is_about_a_second_later() -> None:
     assert watch.next_s == 0.0
     assert list(watch.look(70.0)) == []
     assert watch.next_s == 70.0 + _EVERY_S
+
+
+def test_a_look_that_takes_long_is_followed_by_a_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, 11)
+    times = iter([3.0, 3.5])
+    monkeypatch.setattr(memory_watch.time, "perf_counter", lambda: next(times))
+    assert list(bench.watch.look(70.0)) == []
+    assert bench.watch.next_s == pytest.approx(70.0 + 0.5 / memory_watch._MOST_SHARE)
+
+
+def test_what_is_shared_with_the_training_process_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(monkeypatch, 11, most_bytes=200 * MIB)
+    monkeypatch.setattr(memory_watch, "seen_bytes", lambda pid: 10**12)
+    assert bench.look(20) == []
+    bench.memory[11] = 201 * MIB
+    assert bench.look() == [0]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -183,15 +215,17 @@ def test_a_growth_says_who_how_much_and_what_to_do() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="read from Linux's /proc")
-def test_own_bytes_are_those_of_a_process_itself() -> None:
-    before = own_bytes(os.getpid())
-    block = bytearray(64 * MIB)
-    after = own_bytes(os.getpid())
+@pytest.mark.parametrize("measure", [own_bytes, seen_bytes])
+def test_bytes_are_those_of_a_process_itself(measure: Callable[[int], int | None]) -> None:
+    before = measure(os.getpid())
+    with mmap.mmap(-1, 64 * MIB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as block:
+        block.write(b"x" * len(block))
+        after = measure(os.getpid())
     assert before is not None
     assert after is not None
     assert after - before > 48 * MIB
-    del block
 
 
-def test_own_bytes_of_a_process_that_is_gone_are_not_known() -> None:
-    assert own_bytes(2**22 + 1) is None  # beyond the largest number that Linux gives
+@pytest.mark.parametrize("measure", [own_bytes, seen_bytes])
+def test_bytes_of_a_process_that_is_gone_are_not_known(measure: Callable[[int], int | None]) -> None:
+    assert measure(2**22 + 1) is None  # beyond the largest number that Linux gives

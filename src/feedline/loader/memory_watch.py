@@ -7,12 +7,15 @@ the worker's own: the arena and files that it maps are not.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from feedline.abc.engine import Engine
 
 _EVERY_S = 1.0
+_MOST_SHARE = 0.01
+"""Share of the time that looking may take: with large workers it happens less often."""
 _SETTLED_AFTER = 5
 """Looks after which a worker counts as settled: what it has taken by then is its dataset's, not a leak. A guess."""
 _NOTABLE_BYTES = 512 << 20
@@ -22,8 +25,6 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 @dataclass
 class _Record:
-    inherited_bytes: int = 0
-    """Memory that a forked worker shares with the training process, and that looks like its own."""
     looks: int = 0
     settled_bytes: int = 0
     told_bytes: int = 0
@@ -69,11 +70,11 @@ class MemoryWatch:
 
     def begin(self, worker: int) -> str | None:
         """Watch a worker from its first answer on; returns what is to be said if it has too much by then."""
-        pid = self._engine.pid(worker)
-        record = self._records[worker] = _Record(0 if pid is None else _inherited_bytes(pid))
-        used = self._used(worker)
-        if self._most is None or used is None or used <= self._most:
+        record = self._records[worker] = _Record()
+        used = self._excess(worker)
+        if used is None:
             return None
+        pid = self._engine.pid(worker)
         record.looks, record.settled_bytes, record.told_bytes = -1, used, used
         return (
             f"Worker {worker} (pid {pid}) has {used >> 20} MiB of memory of its own after its first batch, and "
@@ -87,46 +88,57 @@ class MemoryWatch:
 
     def look(self, now_s: float) -> Iterator[Growth | int]:
         """Look at every worker: yields those that have grown a lot, and the numbers of those that have too much."""
-        self.next_s = now_s + _EVERY_S
+        began_s = time.perf_counter()
+        found = list(self._found())
+        self.next_s = now_s + max(_EVERY_S, (time.perf_counter() - began_s) / _MOST_SHARE)
+        yield from found
+
+    def _found(self) -> Iterator[Growth | int]:
         for worker, record in self._records.items():
-            used = self._used(worker)
-            if used is None:
+            pid = self._engine.pid(worker)
+            seen = None if pid is None else seen_bytes(pid)
+            if pid is None or seen is None:
                 continue
-            if self._most is not None and used > self._most and record.looks >= 0:
+            if record.looks >= 0 and self._excess(worker) is not None:
                 yield worker
-                continue
-            if 0 <= record.looks < _SETTLED_AFTER:
+            elif 0 <= record.looks < _SETTLED_AFTER:
                 record.looks += 1
-                record.settled_bytes = record.told_bytes = used
-            elif used - record.settled_bytes > max(_NOTABLE_BYTES, 2 * (record.told_bytes - record.settled_bytes)):
-                record.told_bytes = used
-                yield Growth(worker, self._engine.pid(worker) or 0, record.settled_bytes, used)
+                record.settled_bytes = record.told_bytes = seen
+            elif seen - record.settled_bytes > max(_NOTABLE_BYTES, 2 * (record.told_bytes - record.settled_bytes)):
+                record.told_bytes = seen
+                now = own_bytes(pid) or seen
+                yield Growth(worker, pid, max(0, now - (seen - record.settled_bytes)), now)
 
-    def _used(self, worker: int) -> int | None:
+    def _excess(self, worker: int) -> int | None:
+        """Return what a worker has if that is too much, else None."""
         pid = self._engine.pid(worker)
-        used = None if pid is None else own_bytes(pid)
-        return None if used is None else max(0, used - self._records[worker].inherited_bytes)
+        if pid is None or self._most is None or (seen_bytes(pid) or 0) <= self._most:
+            return None
+        used = own_bytes(pid)
+        return used if used is not None and used > self._most else None
 
 
-def _inherited_bytes(pid: int) -> int:
-    """Return how much of what looks like a process's own memory it shares with the one that it was forked from.
+def seen_bytes(pid: int) -> int | None:
+    """Return the most that a process can have for itself: with what it shares with the process it was forked from.
 
-    Takes a millisecond per gigabyte: asked once per worker.
+    Takes microseconds. Returns None if it cannot be had (not Linux, or the process is gone).
     """
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            sizes = {line.split(":")[0]: line.split()[1] for line in file if line.endswith("kB\n")}
-    except OSError:
-        return 0
-    private = (int(sizes.get("Private_Clean", 0)) + int(sizes.get("Private_Dirty", 0))) << 10
-    return max(0, (own_bytes(pid) or 0) - private)
-
-
-def own_bytes(pid: int) -> int | None:
-    """Return the memory that a process has for itself; None if it cannot be had (not Linux, or the process is gone)."""
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             _, resident, shared, *_ = file.read().split()
     except OSError:
         return None
     return (int(resident) - int(shared)) * _PAGE
+
+
+def own_bytes(pid: int) -> int | None:
+    """Return what a process has for itself and shares with no other; None if it cannot be had.
+
+    Takes a millisecond per gigabyte. Differences of what is seen would not do: a forked worker that fills memory which
+    the training process had given back to its heap takes copies of those pages, and is seen with no more than before.
+    """
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            return next((int(line.split()[1]) << 10 for line in file if line.startswith("Private_Dirty:")), None)
+    except OSError:
+        return None
