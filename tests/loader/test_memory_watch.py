@@ -180,7 +180,7 @@ def test_the_next_look_is_about_a_second_later() -> None:
 def test_a_look_that_takes_long_is_followed_by_a_long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(monkeypatch, 11)
     times = iter([3.0, 3.5])
-    monkeypatch.setattr(memory_watch.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr("feedline.loader.memory_watch.time.perf_counter", lambda: next(times))
     assert list(bench.watch.look(70.0)) == []
     assert bench.watch.next_s == pytest.approx(70.0 + 0.5 / memory_watch._MOST_SHARE)
 

@@ -71,11 +71,11 @@ class MemoryWatch:
     def begin(self, worker: int) -> str | None:
         """Watch a worker from its first answer on; returns what is to be said if it has too much by then."""
         record = self._records[worker] = _Record()
-        used = self._excess(worker)
-        if used is None:
+        pid, used = self._engine.pid(worker), self._excess(worker)
+        if pid is None or used is None or self._most is None:
             return None
-        pid = self._engine.pid(worker)
-        record.looks, record.settled_bytes, record.told_bytes = -1, used, used
+        record.looks = -1
+        record.settled_bytes = record.told_bytes = seen_bytes(pid) or used
         return (
             f"Worker {worker} (pid {pid}) has {used >> 20} MiB of memory of its own after its first batch, and "
             f"max_memory_per_worker allows {self._most >> 20}: another one would have as much, so it is kept. Raise "
