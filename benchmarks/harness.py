@@ -266,8 +266,10 @@ def run_rounds(
         for entry, outcome in zip(entries, outcomes, strict=True):
             step(f"memory and warm-up: {_title(entry)}")
             outcome.peak_pss_mb = peak_pss_mb(entry, short)
+        pairs = list(zip(entries, outcomes, strict=True))
         for number in range(settings.rounds):
-            for entry, outcome in zip(entries, outcomes, strict=True):
+            # Every other round backwards: whoever comes after a slow one finds another machine than the first of all.
+            for entry, outcome in pairs if number % 2 == 0 else pairs[::-1]:
                 step(f"round {number + 1} of {settings.rounds}: {_title(entry)}")
                 outcome.rounds.append(undisturbed(partial(measure, entry, span), settings))
     return outcomes

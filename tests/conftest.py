@@ -53,12 +53,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def _open_cuda() -> None:
+    """Let CUDA open its files now: it keeps them until the program ends, whoever needs it first."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.empty(1, pin_memory=True).to("cuda")
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a passing test that leaves a process, a thread, shared memory or an open file."""
     if not Path("/proc/self/fd").is_dir():
         yield  # the facts below are read from Linux's /proc
         return
+    if request.node.get_closest_marker("gpu") is not None:
+        _open_cuda()
     before = Surroundings.now()
     yield
     leftovers = before.leftovers()

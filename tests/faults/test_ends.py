@@ -318,6 +318,9 @@ def test_a_program_that_survives_interrupts(engine: str) -> None:
 # -- forks of the trainer ---
 
 FORKED = """
+import warnings
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # said since Python 3.12
+
 class Held(Numbers):
     '''Two batches wait at the gate, with others behind them.'''
     def __init__(self):

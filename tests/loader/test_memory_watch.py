@@ -112,12 +112,12 @@ def test_a_worker_that_was_replaced_begins_anew(monkeypatch: pytest.MonkeyPatch)
     bench = Bench(monkeypatch, 11)
     bench.look(_SETTLED_AFTER)
     bench.watch.forget(0)
-    assert not bench.watch.knows(0)
+    assert 0 not in bench.watch.records
     bench.engine.pids[0] = 21
     bench.memory[21] = 10 * _NOTABLE_BYTES
     assert bench.look(20) == []
     assert bench.watch.begin(0) is None
-    assert bench.watch.knows(0)
+    assert 0 in bench.watch.records
     assert bench.look(20) == []
     bench.memory[21] = 12 * _NOTABLE_BYTES
     assert [growth.pid for growth in bench.look(20) if isinstance(growth, Growth)] == [21]
@@ -150,7 +150,7 @@ def test_workers_that_are_no_processes_or_gone_are_passed_over(monkeypatch: pyte
 def test_a_worker_is_not_looked_at_before_its_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     say_memory(monkeypatch, lambda pid: 10**12)
     watch = MemoryWatch(Workers(11), 1)
-    assert not watch.knows(0)
+    assert 0 not in watch.records
     assert list(watch.look(0.0)) == []
 
 

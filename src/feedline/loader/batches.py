@@ -349,11 +349,7 @@ class CrewBatches(Iterator[Any]):
     @property
     def closed(self) -> bool:
         """True when the workers are gone, or are those of the process that this one was forked from."""
-        return self.crew.closed or self._is_foreign
-
-    @property
-    def _is_foreign(self) -> bool:
-        return self.crew.pid != os.getpid()
+        return self.crew.closed or self.crew.pid != os.getpid()
 
     def restart(self, make_epoch: MakeEpoch) -> None:
         """Begin another epoch with the same workers."""
@@ -374,7 +370,7 @@ class CrewBatches(Iterator[Any]):
             raise self._death
         if self._ended or self.crew.closed:
             raise StopIteration
-        if self._is_foreign:
+        if self.crew.pid != os.getpid():
             raise WorkerError(
                 f"This iteration belongs to process {self.crew.pid}, from which this one was forked, and so do its "
                 "workers. Begin another one: iter(loader)."

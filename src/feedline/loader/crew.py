@@ -94,7 +94,7 @@ class Crew:
         """Deaths that nobody has seen to."""
         self._parked: dict[int, list[Pending]] = {}
         """Tasks for workers that are to be replaced as soon as they have nothing to do."""
-        self._unsaid: list[tuple[str, type[FeedlineWarning]]] = []
+        self.unsaid: list[tuple[str, type[FeedlineWarning]]] = []
         self._turns = 0
         self._begun_s = time.monotonic()
         self._watch = MemoryWatch(engine, care.most_bytes)
@@ -214,7 +214,7 @@ class Crew:
 
     def _hand_over(self, pending: Pending) -> None:
         worker = pending.worker
-        if worker in self._parked and pending.owner is not _CALLS:
+        if self._parked and worker in self._parked and pending.owner is not _CALLS:
             self._parked[worker].append(pending)
         else:
             self.engine.submit(worker, pending.task)
@@ -253,18 +253,19 @@ class Crew:
         Returns:
             Answers with the tasks they belong to; a death belongs to none.
         """
-        # Only now: the epoch has taken in everything that the dead had answered before.
         answers: Answers = []
-        replaces = bool(self._dead or self._parked)
-        while self._dead and not answers:
-            answers += self.rescue.see_to(self._dead.pop(0))
-        if self._parked and not answers:
-            answers += self._recycle()
-        if self._late:
-            answers += self._late
-            self._late = []
-        if answers or (replaces and not self._pending):  # nobody may want anything any more of a worker that died
-            return answers
+        if self._dead or self._parked or self._late:
+            # Only now: the epoch has taken in everything that the dead had answered before.
+            replaces = bool(self._dead or self._parked)
+            while self._dead and not answers:
+                answers += self.rescue.see_to(self._dead.pop(0))
+            if self._parked and not answers:
+                answers += self._recycle()
+            if self._late:
+                answers += self._late
+                self._late = []
+            if answers or (replaces and not self._pending):  # nobody may want anything more of a worker that died
+                return answers
         begun = time.perf_counter_ns()
         results = self.engine.collect(timeout_s, worker)
         self.counters.wait_ns += time.perf_counter_ns() - begun
@@ -278,7 +279,7 @@ class Crew:
             view = self.workers[result.worker]
             view.outstanding -= 1
             view.since_s = now_s
-            if not self._watch.knows(result.worker):
+            if result.worker not in self._watch.records:
                 self._begin_to_watch(result.worker)
             if result.busy_ns:
                 self._recent.append(result.busy_ns)
@@ -311,12 +312,12 @@ class Crew:
 
     def say(self, message: str, category: type[FeedlineWarning]) -> None:
         """Have the user told something, when there is nothing that an exception could disturb."""
-        self._unsaid.append((message, category))
+        self.unsaid.append((message, category))
 
     def speak(self) -> None:
         """Tell the user what there is to tell. A filter may make an exception of it."""
-        while self._unsaid:
-            tell(*self._unsaid.pop(0))
+        while self.unsaid:
+            tell(*self.unsaid.pop(0))
 
     def disown(self, pending: Pending) -> None:
         """Want no more of a task that is under way: its answer is dropped when it comes."""

@@ -134,7 +134,8 @@ class MapEpoch:
         self._deadline_s = None
         self._crew.check_calls()
         while True:
-            self._crew.speak()
+            if self._crew.unsaid:
+                self._crew.speak()
             if self._repair is not None:
                 self._mend()
                 self._pass_over_voids()
@@ -203,17 +204,20 @@ class MapEpoch:
             self._deal_with_lateness()
 
     def _hand_out(self, ordinal: int) -> Any:
-        if self._account is not None:
-            self._keep_account(ordinal, self._ready[ordinal], self._account)
+        result = self._ready[ordinal]
+        if self._account is not None and (result.notes is not None or self._repair is not None):
+            self._keep_account(ordinal, result, self._account)
+        del self._ready[ordinal]
         self._delivered += 1
         self.progress.note(ordinal)
-        result = self._ready.pop(ordinal)
         try:
             if result.notes is not None:
                 self._read_notes(result.worker, result.notes)
             return self._crew.deliver(result)
-        finally:
+        except BaseException:
             self._crew.discard(result)  # if a warning, made an error, kept it from being delivered
+            raise
+        finally:
             del result
             self._fill()
 

@@ -60,17 +60,14 @@ class MemoryWatch:
     def __init__(self, engine: Engine, most_bytes: int | None = None) -> None:
         self._engine = engine
         self._most = most_bytes
-        self._records: dict[int, _Record] = {}
+        self.records: dict[int, _Record] = {}
+        """What is known of each worker that is watched."""
         self.next_s = 0.0
         """When to look again, on the clock of `time.monotonic`."""
 
-    def knows(self, worker: int) -> bool:
-        """True if a worker is watched."""
-        return worker in self._records
-
     def begin(self, worker: int) -> str | None:
         """Watch a worker from its first answer on; returns what is to be said if it has too much by then."""
-        record = self._records[worker] = _Record()
+        record = self.records[worker] = _Record()
         pid, used = self._engine.pid(worker), self._excess(worker)
         if pid is None or used is None or self._most is None:
             return None
@@ -84,7 +81,7 @@ class MemoryWatch:
 
     def forget(self, worker: int) -> None:
         """Watch a worker no more: another takes its place."""
-        self._records.pop(worker, None)
+        self.records.pop(worker, None)
 
     def look(self, now_s: float) -> Iterator[Growth | int]:
         """Look at every worker: yields those that have grown a lot, and the numbers of those that have too much."""
@@ -94,7 +91,7 @@ class MemoryWatch:
         yield from found
 
     def _found(self) -> Iterator[Growth | int]:
-        for worker, record in self._records.items():
+        for worker, record in self.records.items():
             pid = self._engine.pid(worker)
             seen = None if pid is None else seen_bytes(pid)
             if pid is None or seen is None:

@@ -278,7 +278,7 @@ class ProcessEngine(Engine):
                 continue
             if message is None:
                 return
-            if not self._keep(channel, message):
+            if message.kind is Kind.DONE or not self._keep(channel, message):
                 results.append(self._result(channel.number, message))
                 return
 
@@ -290,7 +290,7 @@ class ProcessEngine(Engine):
                 break
             if message is None:
                 break
-            if not self._keep(channel, message):
+            if message.kind is Kind.DONE or not self._keep(channel, message):
                 results.append(self._result(channel.number, message))
         if channel.unsent:
             channel.flush()
