@@ -12,6 +12,7 @@ import torch
 
 from feedline.failures import add_note, stage_of, told_indices
 from feedline.types import IndexBlock
+from tests.names import named
 
 
 def tear(sample: Any) -> Any:
@@ -187,7 +188,7 @@ def test_datasets_that_wrap_each_other_in_a_circle_end_the_search() -> None:
     assert stage_of(error, first) == "fetch"
 
 
-@pytest.mark.parametrize("dataset", [[1, 2], {"transform": tear}, None, Slotted, range(3)], ids=repr)
+@pytest.mark.parametrize("dataset", [[1, 2], {"transform": tear}, None, Slotted, range(3)], ids=named)
 def test_datasets_of_any_kind_may_be_asked_about(dataset: Any) -> None:
     assert stage_of(ValueError("never raised"), dataset) == "fetch"
 
@@ -262,7 +263,7 @@ def test_notes_are_kept_where_python_knows_none() -> None:
         ("cat.jpg", "'cat.jpg'"),
         (b"cat", "b'cat'"),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_samples_are_named_in_a_few_words(indices: Any, told: str) -> None:
     assert told_indices(indices) == told

@@ -46,6 +46,8 @@ scalars = (
 indices = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple), max_leaves=6
 )
+from tests.names import named
+
 numbers = st.integers(0, 10**6)
 faults = st.builds(
     Fault,
@@ -151,7 +153,7 @@ class Unshowable:
         (np.longdouble(0.5), repr(np.longdouble(0.5))),
         (Bare(shard=1, row=2), f"{__name__}.Bare(shard=1, row=2)"),
     ],
-    ids=repr,
+    ids=named,
 )
 def test_what_becomes_of_an_index(index: Any, plain: Any) -> None:
     found = plain_index(index)
@@ -181,7 +183,7 @@ def test_an_index_that_cannot_be_shown_is_no_failure_of_its_own() -> None:
         b"x",
         [{"tuple": [object()]}],
     ],
-    ids=repr,
+    ids=named,
 )
 def test_a_damaged_index(packed: Any) -> None:
     with pytest.raises(BadState, match=r"damaged: .* is no index of a sample"):
@@ -302,7 +304,7 @@ def test_a_fault_reads_as_a_sentence() -> None:
         {"replacement": {"what": 1}},
         {"refilled": 1},
     ],
-    ids=repr,
+    ids=named,
 )
 def test_a_damaged_fault(damage: dict[str, Any]) -> None:
     with pytest.raises(BadState, match="damaged"):
