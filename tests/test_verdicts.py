@@ -28,6 +28,7 @@ from feedline.verdicts import (
     plain_index,
     unpack_index,
 )
+from tests.names import named
 
 scalars = (
     st.none()
@@ -46,8 +47,6 @@ scalars = (
 indices = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple), max_leaves=6
 )
-from tests.names import named
-
 numbers = st.integers(0, 10**6)
 faults = st.builds(
     Fault,

@@ -14,6 +14,7 @@ from feedline.datasets import ArrayDataset, mix
 from feedline.datasets.mixture import Mixture
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.errors import BadOption
+from tests.names import named
 
 
 class Stream:
@@ -71,7 +72,7 @@ def test_mixtures_of_mixtures() -> None:
         ({"repeat": True}, "repeat=True is for iterable datasets.*Give size="),
         ({"repeat": 1}, "repeat=1 is not True or False"),
     ],
-    ids=str,
+    ids=named,
 )
 def test_what_cannot_be_mixed(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(BadOption, match=message):
