@@ -407,3 +407,21 @@ def test_what_a_fork_of_the_trainer_does_with_the_loader_is_its_own_affair(kind:
                 assert program.line() == f"{engine} {act}", program.errors()
         assert program.end() == 0, program.errors()
         assert program.errors() == ""
+
+
+LEFT_EARLY = """
+loader = (
+    feedline.DataLoader(Numbers(), 4, num_workers=2) if sys.argv[1] == "DataLoader" else Loader(Numbers(), 4, workers=2)
+)
+batches = iter(loader)
+batch = next(batches)
+print("read")
+"""
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_program_that_ends_in_the_middle_of_an_epoch_says_nothing(kind: str) -> None:
+    with running(LEFT_EARLY, kind) as program:
+        assert program.line() == "read", program.errors()
+        assert program.end() == 0, program.errors()
+        assert program.errors() == ""

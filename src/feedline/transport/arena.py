@@ -65,6 +65,10 @@ class Arena:
             ordinary memory.
     """
 
+    # Of the class: when a program ends, what modules hold is gone before the last arena is.
+    _getpid = staticmethod(os.getpid)
+    _close = staticmethod(os.close)
+
     def __init__(self, slot_count: int, *, shared: bool, budget: int) -> None:
         self.slot_count = slot_count
         self.shared = shared
@@ -238,7 +242,7 @@ class Arena:
 
     def _returned(self, slot: int) -> None:
         self._leases.pop(slot, None)
-        if slot in self._retired or os.getpid() != self.pid:
+        if slot in self._retired or self._getpid() != self.pid:
             return
         try:
             if self._on_release is not None:
@@ -252,8 +256,8 @@ class Arena:
 
     def close(self) -> None:
         """Give up the descriptor. The memory itself goes when the last view of it dies."""
-        if self.fd >= 0 and os.getpid() == self.pid:
-            os.close(self.fd)
+        if self.fd >= 0 and self._getpid() == self.pid:
+            self._close(self.fd)
         self.fd = -1
 
     def __del__(self) -> None:
