@@ -6,6 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
 CHECKED := src tests $(wildcard benchmarks examples scripts)
+# Test processes at a time: most tests wait for workers most of the time.
+JOBS ?= 3
 # How long the soak drill runs, and the seed that repeats one; another seed every time if none is given.
 MINUTES ?= 5
 SEED ?=
@@ -46,7 +48,7 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow

@@ -349,6 +349,31 @@ def test_any_number_of_resumptions_adds_up_to_the_epochs(name: str, shape: Shape
     assert seen == expected
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [1, 2, 4])
+@pytest.mark.parametrize("taken", [None, 1])
+def test_a_state_before_the_first_batch_of_a_later_epoch(workers: int, batch_size: int, taken: int | None) -> None:
+    """torchdata's sampler is a generator: before its first item it tells how its last pass ended, or was left."""
+
+    def make() -> Any:
+        sampler = StatefulDistributedSampler(range(6), 2, 1, seed=3)
+        return DataLoader(datasets.Sized(6), batch_size, sampler=sampler, num_workers=workers)
+
+    loader = make()
+    whole = values(make())
+    values(itertools.islice(iter(loader), taken))
+    begun = iter(loader)
+    state = through_json(loader.state_dict())
+    assert values(begun) == whole, "taking a state costs nothing"
+    for _ in range(2):  # a state of a resumed loader is the same
+        resumed = make()
+        resumed.load_state_dict(state)
+        begun = iter(resumed)
+        assert through_json(resumed.state_dict()) == state
+    assert values(begun) == whole
+    assert values(resumed) == whole
+
+
 # When a state is taken, and when it is loaded
 
 

@@ -111,7 +111,9 @@ def test_the_state_is_about_what_was_delivered_whatever_was_asked_for(delivered:
         progress.delivered = min(number, delivered)
         next(plan, None)
     progress.delivered = delivered
-    assert plan.state(delivered)["sampler_state"] == {"place": delivered}
+    state = plan.state(delivered)
+    assert state["sampler_state"] == {"place": max(1, delivered)}
+    assert state.get("held", []) == ([] if delivered else [0]), "before the first batch: the batch, and the state after"
 
 
 def test_a_state_does_not_change_with_the_sampler() -> None:
@@ -146,11 +148,11 @@ def test_whether_the_sampler_has_a_state_is_found_out_when_that_matters(first: s
     plan = ForeignPlan(stateful, find_snapshot=find)
     assert asked == []
     if first == "state":
-        assert plan.state(0)["sampler_state"] == {"place": 0}
-    next(plan)
-    next(plan)
+        assert plan.state(0)["sampler_state"] == {"place": 1}
+    assert next(plan) == 0
+    assert next(plan) == 1
     assert asked == ["once"]
-    assert [plan.state(done)["sampler_state"]["place"] for done in (0, 1, 2)] == [0, 1, 2]
+    assert [plan.state(done)["sampler_state"]["place"] for done in (0, 1, 2)] == [1, 1, 2]
 
 
 def test_a_sampler_without_a_state_is_gone_through() -> None:

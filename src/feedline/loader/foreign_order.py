@@ -225,7 +225,7 @@ def _entered(order: dict[str, Any]) -> dict[str, Any] | None:
     """Return what a snapshot says of the sampler, None if nothing, or if an epoch begins that comes after it."""
     if order.get("finish") or "sampler_state" not in order:
         return None
-    return {name: order[name] for name in ("sampler_state", "redraw") if name in order}
+    return {name: order[name] for name in ("sampler_state", "redraw", "held") if name in order}
 
 
 def _length(sampler: Any) -> int | None:

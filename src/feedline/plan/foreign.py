@@ -67,6 +67,11 @@ class ForeignPlan(Plan):
         """States of a stateful sampler after so many batches."""
         self._last: int | None = None
         """The number of batches, once it is known that there are no more."""
+        held = (entered or {}).get("held", [])
+        self._held: list[Any] = copy.deepcopy(held)
+        """The first batch, if the sampler had yielded it before its state was told."""
+        self._first: list[Any] = list(self._held)
+        """The first batch, while a state may be asked for that comes before it."""
 
     def _begin(self) -> None:
         """Find out whether the sampler has a state, once."""
@@ -74,15 +79,21 @@ class ForeignPlan(Plan):
             return
         self._snapshot, self._find_snapshot = self._find_snapshot(), None
         if self._snapshot is not None:
-            self._states.append((0, copy.deepcopy(self._snapshot())))
+            self._states.append((len(self._held), copy.deepcopy(self._snapshot())))
 
     def __next__(self) -> Any:
         if self._ahead:
             return self._ahead.pop()
         self._begin()
+        if self._held:
+            self._drawn += 1
+            self._last = 1 if getattr(self._indices, "ended", False) else None
+            return self._held.pop()
         indices = next(self._indices)
         self._drawn += 1
         if self._snapshot is not None:
+            if self._drawn == 1:
+                self._first = [indices]
             self._states.append((self._drawn, copy.deepcopy(self._snapshot())))
             if getattr(self._indices, "ended", False):
                 self._last = self._drawn
@@ -119,9 +130,21 @@ class ForeignPlan(Plan):
 
         A sampler that was asked for more than it had may have begun to think of its next epoch. So after the last
         batch it is the state before that one, to be drawn again.
+
+        A sampler that was asked for nothing yet may still tell how its last pass ended: many are generators, which do
+        nothing before. So before the first batch it is the state after that one, and the batch.
         """
         if done == 0 and self._entered is not None:
             return copy.deepcopy(self._entered)
+        if done == 0 and self._snapshot is not None:
+            if not self._drawn:
+                with contextlib.suppress(StopIteration):  # nothing to draw: nothing to hold
+                    self._ahead.append(next(self))
+            if self._first:
+                ends = self._last == 1
+                state = next(state for number, state in self._states if number == (0 if ends else 1))
+                held = {"sampler_state": copy.deepcopy(state), "held": copy.deepcopy(self._first)}
+                return {**held, "redraw": 1} if ends else held
         redraw = 1 if done == self._last and done else 0
         for number, sampler_state in self._states:
             if number == done - redraw:
