@@ -6,6 +6,9 @@ that cannot be had are left out (None), never guessed.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import gc
 import os
 import platform
 import sys
@@ -45,6 +48,13 @@ def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
 def cpu_used(before: dict[int, float], after: dict[int, float]) -> float:
     """Sum what the processes used between two readings; one that started in between counts from zero."""
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+
+
+def trim() -> None:
+    """Give memory back to the system that was needed for a while: what is left is held."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # another C library has no such function, and no need of it
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def pss_bytes(pids: Iterable[int] | None = None) -> int | None:

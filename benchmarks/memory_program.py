@@ -18,7 +18,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", required=True)
     parser.add_argument("--engine")
-    parser.add_argument("--holds", choices=["arrays", "strings"], required=True)
+    parser.add_argument("--holds", choices=["arrays", "strings", "shared"], required=True)
     parser.add_argument("--size", type=int, required=True, help="megabytes of arrays, or number of strings")
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--batch-size", type=int, required=True)
@@ -31,11 +31,9 @@ def main() -> int:
 
 
 def measure(side: harness.Side, arguments: argparse.Namespace) -> harness.Figures:
-    dataset: workloads.HeldArrays | workloads.HeldStrings
-    if arguments.holds == "arrays":
-        dataset = workloads.HeldArrays(arguments.size)
-    else:
-        dataset = workloads.HeldStrings(arguments.size)
+    made = {"arrays": workloads.HeldArrays, "strings": workloads.HeldStrings, "shared": workloads.SharedStrings}
+    dataset = made[arguments.holds](arguments.size)
+    machine.trim()
     alone = pss_mb()
     loader = side.open(
         dataset,

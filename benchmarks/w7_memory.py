@@ -1,7 +1,7 @@
 """Question: how much memory do workers add, at the start and while they run?
 
-Knob: what the dataset holds: 1 GB of NumPy arrays, or with `--strings` a Python list of five million path strings;
-and the start method.
+Knob: what the dataset holds: 1 GB of NumPy arrays, or with `--strings` a Python list of five million path strings, and
+besides what `feedline.share` makes of this list; and the start method.
 
 Held still: four workers, half an epoch in shuffled order, a fresh program for every measurement. Memory is the summed
 PSS of parent and workers, in which a shared page counts once.
@@ -10,6 +10,7 @@ How to read it, in MB: `started` is what stands above the dataset alone after th
 top by the end of the half epoch. Reading a Python object writes its reference count, so forked workers unshare lists
 page by page as they go: that is the growth. Arrays do not grow; with spawn and forkserver their cost is in `started`:
 one copy for each worker, unless the loader shares them. A growth of a few MB either way is the allocator at work.
+What `feedline.share` makes of a list is arrays. `dataset` is the whole program with the dataset and torch loaded.
 
     python -m benchmarks.w7_memory
     python -m benchmarks.w7_memory --strings
@@ -55,9 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(arguments: argparse.Namespace) -> list[harness.Outcome]:
-    holds = "strings" if arguments.strings else "arrays"
     outcomes = [
         harness.Outcome({"holds": holds, "start method": method, "workers": workers}, side)
+        for holds in (("strings", "shared") if arguments.strings else ("arrays",))
         for method in arguments.start_method
         for workers in arguments.workers
         for side in harness.sides(workers, arguments.engine)

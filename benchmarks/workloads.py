@@ -6,17 +6,22 @@ is plain: nothing in it knows which loader reads it.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import json
 import mmap
 import os
+import pickle
 import random
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import Dataset, TensorDataset
 
 IMAGE_WIDTH, IMAGE_HEIGHT, CROP = 500, 375, 224
@@ -28,6 +33,9 @@ _STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
 # Any: a batch is a tensor or a nesting of lists and tuples of them.
 def touch(batch: Any) -> None:
     """Read one element of every page of the batch, so that memory mapped but never read does not look free."""
+    if isinstance(batch, (str, bytes)):
+        _ = batch[::4096]
+        return
     if not isinstance(batch, torch.Tensor):
         for part in batch:
             touch(part)
@@ -116,6 +124,34 @@ class Stragglers(Dataset[int]):
         return self.slow_s if index in self.slow else self.usual_s
 
 
+class Remote(Dataset[NDArray[np.uint8]]):
+    """A simulated object store: every request takes the same time and no CPU."""
+
+    def __init__(self, length: int, latency_s: float, sample_bytes: int) -> None:
+        self.length = length
+        self.latency_s = latency_s
+        self.sample_bytes = sample_bytes
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8]:
+        time.sleep(self.latency_s)
+        return self.answer(index)
+
+    def answer(self, index: int) -> NDArray[np.uint8]:
+        """Make what the store answers."""
+        return np.full(self.sample_bytes, index % 251, np.uint8)
+
+
+class AsyncRemote(Remote):
+    """The same store, asked by coroutines."""
+
+    async def __getitem__(self, index: int) -> NDArray[np.uint8]:  # type: ignore[override]  # the loader awaits it
+        await asyncio.sleep(self.latency_s)
+        return self.answer(index)
+
+
 def path_strings(count: int) -> list[str]:
     """Make a list of paths as an image dataset holds it."""
     return [f"/data/train/class-{number % 1000:04d}/image-{number:09d}.jpeg" for number in range(count)]
@@ -152,7 +188,7 @@ class HeldStrings(Dataset[int]):
     """A dataset that holds a Python list of path strings, as image datasets do; a sample looks at one of them."""
 
     def __init__(self, count: int) -> None:
-        self.paths = path_strings(count)
+        self.paths: Sequence[str] = path_strings(count)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -212,6 +248,140 @@ def jpeg_files(count: int, folder: Path | None = None) -> list[Path]:
         Image.fromarray(pixels).save(partial, format="JPEG", quality=90)
         partial.replace(path)
     return paths
+
+
+HDF5_SHAPE = (3, 64, 64)
+# Any: arguments of h5py's create_dataset.
+HDF5_LAYOUTS: dict[str, dict[str, Any]] = {
+    "contiguous": {},
+    "chunked": {"chunks": (16, *HDF5_SHAPE)},
+    "gzip": {"chunks": (1, *HDF5_SHAPE), "compression": "gzip"},
+    "gzip-16": {"chunks": (16, *HDF5_SHAPE), "compression": "gzip"},
+}
+
+
+def hdf5_file(count: int, layout: str, folder: Path | None = None) -> Path:
+    """Write images of 3x64x64 float32 and labels to an HDF5 file, unless it is there; return its path."""
+    import h5py
+
+    if folder is None:
+        folder = Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}" / "hdf5"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{layout}-{count}.h5"
+    if path.exists():
+        return path
+    partial = path.with_suffix(f".{os.getpid()}.part")
+    generator = np.random.default_rng(0)
+    with h5py.File(partial, "w") as file:
+        images = file.create_dataset("image", (count, *HDF5_SHAPE), np.float32, **HDF5_LAYOUTS[layout])
+        file["label"] = np.arange(count) % 1000
+        for start in range(0, count, 1024):
+            rows = (min(1024, count - start), *HDF5_SHAPE)
+            # What an 8-bit image becomes when it is normalised: 256 different numbers.
+            images[start : start + 1024] = (generator.integers(0, 256, rows) / 255 - 0.45) / 0.225
+    partial.replace(path)
+    return path
+
+
+class HandWrittenHDF5(Dataset[tuple[torch.Tensor, int]]):
+    """An HDF5 file as people read it: opened when the first sample is asked for, one sample per index."""
+
+    def __init__(self, path: Path) -> None:
+        import h5py
+
+        self.path = str(path)
+        # Any: h5py has no type annotations.
+        self.file: Any = None
+        with h5py.File(self.path, "r") as file:
+            self.length = len(file["label"])
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.file is None:
+            import h5py
+
+            self.file = h5py.File(self.path, "r")
+            self.images, self.labels = self.file["image"], self.file["label"]
+        return torch.from_numpy(self.images[index]), int(self.labels[index])
+
+
+LMDB_SHAPE = (3, 64, 64)
+LMDB_VALUES = ("raw", "pickle", "record")
+
+
+def lmdb_folder(count: int, values: str, folder: Path | None = None) -> Path:
+    """Write images of 3x64x64 float32 to an LMDB database, unless it is there; return its path.
+
+    Values are the images' memory ("raw"), or image and label, as people pickle them or as `feedline pack` writes them.
+    """
+    import lmdb
+
+    from feedline import records
+
+    if folder is None:
+        folder = Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}" / "lmdb"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{values}-{count}"
+    if path.exists():
+        return path
+    partial = folder / f"{values}-{count}.{os.getpid()}.part"
+    generator = np.random.default_rng(0)
+    with lmdb.open(str(partial), map_size=1 << 36) as database, database.begin(write=True) as transaction:
+        for number in range(count):
+            image = generator.random(LMDB_SHAPE, np.float32)
+            if values == "raw":
+                value = image.tobytes()
+            elif values == "pickle":
+                value = pickle.dumps((image, number % 1000))
+            else:
+                value = records.encode({"image": image, "label": number % 1000})
+            transaction.put(b"%012d" % number, value)
+        if values == "record":
+            fields = [{"name": "image"}, {"name": "label"}]
+            meta = {"feedline": 1, "count": count, "encoding": "record", "fields": fields}
+            transaction.put(b"__feedline__", json.dumps(meta).encode())
+    partial.replace(path)
+    return path
+
+
+class HandWrittenLMDB(Dataset[Any]):
+    """An LMDB database as people read it: opened when the first sample is asked for, one sample per index."""
+
+    def __init__(self, path: Path, *, pickled: bool) -> None:
+        import lmdb
+
+        self.path = str(path)
+        self.pickled = pickled
+        # Any: lmdb's type annotations are its own affair.
+        self.database: Any = None
+        with lmdb.open(self.path, readonly=True, lock=False) as database:
+            self.length = database.stat()["entries"]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        if self.database is None:
+            import lmdb
+
+            self.database = lmdb.open(self.path, readonly=True, lock=False, readahead=False, meminit=False)
+        with self.database.begin(buffers=True) as transaction:
+            value = transaction.get(b"%012d" % index)
+            if self.pickled:
+                image, label = pickle.loads(value)
+                return torch.from_numpy(image), label
+            return torch.from_numpy(np.frombuffer(value, np.float32).reshape(LMDB_SHAPE).copy())
+
+
+class SharedStrings(HeldStrings):
+    """The same strings, in what `feedline.share` makes of their list."""
+
+    def __init__(self, count: int) -> None:
+        from feedline import share
+
+        self.paths = share(path_strings(count))
 
 
 def _crop_box(dice: random.Random) -> tuple[int, int, int, int]:

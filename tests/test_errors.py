@@ -40,7 +40,7 @@ def test_every_error_is_a_feedline_error_with_a_built_in_that_callers_already_ca
         return
     assert issubclass(kind, errors.FeedlineError)
     if kind is not errors.FeedlineError:
-        assert issubclass(kind, (RuntimeError, ValueError, ImportError))
+        assert issubclass(kind, (RuntimeError, ValueError, ImportError, OSError))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
     from feedline.datasets.split import split
     from feedline.loader.loader import Loader
     from feedline.loader.torch import DataLoader, DataLoader2
+    from feedline.packing.pack import pack
+    from feedline.precomputation import precompute
     from feedline.randomness import rng
+    from feedline.sharing.share import share
 
 __all__ = [
     "DataLoader",
@@ -22,8 +25,11 @@ __all__ = [
     "datasets",
     "errors",
     "faults",
+    "pack",
+    "precompute",
     "rng",
     "samplers",
+    "share",
     "split",
     "testing",
 ]
@@ -39,8 +45,11 @@ _PLACES = {
     "datasets": "feedline.datasets",
     "errors": "feedline.errors",
     "faults": "feedline.faults",
+    "pack": "feedline.packing.pack",
+    "precompute": "feedline.precomputation",
     "rng": "feedline.randomness",
     "samplers": "feedline.samplers",
+    "share": "feedline.sharing.share",
     "split": "feedline.datasets.split",
     "testing": "feedline.testing",
 }

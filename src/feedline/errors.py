@@ -7,6 +7,10 @@
     ├── CollateError (RuntimeError)       the samples of a batch do not fit together
     │   └── EmptyBatch                    nothing was left of a batch
     ├── TooManyBadSamples (RuntimeError)  more samples failed than the policy allows
+    ├── SourceError (OSError)             a store cannot be read
+    │   ├── CorruptSource                 what is there is not whole, or not what it says it is
+    │   └── SourceChanged                 it is not the one any more that was looked at before
+    ├── PackError (RuntimeError)          samples cannot be written into the format that was asked for
     ├── WorkerError (RuntimeError)        something happened to a worker
     │   ├── WorkerDied                    it was killed, crashed or left
     │   ├── WorkerTimeout                 no batch arrived within `timeout`
@@ -27,6 +31,8 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── SharedHandle                      a dataset holds a handle that does not survive a fork
     ├── WorkerRestarted                   a worker died or was stuck, and another took its place
     ├── GrowingWorker                     a worker takes more and more memory
+    ├── NotCached                         samples draw random numbers, and a cache does not keep them
+    ├── CacheDropped                      a cache is of another dataset, and is filled again
     └── EpochIgnored                      set_epoch was called, but a restored state says where to go on
 
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
@@ -46,7 +52,9 @@ __all__ = [
     "BadOption",
     "BadState",
     "BatchNotPicklable",
+    "CacheDropped",
     "CollateError",
+    "CorruptSource",
     "EmptyBatch",
     "EpochIgnored",
     "FeedlineError",
@@ -54,10 +62,14 @@ __all__ = [
     "GrowingWorker",
     "InternalError",
     "MissingExtra",
+    "NotCached",
     "NotPicklable",
+    "PackError",
     "RepeatedSamples",
     "SharedGenerators",
     "SharedHandle",
+    "SourceChanged",
+    "SourceError",
     "SplitTwice",
     "TooManyBadSamples",
     "TooManyOpenFiles",
@@ -124,6 +136,25 @@ class TooManyBadSamples(FeedlineError, RuntimeError):
     def __init__(self, message: str, faults: Iterable[Any] = ()) -> None:
         super().__init__(message)
         self.faults = list(faults)
+
+
+class SourceError(FeedlineError, OSError):
+    """A store of samples cannot be read: it is missing, unreachable, refused or damaged."""
+
+
+class CorruptSource(SourceError):
+    """What was found in a store is not whole, or not what it says it is."""
+
+
+class SourceChanged(SourceError):
+    """A store is not the one any more of which an index or a cache was made."""
+
+
+class PackError(FeedlineError, RuntimeError):
+    """Samples could not be packed: one failed or does not fit, the disk is full, or what is read back differs.
+
+    What was written until then is kept beside the output, and the next run goes on from there.
+    """
 
 
 class WorkerError(FeedlineError, RuntimeError):
@@ -204,6 +235,14 @@ class GrowingWorker(FeedlineWarning):
 
 class EpochIgnored(FeedlineWarning):
     """`set_epoch` was called with another epoch than the one that a restored state goes on with."""
+
+
+class NotCached(FeedlineWarning):
+    """Samples draw random numbers while they are made, so that a cache does not keep them."""
+
+
+class CacheDropped(FeedlineWarning):
+    """A cache is of another dataset, transform or version, or damaged: it is emptied, and filled again."""
 
 
 class SplitTwice(FeedlineWarning):

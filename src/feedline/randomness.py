@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,13 @@ class Scope:
         self._count = len(items)
         iterator = self._items = iter(items)
         return iterator
+
+    def apart(self, place: int) -> Scope:
+        """Return a scope for one sample of the task alone, which is made at the same time as others."""
+        scope = Scope()
+        scope.begin(self._draw)
+        scope.place = place
+        return scope
 
     def begin_again(self) -> None:
         """Begin the same task once more: what its samples draw is drawn anew."""
@@ -150,6 +158,10 @@ _INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F
 _NOT_KEPT = _references_of_our_own()
 
 
+_of_task: ContextVar[Scope | None] = ContextVar("feedline sample", default=None)
+"""The scope of a sample that is made by a coroutine, among others on the same thread."""
+
+
 class _Current(threading.local):
     scope: Scope | None = None
     ordinary: np.random.Generator | None = None
@@ -171,6 +183,8 @@ def rng() -> np.random.Generator:
         True
     """
     scope = _current.scope
+    if scope is None:
+        scope = _of_task.get()
     if scope is not None:
         return scope.generator()
     if _current.ordinary is None:
@@ -178,9 +192,24 @@ def rng() -> np.random.Generator:
     return _current.ordinary
 
 
+def is_in_loader() -> bool:
+    """True while a loader of feedline has a dataset do something on this thread."""
+    return _current.scope is not None or _of_task.get() is not None
+
+
 def enter(scope: Scope | None) -> Scope | None:
     """Make `scope` the current one of this thread; returns the one before it, to be entered again afterwards."""
     before, _current.scope = _current.scope, scope
+    return before
+
+
+def enter_task(scope: Scope | None) -> Scope | None:
+    """Make `scope` the current one of the coroutine that calls this, and of the threads that it has work done by.
+
+    Returns the one before it, to be entered again afterwards.
+    """
+    before = _of_task.get()
+    _of_task.set(scope)
     return before
 
 

@@ -150,6 +150,8 @@ class Notes:
     """Places of the batch whose samples were left out, and that others are to take."""
     omitted: tuple[int, ...] = ()
     """Places whose samples were left out, and that stay empty."""
+    receipts: Any = None
+    """For the samples of the batch, of a dataset that is told when they were consumed."""
     digest: bytes | None = None
     """Of the first sample of a stream, if that tells whether the workers' streams are what they should be."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 from pathlib import Path
@@ -54,6 +55,12 @@ def summaries(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
             {"torch", "feedline/process", "feedline/thread"},
         ),
         (
+            "w10_async",
+            ["--workers", "1", "--batch-size", "4", "--latency-ms", "1", "--samples", "200"],
+            "batches_per_s",
+            {"torch", "feedline/process", "feedline/thread"},
+        ),
+        (
             "overhead",
             ["--batches", "200", "--batch-size", "1", "--workers", "1", "--engine", "thread"],
             "consumer_cpu_us",
@@ -83,10 +90,76 @@ def test_images(decoder: str, tmp_path: Path) -> None:
     pytest.importorskip({"pillow": "PIL", "opencv": "cv2"}[decoder])
     flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", decoder]
     found = summaries(rows_of("w3_images", [*STEADY, *flags, "--workers", "1", "--engine", "thread"], tmp_path))
-    assert found["feedline/thread"]["figures"]["samples_per_s"]["median"] > 0
+    assert found["feedline/thread"]["figures"]["batches_per_s"]["median"] > 0
     sizes = [path.stat().st_size for path in (tmp_path / "jpeg").iterdir()]
     assert len(sizes) == 4
     assert all(80_000 < size < 130_000 for size in sizes)
+
+
+@pytest.mark.parametrize("values", ["raw", "record"])
+def test_lmdb(values: str, tmp_path: Path) -> None:
+    pytest.importorskip("lmdb")
+    flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "lmdb"), "--values", values]
+    found = summaries(rows_of("w8_lmdb", [*STEADY, *flags, "--workers", "0"], tmp_path))
+    assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
+
+
+@pytest.mark.parametrize(("sample", "count"), [("array", 6), ("picture", 5)])
+def test_formats(sample: str, count: int, tmp_path: Path) -> None:
+    flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "formats"), "--sample", sample]
+    rows = rows_of("w8_formats", [*STEADY, *flags, "--order", "random", "--workers", "0"], tmp_path)
+    ours = [row for row in rows if row["kind"] == "summary" and row["side"] == "feedline/inline"]
+    assert len({row["case"]["format"] for row in ours}) == count
+    assert all(row["figures"]["disk_mb"]["median"] > 0 for row in ours)
+
+
+def test_listing(tmp_path: Path) -> None:
+    found = summaries(rows_of("w9_listing", [*BRIEF, "--files", "500", "--data", str(tmp_path)], tmp_path))
+    assert set(found) == {"torch", "feedline", "feedline/cache"}
+    assert all(row["figures"]["files"]["median"] == 500 for row in found.values())
+    assert [path.name for path in tmp_path.iterdir()] == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize(("layout", "order"), [("contiguous", "random"), ("gzip-16", "blocks")])
+def test_hdf5(layout: str, order: str, tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    flags = ["--samples", "128", "--batch-size", "4", "--data", str(tmp_path), "--layout", layout, "--order", order]
+    found = summaries(rows_of("w8_hdf5", [*STEADY, *flags, "--workers", "1"], tmp_path))
+    assert found["feedline/process"]["ratios"]["torch"]["median"] > 0
+    assert all(row["figures"]["batches_per_s"]["median"] > 0 for row in found.values())
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # the webdataset package leaves them
+@pytest.mark.parametrize("sample", ["array", "jpeg"])
+def test_tar(sample: str, tmp_path: Path) -> None:
+    pytest.importorskip("webdataset")
+    flags = ["--samples", "256", "--shards", "2", "--batch-size", "4", "--data", str(tmp_path), "--sample", sample]
+    # litdata leaves files open until the program ends.
+    found = summaries(rows_of("w8_tar", [*STEADY, *flags, "--peers", "--workers", "0"], tmp_path))
+    ours = {"feedline/inline, stream", "feedline/inline, random"}
+    assert set(found) == {"torch/webdataset", "webdataset/batched", *ours}
+    assert found["feedline/inline, stream"]["ratios"]["torch"]["median"] > 0
+    gc.collect()
+
+
+@pytest.mark.parametrize("against", ["pyarrow", "datasets", "same object"])
+def test_parquet(against: str, tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
+    flags = [
+        "--samples",
+        "1100",
+        "--batch-size",
+        "4",
+        "--data",
+        str(tmp_path),
+        "--against",
+        against,
+        "--sample",
+        "table",
+    ]
+    found = summaries(rows_of("w8_parquet", [*STEADY, *flags, "--fits", "quarter", "--workers", "0"], tmp_path))
+    assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
 
 
 @pytest.mark.slow
@@ -121,7 +194,9 @@ def test_state_cost(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_memory(tmp_path: Path) -> None:
     flags = ["--workers", "1", "--string-count", "2000", "--strings", "--batch-size", "16"]
-    found = summaries(rows_of("w7_memory", [*BRIEF, *flags], tmp_path))
+    rows = rows_of("w7_memory", [*BRIEF, *flags], tmp_path)
+    assert {row["case"]["holds"] for row in rows if row["kind"] == "summary"} == {"strings", "shared"}
+    found = summaries(rows)
     assert all(row["figures"]["peak"]["median"] > 10 for row in found.values())
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from feedline.abc.source import StreamSource
 from feedline.errors import BadOption, InternalError
 from feedline.fetch import fetcher_for
 from feedline.fetch.spans import SpanFetcher
@@ -148,6 +149,40 @@ def test_after_every_step_the_ranks_have_consumed_a_prefix(world: World, total: 
 def test_the_batches_do_not_depend_on_the_number_of_workers(world: World, total: int) -> None:
     alone = World(world.batch_size, world.world_size, 1, world.tail)
     assert run_or_skip(world, lambda: Numbers(total)).batches == run(alone, lambda: Numbers(total)).batches
+
+
+class Skippable(StreamSource):
+    """0, 1, ..., of which others than one's own need not be read."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.iterator = SkippingIterator(count)
+
+    def __iter__(self) -> Iterator[int]:
+        self.iterator = SkippingIterator(self.count)
+        return self.iterator
+
+
+class SkippingIterator(Counting):
+    def skip(self, count: int) -> int:
+        skipped = min(count, self.count - self.place)
+        self.place += skipped
+        return skipped
+
+
+@settings(deadline=None)
+@given(worlds, totals)
+def test_what_can_be_skipped_makes_the_same_batches(world: World, total: int) -> None:
+    assert run_or_skip(world, lambda: Skippable(total)).batches == run(world, lambda: Numbers(total)).batches
+
+
+def test_batches_of_other_workers_are_skipped() -> None:
+    dataset = Skippable(100)
+    fetch = World(2, 1, 5).fetcher(0, dataset)
+    assert [fetch(Span(number, 0)) for number in (1, 6, 11)] == [[2, 3], [12, 13], [22, 23]]
+    assert dataset.iterator.read == 6
+    with pytest.raises(StopIteration):
+        fetch(Span(50, 0))
 
 
 @settings(deadline=None)

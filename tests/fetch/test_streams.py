@@ -6,7 +6,9 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -226,6 +228,22 @@ def test_the_first_sample_is_remembered_by_its_digest() -> None:
     assert digest_of([1, 2]) == digest_of([1, 3])
     assert digest_of([1, 2]) != digest_of([2, 2])
     assert digest_of([1, 2], watched=False) is None
+
+
+def test_equal_samples_have_the_same_digest_wherever_they_lie() -> None:
+    """The pickle of a tensor tells where it lies in memory, and that of two equal strings whether they are one."""
+
+    def sample(number: float) -> Any:
+        parts = ["image", "".join(["im", "age"])]
+        return {"x": torch.full((1000,), number), "y": (np.full(3, number), parts), "z": b"raw"}
+
+    assert digest_of([sample(1), 0]) == digest_of([sample(1), 0])
+    assert digest_of([sample(1), 0]) != digest_of([sample(2), 0])
+
+
+def test_samples_of_other_kinds_have_a_digest_too() -> None:
+    assert digest_of([{1, 2}, 0]) == digest_of([{1, 2}, 0])
+    assert digest_of([{1, 2}, 0]) != digest_of([{1, 3}, 0])
 
 
 def test_a_sample_that_cannot_be_pickled_has_no_digest() -> None:

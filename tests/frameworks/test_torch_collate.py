@@ -329,3 +329,18 @@ def test_a_users_own_way_with_tensors_or_numbers_is_obeyed(place: Any, monkeypat
 @pytest.mark.parametrize(("function", "expected"), [(torchs, True), (collate.default, True), (list, False)])
 def test_which_functions_are_the_default_one(function: Any, expected: bool) -> None:
     assert ours.is_default(function) is expected
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "int16", "bool"])
+def test_arrays_that_must_not_be_written_to_are_stacked_without_a_warning(dtype: str) -> None:
+    """Warnings are errors here: torch has one for such arrays, although a batch is a copy of them."""
+    arrays = [np.arange(6).reshape(2, 3).astype(dtype) for _ in range(3)]
+    expected = torchs(arrays)
+    for array in arrays:
+        array.flags.writeable = False
+    found = ours.default_collate(arrays)
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+    before = arrays[0].copy()
+    found[...] = 1
+    assert (arrays[0] == before).all(), "a batch has its own memory"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from torch.utils.data import IterableDataset, get_worker_info
 
-from feedline import DataLoader
-from feedline.abc.source import StreamSource
+from feedline import DataLoader, Loader
+from feedline.abc.source import SplitSource, StreamSource
 from feedline.errors import BadOption, SplitTwice
 from feedline.loader.sharding import split_of
 from feedline.types import Share, StreamSplit
@@ -100,3 +100,42 @@ def test_who_does_not_ask_or_is_alone_is_not_told() -> None:
     for dataset, workers in ((Incurious(), 2), (Curious(), 1), (Curious(), 0)):
         loader = DataLoader(dataset, 2, num_workers=workers, engine="thread" if workers else None, shard=True)
         assert len(list(loader)) == 4
+
+
+class Parts(SplitSource, IterableDataset[int]):
+    """Yields its own part, as far as it was told which that is."""
+
+    def __init__(self) -> None:
+        self.worker = (0, 1)
+
+    def set_worker(self, number: int, count: int) -> None:
+        self.worker = number, count
+
+    def __iter__(self) -> Iterator[int]:
+        number, count = self.worker
+        return iter(range(number, 11, count))
+
+
+@pytest.mark.parametrize("shard", [None, True, False])
+@pytest.mark.parametrize("default", [True, False])
+def test_a_split_source_is_not_split_by_the_loader(shard: bool | None, default: bool) -> None:
+    assert split(shard, Parts(), default=default) is None
+
+
+def test_a_split_source_has_no_tails() -> None:
+    with pytest.raises(BadOption, match="Parts splits itself"):
+        split("exact", Parts())
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 3), ("process", 2)])
+def test_a_split_source_is_told_its_worker(engine: str, workers: int) -> None:
+    source = Parts()
+    loaders: list[Any] = [
+        Loader(source, 2, workers=workers, engine=engine),
+        DataLoader(source, 2, num_workers=workers, engine=engine),
+    ]
+    for loader in loaders:
+        found = [[int(number) for number in batch] for batch in loader]
+        assert sorted(number for batch in found for number in batch) == list(range(11))
+        assert all(len({number % max(1, workers) for number in batch}) == 1 for batch in found)
+    assert source.worker == (0, 1)  # copies were told, not this one

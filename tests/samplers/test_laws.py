@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from feedline.abc import Sampler
 from feedline.samplers import (
     BalancedSampler,
+    BlockSampler,
     DistributedSampler,
     InfiniteSampler,
     RandomSampler,
@@ -37,6 +38,7 @@ MAKERS: dict[str, Maker] = {
     "subset": lambda n: SubsetRandomSampler(np.arange(n) * 3, seed=1),
     "weighted": lambda n: WeightedRandomSampler(np.arange(n) + 0.5, n + 5, seed=1),
     "weighted order": lambda n: WeightedRandomSampler(np.arange(n) + 0.5, n, False, seed=1),
+    "blocks": lambda n: BlockSampler([7] * (n // 7) + [n % 7], window=3, seed=1),
     "balanced": lambda n: BalancedSampler([i % 3 for i in range(n)], seed=1),
     "infinite": lambda n: InfiniteSampler(range(n), seed=1),
     "infinite in order": lambda n: InfiniteSampler(range(n), shuffle=False),

@@ -6,11 +6,13 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
-from feedline.abc.source import EpochAware, StreamSource
+from feedline.abc.selection import Selection
+from feedline.abc.source import ColumnSource, EpochAware, SplitSource, StreamSource
 from feedline.abc.stateful import Stateful
 
 __all__ = [
     "BatchSampler",
+    "ColumnSource",
     "Columnar",
     "Engine",
     "EpochAware",
@@ -18,6 +20,8 @@ __all__ = [
     "Framework",
     "Sampler",
     "Scheduler",
+    "Selection",
+    "SplitSource",
     "Stateful",
     "StreamSource",
     "WorkerView",

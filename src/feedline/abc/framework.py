@@ -12,7 +12,7 @@ from feedline.memory import Writer
 from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 Gather = Callable[[NDArray[np.int64]], Any]
-"""Makes the batch of these indices in one vectorised step."""
+"""Makes the batch of these indices in one vectorised step; None if these have to be asked for sample by sample."""
 
 Reducer = Callable[[Any, Writer], Any]
 """Reduces an array for pickling: gets the array and the slot writer, returns what `__reduce__` would."""

@@ -6,18 +6,76 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+
+class ColumnSource(ABC):
+    """A map-style dataset that reads the samples of a batch together, as the columns of the batch.
+
+    A loader with the default collate function asks for columns, and collates nothing. Only subclasses are treated so:
+    a method of the same name on another dataset means nothing.
+    """
+
+    @abstractmethod
+    def read_columns(self, indices: NDArray[np.int64]) -> Any:
+        """Return the samples at `indices` as columns, in the form that a sample has: one, a tuple or a dict of them.
+
+        A column is a NumPy array with a row per sample, of numbers in the machine's byte order, or a list of strings,
+        bytes or None. `feedline.memory.empty` makes an array that need not be copied again. Indices may be
+        negative; IndexError if one is out of range.
+
+        Returns None if columns cannot be had: samples are transformed, or differ in shape. The loader then asks for
+        samples. Called for every batch, by every worker, in threads at the same time.
+        """
+
 
 class StreamSource(ABC):
     """An iterable dataset that leaves it to the loader to share out its samples over workers and ranks.
 
     Every worker iterates over the whole and keeps what is its own, so `__iter__` must yield the same samples in the
     same order everywhere. With `state_dict` and `load_state_dict`, on the source or on its iterator, it is resumed
-    without being read again.
+    without being read again. If its iterator has a method `skip(count)`, which goes on by so many samples and returns
+    how many there were, the batches of other workers are not read.
     """
 
     @abstractmethod
     def __iter__(self) -> Iterator[Any]:
         """Yield the samples of an epoch."""
+
+
+class SplitSource(ABC):
+    """An iterable dataset that splits itself over workers and ranks, such as by the shards that each of them reads.
+
+    Loaders tell the copy of every worker which one it has got, and do not split what it yields a second time. In
+    torch's own loader it has to ask `get_worker_info()`. Which rank it is in it has to find out by itself.
+    """
+
+    @abstractmethod
+    def set_worker(self, number: int, count: int) -> None:
+        """Say which of how many workers this copy is in; called once, before `__iter__`. Not called without workers."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the samples of this part of an epoch."""
+
+
+class Acknowledged(ABC):
+    """An iterable dataset that is told when the training loop has consumed a batch: that is, asks for the next one.
+
+    What is not acknowledged comes again after a crash. Receipts travel from the worker with the batch.
+    """
+
+    @abstractmethod
+    def take_receipts(self) -> Any:
+        """Return receipts for all samples since the last call. Called in the worker, after each batch; picklable."""
+
+    @abstractmethod
+    def acknowledge(self, receipts: Any) -> None:
+        """Acknowledge the samples of a batch. Called in the training process.
+
+        May block. Called again with the same receipts if it has raised an exception.
+        """
 
 
 class EpochAware(ABC):

@@ -6,10 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from feedline import __version__
 from feedline._optional import require
 from feedline.errors import FeedlineError
+
+T = TypeVar("T")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,7 +57,78 @@ def build_parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
     doctor.set_defaults(command=_doctor)
+    _add_pack(commands)
+    _add_inspect(commands)
     return parser
+
+
+# Any: argparse's own class for this is not public.
+def _add_pack(commands: Any) -> None:
+    pack = commands.add_parser("pack", help="write a dataset into a format that reads fast")
+    pack.add_argument(
+        "source",
+        metavar="SOURCE",
+        help="a folder of pictures or files, a CSV file that names files, a store of any of the formats, or "
+        "module:object for a dataset in Python or a function that returns one",
+    )
+    pack.add_argument(
+        "out", metavar="OUT", help="a file whose suffix says the format, or a folder (of shards, of arrays)"
+    )
+    pack.add_argument(
+        "--format", choices=("lmdb", "hdf5", "tar", "parquet", "npy"), help="if OUT's suffix does not say it"
+    )
+    pack.add_argument(
+        "--workers", type=_at_least(0), help="processes that read and encode (as many as there are cores)"
+    )
+    pack.add_argument(
+        "--fields", type=_names, metavar="A,B", help="fields to keep, or names for the elements of tuples"
+    )
+    pack.add_argument(
+        "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="what pictures become (%(default)s)"
+    )
+    pack.add_argument(
+        "--resize", type=_picture_size, metavar="N|WxH", help="shorter side, or exact width and height, of pictures"
+    )
+    pack.add_argument("--quality", type=_at_least(1), default=90, help="of JPEG, up to 100 (%(default)s)")
+    pack.add_argument("--ragged", type=_names, metavar="A,B", help="array fields whose shapes differ")
+    pack.add_argument("--samples-per-shard", type=_at_least(1), metavar="N", help="samples in a shard")
+    pack.add_argument(
+        "--shard-size", type=_byte_count, metavar="SIZE", help="bytes in a shard, about, such as 500M (1GiB)"
+    )
+    pack.add_argument("--compression", help="hdf5: gzip, lzf; parquet: snappy, zstd, lz4, gzip, none")
+    pack.add_argument(
+        "--on-error", choices=("raise", "skip"), default="raise", help="for samples that fail (%(default)s)"
+    )
+    pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
+    pack.add_argument("--restart", action="store_true", help="begin again instead of going on with an interrupted run")
+    pack.add_argument("--no-verify", action="store_true", help="do not read everything again to compare")
+    pack.add_argument(
+        "--checkpoint-every",
+        type=_at_least(1),
+        default=4096,
+        metavar="N",
+        help="samples that an interruption costs, at most (%(default)s)",
+    )
+    pack.add_argument(
+        "--root", type=Path, help="the folder that the files of a CSV table are relative to (the table's)"
+    )
+    pack.add_argument("--path-column", metavar="NAME", help="the column of a CSV table that names files")
+    pack.add_argument("--quiet", action="store_true", help="no progress bar")
+    pack.set_defaults(command=_pack)
+
+
+def _add_inspect(commands: Any) -> None:
+    inspect = commands.add_parser("inspect", help="show what is in a store or folder of samples")
+    inspect.add_argument(
+        "path", metavar="PATH", help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, or a folder of these or of files"
+    )
+    inspect.add_argument("--samples", type=_at_least(0), default=3, metavar="N", help="samples to show (%(default)s)")
+    inspect.add_argument("--sheet", type=Path, metavar="OUT.png", help="write a contact sheet of pictures")
+    inspect.add_argument(
+        "--verify", action="store_true", help="read everything, and compare with the digest stored by feedline pack"
+    )
+    inspect.add_argument("--json", action="store_true", help="write JSON to standard output instead of tables")
+    inspect.set_defaults(command=_inspect)
 
 
 def _add_contest_options(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +151,29 @@ def _positive(text: str) -> float:
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text} is not more than 0")
     return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _picture_size(text: str) -> int | tuple[int, int]:
+    from feedline.packing.quantities import size_of
+
+    return _read_by(size_of, text)
+
+
+def _byte_count(text: str) -> int:
+    from feedline.packing.quantities import bytes_of
+
+    return _read_by(bytes_of, text)
+
+
+def _read_by(read: Callable[[str], T], text: str) -> T:
+    try:
+        return read(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
 
 
 def _demo(arguments: argparse.Namespace) -> None:
@@ -103,6 +200,25 @@ def _doctor(arguments: argparse.Namespace) -> None:
     from feedline.cli import doctor  # needs no extra, apart from the table, which asks for it itself
 
     doctor.run(file=arguments.file, as_json=arguments.json)
+
+
+def _pack(arguments: argparse.Namespace) -> None:
+    require("rich", extra="pack", purpose="`feedline pack`")
+    from feedline.cli import pack
+
+    pack.run(arguments)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    from feedline.cli import inspect  # needs no extra, apart from the tables and the sheet, which ask themselves
+
+    inspect.run(
+        path=arguments.path,
+        sample_count=arguments.samples,
+        sheet=arguments.sheet,
+        verify=arguments.verify,
+        as_json=arguments.json,
+    )
 
 
 def _require_extra(purpose: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,21 +10,29 @@ import numpy as np
 
 from feedline._optional import is_tensor
 from feedline.abc.columnar import Columnar
+from feedline.datasets.array_file import ArrayFile, find_folder, find_mapped, find_npy, find_npz
+from feedline.datasets.form import Fields, Form
 from feedline.errors import BadOption
 
 
 class ArrayDataset(Columnar):
-    """A dataset whose samples are rows of arrays.
+    """A dataset whose samples are rows of arrays, in memory or in files.
 
-    With the default collate function a loader of feedline makes a batch of it in one vectorised step. The arrays are
-    not copied; worker processes share them. Memory-mapped arrays (`numpy.load(..., mmap_mode="r")`) are welcome.
+    With the default collate function a loader of feedline makes a batch of it in one vectorised step. Arrays are not
+    copied; worker processes share them. Files are mapped into memory by every process that reads them, when it first
+    does: pickled, the dataset is a path. Arrays that NumPy mapped (`numpy.load(..., mmap_mode="r")`) travel so, too.
 
     Args:
-        arrays: a NumPy array or torch tensor, a tuple of these, or a dict of these. A sample has the same form.
+        arrays: a NumPy array or torch tensor, a tuple of these, or a dict of these. A sample has the same form. In
+            place of an array, the path of a .npy file. Or the path of a .npz file or of a folder of .npy files, for
+            dicts with all arrays that are in it.
+        fields: which arrays, if there are several with names, and in what form: see `HDF5Dataset`. All by default.
         transform: applied to each sample; batches are then made sample by sample.
 
     Raises:
-        BadOption: something is no array, or the arrays differ in length.
+        BadOption: something is no array, the arrays differ in length, or a file holds what cannot be mapped.
+        CorruptSource: a file is not whole.
+        SourceError: a file is not there.
 
     Example:
         >>> import numpy as np
@@ -35,12 +44,28 @@ class ArrayDataset(Columnar):
         7
     """
 
-    def __init__(self, arrays: Any, *, transform: Callable[[Any], Any] | None = None) -> None:
+    # Any, in this file: arrays and tensors have no common type, and a table is one, a tuple or a dict of them.
+    def __init__(self, arrays: Any, fields: Fields = None, *, transform: Callable[[Any], Any] | None = None) -> None:
         if transform is not None and not callable(transform):
             raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
-        self._length = _check(arrays)
-        self.arrays = dict(arrays) if isinstance(arrays, dict) else arrays
+        table = _found(arrays)
+        if fields is not None:
+            table = _chosen(table, fields, arrays)
+        self._length = _check(table)
+        self._table = table
+        self._opened: Any = None
         self.transform = transform
+
+    @property
+    def arrays(self) -> Any:
+        """The arrays, in the form of a sample. Files are mapped now, unless they are already."""
+        if self._opened is None:
+            self._opened = _each(self._table, _mapped)
+        return self._opened
+
+    def close(self) -> None:
+        """Let go of mapped files. They are mapped again when a sample is read."""
+        self._opened = None
 
     def __len__(self) -> int:
         return self._length
@@ -48,11 +73,11 @@ class ArrayDataset(Columnar):
     def __getitem__(self, index: Any) -> Any:
         arrays = self.arrays
         if isinstance(arrays, tuple):
-            sample: Any = tuple([array[index] for array in arrays])
+            sample: Any = tuple([_row(array, index) for array in arrays])
         elif isinstance(arrays, dict):
-            sample = {name: array[index] for name, array in arrays.items()}
+            sample = {name: _row(array, index) for name, array in arrays.items()}
         else:
-            sample = arrays[index]
+            sample = _row(arrays, index)
         return sample if self.transform is None else self.transform(sample)
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
@@ -66,14 +91,17 @@ class ArrayDataset(Columnar):
         )
         return None if self.transform is not None or own_samples else self.arrays
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_table": _each(self._table, _portable), "_opened": None}
+
     def __repr__(self) -> str:
-        arrays = self.arrays
-        if isinstance(arrays, tuple):
-            form = f"({', '.join(map(_form, arrays))}{',' if len(arrays) == 1 else ''})"
-        elif isinstance(arrays, dict):
-            form = f"{{{', '.join(f'{name!r}: {_form(array)}' for name, array in arrays.items())}}}"
+        table = self._table
+        if isinstance(table, tuple):
+            form = f"({', '.join(map(_form, table))}{',' if len(table) == 1 else ''})"
+        elif isinstance(table, dict):
+            form = f"{{{', '.join(f'{name!r}: {_form(array)}' for name, array in table.items())}}}"
         else:
-            form = _form(arrays)
+            form = _form(table)
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         return f"{type(self).__name__}({self._length} samples of {form}{transform})"
 
@@ -81,6 +109,69 @@ class ArrayDataset(Columnar):
 def _form(array: Any) -> str:
     dtype = str(array.dtype).removeprefix("torch.")
     return f"{dtype}[{', '.join(map(str, array.shape[1:]))}]"
+
+
+def _row(array: Any, index: Any) -> Any:
+    """Return a row; of a mapped array a copy, which may be written to and outlives the file."""
+    row = array[index]
+    if isinstance(row, np.ndarray) and (not row.flags.writeable or isinstance(row, np.memmap)):
+        return np.array(row)
+    return row.item() if isinstance(row, (np.str_, np.bytes_)) else row  # strings as every other source has them
+
+
+def _each(table: Any, function: Callable[[Any], Any]) -> Any:
+    """Apply a function to every array of a table."""
+    if isinstance(table, tuple):
+        return tuple(map(function, table))
+    if isinstance(table, dict):
+        return {name: function(array) for name, array in table.items()}
+    return function(table)
+
+
+def _mapped(array: Any) -> Any:
+    return array.mapped() if isinstance(array, ArrayFile) else array
+
+
+def _portable(array: Any) -> Any:
+    """Return what stands for an array in another process: where it is, if it is in a file."""
+    found = find_mapped(array) if isinstance(array, np.ndarray) else None
+    return array if found is None else found
+
+
+def _found(given: Any) -> Any:
+    """Return the table that a user means, with files in place of paths."""
+    if _is_path(given):
+        path = os.path.abspath(os.path.expanduser(os.fspath(given)))
+        if os.path.isdir(path):
+            return find_folder(path)
+        return find_npz(path) if path.endswith(".npz") else _npy(path)
+    if isinstance(given, (tuple, dict)):
+        return _each(given, lambda one: _npy(os.path.abspath(os.path.expanduser(one))) if _is_path(one) else one)
+    return given
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike)) and isinstance(os.fspath(value), str)
+
+
+def _npy(path: str) -> ArrayFile:
+    if path.endswith(".npz") or os.path.isdir(path):
+        raise BadOption(
+            f"{path} holds several arrays, and stands where one is wanted. Give it alone, and choose with fields=."
+        )
+    if not path.endswith(".npy"):
+        raise BadOption(
+            f"{path} is neither a .npy or .npz file nor a folder of .npy files. Files of bare numbers are mapped by "
+            "numpy.memmap."
+        )
+    return find_npy(path)
+
+
+def _chosen(table: Any, fields: Fields, given: Any) -> Any:
+    if not isinstance(table, dict):
+        raise BadOption(f"fields={fields!r} chooses among arrays with names, but these have none.")
+    form = Form.of(fields, table, str(given) if _is_path(given) else "the dict")
+    return form.build([table[name] for name in form.names])
 
 
 def is_array(value: Any) -> bool:
@@ -96,30 +187,30 @@ def is_arrays(value: Any) -> bool:
     return is_array(value)
 
 
-def _check(arrays: Any) -> int:
+def _check(table: Any) -> int:
     """Return the length that all arrays have."""
-    if isinstance(arrays, dict):
-        named = [(f"array {name!r}", array) for name, array in arrays.items()]
-    elif isinstance(arrays, tuple):
-        named = [(f"array {number}", array) for number, array in enumerate(arrays)]
+    if isinstance(table, dict):
+        named = [(f"array {name!r}", array) for name, array in table.items()]
+    elif isinstance(table, tuple):
+        named = [(f"array {number}", array) for number, array in enumerate(table)]
     else:
-        named = [("the array", arrays)]
+        named = [("the array", table)]
     if not named:
         raise BadOption("An ArrayDataset needs at least one array, but was given an empty container.")
     for name, array in named:
-        if not is_array(array):
+        if not is_array(array) and not isinstance(array, ArrayFile):
             raise BadOption(
                 f"An ArrayDataset is made of NumPy arrays or torch tensors, but {name} is a {type(array).__name__}. "
                 "Give one array, a tuple of arrays or a dict of arrays; numpy.asarray makes one of a list."
             )
-        if array.ndim == 0:
+        if len(array.shape) == 0:
             raise BadOption(f"{name.capitalize()} has no axis to take samples from: it holds a single number.")
-    first, length = named[0][0], len(named[0][1])
+    first, length = named[0][0], int(named[0][1].shape[0])
     for name, array in named:
-        if len(array) != length:
+        if array.shape[0] != length:
             raise BadOption(
-                f"The arrays of a dataset need the same length, but {first} has {length} and {name} has {len(array)} "
-                f"samples (shapes {tuple(named[0][1].shape)} and {tuple(array.shape)}). The first axis counts the "
-                "samples: cut or transpose the arrays so that it agrees."
+                f"The arrays of a dataset need the same length, but {first} has {length} and {name} has "
+                f"{array.shape[0]} samples (shapes {tuple(named[0][1].shape)} and {tuple(array.shape)}). The first "
+                "axis counts the samples: cut or transpose the arrays so that it agrees."
             )
     return length

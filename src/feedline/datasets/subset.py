@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.abc.selection import Selection
 
-class Subset:
+
+class Subset(Selection):
     """The samples of a map-style dataset at given indices; `feedline.split` makes it.
 
     It has what torch's `Subset` has, but `indices` is one array. Pickled, it takes its dataset along.

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
+from feedline.datasets.handle import Handle
 from feedline.errors import SharedHandle, tell
 
 _DEPTH = 6
@@ -34,8 +35,8 @@ _NAMED = 3
 """Paths that one warning spells out."""
 
 _ATOMS = frozenset((str, bytes, bytearray, int, float, complex, bool, type(None)))
-_LEAVES = (type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref)
-"""What holds no handles, or not in a dictionary or slots of its own."""
+_LEAVES = (type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref, Handle)
+"""What holds no handles, not in a dictionary or slots of its own, or opens others in every process."""
 
 _CONTAINERS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline import memory, randomness
+from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
 from feedline.failures import add_note, stage_of, told_indices, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
@@ -65,6 +66,7 @@ class Runner:
         self._kept: OrderedDict[int, dict[int, Any]] = OrderedDict()
         """Samples of batches that were not made because others had failed, by task."""
         self.streams = spec.kind is DatasetKind.ITERABLE
+        self._acknowledged = self.streams and isinstance(spec.dataset, Acknowledged)
         self._dataset = spec.dataset
         # Threads share the generators of the process with the training loop and with each other.
         threaded = worker is not None and worker.threaded
@@ -75,6 +77,7 @@ class Runner:
         self._epoch: int | None = None
         # Does the dataset split itself? It should, unless the loader does. An init function may do it as well.
         curious = spec.split is not None or (spec.framework.can_be_asked and spec.init is None)
+        curious = curious and not isinstance(spec.dataset, SplitSource)
         self._watches_split = worker is not None and self.streams and spec.worker_count > 1 and curious
         self.trouble: Exception | None = None
         self.unready: Exception | None = None
@@ -82,6 +85,8 @@ class Runner:
         try:
             if worker is not None:
                 self._dataset = spec.framework.open_worker(worker, spec)
+                if isinstance(self._dataset, SplitSource):
+                    self._dataset.set_worker(worker.id, worker.count)
                 if is_born is not None:
                     is_born()
                 if spec.init is not None:
@@ -95,6 +100,9 @@ class Runner:
         try:
             batch = self.run(task, room)
             notes = self._notes(task) if task.snapshot or self._watches_split else None
+            if self._acknowledged:
+                notes = notes or Notes(place=self.stream.place)
+                notes.receipts = self.take_receipts()
         except Exception as exc:
             return self.report(exc, task, worker)
         if self._guard is not None and self._guard.faults:
@@ -102,6 +110,10 @@ class Runner:
             notes.faults = self._guard.faults
             notes.place = self.stream.place if self.streams else 0
         return Result(ResultKind.DONE, worker, task.id, batch, time.perf_counter_ns() - begun, notes)
+
+    def take_receipts(self) -> Any:
+        """Return receipts for the samples since the last call; None if the dataset wants none back."""
+        return self._dataset.take_receipts() if self._acknowledged else None
 
     def report(self, exc: Exception, task: Task, worker: int) -> Result:
         """Report on a task that ended in an exception: FAILED, SHORT or ENDED."""

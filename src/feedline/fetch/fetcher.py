@@ -17,6 +17,7 @@ from feedline.abc.framework import Gather
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
 from feedline.fetch.asking import Asking
+from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
 from feedline.fetch.guard import Guard
 from feedline.fetch.seeded import SeededFetcher
 from feedline.fetch.spans import SpanFetcher
@@ -48,6 +49,8 @@ def fetcher_for(
         if spec.split is not None:
             return SpanFetcher(stream, collate, spec, scope, guard)
         return StreamFetcher(stream, collate, spec, scope, guard)
+    if is_awaited(dataset):
+        return awaiting_fetcher(dataset, collate, spec, scope, guard)
     gather = spec.framework.gather_for(dataset, spec.collate) if spec.batched else None
     if guard is not None:
         return _guarded(gather, dataset, collate, spec, scope, guard)
@@ -147,14 +150,19 @@ def _plain(indices: Any) -> Any:
 
 
 def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any]) -> Fetcher:
+    several = getattr(dataset, "__getitems__", None)
+
     def fetch(indices: Any) -> Any:
         array = indices.array if type(indices) is IndexBlock else _as_array(indices)
         if array is not None and array.dtype.kind in "iu" and array.ndim == 1 and len(array):
             try:
-                return gather(array.astype(np.int64, copy=False))
+                batch = gather(array.astype(np.int64, copy=False))
             except IndexError:
-                pass  # the dataset itself has the right error for it
-        return collate([dataset[index] for index in _plain(indices)])
+                batch = None  # the dataset itself has the right error for it
+            if batch is not None:
+                return batch
+        plain = _plain(indices)
+        return collate([dataset[index] for index in plain] if several is None else several(plain))
 
     return fetch
 

@@ -97,6 +97,10 @@ class Guard:
         """True if all samples of the task are to be asked for."""
         return not self._one_by_one
 
+    def knows(self, place: int) -> bool:
+        """True if the sample of a place is not asked for: it was made before, or is known to fail."""
+        return place in self._skip or place in self._kept
+
     def _begin_again(self, items: list[Any]) -> None:
         self._items = items
         self._has_left_out = False

@@ -99,6 +99,8 @@ class SpanFetcher:
             del held[place]
         if stream.place > begin and begin not in held and self._total is None:
             raise InternalError(f"A stream is at sample {stream.place} and cannot go back to {begin}.")
+        if self._total is None:
+            stream.skip_to(low)
         while self._total is None and stream.place < end:
             place = stream.place
             try:

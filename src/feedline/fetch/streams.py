@@ -8,11 +8,13 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+from feedline.abc.source import StreamSource
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
 from feedline.failures import add_note
 from feedline.fetch.guard import Guard
 from feedline.randomness import Scope, seed_globals
+from feedline.records import NotARecord, encode
 from feedline.types import Notes, Resume, WorkerSpec
 
 
@@ -30,6 +32,7 @@ class Stream:
         with scope.kept():
             scope.open()
             self._iterator = iter(dataset)
+        self._skip = getattr(self._iterator, "skip", None) if isinstance(dataset, StreamSource) else None
         self._scope = scope
         self.place = 0
         """Samples read so far, before a resumption too."""
@@ -51,6 +54,11 @@ class Stream:
                 self._iterator.load_state_dict(resume.iterator)
             self.place = resume.place
             self._skip_to = resume.place + resume.skip
+
+    def skip_to(self, place: int) -> None:
+        """Go to a place, or to the end, without reading the samples before it, if the dataset knows how to."""
+        if self._skip is not None and self.place >= self._skip_to and place > self.place:
+            self.place += self._skip(place - self.place)
 
     def read(self) -> Any:
         """Return the next sample; raises StopIteration at the end."""
@@ -109,9 +117,17 @@ class Stream:
 def _digest(sample: Any) -> bytes | None:
     """Return a fingerprint of a sample; None if it cannot be had, and then nobody compares."""
     try:
-        return hashlib.sha1(pickle.dumps(sample, 5), usedforsecurity=False).digest()
+        data = _as_bytes(sample)
     except Exception:  # whatever keeps it from being pickled will be said when the batch is sent
         return None
+    return hashlib.sha1(data, usedforsecurity=False).digest()
+
+
+def _as_bytes(sample: Any) -> bytes:
+    try:
+        return encode(sample)
+    except NotARecord:
+        return pickle.dumps(sample, 5)  # not for tensors: where one lies in memory is part of its pickle
 
 
 class StreamFetcher:

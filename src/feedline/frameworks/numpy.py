@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from feedline import memory
 from feedline.abc.columnar import Columnar
 from feedline.abc.framework import Gather, Reducer
+from feedline.abc.selection import Selection
+from feedline.abc.source import ColumnSource
+from feedline.frameworks.hugging_face import Positions, columns_of
 from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 
@@ -22,9 +25,15 @@ class NumpyFramework:
     can_be_asked = False
 
     def gather_for(self, dataset: Any, collate: Callable[[Any], Any]) -> Gather | None:
-        if not isinstance(dataset, Columnar) or not getattr(collate, "is_default", False):
+        if not getattr(collate, "is_default", False):
             return None
-        table = dataset.columns()
+        if isinstance(dataset, Selection):
+            return _gather_selected(self.gather_for(dataset.dataset, collate), dataset.indices)
+        if isinstance(dataset, ColumnSource):
+            return dataset.read_columns
+        if (found := columns_of(dataset)) is not None:
+            return None if found[0] == "torch" else _without_positions(found[1])
+        table = dataset.columns() if isinstance(dataset, Columnar) else None
         return None if table is None else _gather(table)
 
     def bind_collate(self, collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -68,6 +77,22 @@ class NumpyFramework:
 Indices = NDArray[np.int64]
 
 
+def _gather_selected(gather: Gather | None, chosen: Indices) -> Gather | None:
+    return None if gather is None else lambda indices: gather(chosen[indices])
+
+
+def _without_positions(read: Gather) -> Gather:
+    """Leave batches with lists in them to the collate function."""
+
+    def gather(indices: Indices) -> Any:
+        columns = read(indices)
+        if columns is None or any(type(column) is Positions for column in columns.values()):
+            return None
+        return columns
+
+    return gather
+
+
 def _gather(table: Any) -> Gather | None:
     """Return a function that takes rows of arrays, None if the rows of one have to be collated one by one."""
     if isinstance(table, dict):
@@ -98,5 +123,8 @@ def _take(column: NDArray[Any], indices: Indices) -> NDArray[Any]:
         wrong = indices.max() if indices.max() >= count else indices.min()
         raise IndexError(f"index {wrong} is out of range for a dataset of {count} samples")
     out = memory.empty((len(indices), *column.shape[1:]), column.dtype)
+    if not (column.flags.c_contiguous and column.flags.aligned):
+        out[...] = column[indices]  # `take` would copy the whole column first
+        return out
     # With the check above, "wrap" only serves negative indices; "raise" would go through a second copy.
     return column.take(indices, 0, out=out, mode="wrap")

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data._utils import collate as torch_collate
 
 from feedline import memory
-from feedline.frameworks.torch_memory import room
+from feedline.frameworks.torch_memory import AS_NUMPY, room
 
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
 
@@ -93,8 +94,22 @@ def _collate_known(batch: Any) -> Any:
     if kind is dict:
         return {key: _collate_known([sample[key] for sample in batch]) for key in elem}
     if kind is np.ndarray and elem.dtype.kind in "biufc":
-        return collate_tensors([torch.as_tensor(array) for array in batch])
+        stacked = None if elem.flags.writeable else _stack_read_only(elem, batch)
+        return collate_tensors([torch.as_tensor(array) for array in batch]) if stacked is None else stacked
     return torch_collate.collate(batch, collate_fn_map=torch_collate.default_collate_fn_map)
+
+
+def _stack_read_only(elem: NDArray[Any], batch: Sequence[Any]) -> torch.Tensor | None:
+    """Stack arrays that must not be written to, such as views of a mapped file; None if they are not all alike.
+
+    As tensors they could be written to, and torch would warn of that, although a batch is a copy.
+    """
+    for array in batch:
+        if type(array) is not np.ndarray or array.dtype != elem.dtype or array.shape != elem.shape:
+            return None
+    if elem.dtype not in AS_NUMPY.values():
+        return None
+    return torch.from_numpy(np.stack(batch, out=memory.empty((len(batch), *elem.shape), elem.dtype)))
 
 
 def _collate_ints(batch: Sequence[Any]) -> torch.Tensor:

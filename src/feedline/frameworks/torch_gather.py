@@ -6,6 +6,7 @@ by sample and collating, bit for bit. Test: tests/frameworks/test_torch_gather.p
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,48 +17,107 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from feedline.abc.columnar import Columnar
 from feedline.abc.framework import Gather
+from feedline.abc.selection import Selection
+from feedline.abc.source import ColumnSource
+from feedline.frameworks.hugging_face import Positions, ReadColumns, columns_of
 from feedline.frameworks.torch_memory import AS_NUMPY, room
 
 Indices = NDArray[np.int64]
 
 
+Column = torch.Tensor | list[Any]
+"""The values of one field: a row per sample, or what torch has no tensor for."""
+
+Form = tuple[str, ...] | str
+"""How columns make a batch: the names of a dict's, "list" or "one"."""
+
+Take = Callable[[Indices], "tuple[list[Column], Form] | None"]
+"""Returns the columns of some samples, and what they make; None if these samples have to be asked for one by one."""
+
+
 def gather_for(dataset: Any) -> Gather | None:
     """Return a function that makes the batch of some indices, or None if `dataset` is not just tensors."""
-    columns = _columns_of(dataset)
-    if columns is None:
+    take = _take_from(dataset)
+    if take is None:
         return None
-    take, build = columns
-    return lambda indices: build(take(indices))
+    known = take
+
+    def gather(indices: Indices) -> Any:
+        taken = known(indices)
+        if taken is None:
+            return None
+        columns, form = taken
+        columns = [list(column) if type(column) is Positions else column for column in columns]
+        if form == "list":
+            return columns
+        return columns[0] if form == "one" else dict(zip(form, columns, strict=True))
+
+    return gather
 
 
-Take = Callable[[Indices], list[torch.Tensor]]
-Build = Callable[[list[torch.Tensor]], Any]
-
-
-def _columns_of(dataset: Any) -> tuple[Take, Build] | None:
+def _take_from(dataset: Any) -> Take | None:
     kind = type(dataset)
     if kind is TensorDataset:
-        return _from_tensors(list(dataset.tensors), _as_list)
+        return _from_tensors(list(dataset.tensors), "list")
     if kind is torch.Tensor and dataset.dim() > 0:
-        return _from_tensors([dataset], _only)
+        return _from_tensors([dataset], "one")
     if kind is np.ndarray and dataset.ndim > 1:
         return _from_column_table(dataset)
-    if kind is Subset:
-        return _from_subset(dataset)
+    if kind is Subset or isinstance(dataset, Selection):
+        return _from_selection(dataset)
     if kind is ConcatDataset:
         return _from_parts(dataset)
+    if isinstance(dataset, ColumnSource):
+        return _from_source(dataset)
+    if (table := columns_of(dataset)) is not None:
+        return _from_table(table[1])
     return _from_column_table(dataset.columns()) if isinstance(dataset, Columnar) else None
 
 
-def _as_list(tensors: list[torch.Tensor]) -> Any:
-    return tensors
+def _from_source(source: ColumnSource) -> Take:
+    def take(indices: Indices) -> tuple[list[Column], Form] | None:
+        found = source.read_columns(indices)
+        if found is None:
+            return None
+        values = list(found.values()) if isinstance(found, dict) else found if isinstance(found, tuple) else [found]
+        columns: list[Column] = []
+        for value in values:
+            column = _adopted(value) if isinstance(value, np.ndarray) else value
+            if column is None:
+                return None
+            columns.append(column)
+        return columns, tuple(found) if isinstance(found, dict) else "list" if isinstance(found, tuple) else "one"
+
+    return take
 
 
-def _only(tensors: list[torch.Tensor]) -> Any:
-    return tensors[0]
+def _from_table(read: ReadColumns) -> Take:
+    """Take the columns of a dataset of Hugging Face's."""
+
+    def take(indices: Indices) -> tuple[list[Column], Form] | None:
+        found = read(indices)
+        if found is None:
+            return None
+        columns: list[Column] = []
+        for value in found.values():
+            if type(value) is Positions:
+                columns.append(Positions([torch.from_numpy(array) for array in value]))
+            else:
+                columns.append(torch.from_numpy(value) if isinstance(value, np.ndarray) else value)
+        return columns, tuple(found)
+
+    return take
 
 
-def _from_tensors(tensors: list[torch.Tensor], build: Build) -> tuple[Take, Build] | None:
+def _adopted(array: NDArray[Any]) -> torch.Tensor | None:
+    """Return an array that nobody else has as a tensor; None if torch has no such type."""
+    try:
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+    except TypeError:
+        return None
+
+
+def _from_tensors(tensors: list[torch.Tensor], form: Form) -> Take | None:
     for tensor in tensors:
         plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and tensor.device.type == "cpu"
         if not plain or tensor.requires_grad or tensor.is_quantized or tensor.dim() == 0:
@@ -68,7 +128,7 @@ def _from_tensors(tensors: list[torch.Tensor], build: Build) -> tuple[Take, Buil
     if count == 0:
         return None
     columns = [_Column(tensor) for tensor in tensors]
-    return (lambda indices: [column.take(indices) for column in columns]), build
+    return lambda indices: ([column.take(indices) for column in columns], form)
 
 
 _LARGE_BYTES = 64 << 10
@@ -84,7 +144,9 @@ class _Column:
         self._row_shape = tuple(tensor.shape[1:])
         self._row_bytes = tensor[0].numel() * tensor.element_size()
         # NumPy takes rows in half the time torch needs for small batches, but has no bfloat16 and float8.
-        self._array = tensor.numpy() if tensor.dtype in AS_NUMPY else None
+        array = tensor.numpy() if tensor.dtype in AS_NUMPY else None
+        # Of any other array NumPy would copy the whole before it takes a row.
+        self._array = array if array is not None and array.flags.c_contiguous and array.flags.aligned else None
 
     def take(self, indices: Indices) -> torch.Tensor:
         if self._array is not None and self._row_bytes * len(indices) < _LARGE_BYTES:
@@ -95,9 +157,9 @@ class _Column:
         return torch.index_select(self._tensor, 0, torch.from_numpy(indices), out=out)
 
 
-def _from_column_table(table: Any) -> tuple[Take, Build] | None:
+def _from_column_table(table: Any) -> Take | None:
     """Take the columns of an `ArrayDataset`: one array, a tuple of them, or a mapping from names."""
-    names = list(table) if isinstance(table, dict) else None
+    form = tuple(table) if isinstance(table, dict) else "list" if isinstance(table, tuple) else "one"
     arrays = list(table.values()) if isinstance(table, dict) else list(table) if isinstance(table, tuple) else [table]
     tensors = []
     for array in arrays:
@@ -106,66 +168,102 @@ def _from_column_table(table: Any) -> tuple[Take, Build] | None:
         if type(array) is not torch.Tensor:
             return None
         tensors.append(array)
-    if names is not None:
-        return _from_tensors(tensors, lambda columns: dict(zip(names, columns, strict=True)))
-    return _from_tensors(tensors, _as_list if isinstance(table, tuple) else _only)
+    return _from_tensors(tensors, form)
 
 
 def _as_tensor(array: NDArray[Any]) -> torch.Tensor | None:
-    """Return an array as a tensor of the same memory; None if torch cannot (its rows may still be possible)."""
-    if array.dtype.kind not in "biufc" or not array.flags.writeable:
+    """Return an array as a tensor of the same memory; None if torch cannot (its rows may still be possible).
+
+    One that must not be written to becomes a tensor that could be: for reading only.
+    """
+    if array.dtype.kind not in "biufc" or isinstance(array, np.ma.MaskedArray):
         return None
-    try:
-        return torch.as_tensor(array)
-    except (TypeError, ValueError):  # a type, byte order or negative stride that torch does not have
-        return None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writ", UserWarning)
+        try:
+            return torch.as_tensor(array)
+        except (TypeError, ValueError):  # a type, byte order or negative stride that torch does not have
+            return None
 
 
-def _from_subset(subset: Subset[Any]) -> tuple[Take, Build] | None:
-    inner = _columns_of(subset.dataset)
-    chosen = np.asarray(subset.indices)
+def _from_selection(selection: Any) -> Take | None:
+    inner = _take_from(selection.dataset)
+    chosen = np.asarray(selection.indices)
     if inner is None or chosen.ndim != 1 or chosen.dtype.kind not in "iu":
         return None
-    take, build = inner
-    chosen = chosen.astype(np.int64, copy=False)
-    return (lambda indices: take(chosen[indices])), build
+    take, chosen = inner, chosen.astype(np.int64, copy=False)
+    return lambda indices: take(chosen[indices])
 
 
-def _from_parts(dataset: ConcatDataset[Any]) -> tuple[Take, Build] | None:
-    parts = [_columns_of(part) for part in dataset.datasets]
-    if any(part is None for part in parts):
-        return None
-    takes, builds = zip(*[part for part in parts if part is not None], strict=True)
-    if any(build is not builds[0] for build in builds):
+def _from_parts(dataset: ConcatDataset[Any]) -> Take | None:
+    takes = [take for take in map(_take_from, dataset.datasets) if take is not None]
+    if len(takes) < len(dataset.datasets) or any(map(_has_other_single_samples, dataset.datasets)):
         return None
     ends = np.asarray(dataset.cumulative_sizes, np.int64)
     starts = np.concatenate([[0], ends[:-1]])
-    probe = [take(np.zeros(1, np.int64)) for take in takes]
-    if any(not _alike(columns, probe[0]) for columns in probe):
-        return None
 
-    def take_parts(indices: Indices) -> list[torch.Tensor]:
+    def take_parts(indices: Indices) -> tuple[list[Column], Form] | None:
         if indices.min() < 0:
             indices = np.where(indices < 0, indices + ends[-1], indices)
         owners = np.searchsorted(ends, indices, side="right")
         if owners.max() >= len(takes) or indices.min() < 0:
             raise IndexError(f"an index is out of range for a dataset of {ends[-1]} samples")
-        present = np.unique(owners)
+        present = np.unique(owners).tolist()
         if len(present) == 1:
             owner = int(present[0])
-            columns: list[torch.Tensor] = takes[owner](indices - starts[owner])
-            return columns
-        out = [torch.empty((len(indices), *column.shape[1:]), dtype=column.dtype) for column in probe[0]]
-        for owner in present.tolist():
-            rows = np.flatnonzero(owners == owner)
-            for target, values in zip(out, takes[owner](indices[rows] - starts[owner]), strict=True):
-                target[torch.from_numpy(rows)] = values
-        return out
+            return takes[owner](indices - starts[owner])
+        places = [np.flatnonzero(owners == owner) for owner in present]
+        taken = [takes[owner](indices[rows] - starts[owner]) for owner, rows in zip(present, places, strict=True)]
+        return _joined([part for part in taken if part is not None], places)
 
-    return take_parts, builds[0]
+    return take_parts
 
 
-def _alike(columns: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    return len(columns) == len(others) and all(
-        a.dtype == b.dtype and a.shape[1:] == b.shape[1:] for a, b in zip(columns, others, strict=True)
-    )
+def _has_other_single_samples(dataset: Any) -> bool:
+    """True if a sample is not what it is in a batch: ConcatDataset asks for single ones.
+
+    In the format "numpy" of Hugging Face's datasets a single number has the type that it is stored in, one of several
+    has not.
+    """
+    while type(dataset) is Subset or isinstance(dataset, Selection):
+        dataset = dataset.dataset
+    if type(dataset) is ConcatDataset:
+        return any(map(_has_other_single_samples, dataset.datasets))
+    table = columns_of(dataset)
+    return table is not None and table[0] == "numpy"
+
+
+def _joined(taken: list[tuple[list[Column], Form]], places: list[Indices]) -> tuple[list[Column], Form] | None:
+    """Put the columns of parts together, each row where it belongs; None if the parts are not alike."""
+    if len(taken) < len(places) or any(form != taken[0][1] for _, form in taken):
+        return None
+    columns = []
+    for parts in zip(*[part for part, _ in taken], strict=True):
+        column = _joined_column(parts, places)
+        if column is None:
+            return None
+        columns.append(column)
+    return columns, taken[0][1]
+
+
+def _joined_column(parts: tuple[Column, ...], places: list[Indices]) -> Column | None:
+    count = sum(map(len, places))
+    first = parts[0]
+    if any(type(part) is Positions for part in parts):
+        return None
+    if isinstance(first, list):
+        if not all(isinstance(part, list) for part in parts):
+            return None
+        listed: list[Any] = [None] * count
+        for part, rows in zip(parts, places, strict=True):
+            for row, value in zip(rows.tolist(), part, strict=True):
+                listed[row] = value
+        return listed
+    shape = (count, *first.shape[1:])
+    room_for_all = room(shape, first)
+    out = torch.empty(shape, dtype=first.dtype) if room_for_all is None else room_for_all
+    for part, rows in zip(parts, places, strict=True):
+        if not isinstance(part, torch.Tensor) or part.dtype != first.dtype or part.shape[1:] != first.shape[1:]:
+            return None
+        out[torch.from_numpy(rows)] = part
+    return out

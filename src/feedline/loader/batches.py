@@ -19,6 +19,7 @@ from feedline.loader.crew import Counters, Crew, Prepare
 from feedline.loader.map_epoch import Limits, MapEpoch
 from feedline.loader.pending import Pending
 from feedline.loader.progress import StreamProgress
+from feedline.loader.receipts import Receipts
 from feedline.loader.repair import Repair
 from feedline.loader.settings import Settings
 from feedline.loader.stream_epoch import Request, StreamEpoch
@@ -82,6 +83,7 @@ def _epoch(
             resumes={worker: resume_of(stream, bookmark.batch_size) for worker, stream in enumerate(streams)},
             account=account,
             epoch=entry.key.epoch,
+            receipts=Receipts(spec.dataset),
         )
     known = {worker: notes_of(stream) for worker, stream in enumerate(streams)}
     entry.progress.notes.update({worker: notes for worker, notes in known.items() if notes is not None})
@@ -178,11 +180,13 @@ class InlineBatches(Iterator[Any]):
         self._arena = arena
         self._counters = counters
         self._prepare = prepare
+        self._receipts = Receipts(spec.dataset)
 
     def __next__(self) -> Any:
         progress = self._progress
         if self._is_spent:
             self._account.check()
+        self._receipts.acknowledge()
         while True:
             try:
                 indices = self._take()
@@ -214,6 +218,7 @@ class InlineBatches(Iterator[Any]):
                 self._hold(ordinal, indices, checkpoint)
                 raise
             self._note(ordinal)
+            self._receipts.hold(self._runner.take_receipts())
             if batch is _VOID:
                 continue
             self._counters.batches += 1
@@ -310,7 +315,10 @@ class InlineBatches(Iterator[Any]):
             task.indices, task.skip = treated.indices, {**treated.skip, **skip}
             assert self._repair is not None
             self._repair.begin(pending.ordinal, treated)
-        return self._runner.attempt(task, -1, self._room())
+        result = self._runner.attempt(task, -1, self._room())
+        if result.notes is not None:
+            self._receipts.hold(result.notes.receipts)
+        return result
 
     def _take(self) -> Any:
         return self._held.pop() if self._held else next(self._plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedline.abc.source import StreamSource
+from feedline.abc.source import SplitSource, StreamSource
 from feedline.errors import BadOption
 from feedline.samplers.ranks import own_share
 from feedline.steps import Steps
@@ -44,6 +44,13 @@ def split_of(
     if splits_itself:
         if shard:
             raise BadOption(f"shard={shard!r} would split a second time: torch's data pipes split themselves. Drop it.")
+        return None
+    if isinstance(dataset, SplitSource):
+        if shard in TAILS:
+            raise BadOption(
+                f"shard={shard!r} is about samples that do not go round, but a {type(dataset).__name__} splits itself, "
+                "and ranks end when their own parts do. Drop it."
+            )
         return None
     if shard is None:
         shard = default or isinstance(dataset, StreamSource)

@@ -18,6 +18,7 @@ from feedline.loader.account import Account
 from feedline.loader.crew import Crew
 from feedline.loader.map_epoch import Limits
 from feedline.loader.progress import Progress, StreamProgress, has_state
+from feedline.loader.receipts import Receipts
 from feedline.types import Draw, Result, ResultKind, Resume, Task
 
 
@@ -47,6 +48,7 @@ class StreamEpoch:
         resumes: where the streams go on, by worker.
         account: of samples that fail.
         epoch: the number of the epoch.
+        receipts: for datasets that are told which batches were consumed.
     """
 
     bookmark: Any = None
@@ -63,8 +65,10 @@ class StreamEpoch:
         resumes: dict[int, Resume] | None = None,
         account: Account | None = None,
         epoch: int = 0,
+        receipts: Receipts | None = None,
     ) -> None:
         self._crew = crew
+        self._receipts = receipts or Receipts(None)
         self._request = request
         self._in_order = in_order
         self._limits = limits
@@ -134,6 +138,7 @@ class StreamEpoch:
         self._ordinal += 1
 
     def __next__(self) -> Any:
+        self._receipts.acknowledge()
         self._crew.check_calls()
         while self._active:
             self._crew.speak()
@@ -194,6 +199,7 @@ class StreamEpoch:
         stream.read = result.read
         self.progress.turn = worker + 1
         if result.notes is not None:
+            self._receipts.hold(result.notes.receipts)
             if has_state(result.notes):
                 stream.notes, stream.noted_at = result.notes, stream.batches
             if result.notes.digest is not None:

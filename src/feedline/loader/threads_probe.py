@@ -13,10 +13,13 @@ from typing import Any
 
 from feedline import randomness
 from feedline.errors import SharedGenerators, tell
+from feedline.fetch.awaiting import is_awaited
 
 
 def must_leave_threads(dataset: Any, collate: Callable[[Any], Any] | None, *, is_map: bool) -> bool:
     """Make a few samples and see whether they draw from generators of the process; warn if they do."""
+    if is_map and is_awaited(dataset):  # whose samples share the generators on processes, too
+        return False
     used = _generators_used(dataset, collate) if is_map else []
     if not used:
         return False

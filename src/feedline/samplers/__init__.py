@@ -2,6 +2,7 @@
 
 from feedline.samplers.balanced import BalancedSampler
 from feedline.samplers.batch import BatchSampler
+from feedline.samplers.block import BlockSampler
 from feedline.samplers.distribute import distribute
 from feedline.samplers.distributed import DistributedSampler
 from feedline.samplers.infinite import InfiniteSampler
@@ -16,6 +17,7 @@ from feedline.samplers.weighted import WeightedRandomSampler
 __all__ = [
     "BalancedSampler",
     "BatchSampler",
+    "BlockSampler",
     "DistributedSampler",
     "InfiniteSampler",
     "LengthBucketBatchSampler",

@@ -1,0 +1,114 @@
+"""`feedline pack`: a dataset into a format that reads fast, with a progress bar."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from feedline.errors import BadOption
+from feedline.packing import Packed, Stage, pack
+from feedline.packing.opening import open_source
+from feedline.packing.quantities import bytes_text
+
+_REASONS_SHOWN = 5
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Pack, and write to standard output what was done and the line that reads it.
+
+    Raises:
+        BadOption: an option that cannot work.
+        SourceError: there is no such source.
+        PackError: it could not be packed.
+    """
+    out = Path(arguments.out)
+    opened = open_source(arguments.source, root=arguments.root, path_column=arguments.path_column)
+    check_apart(arguments.source, out)
+    with Bar(quiet=arguments.quiet) as bar, opened:
+        packed = pack(
+            opened.dataset,
+            out,
+            format=arguments.format,
+            workers=arguments.workers,
+            fields=arguments.fields or opened.fields,
+            encode=arguments.encode,
+            resize=arguments.resize,
+            quality=arguments.quality,
+            ragged=arguments.ragged or (),
+            samples_per_shard=arguments.samples_per_shard,
+            shard_bytes=arguments.shard_size,
+            compression=arguments.compression,
+            on_error=arguments.on_error,
+            overwrite=arguments.overwrite,
+            restart=arguments.restart,
+            verify=not arguments.no_verify,
+            checkpoint_every=arguments.checkpoint_every,
+            source=opened.text,
+            facts=opened.facts,
+            report=bar.show,
+        )
+    for reason in packed.reasons[:_REASONS_SHOWN]:
+        sys.stderr.write(f"left out: {reason}\n")
+    sys.stdout.write(summary_of(packed, is_checked=not arguments.no_verify))
+
+
+def check_apart(source: str, out: Path) -> None:
+    """Refuse an output that would become part of its own source.
+
+    Raises:
+        BadOption: it lies in the folder that is packed.
+    """
+    folder = Path(source)
+    if folder.is_dir() and folder.resolve() in (out.resolve(), *out.resolve().parents):
+        raise BadOption(f"{out} lies in {source}, which is to be packed: give a place outside of it.")
+
+
+def summary_of(packed: Packed, *, is_checked: bool) -> str:
+    """Return what was done, in words."""
+    made = packed.count - packed.resumed
+    rate = f", {made / packed.seconds:,.0f} samples/s" if packed.seconds > 0 else ""
+    lines = [
+        f"{packed.path}: {packed.count:,} samples, {bytes_text(packed.size)} of {packed.format}",
+        f"{made:,} samples in {packed.seconds:.1f} s{rate}"
+        + (f"; {packed.resumed:,} were there from the run before" if packed.resumed else ""),
+        f"digest {packed.digest}{', read back and compared' if is_checked else ', not checked'}",
+    ]
+    if packed.skipped:
+        lines.append(f"{packed.skipped:,} samples failed and were left out")
+    return "\n".join([*lines, "", "Read it with:", f"  {packed.line}", ""])
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:,.0f} samples/s")
+
+
+class Bar:
+    """A bar per stage, on standard error; a context manager."""
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeRemainingColumn())
+        self._progress = Progress(
+            *columns, console=console or Console(stderr=True), refresh_per_second=4, transient=True, disable=quiet
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def show(self, stage: Stage) -> None:
+        """Draw how far it is; called by `pack`."""
+        if stage.name not in self._tasks:
+            # What an earlier run had done is no speed of this one.
+            self._tasks[stage.name] = self._progress.add_task(stage.name, total=stage.total, completed=stage.done)
+        self._progress.update(self._tasks[stage.name], completed=stage.done)

@@ -1,0 +1,236 @@
+"""Arrays in files, mapped into memory: .npy files, members of .npz files, and NumPy's own mapped arrays.
+
+An `ArrayFile` says where the numbers are and what they have to be. It is what travels to other processes in place of
+the array; each maps the file by itself, and the system keeps the pages once for all of them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
+
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+
+_LOCAL_HEADER = 30
+"""Bytes of what stands before a member of a zip file, without its name and extra field."""
+
+
+@dataclass(frozen=True)
+class ArrayFile:
+    """An array in a file."""
+
+    path: str
+    """Absolute."""
+    member: str | None
+    """In a .npz file."""
+    offset: int
+    """Byte at which the numbers begin."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype[Any]
+    has_header: bool = True
+    """False for a file of bare numbers, of which only a mapped array knew what they are."""
+
+    @property
+    def end(self) -> int:
+        """The byte after the last number."""
+        if 0 in self.shape:
+            return self.offset
+        last = sum(max(0, (size - 1) * stride) for size, stride in zip(self.shape, self.strides, strict=True))
+        return self.offset + last + self.dtype.itemsize
+
+    def mapped(self) -> NDArray[Any]:
+        """Map the file, for reading only.
+
+        Raises:
+            SourceError: it is not there any more.
+            SourceChanged: another array is there now.
+            CorruptSource: it is not whole.
+        """
+        found = self._looked_at_again() if self.has_header else self
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
+        with _opened(self.path) as file:
+            _check_whole(found, os.fstat(file.fileno()).st_size)
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        # Any: NumPy takes any buffer.
+        return np.ndarray(self.shape, self.dtype, cast("Any", memory), found.offset, self.strides)
+
+    def _looked_at_again(self) -> ArrayFile:
+        found = find_member(self.path, self.member) if self.member is not None else find_npy(self.path)
+        if (found.shape, found.dtype, found.strides) != (self.shape, self.dtype, self.strides):
+            raise SourceChanged(
+                f"{found} was changed since the dataset was made: it was {_text(self)}, and is {_text(found)} now. "
+                "Make the dataset anew."
+            )
+        return found
+
+    def __str__(self) -> str:
+        return self.path if self.member is None else f"{self.member!r} of {self.path}"
+
+
+def _text(array: ArrayFile) -> str:
+    return f"{array.dtype} of shape {array.shape}"
+
+
+def find_npy(path: str) -> ArrayFile:
+    """Return the array of a .npy file, from its header.
+
+    Raises:
+        SourceError: it cannot be opened.
+        CorruptSource: it is no .npy file, or not whole.
+        BadOption: it holds what cannot be mapped, or makes no batch.
+    """
+    with _opened(path) as file:
+        found = _header(file, path, None)
+        _check_whole(found, os.fstat(file.fileno()).st_size)
+    return found
+
+
+def find_npz(path: str) -> dict[str, ArrayFile]:
+    """Return the arrays of a .npz file by name. Raises what `find_npy` does."""
+    with _opened(path) as file, _zip(file, path) as archive:
+        members = {info.filename: info for info in archive.infolist()}
+        return {name.removesuffix(".npy"): _member(file, path, info) for name, info in members.items()}
+
+
+def find_member(path: str, member: str) -> ArrayFile:
+    """Return one array of a .npz file. Raises what `find_npy` does."""
+    with _opened(path) as file, _zip(file, path) as archive:
+        try:
+            info = archive.getinfo(f"{member}.npy")
+        except KeyError as exc:
+            raise SourceChanged(f"There is no {member!r} in {path} any more. Make the dataset anew.") from exc
+        return _member(file, path, info)
+
+
+def find_folder(path: str) -> dict[str, ArrayFile]:
+    """Return the arrays of all .npy files of a folder by name, sorted. Raises what `find_npy` does."""
+    files = sorted(Path(path).glob("*.npy"))
+    if not files:
+        raise BadOption(f"{path} is a folder without .npy files. Each field of a dataset is one such file there.")
+    return {file.stem: find_npy(str(file)) for file in files}
+
+
+def find_mapped(array: NDArray[Any]) -> ArrayFile | None:
+    """Return where a mapped array, or a part of one, lies in its file; None if it lies nowhere else.
+
+    What was mapped "c" may differ from the file, and what was mapped from an open file has no name.
+    """
+    if not isinstance(array, np.memmap) or array.mode not in ("r", "r+") or array.filename is None:
+        return None
+    base: Any = array  # Any: arrays, then the mapping itself
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if not isinstance(base, mmap.mmap) or array.dtype.hasobject or array.dtype.names or array.size == 0:
+        return None
+    start = np.frombuffer(base, np.uint8).__array_interface__["data"][0]
+    # NumPy maps from the last multiple of this on before the numbers; all parts of an array keep its `offset`.
+    begin = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
+    offset = begin + array.__array_interface__["data"][0] - start
+    path = os.path.abspath(array.filename)
+    return ArrayFile(path, None, offset, array.shape, array.strides, array.dtype, has_header=False)
+
+
+def _opened(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except FileNotFoundError as exc:
+        raise SourceError(f"There is no file {path}.") from exc
+    except OSError as exc:
+        raise SourceError(f"{path} cannot be opened: {exc}") from exc
+
+
+def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(file)
+    except zipfile.BadZipFile as exc:
+        raise CorruptSource(
+            f"{path} is not a .npz file, or not all of one ({exc}). If it was copied or downloaded, get it again."
+        ) from exc
+
+
+def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
+    name = info.filename.removesuffix(".npy")
+    if not info.filename.endswith(".npy"):
+        raise BadOption(f"{path} holds {info.filename!r}, which is no array: it was not made by numpy.savez.")
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise BadOption(
+            f"{name!r} of {path} is compressed, so that single samples cannot be read. Save it with numpy.savez in "
+            f"place of numpy.savez_compressed, or hold it in memory: ArrayDataset(dict(numpy.load({path!r})))."
+        )
+    file.seek(info.header_offset)
+    local = file.read(_LOCAL_HEADER)
+    if len(local) < _LOCAL_HEADER or local[:4] != b"PK\3\4":
+        raise CorruptSource(f"{name!r} of {path} is not where the file says it is. Get the file again.")
+    begin = info.header_offset + _LOCAL_HEADER + int.from_bytes(local[26:28], "little")
+    begin += int.from_bytes(local[28:30], "little")
+    file.seek(begin)
+    found = _header(file, path, name)
+    _check_whole(found, begin + info.file_size)
+    return found
+
+
+def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
+    name = path if member is None else f"{member!r} of {path}"
+    try:
+        version = npy_format.read_magic(file)
+        if version == (1, 0):
+            shape, fortran_order, dtype = npy_format.read_array_header_1_0(file)
+        elif version == (2, 0):
+            shape, fortran_order, dtype = npy_format.read_array_header_2_0(file)
+        else:
+            # Version 3 differs from 2 in that names of fields may be any text; there are none of those in our arrays.
+            raise BadOption(f"{name} is of version {version} of the format, which only structured arrays need.")
+    except BadOption:
+        raise
+    except (ValueError, OSError, SyntaxError) as exc:
+        raise CorruptSource(f"{name} is not a .npy file, or not all of one: {exc}") from exc
+    _check_type(dtype, name)
+    if not shape:
+        raise BadOption(f"{name} holds a single number, without an axis that counts samples.")
+    strides = _strides(shape, dtype.itemsize, fortran=fortran_order)
+    return ArrayFile(path, member, file.tell(), tuple(shape), strides, dtype)
+
+
+def _check_type(dtype: np.dtype[Any], name: str) -> None:
+    if dtype.hasobject:
+        raise BadOption(
+            f"{name} holds Python objects, which are pickled: reading them would run whatever code is in the file. "
+            "Save arrays of numbers, or use another store for samples of any kind."
+        )
+    if dtype.names is not None:
+        raise BadOption(
+            f"{name} is a structured array, of {', '.join(dtype.names)}, which makes no batch. Map it yourself and "
+            "give its fields as arrays: a = numpy.load(path, mmap_mode='r'); ArrayDataset({name: a[name] for name in "
+            "a.dtype.names})."
+        )
+    if not dtype.isnative:
+        raise BadOption(
+            f"{name} is in another byte order than this machine's ({dtype.str}), so that every read would have to "
+            "convert it. Convert it once: numpy.save(path, a.astype(a.dtype.newbyteorder('=')))."
+        )
+
+
+def _strides(shape: tuple[int, ...], item_bytes: int, *, fortran: bool) -> tuple[int, ...]:
+    sizes = shape if fortran else shape[::-1]
+    strides = [item_bytes]
+    for size in sizes[:-1]:
+        strides.append(strides[-1] * size)
+    return tuple(strides if fortran else strides[::-1])
+
+
+def _check_whole(array: ArrayFile, size: int) -> None:
+    if array.end > size:
+        raise CorruptSource(
+            f"{array} is truncated: {_text(array)} reaches to byte {array.end}, but only {size} are there. The copy or "
+            "download was probably interrupted: get the file again."
+        )

@@ -1,0 +1,88 @@
+"""`PrecomputedDataset`: samples that `feedline.precompute` has stored."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from feedline.datasets.cache import folder
+from feedline.datasets.cache.codec import decode
+from feedline.datasets.cache.vault import Missing, Vault
+from feedline.datasets.source import Indices, Source, Transform
+from feedline.errors import CorruptSource, SourceError
+
+
+class PrecomputedDataset(Source):
+    """Reads the samples that `feedline.precompute` has stored in a folder. The dataset they were made of is not needed.
+
+    Args:
+        path: the folder.
+        transform: applied to each sample, after it was read.
+        pickle: True if samples may have been stored with pickle; only for folders that you trust.
+
+    Raises:
+        SourceError: nothing was stored there, or not all of it yet; when the first sample is read.
+        CorruptSource: a sample is damaged.
+
+    Example:
+        >>> import feedline, tempfile
+        >>> out = tempfile.mkdtemp()
+        >>> feedline.precompute([1.5, 2.5], out, progress=False)
+        PrecomputedDataset(2 samples of float)
+        >>> PrecomputedDataset(out)[1]
+        2.5
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, transform: Transform | None = None, pickle: bool = False
+    ) -> None:
+        super().__init__(transform)
+        self.path = Path(path).absolute()
+        self._pickles = pickle
+        self._vault: Vault | None = None
+        self._count = 0
+
+    def _opened(self) -> Vault:
+        if self._vault is not None:
+            return self._vault
+        if not (self.path / folder.FILE).exists():
+            raise SourceError(f"There are no precomputed samples in {self.path}. feedline.precompute makes them.")
+        vault = folder.read_vault(self.path)
+        head = vault.head()
+        if head is None:
+            raise CorruptSource(
+                f"{self.path / folder.FILE} is damaged, or of another version of feedline. Remove the folder and call "
+                "feedline.precompute again."
+            )
+        if not vault.is_whole:
+            raise SourceError(
+                f"The samples in {self.path} are not complete: feedline.precompute was interrupted. Call it again with "
+                "the same dataset, and it goes on where it was."
+            )
+        self._count, self._vault = head.count, vault
+        return vault
+
+    def __len__(self) -> int:
+        self._opened()
+        return self._count
+
+    def _read(self, indices: Indices) -> list[Any]:
+        vault = self._opened()
+        return [self._sample(vault, index) for index in indices.tolist()]
+
+    def _sample(self, vault: Vault, index: int) -> Any:
+        found = vault.get(index)
+        if isinstance(found, Missing):
+            raise CorruptSource(
+                f"Sample {index} in {self.path} is {found.value}: the file was changed or cut off after it was made. "
+                "Call feedline.precompute again, with the same dataset: what is whole stays, the rest is made again."
+            )
+        return decode(found, pickles=self._pickles)
+
+    def close(self) -> None:
+        if self._vault is not None:
+            self._vault.close()
+
+    def _form(self) -> str:
+        return type(self._read(self._checked([0]))[0]).__name__ if len(self) else "nothing"

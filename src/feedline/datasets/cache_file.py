@@ -1,0 +1,105 @@
+"""Files that keep what took long to find out: whole or not at all, and safe to lose.
+
+A cache file is a record with a checksum behind it. It is written under another name and then renamed, so that nobody
+sees half of one; what is damaged, cut off or of another program reads as if it were not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from feedline import records
+from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
+
+VARIABLE = "FEEDLINE_CACHE"
+"""The environment variable that says where cache files are kept."""
+
+Cache = bool | str | os.PathLike[str]
+"""Where something is cached: True for the user's folder, False for nowhere, or a folder."""
+
+
+def cache_home() -> Path:
+    """Return the folder for cache files: `$FEEDLINE_CACHE`, or `feedline` in the user's folder for such files."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "feedline"
+
+
+# Any, throughout: what JSON or a record can hold.
+class CacheFile:
+    """What was found out about something, under a name that follows from what it is about.
+
+    Args:
+        folder: where it is kept.
+        kind: what is found out; part of the name.
+        about: what it is about, in values that JSON has.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], kind: str, about: Any) -> None:
+        self._about = json.dumps(about, sort_keys=True)
+        digest = hashlib.blake2b(self._about.encode(), digest_size=16).hexdigest()
+        self.path = Path(folder) / f"{digest}.{kind}"
+
+    @classmethod
+    def at(cls, cache: Cache, kind: str, about: Any) -> CacheFile | None:
+        """Return the file for the option `cache=`, None if there is to be none.
+
+        Raises:
+            BadOption: it is neither True, False nor a folder.
+        """
+        if cache is False:
+            return None
+        if cache is True:
+            return cls(cache_home(), kind, about)
+        if not isinstance(cache, (str, os.PathLike)):
+            raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
+        return cls(cache, kind, about)
+
+    def read(self) -> Any:
+        """Return what was written, None if there is nothing, or nothing whole."""
+        try:
+            content = self.path.read_bytes()
+        except OSError:
+            return None
+        body = memoryview(content)[:-4]
+        if len(content) < 4 or struct.unpack("<I", content[-4:])[0] != zlib.crc32(body):
+            return None
+        try:
+            stored = records.decode(body)
+        except CorruptSource:
+            return None
+        if not isinstance(stored, dict) or stored.get("about") != self._about:
+            return None
+        return stored.get("value")
+
+    def write(self, value: Any) -> None:
+        """Keep a value, in place of one from before. If that cannot be done, a warning says so, and that is all."""
+        content = records.encode({"about": self._about, "value": value})
+        name = ""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            fd, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
+                file.write(struct.pack("<I", zlib.crc32(content)))
+            os.replace(name, self.path)
+        except OSError as exc:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            tell(
+                f"{self.path} cannot be written ({exc.strerror or exc}), so what it was to keep is found out anew each "
+                f"time. Set {VARIABLE} to a folder that can be written to, or give cache=False.",
+                FeedlineWarning,
+            )
+
+    def __repr__(self) -> str:
+        return f"CacheFile({str(self.path)!r})"

@@ -1,0 +1,268 @@
+"""Files as samples."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.cache_file import Cache
+from feedline.datasets.files import labels as label_sources
+from feedline.datasets.files.labels import Labels
+from feedline.datasets.files.listing import list_files
+from feedline.datasets.files.reading import Read, reader
+from feedline.datasets.files.scan import Choice
+from feedline.datasets.form import Fields, Form
+from feedline.datasets.source import Indices, Source, Transform
+from feedline.errors import BadOption, SourceError
+from feedline.sharing.packed import Packed
+
+Path = str | os.PathLike[str]
+
+# Any: labels are integers, floats or names.
+LabelSource = str | os.PathLike[str] | tuple[Path, str, str] | Callable[[str], Any] | Sequence[Any] | None
+"""Where labels come from: see `FileDataset`."""
+
+
+class FileDataset(Source):
+    """A dataset with a sample for each file.
+
+    The files of a folder are listed when it is made, by several threads, in the order that torchvision has: the
+    directories of the folder by name, in each of them all directories by path, in each of those the files by name. The
+    listing is kept in a cache, and used again unless a directory has changed. Paths are held packed, a few bytes each,
+    once for all workers.
+
+    Args:
+        files: a folder, of which all files are taken, however deep; or paths, in the order of the samples.
+        extensions: how names have to end, upper or lower case; such as ".txt" or (".jpg", ".png"). None for any.
+        pattern: a shell pattern for names, such as "*_left.png"; with a slash in it, for the path below the folder,
+            where `*` stands for slashes as well.
+        labels: "folder" for the name of the directory in the folder that a file is in; the path of a CSV file with the
+            columns `file`, as seen from the folder, and `label`; a tuple of such a path and the names of the two
+            columns; a function that takes a path; or, with a list of paths, a list. Names become numbers, in sorted
+            order.
+        unlabelled: "error" or "skip": what to do with files that a CSV file does not name.
+        allow_empty: True if a directory without files is a class, too.
+        read: "bytes", "text" in UTF-8, "npy" for arrays that `numpy.save` wrote, or a function that takes a path.
+        fields: which of "data", "label" and "path" a sample has, and in what form: a name for the value itself, a tuple
+            of names for tuples, a list for dicts. None for a dict of all.
+        transform: applied to each sample.
+        cache: True to keep listings of 10,000 files or more in the user's cache folder (`$FEEDLINE_CACHE`), False not
+            to, or a folder to keep this one in.
+
+    Raises:
+        SourceError: the folder is missing, cannot be listed, or has no such files; or a table of labels does not fit.
+        BadOption: an option cannot work.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in ("b", "a"):
+        ...     _ = (folder / f"{name}.txt").write_text(name * 3)
+        >>> dataset = FileDataset(folder, extensions=".txt", read="text", fields=("path", "data"))
+        >>> len(dataset), dataset[0][1]
+        (2, 'aaa')
+    """
+
+    _value = "data"
+    """What the field with the value is called."""
+
+    def __init__(
+        self,
+        files: Path | Iterable[Path],
+        *,
+        extensions: str | Iterable[str] | None = None,
+        pattern: str | None = None,
+        labels: LabelSource = None,
+        unlabelled: str = "error",
+        allow_empty: bool = False,
+        read: str | Read = "bytes",
+        fields: Fields = None,
+        transform: Transform | None = None,
+        cache: Cache = True,
+    ) -> None:
+        super().__init__(transform)
+        if unlabelled not in ("error", "skip"):
+            raise BadOption(f'unlabelled={unlabelled!r} is neither "error" nor "skip".')
+        available = [self._value, "label", "path"] if labels is not None else [self._value, "path"]
+        self._fields = Form.of(fields, available, f"a dataset of files with labels={labels!r}")
+        self._reads = reader(read)
+        choice = Choice(_endings(extensions), pattern)
+        if isinstance(files, (str, os.PathLike)):
+            self.root: str | None = os.fspath(files)
+            self._list_folder(self.root, choice, labels, cache, skip=unlabelled == "skip", allow_empty=allow_empty)
+        else:
+            self.root = None
+            self._take_paths([os.fspath(path) for path in files], choice, labels)
+        if not len(self):
+            raise SourceError(
+                f"{'There are no files' if self.root is None else f'{self.root} has no files'}"
+                f"{_asked_for(choice)}, so the dataset would be empty. Look at the path, extensions= and pattern=."
+            )
+
+    def _list_folder(
+        self, root: str, choice: Choice, labels: LabelSource, cache: Cache, *, skip: bool, allow_empty: bool
+    ) -> None:
+        listing = list_files(root, choice, cache)
+        self._paths = listing.paths
+        self._first = 0
+        """Where in the listing the files begin that are samples."""
+        self._chosen: NDArray[np.int64] | None = None
+        """Which of them are samples; None for all."""
+        self._labels: Labels | None = None
+        everything = range(len(self._paths))
+        if labels == "folder":
+            self._labels = label_sources.of_folders(listing, allow_empty=allow_empty)
+            self._first = int(listing.counts[0])  # those in no directory
+            self._labels = Labels(self._labels.values[self._first :], self._labels.classes)
+        elif isinstance(labels, (str, os.PathLike, tuple)):
+            table, columns = _table(labels)
+            paths = self._paths.each(everything)
+            self._labels, chosen = label_sources.of_table(table, columns, root, paths, skip=skip)
+            self._chosen = None if len(chosen) == len(everything) else chosen
+        elif callable(labels):
+            self._labels = label_sources.of_function(labels, map(self.path_of, everything))
+        elif labels is not None:
+            raise BadOption(
+                "labels= is a list, but a folder has no order of its own that it could fit. Give a list of paths with "
+                "it, a CSV file, or a function."
+            )
+
+    def _take_paths(self, paths: list[str], choice: Choice, labels: LabelSource) -> None:
+        is_wanted = [bool(choice.among([os.path.basename(path)], os.path.dirname(path))) for path in paths]
+        kept = [path for path, wanted in zip(paths, is_wanted, strict=True) if wanted]
+        self._paths = Packed(kept, is_text=True)
+        self._first = 0
+        self._chosen = None
+        if labels == "folder":
+            self._labels = label_sources.of_parents(kept)
+        elif isinstance(labels, (str, os.PathLike)) or (isinstance(labels, tuple) and len(labels) == 3 != len(paths)):
+            raise BadOption(f"labels={labels!r} needs a folder that the files in the table are named from.")
+        elif callable(labels):
+            self._labels = label_sources.of_function(labels, kept)
+        elif labels is not None:
+            if len(labels) != len(paths):
+                raise BadOption(f"labels= has {len(labels)} labels for {len(paths)} paths. Give one for each.")
+            wanted_labels = [label for label, wanted in zip(labels, is_wanted, strict=True) if wanted]
+            self._labels = label_sources.of_values(wanted_labels, "labels=")
+        else:
+            self._labels = None
+
+    def __len__(self) -> int:
+        return len(self._paths) - self._first if self._chosen is None else len(self._chosen)
+
+    def path_of(self, index: int) -> str:
+        """Return the path of a sample's file."""
+        place = index + self._first if self._chosen is None else int(self._chosen[index])
+        path: str = self._paths.get(place)
+        return path if self.root is None else os.path.join(self.root, path)
+
+    def _read(self, indices: Indices) -> list[Any]:
+        return [self._sample(index) for index in indices.tolist()]
+
+    def _sample(self, index: int) -> Any:
+        path = self.path_of(index)
+        values: list[Any] = []
+        for name in self._fields.names:
+            if name == self._value:
+                values.append(self._reads(path))
+            else:
+                values.append(path if name == "path" else self._label(index))
+        return self._fields.build(values)
+
+    def _label(self, index: int) -> Any:
+        assert self._labels is not None  # there is no such field otherwise
+        return self._labels.values.item(index)
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The names of the classes, by their numbers; None if labels are numbers from elsewhere, or there are none."""
+        return None if self._labels is None or self._labels.classes is None else list(self._labels.classes)
+
+    @property
+    def class_to_idx(self) -> dict[str, int] | None:
+        """The numbers of the classes, by their names."""
+        classes = self.classes
+        return None if classes is None else {name: number for number, name in enumerate(classes)}
+
+    @property
+    def targets(self) -> NDArray[Any] | None:
+        """The labels of all samples, as an array; None if they have none."""
+        if self._labels is None:
+            return None
+        values = self._labels.values
+        return values.astype(np.int64 if values.dtype.kind in "iu" else np.float64)
+
+    @property
+    def samples(self) -> Sequence[tuple[str, Any]]:
+        """Path and label of each sample, without reading a file; the label is None if there are none."""
+        return _Samples(self)
+
+    def close(self) -> None:
+        """Do nothing: files are open only while they are read."""
+
+    def _form(self) -> str:
+        kinds = {self._value: "file", "path": "str", "label": "label"}
+        if self.classes is not None:
+            kinds["label"] = f"class of {len(self.classes)}"
+        return self._fields.describe([kinds[name] for name in self._fields.names])
+
+
+class _Samples(Sequence[tuple[str, Any]]):
+    def __init__(self, dataset: FileDataset) -> None:
+        self._dataset = dataset
+        self._indices = range(len(dataset))
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self._sample(one) for one in self._indices[index]]
+        try:
+            return self._sample(self._indices[index])
+        except IndexError:
+            raise IndexError(f"index {index} is out of range for {len(self)} samples") from None
+
+    def _sample(self, index: int) -> tuple[str, Any]:
+        dataset = self._dataset
+        return dataset.path_of(index), None if dataset._labels is None else dataset._label(index)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return map(self._sample, self._indices)
+
+    def __repr__(self) -> str:
+        return f"<path and label of {len(self)} samples>"
+
+
+def _endings(extensions: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    if extensions is None:
+        return None
+    endings = (extensions,) if isinstance(extensions, str) else tuple(extensions)
+    if not all(endings) or not endings:
+        raise BadOption(
+            f'extensions={extensions!r} names no endings. Give some such as (".jpg", ".png"), or None for any.'
+        )
+    return tuple(sorted({ending.lower() for ending in endings}))
+
+
+def _table(labels: Any) -> tuple[str, tuple[str, str]]:
+    if not isinstance(labels, tuple):
+        return os.fspath(labels), ("file", "label")
+    if len(labels) != 3:
+        raise BadOption(
+            f"labels={labels!r} is no tuple of a CSV file and the names of its columns with files and with labels."
+        )
+    return os.fspath(labels[0]), (labels[1], labels[2])
+
+
+def _asked_for(choice: Choice) -> str:
+    asked = []
+    if choice.extensions is not None:
+        asked.append(f"that end in {' or '.join(choice.extensions)}")
+    if choice.pattern is not None:
+        asked.append(f"that match {choice.pattern!r}")
+    return f" {' and '.join(asked)}" if asked else ""

@@ -1,0 +1,94 @@
+"""Images in folders, one for each class."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from feedline.datasets.cache_file import Cache
+from feedline.datasets.files.dataset import FileDataset, LabelSource, Path
+from feedline.datasets.files.reading import decoder
+from feedline.datasets.form import Fields
+from feedline.datasets.source import Transform
+from feedline.errors import BadOption
+
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""The endings that torchvision takes for images."""
+
+
+class ImageFolder(FileDataset):
+    """A dataset of images in a folder, by default with a class for each of its directories.
+
+    Classes, their numbers and the order of samples are those of torchvision's `ImageFolder`; so are `classes`,
+    `class_to_idx`, `samples`, `imgs` and `targets`. A sample is a tuple of an image and a label. How files are listed
+    and held is said of `FileDataset`.
+
+    Args:
+        root: the folder.
+        extensions: how names have to end, upper or lower case.
+        labels: "folder" for the directory that an image is in, a CSV file, a function or None: see `FileDataset`.
+        unlabelled: "error" or "skip": what to do with images that a CSV file does not name.
+        allow_empty: True if a directory without images is a class, too.
+        decode: "rgb" for an array of uint8 with the axes height, width and color; "pil" for an image of Pillow;
+            "bytes" for the file as it is; or a function that takes these bytes.
+        fields: which of "image", "label" and "path" a sample has, and in what form: see `FileDataset`.
+        transform: applied to each sample, so to a tuple of image and label unless `fields` says otherwise.
+        cache: whether or where the listing is kept: see `FileDataset`.
+
+    Raises:
+        SourceError: the folder is missing, has no images, or a class has none; or a table of labels does not fit.
+        BadOption: an option cannot work.
+        MissingExtra: Pillow is not installed, and `decode` needs it.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from PIL import Image
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog"):
+        ...     (folder / name).mkdir()
+        ...     Image.new("RGB", (4, 3)).save(folder / name / "1.png")
+        >>> dataset = ImageFolder(folder)
+        >>> dataset
+        ImageFolder(2 samples of (file, class of 2))
+        >>> image, label = dataset[1]
+        >>> image.shape, label, dataset.classes
+        ((3, 4, 3), 1, ['cat', 'dog'])
+    """
+
+    _value = "image"
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        extensions: str | Iterable[str] | None = IMAGES,
+        labels: LabelSource = "folder",
+        unlabelled: str = "error",
+        allow_empty: bool = False,
+        decode: str | Callable[[bytes], Any] = "rgb",
+        fields: Fields = ("image", "label"),
+        transform: Transform | None = None,
+        cache: Cache = True,
+    ) -> None:
+        if not isinstance(root, (str, os.PathLike)):
+            raise BadOption(f"root={root!r} is no path of a folder. A FileDataset takes a list of paths.")
+        reads = decoder(decode)
+        if labels is None and fields == ("image", "label"):
+            fields = "image"
+        super().__init__(
+            root,
+            extensions=extensions,
+            labels=labels,
+            unlabelled=unlabelled,
+            allow_empty=allow_empty,
+            fields=fields,
+            transform=transform,
+            cache=cache,
+        )
+        self._reads = reads
+
+    @property
+    def imgs(self) -> Any:
+        """The same as `samples`, as torchvision calls it."""
+        return self.samples

@@ -1,0 +1,194 @@
+"""The labels of files: from their folder, a table, a function, or a list."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.files.listing import Listing
+from feedline.errors import BadOption, CorruptSource, SourceError
+
+_INTEGERS = ("uint8", "uint16", "uint32", "int32", "int64")
+_SHOWN = 5
+"""Names that an error spells out."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A number for each file."""
+
+    values: NDArray[Any]
+    """In the smallest type that holds them."""
+    classes: list[str] | None
+    """The names that the numbers stand for, None if they are just numbers."""
+
+
+def of_folders(listing: Listing, *, allow_empty: bool) -> Labels:
+    """Return the directory of the folder that each file is in, however deep, as its class.
+
+    Raises:
+        SourceError: there are no classes, or one of them has no files.
+    """
+    tops = [path.partition("/")[0] for path in listing.directories]
+    classes = sorted(set(tops) - {""})
+    if not classes:
+        raise SourceError(
+            "The folder has no directories, so its files have no classes. Put the files of each class into a directory "
+            'of its own, or give labels="labels.csv" or a function.'
+        )
+    number_of = {name: number for number, name in enumerate(classes)}
+    counts = np.zeros(len(classes), np.int64)
+    numbers = np.array([number_of.get(name, -1) for name in tops], np.int64)
+    np.add.at(counts, numbers[numbers >= 0], listing.counts[numbers >= 0])
+    empty = [classes[number] for number in np.flatnonzero(counts == 0)]
+    if empty and not allow_empty:
+        raise SourceError(
+            f"{_named(empty)} of {len(classes)} classes {_has(empty)} no files with the endings that are asked for. "
+            "Remove the directory, change extensions=, or give allow_empty=True to count it as a class nevertheless."
+        )
+    return Labels(_small(np.repeat(numbers, listing.counts)), classes)
+
+
+def of_parents(paths: Iterable[str]) -> Labels:
+    """Return the directory that each path is in as its class."""
+    return of_values([os.path.basename(os.path.dirname(path)) for path in paths], "labels")
+
+
+def of_values(values: Sequence[Any], option: str) -> Labels:
+    """Return labels that are integers, floats or names of classes.
+
+    Raises:
+        BadOption: they are something else, or several of these.
+    """
+    if all(isinstance(value, (bool, int, np.integer, np.bool_)) for value in values):
+        return Labels(_small(np.array(values, np.int64)), None)
+    if all(isinstance(value, (int, float, np.integer, np.floating)) for value in values):
+        return Labels(np.array(values, np.float64), None)
+    if all(isinstance(value, str) for value in values):
+        classes = sorted(set(values))
+        number_of = {name: number for number, name in enumerate(classes)}
+        return Labels(_small(np.fromiter((number_of[name] for name in values), np.int64, len(values))), classes)
+    kinds = sorted({type(value).__name__ for value in values})
+    raise BadOption(
+        f"{option} gives values of type {', '.join(kinds)}. A label is an integer, a float, or the name of a class, "
+        "the same for all files."
+    )
+
+
+def of_function(function: Callable[[str], Any], paths: Iterable[str]) -> Labels:
+    """Return what a function says of each path."""
+    return of_values([function(path) for path in paths], f"labels={getattr(function, '__name__', function)!r}")
+
+
+def of_table(
+    table: str, columns: tuple[str, str], root: str, paths: Iterable[str], *, skip: bool
+) -> tuple[Labels, NDArray[np.int64]]:
+    """Return the labels that a CSV file gives, and which files have one.
+
+    Args:
+        table: the CSV file, whose first line names its columns.
+        columns: the names of those with files and labels.
+        root: the folder that files in the table are named from.
+        paths: the files there are, below the root.
+        skip: True if files without a label are left out.
+
+    Raises:
+        CorruptSource: it is no such table, names a file twice, or one that is missing.
+        SourceError: it cannot be read, or does not name a file that is there.
+    """
+    rows = _rows(table, columns, root)
+    values: list[str] = []
+    places: list[int] = []
+    without: list[str] = []
+    for place, path in enumerate(paths):
+        row = rows.pop(path, None)
+        if row is not None:
+            values.append(row[0])
+            places.append(place)
+        else:
+            without.append(path)
+    if rows:
+        line, name = min((line, name) for name, (_, line) in rows.items())
+        raise CorruptSource(
+            f"{table}, line {line}, names {name!r}, and {len(rows)} of its {len(rows) + len(values)} files are not "
+            f"among those of {root}. They are missing, end in something else than extensions= says, or are named from "
+            "another folder: the column has to say where a file is below the folder, with its ending."
+        )
+    if without and not skip:
+        raise SourceError(
+            f"{_named(without)} of {len(values) + len(without)} files in {root} {_has(without)} no line in {table}. "
+            'Add the lines, or give unlabelled="skip" to leave such files out.'
+        )
+    return of_values(_numbers(values), f"labels={table!r}"), np.array(places, np.int64)
+
+
+def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[str, int]]:
+    """Return labels and line numbers by file."""
+    rows: dict[str, tuple[str, int]] = {}
+    try:
+        with open(table, encoding="utf-8-sig", newline="") as file:
+            lines = csv.reader(file)
+            header = next(lines, [])
+            missing = [name for name in columns if name not in header]
+            if missing:
+                raise CorruptSource(
+                    f"{table} has no column {missing[0]!r}: its first line names "
+                    f"{', '.join(map(repr, header)) or 'none'}. Name the columns there, or say which ones to use: "
+                    "labels=(path, name of the column with files, name of the column with labels)."
+                )
+            name_at, label_at = map(header.index, columns)
+            for line in lines:
+                if not line:
+                    continue
+                if len(line) <= max(name_at, label_at):
+                    raise CorruptSource(f"{table}, line {lines.line_num}, has {len(line)} of {len(header)} columns.")
+                name = _below(line[name_at], root)
+                if name in rows:
+                    raise CorruptSource(
+                        f"{table} names {name!r} twice, in lines {rows[name][1]} and {lines.line_num}. Remove one."
+                    )
+                rows[name] = line[label_at], lines.line_num
+    except (UnicodeDecodeError, csv.Error) as exc:
+        raise CorruptSource(f"{table} is no table of comma-separated values in UTF-8: {exc}.") from exc
+    except OSError as exc:
+        if isinstance(exc, SourceError):
+            raise
+        raise SourceError(f"The labels in {table} cannot be read: {exc.strerror or exc}.") from exc
+    return rows
+
+
+def _below(name: str, root: str) -> str:
+    if os.path.isabs(name):
+        name = os.path.relpath(name, os.path.abspath(root))
+    return os.path.normpath(name).replace(os.sep, "/")
+
+
+def _numbers(values: list[str]) -> list[Any]:
+    """Return integers or floats if all values are such, else the values."""
+    for kind in (int, float):
+        try:
+            return [kind(value) for value in values]
+        except ValueError:
+            continue
+    return values
+
+
+def _named(names: list[str]) -> str:
+    shown = ", ".join(map(repr, names[:_SHOWN]))
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def _has(names: list[str]) -> str:
+    return "has" if len(names) == 1 else "have"
+
+
+def _small(values: NDArray[np.int64]) -> NDArray[Any]:
+    low, high = values.min(initial=0), values.max(initial=0)
+    limits = (np.iinfo(name) for name in _INTEGERS)
+    return values.astype(next(one.dtype for one in limits if one.min <= low and high <= one.max))

@@ -1,0 +1,112 @@
+"""How a file becomes a value."""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import require
+from feedline.errors import BadOption, CorruptSource
+from feedline.failures import add_note
+
+# Any, throughout: what a file holds.
+Read = Callable[[str], Any]
+"""Takes a path and returns a value."""
+
+
+def reader(read: str | Read) -> Read:
+    """Return the function for `read=` of a `FileDataset`.
+
+    Raises:
+        BadOption: there is no such way to read a file.
+    """
+    if callable(read):
+        return functools.partial(_read_by, read)
+    known: dict[str, Read] = {"bytes": read_bytes, "text": read_text, "npy": read_npy}
+    if read not in known:
+        raise BadOption(f"read={read!r} is none of {', '.join(map(repr, known))}, nor a function that takes a path.")
+    return known[read]
+
+
+def decoder(decode: str | Callable[[bytes], Any]) -> Read:
+    """Return the function for `decode=` of an `ImageFolder`.
+
+    Raises:
+        BadOption: there is no such way to decode an image.
+        MissingExtra: it needs Pillow, which is not installed.
+    """
+    if callable(decode):
+        return functools.partial(_decode_by, decode)
+    known: dict[str, Read] = {"rgb": read_rgb, "pil": read_image, "bytes": read_bytes}
+    if decode not in known:
+        raise BadOption(f"decode={decode!r} is none of {', '.join(map(repr, known))}, nor a function that takes bytes.")
+    if decode != "bytes":
+        _pillow()  # now rather than in a worker
+    return known[decode]
+
+
+def read_bytes(path: str) -> bytes:
+    """Return what is in a file."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
+def read_text(path: str) -> str:
+    """Return what is in a file in UTF-8."""
+    try:
+        return read_bytes(path).decode()
+    except UnicodeDecodeError as exc:
+        raise CorruptSource(f'{path} is no text in UTF-8: {exc}. Read it with read="bytes".') from exc
+
+
+def read_npy(path: str) -> NDArray[Any]:
+    """Return the array in a file that `numpy.save` wrote."""
+    try:
+        array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(read_bytes(path)), allow_pickle=False)
+    except ValueError as exc:
+        raise CorruptSource(f"{path} holds no array as numpy.save writes it: {exc}.") from exc
+    return array
+
+
+def read_rgb(path: str) -> NDArray[np.uint8]:
+    """Return an image as an array of bytes: height, width, and red, green and blue."""
+    return np.array(read_image(path))
+
+
+def read_image(path: str) -> Any:
+    """Return an image of Pillow, decoded, in red, green and blue."""
+    image_module = _pillow()
+    content = read_bytes(path)
+    try:
+        return image_module.open(io.BytesIO(content)).convert("RGB")
+    # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
+    except Exception as exc:
+        raise CorruptSource(
+            f"{path} ({len(content)} bytes) cannot be decoded as an image: {exc}. It is damaged, cut off, or no image."
+        ) from exc
+
+
+def _pillow() -> Any:
+    return require("PIL.Image", extra="images", purpose="Decoding images")
+
+
+def _read_by(read: Read, path: str) -> Any:
+    try:
+        return read(path)
+    except Exception as exc:
+        add_note(exc, f"while reading {path}")
+        raise
+
+
+def _decode_by(decode: Callable[[bytes], Any], path: str) -> Any:
+    content = read_bytes(path)
+    try:
+        return decode(content)
+    except Exception as exc:
+        add_note(exc, f"while decoding {path}, {len(content)} bytes")
+        raise

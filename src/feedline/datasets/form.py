@@ -1,0 +1,83 @@
+"""The form of a sample: which fields it has, and in what they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.errors import BadOption
+
+Fields = str | Sequence[str] | Mapping[str, str] | None
+"""Which fields a sample has, in the form that it has: see `Form.of`."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Which fields of a store a sample has, and in what they stand."""
+
+    names: tuple[str, ...]
+    """As the store calls them."""
+    keys: tuple[str, ...] | None
+    """As the dict calls them that a sample is; None if it is none."""
+    is_one: bool = False
+    """True if a sample is the value of its only field."""
+
+    @classmethod
+    def of(cls, fields: Fields, available: Iterable[str], store: str) -> Form:
+        """Return the form that `fields=` describes.
+
+        Args:
+            fields: a name, for samples that are its value; a tuple of names, for tuples; a list of names, for dicts; a
+                dict from names of one's own to the store's, for dicts with those; None for a dict of all fields.
+            available: the names that the store has, in its order.
+            store: what it is called in an error.
+
+        Raises:
+            BadOption: the store has no such field, or none was named.
+
+        Example:
+            >>> Form.of(("image", "label"), ["image", "label", "name"], "a.h5").build(["pixels", 3])
+            ('pixels', 3)
+            >>> Form.of({"x": "image"}, ["image", "label"], "a.h5").build(["pixels"])
+            {'x': 'pixels'}
+        """
+        known = tuple(available)
+        if fields is None:
+            form = cls(known, known)
+        elif isinstance(fields, str):
+            form = cls((fields,), None, is_one=True)
+        elif isinstance(fields, Mapping):
+            form = cls(tuple(fields.values()), tuple(fields))
+        else:
+            form = cls(tuple(fields), None if isinstance(fields, tuple) else tuple(fields))
+        missing = [name for name in form.names if name not in known]
+        if missing:
+            raise BadOption(f"fields={fields!r} names {missing[0]!r}, but {store} has {_listed(known)}.")
+        if not form.names:
+            raise BadOption(f"fields={fields!r} names no field, so that samples of {store} would be empty.")
+        if form.keys is not None and len(set(form.keys)) < len(form.keys):
+            raise BadOption(f"fields={fields!r} names a field twice. Give a dict with another name for one of them.")
+        return form
+
+    # Any: values and containers of any kind.
+    def build(self, values: Sequence[Any]) -> Any:
+        """Put values in the order of `names` together: those of a sample, or whole columns."""
+        if self.keys is not None:
+            return dict(zip(self.keys, values, strict=True))
+        return values[0] if self.is_one else tuple(values)
+
+    def describe(self, texts: Sequence[str]) -> str:
+        """Return a text for people, given one for each field."""
+        if self.keys is not None:
+            return f"{{{', '.join(f'{key!r}: {text}' for key, text in zip(self.keys, texts, strict=True))}}}"
+        if self.is_one:
+            return texts[0]
+        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if not names:
+        return "no fields"
+    shown = ", ".join(map(repr, names[:12]))
+    return shown if len(names) <= 12 else f"{shown} and {len(names) - 12} more"

@@ -1,0 +1,110 @@
+"""Handles that belong to one process: files, environments, connections.
+
+A handle is opened when it is first used, in the process that uses it. A dataset that holds one can be pickled and
+forked: the handle stays behind, and the other process opens its own. What a forked process inherits is never used
+there, and never closed unless the library says that this is safe: closing could reach through to the parent's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+H = TypeVar("H")
+
+_inherited: list[Any] = []
+"""Handles of other processes, kept so that no destructor closes them. Any: of any library."""
+
+
+class Handle(Generic[H]):
+    """Opens something once per process, or once per thread of a process.
+
+    Args:
+        opener: opens it; picklable, as a dataset that is sent to workers has to be.
+        closer: closes it.
+        per_thread: True if threads must not share it.
+        close_inherited: True if what was inherited by a fork may be closed there, and has to be before another is
+            opened.
+
+    Example:
+        >>> handle = Handle(list, list.clear)
+        >>> handle.get() is handle.get()
+        True
+        >>> handle.close()
+    """
+
+    def __init__(
+        self,
+        opener: Callable[[], H],
+        closer: Callable[[H], Any],
+        *,
+        per_thread: bool = False,
+        close_inherited: bool = False,
+    ) -> None:
+        self._opener = opener
+        self._closer = closer
+        self._per_thread = per_thread
+        self._close_inherited = close_inherited
+        self._begin()
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._opened: dict[int, H] = {}
+        """By thread; 0 if all threads share one."""
+
+    def get(self) -> H:
+        """Return what is opened for this process, or thread; opens it first if need be."""
+        if self._pid != os.getpid():
+            self._leave_behind()
+        thread = threading.get_ident() if self._per_thread else 0
+        handle = self._opened.get(thread)
+        if handle is not None:
+            return handle
+        with self._lock:
+            if thread not in self._opened:
+                if self._per_thread:
+                    self._close_of_threads_that_ended()
+                self._opened[thread] = self._opener()
+            return self._opened[thread]
+
+    @property
+    def is_open(self) -> bool:
+        """True if this process has something open."""
+        return self._pid == os.getpid() and bool(self._opened)
+
+    def close(self) -> None:
+        """Close what this process has open, of all threads. It is opened again when it is used again."""
+        if self._pid != os.getpid():
+            self._leave_behind()
+        with self._lock:
+            opened, self._opened = self._opened, {}
+        for handle in opened.values():
+            self._closer(handle)
+
+    def _leave_behind(self) -> None:
+        inherited = self._opened
+        self._begin()
+        for handle in inherited.values():
+            if self._close_inherited:
+                self._closer(handle)
+            else:
+                _inherited.append(handle)
+
+    def _close_of_threads_that_ended(self) -> None:
+        alive = {thread.ident for thread in threading.enumerate()}
+        for thread in [thread for thread in self._opened if thread not in alive]:
+            self._closer(self._opened.pop(thread))
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = ("_lock", "_opened", "_pid")
+        return {name: value for name, value in self.__dict__.items() if name not in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+    def __repr__(self) -> str:
+        return f"<{'open' if self.is_open else 'closed'} handle>"

@@ -1,0 +1,215 @@
+"""HDF5 files as one dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.form import Fields
+from feedline.datasets.handle import Handle
+from feedline.datasets.hdf5.field import NUMBERS, Field
+from feedline.datasets.hdf5.files import OpenFile, OpenFiles
+from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, look, reading
+from feedline.datasets.hdf5.paths import PathLike, files_of
+from feedline.datasets.hdf5.rows import Rows, ValueRows
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
+from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
+
+
+class HDF5Dataset(TableSource):
+    """The rows of datasets in one or several HDF5 files.
+
+    The first axis of every HDF5 dataset counts samples. Numbers that are not packed are gathered from the mapped file,
+    straight into the batch; of packed chunks, each is unpacked once for all samples of a batch that it has.
+
+    A sample has NumPy arrays and scalars, `str` for strings, `bytes` for variable-length uint8 with the attribute
+    feedline="bytes", and arrays of their own length for other variable-length fields.
+
+    Args:
+        path: a file, a pattern such as "data/*.h5", or a list of these. The samples of the files follow each other.
+        fields: which datasets; "group/x" names one in a group. A name gives its values; a tuple of names gives
+            tuples; a list gives dicts; a dict {"image": "group/x"} gives dicts with other names. All by default.
+        transform: applied to each sample; batches are then made sample by sample.
+        swmr: read while another process writes in SWMR mode. `refresh` counts what was added.
+        cache_bytes: how much memory a process may use for unpacked chunks.
+
+    Raises:
+        BadOption: there is no such file or field, fields differ in length, or files differ in their fields.
+        CorruptSource: a file is no HDF5 file, or not whole.
+        SourceError: a file cannot be opened.
+        MissingExtra: h5py is not installed.
+
+    Example:
+        >>> import os, tempfile
+        >>> import h5py, numpy as np
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> path = os.path.join(folder.name, "data.h5")
+        >>> with h5py.File(path, "w") as file:
+        ...     file["image"] = np.zeros((100, 3, 8, 8), np.float32)
+        ...     file["label"] = np.arange(100)
+        >>> dataset = HDF5Dataset(path, fields=("image", "label"))
+        >>> dataset
+        HDF5Dataset(100 samples of (float32[3, 8, 8], int64[]))
+        >>> image, label = dataset[7]
+        >>> image.shape, int(label)
+        ((3, 8, 8), 7)
+        >>> dataset.close()
+        >>> folder.cleanup()
+    """
+
+    def __init__(
+        self,
+        path: PathLike | Iterable[PathLike],
+        fields: Fields = None,
+        *,
+        transform: Transform | None = None,
+        swmr: bool = False,
+        cache_bytes: int = 64 << 20,
+    ) -> None:
+        super().__init__(transform)
+        if type(cache_bytes) is not int or cache_bytes < 0:
+            raise BadOption(f"cache_bytes={cache_bytes!r} is not a number of bytes.")
+        self.cache_bytes = cache_bytes
+        self.swmr = bool(swmr)
+        first, *others = files_of(path)
+        part, self._shape, self._fields = look(first, fields, swmr=swmr)
+        # One object for all copies of the dataset that threads have, also when more samples are found.
+        self._parts = Parts([part, *(self._part(other, first) for other in others)])
+        opener = partial(OpenFiles, self._parts, self._fields, self.cache_bytes, swmr=self.swmr)
+        self._files = Handle(opener, OpenFiles.close, close_inherited=True)
+
+    def _part(self, path: str, first: str) -> Part:
+        """Look at another file, which has to be like the first one."""
+        part, _, fields = look(path, self._shape.names, swmr=self.swmr)
+        for field, other in zip(self._fields, fields, strict=True):
+            if field != other:
+                raise BadOption(
+                    f"Field {field.name!r} is {field.describe()} in {first}, but {other.describe()} in {path}. The "
+                    "files of a dataset need the same fields: make a dataset of each kind."
+                )
+        return part
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the files, in order."""
+        return [part.path for part in self._parts.parts]
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The names of the fields, as the files have them."""
+        return self._shape.names
+
+    @property
+    def chunk_sizes(self) -> NDArray[np.int64]:
+        """How many samples each chunk has, in order: what `feedline.samplers.BlockSampler` is made of.
+
+        It is the chunks of the field with the largest rows. Rows that are not in chunks count as chunks of 1 MiB.
+        """
+        sizes = []
+        for part in self._parts.parts:
+            full, rest = divmod(part.length, part.chunk_rows)
+            sizes.append(np.full(full + (rest > 0), part.chunk_rows, np.int64))
+            if rest:
+                sizes[-1][-1] = rest
+        return np.concatenate(sizes)
+
+    def __len__(self) -> int:
+        return int(self._parts.ends[-1])
+
+    def refresh(self) -> int:
+        """Count the samples again that the last file has, and return how many there are in all.
+
+        For files that grow. A worker process whose copy of the dataset is asked for a sample that it does not know of
+        does so by itself; call it where the order is made, before an epoch.
+
+        Raises:
+            SourceChanged: there are fewer samples than before, or of another form.
+        """
+        before = self._parts.parts[-1]
+        with reading(swmr=self.swmr):
+            self.close()
+            part, _, fields = look(before.path, self._shape.names, swmr=self.swmr)
+        if fields != self._fields or part.length < before.length:
+            raise SourceChanged(
+                f"{part.path} does not merely have more samples than before: it had {before.length} of "
+                f"{self._form()}, and has {part.length} now. Make the dataset anew."
+            )
+        self._parts.replace_last(part)
+        return len(self)
+
+    def _checked(self, indices: Iterable[Any]) -> Indices:
+        try:
+            return super()._checked(indices if isinstance(indices, np.ndarray) else (indices := list(indices)))
+        except IndexError:
+            if not self.swmr or self.refresh() <= max(indices):
+                raise
+            return super()._checked(indices)
+
+    # Any: a loader's batch.
+    def read_columns(self, indices: Indices) -> Any:
+        if not all(field.is_stackable for field in self._fields):
+            self._checked(indices)
+            return None  # at once: they would be read twice
+        return super().read_columns(indices)
+
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
+        count = len(indices)
+        columns: list[Any] = [
+            empty((count, *field.row_shape), field.dtype) if field.kind == NUMBERS else [None] * count
+            for field in self._fields
+        ]
+        for number, rows, places in self._split(indices):
+            with reading(swmr=self.swmr), self._files.get().use(number) as file:
+                for field, stored, out in zip(self._fields, file.fields, columns, strict=True):
+                    self._fill(file, field, stored, out, rows, places)
+        return columns
+
+    def _fill(
+        self, file: OpenFile, field: Field, stored: Rows | ValueRows, out: Any, rows: Indices, places: Indices | None
+    ) -> None:
+        try:
+            if isinstance(stored, Rows):
+                stored.fill(out, rows, places)
+                return
+            goals = range(len(rows)) if places is None else places.tolist()
+            for place, value in zip(goals, stored.values(rows), strict=True):
+                out[place] = value
+        except FeedlineError:
+            raise
+        except UNREADABLE as exc:
+            raise CorruptSource(
+                f"Rows {rows.min()} to {rows.max()} of field {field.name!r} of {file.part.path} cannot be read: {exc}"
+            ) from exc
+
+    def _split(self, indices: Indices) -> Iterator[tuple[int, Indices, Indices | None]]:
+        """Yield for each file its number, the rows to be read, and their places in the batch (None: all)."""
+        if len(indices) == 0:
+            return
+        ends = self._parts.ends
+        if len(ends) == 1:
+            yield 0, indices, None
+            return
+        owners = np.searchsorted(ends, indices, side="right")
+        for number in np.unique(owners).tolist():
+            places = np.flatnonzero(owners == number)
+            start = int(ends[number - 1]) if number else 0
+            yield number, indices[places] - start, None if len(places) == len(indices) else places
+
+    # Any: values and columns of any kind.
+    def _build(self, values: list[Any]) -> Any:
+        return self._shape.build(values)
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _form(self) -> str:
+        return self._shape.describe([field.describe() for field in self._fields])
+
+    def __repr__(self) -> str:
+        text = super().__repr__()
+        count = len(self._parts.parts)
+        return text if count == 1 else f"{text[:-1]}, in {count} files)"

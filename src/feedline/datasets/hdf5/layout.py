@@ -1,0 +1,145 @@
+"""How the rows of a field lie in a file, and so what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import require
+from feedline.datasets.hdf5.cache import ChunkCache
+from feedline.datasets.hdf5.field import NUMBERS, Field
+from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, Rows, SelectedRows, ValueRows
+from feedline.datasets.hdf5.selection import Selection
+from feedline.datasets.hdf5.unpacking import ByHDF5, ByInflating
+from feedline.errors import CorruptSource
+
+_LARGEST_CHUNK = 256 << 20
+"""Bytes of the rows that one chunk has a part of, up to which they are read together."""
+_LARGEST_CELL = 1 << 30
+"""Bytes of the largest row that NumPy takes as one item, with room to spare."""
+
+
+# Any, in this file: h5py has no type annotations; a mapped file is any buffer.
+def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> tuple[Rows | ValueRows, bool]:
+    """Return what reads the rows of a field fastest, and whether it needs h5py's file to stay open.
+
+    Args:
+        dataset: of h5py, open.
+        field: what the user asked for.
+        mapped: the whole file in memory; None if it cannot be mapped, or must not because it is being written.
+        cache: for chunks that were unpacked.
+        key: tells the chunks of this file and field from all others.
+    """
+    if field.kind != NUMBERS:
+        return ValueRows(Selection(dataset), field, dataset.file.filename), True
+    if mapped is None or len(dataset) == 0 or not 0 < field.row_bytes <= _LARGEST_CELL:
+        return SelectedRows(Selection(dataset), field), True
+    found = _mapped_rows(dataset, field, mapped, cache, key)
+    if found is not None:
+        return found, False
+    count = _rows_read_together(dataset)
+    if count is None or count * field.row_bytes > _LARGEST_CHUNK:
+        return SelectedRows(Selection(dataset), field), True
+    return PackedRows(ByHDF5(Selection(dataset), field, count, len(dataset)), count, _useful(cache, count), key), True
+
+
+def _useful(cache: ChunkCache, chunk_rows: int) -> ChunkCache | None:
+    """A chunk of one row is not asked for again before the next epoch: what is kept of those would crowd out others."""
+    return cache if chunk_rows > 1 else None
+
+
+def _rows_read_together(dataset: Any) -> int | None:
+    """Return in pieces of how many rows to read; None if rows are as well read one by one."""
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+    plist = dataset.id.get_create_plist()
+    if plist.get_layout() == h5py.h5d.COMPACT:
+        return len(dataset)
+    if plist.get_layout() == h5py.h5d.CHUNKED and plist.get_nfilters() > 0:
+        return int(dataset.chunks[0])
+    return None
+
+
+def _mapped_rows(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> Rows | None:
+    """Return what needs the mapped file only, if the rows lie there whole and we can read them."""
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+    plist = dataset.id.get_create_plist()
+    stored, row_bytes = dataset.dtype, field.row_bytes
+    if (
+        plist.get_external_count() > 0
+        or dataset.file.userblock_size > 0
+        or stored.subdtype is not None
+        or dataset.id.get_type() != h5py.h5t.py_create(stored, logical=True)  # odd precision or padding
+    ):
+        return None
+    if plist.get_layout() == h5py.h5d.CONTIGUOUS:
+        offset = dataset.id.get_offset()
+        if offset is None:  # nothing was written yet: all rows are the fill value
+            return None
+        _check_fits(offset + len(dataset) * row_bytes, mapped, dataset)
+        return MappedRows(mapped, row_bytes, offset, len(dataset), swapped=not stored.isnative)
+    if plist.get_layout() != h5py.h5d.CHUNKED or tuple(dataset.chunks[1:]) != tuple(dataset.shape[1:]):
+        return None
+    filters = tuple(plist.get_filter(number)[0] for number in range(plist.get_nfilters()))
+    if filters not in ((), (h5py.h5z.FILTER_DEFLATE,), (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE)):
+        return None
+    chunks = _Chunks.of(dataset)
+    if chunks is None:
+        return None
+    # A damaged file may have any number here: sums in Python's integers, which do not wrap round.
+    for number in np.flatnonzero(chunks.addresses > len(mapped) - chunks.sizes)[:1]:
+        _check_fits(int(chunks.addresses[number]) + int(chunks.sizes[number]), mapped, dataset)
+    count = int(dataset.chunks[0])
+    chunk_bytes = count * row_bytes
+    if not filters:
+        if (chunks.sizes != chunk_bytes).any():
+            return None
+        return ChunkedRows(mapped, row_bytes, chunks.addresses, count, swapped=not stored.isnative)
+    if chunk_bytes > _LARGEST_CHUNK:
+        return None
+    unpack = ByInflating(
+        mapped,
+        chunks.addresses,
+        chunks.sizes,
+        stored=np.dtype(stored.str),
+        chunk_bytes=chunk_bytes,
+        row_bytes=row_bytes,
+        shuffled=len(filters) == 2,
+        path=f"{dataset.name} in {dataset.file.filename}",
+    )
+    return PackedRows(unpack, count, _useful(cache, count), key)
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """Where the chunks of a dataset lie in the file."""
+
+    addresses: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, dataset: Any) -> _Chunks | None:
+        """None if some are not there, so that their rows are the fill value, or did not go through all filters."""
+        rows = int(dataset.chunks[0])
+        addresses = np.full(-(-len(dataset) // rows), -1, np.int64)
+        sizes = np.zeros_like(addresses)
+
+        def note(chunk: Any) -> None:
+            number = chunk.chunk_offset[0] // rows
+            if number < len(addresses) and chunk.byte_offset is not None and chunk.filter_mask == 0:
+                addresses[number] = chunk.byte_offset
+                sizes[number] = chunk.size
+
+        dataset.id.chunk_iter(note)
+        return cls(addresses, sizes) if addresses.min() >= 0 else None
+
+
+def _check_fits(end: int, mapped: Any, dataset: Any) -> None:
+    if end > len(mapped):
+        raise CorruptSource(
+            f"{dataset.file.filename} is truncated: rows of {dataset.name!r} reach to byte {end}, but the file has "
+            f"{len(mapped)}. The copy or download was probably interrupted: get the file again."
+        )

@@ -1,0 +1,193 @@
+"""What is known of one file without keeping it open."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from feedline._optional import require
+from feedline.datasets.form import Fields, Form
+from feedline.datasets.hdf5.field import Field, field_of, has_samples
+from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
+
+_BLOCK_BYTES = 1 << 20
+"""Rows that lie one after the other count as chunks of this size."""
+
+UNREADABLE = (KeyError, OSError, OverflowError, RuntimeError, TypeError, ValueError)
+"""What h5py raises, and NumPy after it, when a file is damaged."""
+
+Stamp = tuple[int, int, int]
+"""Size, time of the last change and number of a file: another one means that it has to be looked at again."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of a dataset."""
+
+    path: str
+    stamp: Stamp
+    length: int
+    """Samples."""
+    chunk_rows: int
+    """Samples that are read together best."""
+
+
+class Parts:
+    """The files of a dataset, one after the other. The last one may grow."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+        self.ends = np.cumsum([part.length for part in parts], dtype=np.int64)
+        """Where the samples of each end."""
+
+    def replace_last(self, part: Part) -> None:
+        """Take what was found in the last file since."""
+        parts = (*self.parts[:-1], part)
+        # The file first: nobody asks it for samples that are not counted yet.
+        self.parts, self.ends = parts, Parts(parts).ends
+
+
+_turn = threading.RLock()
+"""Whose turn it is to read files that are being written: HDF5 must not read while it looks what was added."""
+
+
+def _renew_turn() -> None:
+    global _turn
+    _turn = threading.RLock()  # of a fork: whoever had it is not here
+
+
+os.register_at_fork(after_in_child=_renew_turn)
+
+
+@contextmanager
+def reading(*, swmr: bool) -> Iterator[None]:
+    """Keep other threads from reading meanwhile, if files are being written."""
+    if not swmr:
+        yield
+        return
+    with _turn:
+        yield
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return what changes when a file is written to or replaced."""
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+# Any, in this file: h5py has no type annotations.
+@contextmanager
+def opened(path: str, *, swmr: bool) -> Iterator[Any]:
+    """Open a file for as long as it is looked at."""
+    file = open_file(path, swmr=swmr)
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def open_file(path: str, *, swmr: bool) -> Any:
+    """Open a file for reading.
+
+    Raises:
+        SourceError: it is not there, or must not be read now.
+        CorruptSource: it is no HDF5 file, or not all of one.
+        MissingExtra: h5py is not installed.
+    """
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+    try:
+        # Chunks that were read as a whole are the first to go: this library's own cache has them.
+        return h5py.File(path, "r", swmr=swmr, libver="latest" if swmr else None, locking="best-effort", rdcc_w0=1.0)
+    except FileNotFoundError as exc:
+        raise SourceError(f"There is no file {path}.") from exc
+    except PermissionError as exc:
+        raise SourceError(f"{path} must not be read: {exc}") from exc
+    except BlockingIOError as exc:
+        raise SourceError(_being_written(path)) from exc
+    except OSError as exc:
+        raise _not_opened(path, exc) from exc
+
+
+def _not_opened(path: str, exc: OSError) -> SourceError:
+    text = str(exc)
+    if "signature not found" in text:
+        return CorruptSource(f"{path} is not an HDF5 file: it does not begin like one.")
+    if "truncated file" in text:
+        return CorruptSource(
+            f"{path} is truncated: it has {os.path.getsize(path)} bytes, fewer than it says itself. The copy or "
+            "download was probably interrupted: get the file again."
+        )
+    if "already open for" in text or "lock" in text:
+        return SourceError(_being_written(path))
+    return CorruptSource(f"{path} cannot be opened as an HDF5 file: {text}")
+
+
+def _being_written(path: str) -> str:
+    return (
+        f"{path} is open for writing in another process, or was not closed after writing. Wait until it is closed. A "
+        "file that is written in SWMR mode is read with swmr=True; `h5clear -s` mends one whose writer was killed."
+    )
+
+
+def look(path: str, fields: Fields, *, swmr: bool) -> tuple[Part, Form, tuple[Field, ...]]:
+    """Return what is in a file.
+
+    Raises:
+        BadOption: a field is not there or cannot be read, or the fields differ in length.
+        SourceError: the file cannot be opened.
+    """
+    try:
+        with opened(path, swmr=swmr) as file:
+            form = _form(file, fields, path)
+            datasets = [file[name] for name in form.names]
+            if swmr:
+                for dataset in datasets:
+                    dataset.id.refresh()
+            found = tuple(field_of(name, dataset, path) for name, dataset in zip(form.names, datasets, strict=True))
+            length = _length(form, datasets, path, shortest=swmr)
+            heaviest = max(range(len(found)), key=lambda number: found[number].row_bytes)
+            chunks = datasets[heaviest].chunks
+            rows = chunks[0] if chunks else max(1, _BLOCK_BYTES // max(1, found[heaviest].row_bytes))
+            return Part(path, stamp_of(os.stat(path)), length, rows), form, found
+    except FeedlineError:
+        raise
+    except UNREADABLE as exc:
+        raise CorruptSource(f"What is in {path} cannot be made out: {exc}") from exc
+
+
+def _form(file: Any, fields: Fields, path: str) -> Form:
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+
+    def is_dataset(name: object) -> bool:
+        return isinstance(name, str) and name in file and isinstance(file[name], h5py.Dataset)
+
+    if fields is not None:
+        asked = [fields] if isinstance(fields, str) else list(fields.values() if hasattr(fields, "values") else fields)
+        if asked and all(map(is_dataset, asked)):
+            return Form.of(fields, asked, path)
+    # A walk through all that is there takes long in a file of many datasets: only now.
+    names: list[str] = []
+    file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)
+    if fields is None:
+        names = [name for name in names if has_samples(file[name])]
+        if not names:
+            raise BadOption(f"{path} has no dataset with an axis that counts samples.")
+    return Form.of(fields, names, path)
+
+
+def _length(form: Form, datasets: list[Any], path: str, *, shortest: bool) -> int:
+    lengths = [int(dataset.shape[0]) for dataset in datasets]
+    if shortest:  # fields are written one after the other
+        return min(lengths)
+    for name, length in zip(form.names, lengths, strict=True):
+        if length != lengths[0]:
+            raise BadOption(
+                f"The fields of a sample need the same length, but in {path} {form.names[0]!r} has {lengths[0]} and "
+                f"{name!r} has {length} rows. Choose those that belong together with fields=."
+            )
+    return lengths[0]

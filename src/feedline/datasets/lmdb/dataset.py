@@ -1,0 +1,261 @@
+"""Samples in an LMDB database."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from feedline.datasets.cache_file import Cache
+from feedline.datasets.form import Fields, Form
+from feedline.datasets.handle import Handle
+from feedline.datasets.lmdb import decoding
+from feedline.datasets.lmdb.decoding import Decoder
+from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
+from feedline.datasets.lmdb.keys import Computed, Keys, Numbered, given, read_keys
+from feedline.datasets.lmdb.meta import META_KEY, Meta
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+
+# Any: keys are bytes or strings.
+KeySource = Iterable[Any] | Callable[[int], Any] | None
+"""Which keys samples have: see `LMDBDataset`."""
+
+# Any: values become what a function makes of them.
+Decode = str | Callable[[Any], Any] | Mapping[str, Any] | None
+"""How values become samples: see `LMDBDataset`."""
+
+
+_NO_COLUMNS: list[Any] = [[None]]
+"""What no batch can be made of without looking at samples."""
+
+
+class LMDBDataset(TableSource):
+    """A dataset whose samples are the values of an LMDB database, a file or a folder.
+
+    The database is mapped into memory, read-only and without locks: nobody may write to it at the same time, which is
+    noticed. It is opened when it is first needed, once in each process. A batch is read in one transaction; arrays go
+    from the database's memory straight to where the batch is wanted.
+
+    What `feedline pack` wrote is decoded by itself, into dicts.
+
+    Args:
+        path: the file, or the folder with a `data.mdb`.
+        keys: the keys of the samples, in their order; or a function from the index of a sample to its key, which saves
+            reading them. None for all keys, in the order of the database: they are read once, when `len` is first
+            called or a sample is read, unless feedline wrote them.
+        decode: None for what feedline wrote, else the same as "bytes"; a function that takes bytes; or
+            `{"dtype": "float32", "shape": (3, 64, 64)}` for values that are the memory of an array.
+        fields: which fields a sample has that feedline wrote, and in what form: a name for the value itself, a tuple of
+            names for tuples, a list for dicts. None for a dict of all.
+        transform: applied to each sample.
+        buffers: True to hand a decode function a view of the database's memory instead of a copy. What it returns must
+            not look at that memory any more.
+        cache: True to keep the keys, 100,000 or more, in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or
+            a folder to keep them in.
+
+    Raises:
+        SourceError: the database is missing; or, when it is opened, damaged, cut off or changed.
+        BadOption: an option cannot work.
+        MissingExtra: the package lmdb is not installed.
+
+    Example:
+        >>> import lmdb, numpy as np, tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> with lmdb.open(folder) as database, database.begin(write=True) as transaction:
+        ...     for number in range(3):
+        ...         _ = transaction.put(b"%08d" % number, np.full(2, number, np.float32).tobytes())
+        >>> dataset = LMDBDataset(folder, decode={"dtype": "float32", "shape": (2,)})
+        >>> dataset
+        LMDBDataset(3 samples of float32[2])
+        >>> dataset[2]
+        array([2., 2.], dtype=float32)
+        >>> dataset.close()
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        keys: KeySource = None,
+        decode: Decode = None,
+        fields: Fields = None,
+        transform: Transform | None = None,
+        buffers: bool = False,
+        cache: Cache = True,
+    ) -> None:
+        super().__init__(transform)
+        self.path = os.fspath(path)
+        if not os.path.exists(self.path):
+            raise SourceError(f"There is no LMDB database at {self.path}: no such file or folder.")
+        if isinstance(keys, (str, bytes)):
+            raise BadOption(f"keys={keys!r} is a single key. Give a list of keys, or a function from indices to keys.")
+        self._key_function = keys if callable(keys) else None
+        self._keys: Keys | None = None if keys is None or callable(keys) else given(keys)
+        self._decoder = _decoder(decode, buffers=buffers)
+        if fields is not None and self._decoder is not None:
+            raise BadOption(
+                f"fields={fields!r} is for samples that feedline wrote, which decode={decode!r} does not read. Choose "
+                "fields in the decode function, or in a transform."
+            )
+        self._fields = fields
+        self._cache = cache
+        self._version: int | None = None
+        """Of the database, when this was first opened, in whichever process."""
+        self._has_columns = True
+        """False when samples turned out to differ in shape."""
+        self._handle = Handle(functools.partial(acquire, self.path), release, close_inherited=True)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        # The list of open environments would keep this one open when the dataset is gone.
+        weakref.finalize(self, self._handle.close).atexit = False
+
+    @contextmanager
+    def _using(self) -> Iterator[Environment]:
+        """Give the environment, which stays open in the meantime, whatever other threads do."""
+        environment = self._handle.get()
+        while not retain(environment):
+            environment = self._handle.get()
+        try:
+            yield environment
+        finally:
+            release(environment)
+
+    def _prepared(self, environment: Environment) -> tuple[Keys, Decoder]:
+        """Return what is found out once: keys, and how values are decoded."""
+        if self._version is not None and self._version != environment.version:
+            raise SourceChanged(
+                f"{self.path} was changed since this dataset looked at it first (transaction {environment.version}, "
+                f"then {self._version}): its keys may be others now. Make another dataset."
+            )
+        if self._keys is not None and self._decoder is not None:
+            self._version = environment.version
+            return self._keys, self._decoder
+        with self._lock:
+            meta = self._meta(environment)
+            if self._decoder is None:
+                self._decoder = self._decoder_for(meta)
+            if self._keys is None:
+                self._keys = self._find_keys(environment, meta)
+            self._version = environment.version
+            return self._keys, self._decoder
+
+    def _meta(self, environment: Environment) -> Meta | None:
+        with environment.reading() as transaction:
+            content = transaction.get(META_KEY)
+            return None if content is None else Meta.read(bytes(content), self.path)
+
+    def _decoder_for(self, meta: Meta | None) -> Decoder:
+        if meta is not None:
+            form = Form.of(self._fields, meta.fields, self.path)
+            return decoding.Records(form, [meta.texts[name] for name in form.names])
+        if self._fields is not None:
+            raise BadOption(
+                f"fields={self._fields!r} names fields, but {self.path} was not written by feedline: a value is just "
+                "bytes. Say with decode= what they are."
+            )
+        return decoding.Bytes()
+
+    def _find_keys(self, environment: Environment, meta: Meta | None) -> Keys:
+        count = environment.count() - (0 if meta is None else 1)
+        if self._key_function is not None:
+            return Computed(count, self._key_function)
+        if meta is not None and meta.count == count:
+            return Numbered(count)
+        return read_keys(environment, self._cache)
+
+    def __len__(self) -> int:
+        if self._keys is None:
+            with self._using() as environment:
+                return len(self._prepared(environment)[0])
+        return len(self._keys)
+
+    def _read(self, indices: Indices) -> list[Any]:
+        return self._with_values(indices, self._samples)
+
+    def _samples(self, decoder: Decoder, values: list[memoryview], keys: list[bytes]) -> list[Any]:
+        samples = []
+        for value, key in zip(values, keys, strict=True):
+            try:
+                samples.append(decoder.sample(value))
+            except Exception as exc:
+                told = decoding.tell_key(exc, key, self.path)
+                if told is exc:
+                    raise
+                raise told from exc
+        return samples
+
+    def read_columns(self, indices: Indices) -> Any:
+        if self._has_columns:
+            return super().read_columns(indices)
+        self._checked(indices)
+        return None
+
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
+        def columns(decoder: Decoder, values: list[memoryview], keys: list[bytes]) -> list[Any]:
+            try:
+                found = decoder.columns(values, empty)
+            except CorruptSource:
+                return _NO_COLUMNS  # which one it is comes out when they are read one by one
+            self._has_columns = found is not None
+            return _NO_COLUMNS if found is None else found
+
+        return self._with_values(indices, columns)
+
+    def _build(self, values: list[Any]) -> Any:
+        assert self._decoder is not None  # values have been read
+        return self._decoder.build(values)
+
+    def _with_values(
+        self, indices: Indices, act: Callable[[Decoder, list[memoryview], list[bytes]], list[Any]]
+    ) -> list[Any]:
+        """Do something with the values of some samples, in one transaction."""
+        with self._using() as environment:
+            keys, decoder = self._prepared(environment)
+            wanted = [keys.get(index) for index in indices.tolist()]
+            with environment.reading() as transaction:
+                values = list(map(transaction.get, wanted))
+                if None in values:
+                    raise SourceError(
+                        f"{self.path} has no key {wanted[values.index(None)]!r}, which sample "
+                        f"{indices[values.index(None)]} should have. Look at keys=."
+                    )
+                return act(decoder, values, wanted)
+
+    def close(self) -> None:
+        """Close the database in this process. It is opened again when a sample is read."""
+        self._handle.close()
+
+    def _form(self) -> str:
+        with self._using() as environment:
+            return self._prepared(environment)[1].form()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._begin()
+
+
+def _decoder(decode: Decode, *, buffers: bool) -> Decoder | None:
+    """Return the decoder for `decode=`, None if that depends on what is in the database."""
+    if buffers and not callable(decode):
+        raise BadOption(
+            f"buffers=True is for a decode function, but decode={decode!r}. Leave it out: nothing is copied twice."
+        )
+    if callable(decode):
+        return decoding.Function(decode, buffers=buffers)
+    if isinstance(decode, Mapping):
+        return decoding.Raw.of(decode)
+    if decode == "bytes":
+        return decoding.Bytes()
+    if decode is None:
+        return None
+    raise BadOption(f'decode={decode!r} is neither "bytes", a function, nor a dict with dtype and shape.')

@@ -1,0 +1,230 @@
+"""How values of a database become samples: one by one, or as the columns of a batch."""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from feedline import records
+from feedline.datasets.form import Form
+from feedline.datasets.source import Empty
+from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
+from feedline.failures import add_note
+
+_OWN_REFERENCES = 2
+"""To an object that nobody else knows: a variable, and the argument of the function that counts."""
+
+
+# Any, throughout: samples and values of any kind.
+class Decoder(ABC):
+    """Makes samples of values, which are views that are valid during the call only."""
+
+    @abstractmethod
+    def sample(self, value: memoryview) -> Any:
+        """Return the sample of a value, in memory of its own."""
+
+    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any] | None:
+        """Return a column for each field of several samples, None if they have to be collated."""
+        return None
+
+    def build(self, parts: Sequence[Any]) -> Any:
+        """Put columns together in the form of a sample."""
+        return parts[0]
+
+    @abstractmethod
+    def form(self) -> str:
+        """Return what a sample looks like, for people."""
+
+
+class Bytes(Decoder):
+    """Values as they are."""
+
+    def sample(self, value: memoryview) -> bytes:
+        return bytes(value)
+
+    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any]:
+        return [[bytes(value) for value in values]]
+
+    def form(self) -> str:
+        return "bytes"
+
+
+class Raw(Decoder):
+    """Values that are the memory of an array, all of one shape and type: a batch is read into one array."""
+
+    def __init__(self, dtype: DTypeLike, shape: Sequence[int]) -> None:
+        self._dtype = np.dtype(dtype)
+        self._shape = tuple(shape)
+        self._size = self._dtype.itemsize * math.prod(self._shape)
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any]) -> Raw:
+        """Return the decoder for `decode={"dtype": ..., "shape": ...}`.
+
+        Raises:
+            BadOption: it describes no array of numbers.
+        """
+        try:
+            if set(description) - {"dtype", "shape"}:
+                raise ValueError(f"it has {', '.join(map(repr, description))}")
+            shape = description.get("shape", ())
+            raw = cls(description["dtype"], (shape,) if isinstance(shape, int) else tuple(map(int, shape)))
+            if raw._dtype.hasobject or raw._size <= 0 or min(raw._shape, default=1) < 1:
+                raise ValueError("no values have this type and shape")
+        except (ValueError, TypeError, KeyError) as exc:
+            raise BadOption(
+                f"decode={description!r} does not say what array a value is, as "
+                f'{{"dtype": "float32", "shape": (3, 64, 64)}} does: {exc}.'
+            ) from exc
+        return raw
+
+    def sample(self, value: memoryview) -> Any:
+        self._check(value)
+        array = np.frombuffer(value, self._dtype).reshape(self._shape)
+        return array.copy() if self._shape else array[()]
+
+    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any]:
+        out = empty((len(values), *self._shape), self._dtype)
+        content: Any = out.reshape(-1).view(np.uint8)
+        flat = memoryview(content)
+        size = self._size
+        start = 0
+        for value in values:
+            if len(value) != size:
+                self._check(value)
+            flat[start : start + size] = value
+            start += size
+        return [out]
+
+    def _check(self, value: memoryview) -> None:
+        if len(value) != self._size:
+            raise CorruptSource(f"it has {len(value)} bytes, but {self.form()} takes {self._size}")
+
+    def form(self) -> str:
+        return f"{self._dtype}[{', '.join(map(str, self._shape))}]"
+
+
+class Records(Decoder):
+    """Values that feedline wrote: dicts of fields."""
+
+    def __init__(self, form: Form, texts: Sequence[str]) -> None:
+        self._form = form
+        self._texts = list(texts)
+
+    def sample(self, value: memoryview) -> Any:
+        return self._form.build(self._fields(records.decode(value, copy=True)))
+
+    def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any] | None:
+        rows = [self._fields(records.decode(value)) for value in values]
+        columns: list[Any] = []
+        for number in range(len(self._form.names)):
+            column = _stacked([row[number] for row in rows], empty)
+            if column is None:
+                return None
+            columns.append(column)
+        return columns
+
+    def _fields(self, record: Any) -> list[Any]:
+        try:
+            return [record[name] for name in self._form.names]
+        except (KeyError, TypeError, IndexError) as exc:
+            raise CorruptSource(f"it has not the fields {', '.join(self._form.names)}") from exc
+
+    def build(self, parts: Sequence[Any]) -> Any:
+        return self._form.build(parts)
+
+    def form(self) -> str:
+        return self._form.describe(self._texts)
+
+
+class Function(Decoder):
+    """Values that a function of the user decodes.
+
+    Args:
+        function: takes bytes, or a view of the database's memory.
+        buffers: True for the view, which is not copied but must not outlive the call.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], *, buffers: bool) -> None:
+        self._function = function
+        self._buffers = buffers
+
+    def sample(self, value: memoryview) -> Any:
+        if not self._buffers:
+            return self._function(bytes(value))
+        owner: Any = np.frombuffer(value, np.uint8)  # whatever looks at the view refers to this
+        view = memoryview(owner)
+        sample = self._function(view)
+        view.release()
+        if sys.getrefcount(owner) > _OWN_REFERENCES:
+            raise SourceError(
+                "with buffers=True the decode function returned something that still looks at the database's memory, "
+                "which is not valid any more. Copy it, for instance with numpy.array(...), or leave buffers=True out"
+            )
+        return sample
+
+    def form(self) -> str:
+        return f"what {getattr(self._function, '__qualname__', self._function)} makes of bytes"
+
+
+def tell_key(exc: Exception, key: bytes, path: str) -> Exception:
+    """Return an exception that says which value it is about."""
+    if isinstance(exc, CorruptSource):
+        return CorruptSource(f"The value of key {key!r} in {path} is not what it should be: {_sentence(exc)}")
+    if isinstance(exc, SourceError):
+        return SourceError(f"The value of key {key!r} in {path}: {_sentence(exc)}")
+    if not isinstance(exc, FeedlineError):
+        add_note(exc, f"while decoding the value of key {key!r} in {path}")
+    return exc
+
+
+def _sentence(exc: Exception) -> str:
+    text = str(exc)
+    return text if text.endswith(".") else f"{text}."
+
+
+def _stacked(values: list[Any], empty: Empty) -> Any:
+    """Return a column of values of one kind, None if they have to be collated."""
+    first = values[0]
+    kind = type(first)
+    if any(type(value) is not kind for value in values):
+        return None
+    if kind is np.ndarray:
+        return _stacked_arrays(values, empty)
+    if kind is str or kind is bytes:
+        return values
+    if kind is int:
+        return _filled(values, np.dtype(np.int64), empty)
+    if kind is float or kind is bool:
+        return _filled(values, np.dtype(kind), empty)
+    if isinstance(first, np.generic) and first.dtype.kind in "biufc":
+        return _filled(values, first.dtype, empty)
+    return None
+
+
+def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> NDArray[Any] | None:
+    first = values[0]
+    dtype, shape = first.dtype, first.shape
+    if dtype.kind not in "biufc" or not dtype.isnative:
+        return None
+    if any(value.shape != shape or value.dtype != dtype for value in values):
+        return None
+    out = empty((len(values), *shape), dtype)
+    for row, value in enumerate(values):
+        out[row] = value
+    return out
+
+
+def _filled(values: list[Any], dtype: np.dtype[Any], empty: Empty) -> NDArray[Any] | None:
+    out = empty((len(values),), dtype)
+    try:
+        out[:] = values
+    except OverflowError:
+        return None
+    return out

@@ -1,0 +1,105 @@
+"""The keys of a database: which there are, and which is that of a sample."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from feedline.datasets.cache_file import Cache, CacheFile
+from feedline.datasets.lmdb.environment import Environment
+from feedline.datasets.lmdb.meta import META_KEY, numbered_key
+from feedline.errors import BadOption
+from feedline.sharing.packed import Packed
+
+_VERSION = 1
+_WORTH_KEEPING = 100_000
+"""Keys from which on they go to the user's folder for cache files: to find them, pages all over the file are read."""
+
+KeyOf = Callable[[int], bytes]
+"""Returns the key of a sample."""
+
+
+class Numbered:
+    """Keys that `feedline pack` gives: the numbers of samples. Nothing has to be held."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def get(self, index: int) -> bytes:
+        """Return the key of a sample."""
+        return numbered_key(index)
+
+
+class Computed(Numbered):
+    """Keys that a function of the user returns."""
+
+    def __init__(self, count: int, function: Callable[[int], Any]) -> None:
+        super().__init__(count)
+        self._function = function
+
+    def get(self, index: int) -> bytes:
+        return as_key(self._function(index))
+
+
+Keys = Numbered | Packed
+
+
+# Any, throughout: keys are bytes, strings or numbers.
+def given(keys: Iterable[Any]) -> Packed:
+    """Return keys that the user listed.
+
+    Raises:
+        BadOption: one cannot be a key, or there are none.
+    """
+    listed = keys.tolist() if isinstance(keys, np.ndarray) else keys
+    packed = Packed([as_key(key) for key in listed], is_text=False)
+    if not len(packed):
+        raise BadOption("keys= is empty, so the dataset would be. Leave it out to have all keys of the database.")
+    return packed
+
+
+def as_key(key: Any) -> bytes:
+    """Return what the user calls a key as bytes; strings in UTF-8.
+
+    Raises:
+        BadOption: it is neither bytes nor a string.
+    """
+    if isinstance(key, bytes):
+        return key
+    if isinstance(key, str):
+        return key.encode()
+    if isinstance(key, (bytearray, memoryview)):
+        return bytes(key)
+    raise BadOption(
+        f"{key!r} is no key of an LMDB database: keys are bytes, or strings in UTF-8. If they are numbers written in "
+        'some way, write them so: keys=lambda index: f"{index:08d}".'
+    )
+
+
+def read_keys(environment: Environment, cache: Cache) -> Packed:
+    """Return all keys of a database in their order, but the one of feedline's own."""
+    status = os.stat(environment.path)
+    about = {
+        "version": _VERSION,
+        "path": os.path.abspath(environment.path),
+        "file": [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns],
+        "transaction": environment.version,
+        "count": environment.count(),
+    }
+    file = CacheFile.at(cache, "keys", about)
+    stored = None if file is None else file.read()
+    if stored is not None:
+        return Packed.of_arrays(stored)
+    with environment.reading() as transaction:
+        cursor = transaction.cursor()
+        found = (bytes(key) for key in cursor.iternext(keys=True, values=False) if key != META_KEY)
+        packed = Packed(found, is_text=False)
+    if file is not None and (cache is not True or len(packed) >= _WORTH_KEEPING):
+        file.write(packed.arrays())
+    return packed

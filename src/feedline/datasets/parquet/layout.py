@@ -1,0 +1,97 @@
+"""Where each sample lies: in which row group of which file, at which row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.parquet.files import File
+from feedline.errors import SourceError
+
+
+@dataclass(frozen=True)
+class Group:
+    """A row group, as far as samples are concerned."""
+
+    file: int
+    """The number of its file."""
+    number: int
+    """Its number in the file."""
+    count: int
+    """Samples in it: rows that the filter leaves."""
+    rows: NDArray[np.uint32] | None = None
+    """Which rows they are; None if all are."""
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What was found out about one file."""
+
+    file: File
+    # Any: pyarrow's types.
+    types: dict[str, Any]
+    """The type of each column, in the order of the file."""
+    groups: list[Group]
+    """Those that have samples."""
+
+
+class Layout:
+    """Where samples lie.
+
+    A few numbers per row group; with a filter, four bytes per sample besides. It is made once and goes to workers with
+    the dataset.
+
+    Args:
+        footers: of all files, in order.
+        names: the columns that are read; None for all of the first file.
+
+    Raises:
+        SourceError: files differ in the type of a column, or one has no such column.
+    """
+
+    def __init__(self, footers: Sequence[Footer], names: Sequence[str] | None = None) -> None:
+        self.files = [footer.file for footer in footers]
+        first = footers[0]
+        self.types = dict(first.types)
+        for name in first.types if names is None else names:
+            # A column in which all is missing may have been written without a type.
+            known = next((footer for footer in footers if str(footer.types.get(name)) != "null"), first)
+            for footer in footers:
+                _compare(name, known, footer)
+            self.types[name] = known.types[name]
+        groups = [group for footer in footers for group in footer.groups]
+        self.group_files = np.array([group.file for group in groups], np.int32)
+        self.group_numbers = np.array([group.number for group in groups], np.int32)
+        self.starts = np.zeros(len(groups) + 1, np.int64)
+        np.cumsum([group.count for group in groups], out=self.starts[1:])
+        chosen = [group.rows for group in groups if group.rows is not None]
+        self.rows = np.concatenate(chosen) if chosen else None
+        """The row of each sample in its row group, if a filter left some out."""
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def find(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the row groups of some samples, and their rows in them."""
+        groups = np.searchsorted(self.starts, indices, side="right") - 1
+        if self.rows is not None:
+            return groups, self.rows[indices].astype(np.int64)
+        return groups, indices - self.starts[groups]
+
+
+def _compare(name: str, first: Footer, other: Footer) -> None:
+    kind = other.types.get(name)
+    if kind is None:
+        raise SourceError(
+            f"{other.file.path!r} has no column {name!r}, but {first.file.path!r} has. All files of a dataset need the "
+            "columns that are read: name those that all have in fields=, or read the files apart."
+        )
+    if kind != first.types[name] and str(kind) != "null":
+        raise SourceError(
+            f"Column {name!r} is {first.types[name]} in {first.file.path!r}, but {kind} in {other.file.path!r}. Write "
+            "the files with one type, or read them apart and bring them together in a transform."
+        )

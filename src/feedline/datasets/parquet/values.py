@@ -1,0 +1,314 @@
+"""What the columns of a row group become: arrays, strings, bytes, lists, dicts.
+
+A column is prepared once, when its row group is read, and samples are taken from what was made of it:
+
+    numbers, booleans                     a NumPy scalar of the same type
+    timestamp, date, duration             numpy.datetime64 or timedelta64 of the same unit; with a time zone, in UTC
+    fixed_shape_tensor, fixed_size_list   an array of that shape
+    list of numbers                       an array of its length
+    string, binary                        str, bytes
+    dictionary                            what its values become
+    struct                                a dict
+    other lists                           a list of what their values become
+    map                                   a list of pairs
+    decimal, time and the rest            what pyarrow makes of it: decimal.Decimal, datetime.time
+    null                                  None, wherever it stands; numbers with a null among them are a list
+
+Extension types that are not named here become what they are stored as.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import require
+
+Rows = NDArray[np.int64]
+
+# Any, throughout: pyarrow has no types of its own to check against, and values are of any kind.
+
+
+class Prepared(ABC):
+    """The values of one field in one row group."""
+
+    @abstractmethod
+    def take(self, rows: Rows) -> NDArray[Any] | list[Any]:
+        """Return the values of these rows: an array of its own with a row per sample, or a list."""
+
+    @abstractmethod
+    def parts(self) -> Iterator[tuple[int, int]]:
+        """Yield address and size of the memory it holds."""
+
+
+class Numbers(Prepared):
+    """Values that stand in one array.
+
+    Args:
+        array: a row per value.
+        valid: which values are there; None if all are.
+        present: which numbers inside of values are there, in the shape of the array; None if all are.
+    """
+
+    def __init__(
+        self, array: NDArray[Any], valid: NDArray[np.bool_] | None, present: NDArray[np.bool_] | None = None
+    ) -> None:
+        self.array = array
+        self.valid = valid
+        self.present = present
+
+    def take(self, rows: Rows) -> NDArray[Any] | list[Any]:
+        taken = self.array.take(rows, 0)
+        valid = None if self.valid is None else self.valid.take(rows)
+        present = None if self.present is None else self.present.take(rows, 0)
+        if (valid is None or valid.all()) and (present is None or present.all()):
+            return taken
+        values = list(taken)
+        if present is not None:
+            values = [_with_gaps(value, there) for value, there in zip(values, present, strict=True)]
+        return values if valid is None else _with_nulls(values, valid)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if nothing is missing."""
+        return self.valid is None and self.present is None
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        for array in (self.array, self.valid, self.present):
+            if array is not None:
+                yield _memory(array)
+
+
+class Arrays(Prepared):
+    """Lists of numbers."""
+
+    def __init__(self, values: Numbers, offsets: NDArray[Any], valid: NDArray[np.bool_] | None) -> None:
+        self._values = values
+        self._offsets = offsets
+        self._valid = valid
+
+    def take(self, rows: Rows) -> list[Any]:
+        starts, stops = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
+        values, present = self._values.array, self._values.valid
+        taken: list[Any] = [values[start:stop].copy() for start, stop in zip(starts, stops, strict=True)]
+        if present is not None:
+            spans = zip(taken, starts, stops, strict=True)
+            taken = [_with_gaps(value, present[start:stop]) for value, start, stop in spans]
+        return taken if self._valid is None else _with_nulls(taken, self._valid[rows])
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        yield from self._values.parts()
+        yield _memory(self._offsets)
+
+
+def _with_gaps(value: NDArray[Any], present: NDArray[np.bool_]) -> Any:
+    """Return an array as it is, or as a list if something is missing in it: what a value is depends on no other."""
+    if present.all():
+        return value
+    gaps = value.astype(object)
+    gaps[~present] = None
+    return gaps.tolist()
+
+
+def _with_nulls(values: list[Any], valid: NDArray[np.bool_]) -> list[Any]:
+    return [value if there else None for value, there in zip(values, valid.tolist(), strict=True)]
+
+
+class Lists(Prepared):
+    """Lists of something else."""
+
+    def __init__(self, values: Prepared, offsets: NDArray[Any], valid: NDArray[np.bool_] | None) -> None:
+        self._values = values
+        self._offsets = offsets
+        self._valid = valid
+
+    def take(self, rows: Rows) -> list[Any]:
+        taken: list[Any] = []
+        for row in rows.tolist():
+            if self._valid is not None and not self._valid[row]:
+                taken.append(None)
+            else:
+                taken.append(list(self._values.take(np.arange(self._offsets[row], self._offsets[row + 1]))))
+        return taken
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        yield from self._values.parts()
+        yield _memory(self._offsets)
+
+
+class Dicts(Prepared):
+    """Structs."""
+
+    def __init__(self, fields: dict[str, Prepared], valid: NDArray[np.bool_] | None) -> None:
+        self._fields = fields
+        self._valid = valid
+
+    def take(self, rows: Rows) -> list[Any]:
+        columns = [field.take(rows) for field in self._fields.values()]
+        taken: list[Any] = [
+            dict(zip(self._fields, [column[place] for column in columns], strict=True)) for place in range(len(rows))
+        ]
+        return taken if self._valid is None else _with_nulls(taken, self._valid[rows])
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        for field in self._fields.values():
+            yield from field.parts()
+
+
+class Objects(Prepared):
+    """What pyarrow turns into Python objects: strings, bytes, decimals and the like."""
+
+    _FEW = 3
+    """Below, single values are quicker than a take. Measured once."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def take(self, rows: Rows) -> list[Any]:
+        if len(rows) <= self._FEW:
+            return [self._array[row].as_py() for row in rows.tolist()]
+        taken: list[Any] = self._array.take(_pyarrow().array(rows)).to_pylist()
+        return taken
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        for buffer in self._array.buffers():
+            if buffer is not None:
+                yield buffer.address, buffer.size
+
+
+def _memory(array: NDArray[Any]) -> tuple[int, int]:
+    return array.__array_interface__["data"][0], array.nbytes
+
+
+def _pyarrow() -> Any:
+    return require("pyarrow", extra="parquet", purpose="Reading Parquet and Arrow files")
+
+
+def whole(column: Any) -> Any:
+    """Return a column as one array: pyarrow may have cut it into several."""
+    pa = _pyarrow()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of strings that are too long for one array
+        kinds = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+        column = column.cast(kinds.get(column.type, column.type)).combine_chunks()
+    return column
+
+
+def prepared(array: Any) -> Prepared:
+    """Prepare an array of pyarrow for samples to be taken from it."""
+    pa = _pyarrow()
+    kind = array.type
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return _fixed(array.storage, _tensor_shape(kind), _tensor_order(kind))
+    if isinstance(kind, pa.BaseExtensionType):
+        return prepared(array.storage)
+    if pa.types.is_dictionary(kind):
+        return prepared(array.dictionary_decode())
+    if is_number(kind):
+        return Numbers(_numbers(array), _valid(array))
+    if pa.types.is_fixed_size_list(kind):
+        return _fixed(array, (kind.list_size,), None)
+    if pa.types.is_struct(kind):
+        fields = {kind.field(number).name: prepared(array.field(number)) for number in range(kind.num_fields)}
+        return Dicts(fields, _valid(array)) if len(fields) == kind.num_fields else Objects(array)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        values, offsets, valid = array.values, array.offsets.to_numpy(), _valid(array)
+        if is_number(kind.value_type):
+            return Arrays(Numbers(_numbers(values), _valid(values)), offsets, valid)
+        return Lists(prepared(values), offsets, valid)
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):  # from which nothing can be taken at once
+        return Objects(array.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()))
+    return Objects(array)
+
+
+# Any: pyarrow's type.
+def is_number(kind: Any) -> bool:
+    """True for types whose values stand in NumPy arrays."""
+    types = _pyarrow().types
+    return bool(
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_boolean(kind)
+        or types.is_timestamp(kind)
+        or types.is_date(kind)
+        or types.is_duration(kind)
+    )
+
+
+def shape_of(kind: Any) -> tuple[int, ...] | None:
+    """Return the shape that a value of this type has as an array; None if it is none, or its length is not fixed."""
+    pa = _pyarrow()
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return _tensor_shape(kind)
+    if pa.types.is_fixed_size_list(kind):
+        inner = shape_of(kind.value_type)
+        return None if inner is None else (kind.list_size, *inner)
+    return () if is_number(kind) else None
+
+
+def text_of(kind: Any) -> str:
+    """Return a type in a few letters, for people."""
+    shape = shape_of(kind)
+    while shape and not is_number(kind):
+        kind = kind.value_type
+    if shape is None:
+        return str(kind)
+    name = "float64" if str(kind) == "double" else "float32" if str(kind) == "float" else str(kind)
+    return f"{name.replace('halffloat', 'float16')}[{', '.join(map(str, shape))}]"
+
+
+def _tensor_shape(kind: Any) -> tuple[int, ...]:
+    shape = tuple(kind.shape)
+    return shape if kind.permutation is None else tuple(shape[axis] for axis in kind.permutation)
+
+
+def _tensor_order(kind: Any) -> tuple[tuple[int, ...], list[int]] | None:
+    return None if kind.permutation is None else (tuple(kind.shape), list(kind.permutation))
+
+
+def _numbers(array: Any) -> NDArray[Any]:
+    if array.null_count:
+        array = array.fill_null(0) if not _pyarrow().types.is_boolean(array.type) else array.fill_null(False)
+    if _pyarrow().types.is_date(array.type) or _pyarrow().types.is_timestamp(array.type):
+        units = {"date32[day]": "D", "date64[ms]": "ms"}
+        unit = units.get(str(array.type)) or array.type.unit
+        plain: NDArray[Any] = array.view("int32" if unit == "D" else "int64").to_numpy()
+        return plain.astype("datetime64[D]") if unit == "D" else plain.view(f"datetime64[{unit}]")
+    numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _valid(array: Any) -> NDArray[np.bool_] | None:
+    if not array.null_count:
+        return None
+    valid: NDArray[np.bool_] = array.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def _fixed(array: Any, shape: tuple[int, ...], order: tuple[tuple[int, ...], list[int]] | None) -> Prepared:
+    """Prepare lists of one length: there are values for all rows, also for those that are missing."""
+    count, length, valid = len(array), array.type.list_size, _valid(array)
+    values = prepared(array.values.slice(array.offset * length, count * length))
+    if not isinstance(values, Numbers):
+        return Lists(values, np.arange(count + 1, dtype=np.int64) * length, valid)
+    inner = values.array.shape[1:]
+    present = None
+    if values.valid is not None or values.present is not None:
+        present = np.ones(values.array.shape, np.bool_) if values.present is None else values.present.copy()
+        if values.valid is not None:
+            present[~values.valid] = False
+    placed = (count, *(shape if order is None else order[0]), *inner)
+    axes = None if order is None else (0, *(1 + axis for axis in order[1]))
+    numbers = values.array.reshape(placed)
+    numbers = numbers if axes is None else numbers.transpose(axes)
+    if present is not None:
+        present = present.reshape(placed)
+        present = present if axes is None else present.transpose(axes)
+        if valid is not None:
+            present = present | ~valid.reshape(-1, *[1] * (present.ndim - 1))
+    return Numbers(numbers, valid, None if present is None or present.all() else present)

@@ -1,0 +1,190 @@
+"""Blobs one after the other, their bytes fetched ahead by threads.
+
+The thread that asks for chunks decides what is fetched: whenever it takes one, it asks for more, up to `depth` chunks
+ahead, over the ends of blobs. Threads only open and read; they know nothing of each other. Chunks arrive in order,
+whichever was there first. With a depth of 0 there are no threads, and the system is told what will be wanted next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Generic, TypeVar
+
+from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.local import LocalBlob
+
+T = TypeVar("T")
+
+
+class Opened:
+    """A blob whose turn it is, or will be."""
+
+    def __init__(self, address: str, start: int, opening: Future[Blob] | _Later[Blob]) -> None:
+        self.address = address
+        self.asked_to = start
+        """Where the first chunk begins that was not asked for."""
+        self.opening = opening
+        self.chunks: deque[Future[bytes] | _Later[bytes]] = deque()
+
+    def is_known(self) -> bool:
+        """True if it is open, so that its size is known."""
+        return self.opening.done() and self.opening.exception() is None
+
+    def close(self) -> None:
+        """Close the blob if it was opened."""
+        if not self.opening.cancelled() and self.is_known():
+            self.opening.result().close()
+
+
+class _Later(Generic[T]):
+    """Stands in for a future where there are no threads: does it when the result is wanted."""
+
+    def __init__(self, act: Callable[[], T]) -> None:
+        self._act = act
+        self._results: list[T] = []
+
+    def result(self) -> T:
+        if not self._results:
+            self._results.append(self._act())
+        return self._results[0]
+
+    def done(self) -> bool:
+        return bool(self._results)
+
+    def exception(self) -> None:
+        return None
+
+    def cancel(self) -> bool:
+        return True
+
+    def cancelled(self) -> bool:
+        return False
+
+
+def _read(blob: Blob, start: int, stop: int) -> bytes:
+    if isinstance(blob, LocalBlob):
+        blob.hint(stop, stop + (stop - start))
+    return blob.read(start, stop)
+
+
+class Ahead:
+    """Reads blobs from given offsets on.
+
+    Args:
+        open_blob: opens an address; called by threads.
+        blobs: addresses, and where to begin in each, in the order in which they are wanted.
+        depth: chunks to be fetched ahead; 0 for no threads.
+        chunk_bytes: the size of a chunk.
+    """
+
+    def __init__(
+        self, open_blob: Callable[[str], Blob], blobs: Iterable[tuple[str, int]], *, depth: int, chunk_bytes: int
+    ) -> None:
+        self._open_blob = open_blob
+        self._blobs: Iterator[tuple[str, int]] = iter(blobs)
+        self._depth = depth
+        self._chunk_bytes = chunk_bytes
+        self._threads = ThreadPoolExecutor(depth, "feedline-ahead") if depth else None
+        self._opened: deque[Opened] = deque()
+        """The current one, if there is one, and those after it that were begun."""
+        self._has_current = False
+        self._pid = os.getpid()
+
+    def next_blob(self) -> Blob | None:
+        """Go on to the next blob and return it, None if there is none. What was not read of the last is dropped.
+
+        Raises:
+            SourceError: it cannot be opened; the next call goes on with the one after it.
+        """
+        if self._has_current:
+            self._leave()
+        if not self._opened and not self._begin_another():
+            return None
+        try:
+            blob = self._opened[0].opening.result()
+        except BaseException:
+            self._opened.popleft()
+            raise
+        self._has_current = True
+        self._fill()
+        return blob
+
+    def next_chunk(self) -> bytes:
+        """Return the next bytes of the current blob; none at its end."""
+        if not self._has_current:
+            return b""
+        current = self._opened[0]
+        self._fill()
+        if not current.chunks:
+            return b""
+        data = current.chunks[0].result()
+        current.chunks.popleft()
+        self._fill()
+        return data
+
+    def _leave(self) -> None:
+        self._has_current = False
+        old = self._opened.popleft()
+        if all(chunk.cancel() or chunk.done() for chunk in old.chunks):
+            old.close()  # otherwise it is being read right now, and closed when the thread lets go of it
+
+    def _begin_another(self) -> bool:
+        following = next(self._blobs, None)
+        if following is None:
+            return False
+        address, start = following
+        self._opened.append(Opened(address, start, self._submit(partial(self._open_blob, address))))
+        return True
+
+    def _fill(self) -> None:
+        """Ask for chunks until enough are under way; open the next blob early, since its size has to be known."""
+        ahead = sum(len(opened.chunks) for opened in self._opened)
+        number = 0
+        while ahead < max(1, self._depth):
+            opened = self._opened[number]
+            if not opened.is_known():
+                return
+            blob = opened.opening.result()
+            if opened.asked_to < blob.size:
+                self._ask(opened, blob)
+                ahead += 1
+                continue
+            number += 1
+            if number < len(self._opened):
+                continue
+            if self._threads is None or not self._begin_another():
+                return
+        if self._threads is not None and len(self._opened) == 1:
+            self._begin_another()
+
+    def _ask(self, opened: Opened, blob: Blob) -> None:
+        start, stop = opened.asked_to, min(opened.asked_to + self._chunk_bytes, blob.size)
+        opened.asked_to = stop
+        opened.chunks.append(self._submit(partial(_read, blob, start, stop)))
+
+    def _submit(self, act: Callable[[], T]) -> Future[T] | _Later[T]:
+        # `act` must not refer to this object: a thread that is the last to do so would have to end itself.
+        return _Later(act) if self._threads is None else self._threads.submit(act)
+
+    def close(self) -> None:
+        """Close all blobs and end the threads. May be called twice.
+
+        Threads that are reading are not waited for: a server that does not answer would keep us for minutes. They end
+        after that, and what they read is closed when they let go of it.
+        """
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        for opened in self._opened:
+            if all(chunk.cancel() or chunk.done() for chunk in opened.chunks):
+                opened.close()
+        self._opened.clear()
+        self._has_current = False
+        self._blobs = iter(())
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_pid") == os.getpid():  # a forked process has inherited neither threads nor the right
+            self.close()

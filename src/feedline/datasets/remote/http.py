@@ -1,0 +1,217 @@
+"""Files of a web server, by ranges, with the standard library alone."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import re
+import ssl
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Generator, Iterator
+
+from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.patience import Patience, Transient, read_range
+from feedline.errors import SourceChanged, SourceError
+
+_PIECE = 1 << 18
+_HEAD = 1 << 16
+"""Bytes that are fetched to find out the size."""
+_REDIRECTS = (301, 302, 303, 307, 308)
+_TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_MOST_REDIRECTS = 8
+
+Connection = http.client.HTTPConnection
+
+
+class Connections:
+    """Connections to web servers that are open and idle; each is used by one thread at a time.
+
+    Args:
+        timeout_s: how long a server may say nothing.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._idle: dict[tuple[str, str], list[Connection]] = {}
+        self._is_closed = False
+
+    def acquire(self, scheme: str, host: str) -> tuple[Connection, bool]:
+        """Return a connection, and whether it was used before: such a one may have been closed by the server."""
+        with self._lock:
+            idle = self._idle.get((scheme, host))
+            if idle:
+                return idle.pop(), True
+        return self._connect(scheme, host), False
+
+    def release(self, scheme: str, host: str, connection: Connection) -> None:
+        """Give back a connection whose last answer was read to its end."""
+        with self._lock:
+            if not self._is_closed:
+                self._idle.setdefault((scheme, host), []).append(connection)
+                return
+        connection.close()
+
+    def _connect(self, scheme: str, host: str) -> Connection:
+        proxy = None if urllib.request.proxy_bypass(host) else urllib.request.getproxies().get(scheme)
+        kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
+        if proxy is None:
+            return kind(host, timeout=self._timeout_s)
+        parts = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        connection = kind(parts.netloc.rpartition("@")[2], timeout=self._timeout_s)
+        headers = {"Proxy-" + name: value for name, value in _authorisation(parts).items()}
+        connection.set_tunnel(host, headers=headers)
+        return connection
+
+    def close(self) -> None:
+        """Close those that are idle, now, and those in use when they are given back."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+            self._is_closed = True
+        for connections in idle.values():
+            for connection in connections:
+                connection.close()
+
+
+class HttpBlob(Blob):
+    """A file of a web server that answers to ranges.
+
+    Args:
+        address: begins with http:// or https://.
+        connections: shared with others.
+        patience: how often to try.
+
+    Raises:
+        SourceError: there is no such file, the server does not let one have it, or knows no ranges.
+    """
+
+    def __init__(self, address: str, connections: Connections, patience: Patience) -> None:
+        self.name = address
+        self._address = address
+        """Where redirections have led."""
+        self._connections = connections
+        self._patience = patience
+        self.size = -1
+        self.tag = ""
+        self._head = b""
+        self._head = read_range(self._first, 0, 1, name=address, patience=patience)
+        if self.size < 0:
+            self.size = len(self._head)
+
+    def _first(self, _start: int, _stop: int) -> Iterator[bytes]:
+        """Fetch the beginning, and learn size and tag from the answer."""
+        data = b"".join(self._get(0, _HEAD))
+        if self.size == 0:
+            data = b" "  # nothing to read, and nothing to wait for
+        yield data
+
+    def read(self, start: int, stop: int) -> bytes:
+        if stop <= min(len(self._head), self.size):
+            return self._head[start:stop]
+        return read_range(self._get, start, stop, name=self.name, patience=self._patience)
+
+    def _get(self, start: int, stop: int) -> Iterator[bytes]:
+        for _ in range(_MOST_REDIRECTS):
+            target = yield from self._ask(self._address, start, stop)
+            if target is None:
+                return
+            self._address = urllib.parse.urljoin(self._address, target)
+            if urllib.parse.urlsplit(self._address).scheme not in ("http", "https"):
+                raise SourceError(f"{self.name} is redirected to {self._address!r}, which is not on the web.")
+        raise SourceError(f"{self.name} is redirected more than {_MOST_REDIRECTS} times.")
+
+    def _ask(self, address: str, start: int, stop: int) -> Generator[bytes, None, str | None]:
+        """Yield the pieces of a range; returns where to ask instead, None if they have come."""
+        parts = urllib.parse.urlsplit(address)
+        host = parts.netloc.rpartition("@")[2]
+        path = urllib.parse.quote(parts.path or "/", safe="/%:=&?~#+!$,;'@()*[]") + (
+            f"?{parts.query}" if parts.query else ""
+        )
+        headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity", "User-Agent": "feedline"}
+        headers.update(_authorisation(parts))
+        connection, is_used = self._connections.acquire(parts.scheme, host)
+        whole, answer = False, None
+        try:
+            try:
+                try:
+                    connection.request("GET", path, headers=headers)
+                    answer = connection.getresponse()
+                except (http.client.RemoteDisconnected, ConnectionError):
+                    if not is_used:
+                        raise
+                    connection.close()  # the server had closed it while it was idle: no fault of anybody's
+                    connection.request("GET", path, headers=headers)
+                    answer = connection.getresponse()
+                if answer.status in _REDIRECTS:
+                    answer.read()
+                    whole = not answer.will_close
+                    return answer.getheader("Location") or ""
+                self._check(answer, start)
+                if answer.status == 206:
+                    while piece := answer.read(_PIECE):
+                        yield piece
+                    whole = answer.length in (0, None) and not answer.will_close
+            except ssl.SSLCertVerificationError as exc:
+                raise SourceError(f"{self.name}: the server's certificate is not trusted: {exc}") from exc
+            except (http.client.HTTPException, OSError) as exc:
+                if isinstance(exc, SourceError):
+                    raise
+                raise Transient(f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__) from exc
+        finally:
+            if whole:
+                self._connections.release(parts.scheme, host, connection)
+            else:
+                if answer is not None:
+                    answer.close()  # which holds on to the socket, too
+                connection.close()
+        return None
+
+    def _check(self, answer: http.client.HTTPResponse, start: int) -> None:
+        """Raise unless the answer is the range that was asked for, of what was there before."""
+        status = answer.status
+        if status in _TRY_AGAIN:
+            raise Transient(f"the server answers {status} {answer.reason}")
+        if status == 416 and (found := re.fullmatch(r"bytes \*/(\d+)", answer.getheader("Content-Range", ""))):
+            self._check_size(int(found[1]))
+            if start == 0 and self.size == 0:
+                return
+            raise SourceChanged(f"{self.name} has {found[1]} bytes now and ends before byte {start}.")
+        if status == 200:
+            raise SourceError(
+                f"{self.name}: the server sends the whole file when it is asked for a range of it, so that no part can "
+                "be read on its own. Use a server that knows ranges (nginx, Apache and object storage do), or copy the "
+                "file here."
+            )
+        if status != 206:
+            told = {404: "there is no such file", 410: "it is gone", 401: "one has to log in", 403: "access is refused"}
+            why = f" ({told[status]})" if status in told else ""
+            raise SourceError(f"{self.name}: the server answers {status} {answer.reason}{why}.")
+        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", answer.getheader("Content-Range", ""))
+        if found is None or int(found[1]) != start:
+            raise SourceError(
+                f"{self.name}: the answer {answer.getheader('Content-Range')!r} is not the range asked for."
+            )
+        self._check_size(int(found[2]))
+        tag = answer.getheader("ETag") or answer.getheader("Last-Modified") or ""
+        if not self.tag:
+            self.tag = tag
+        elif tag != self.tag:
+            raise SourceChanged(f"{self.name} was changed while it was read: its tag was {self.tag} and is {tag}.")
+
+    def _check_size(self, size: int) -> None:
+        if self.size < 0:
+            self.size = size
+        elif size != self.size:
+            raise SourceChanged(f"{self.name} was changed while it was read: it had {self.size} bytes and has {size}.")
+
+    def close(self) -> None:
+        self._head = b""
+
+
+def _authorisation(parts: urllib.parse.SplitResult) -> dict[str, str]:
+    if parts.username is None:
+        return {}
+    pair = f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+    return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}

@@ -1,0 +1,106 @@
+"""Objects of a store that fsspec knows: s3, gs and others.
+
+fsspec, not obstore: a process that was forked after its parent had used obstore hangs in its first request (0.12, its
+threads stay behind), and loaders fork. fsspec begins anew in the child, provided that the file system object is a new
+one too, which `Storage` sees to.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.patience import Patience, Transient, read_range
+from feedline.errors import SourceChanged, SourceError
+
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
+
+
+class StoreBlob(Blob):
+    """An object of a store.
+
+    Args:
+        address: with its protocol, as `s3://bucket/name`.
+        system: fsspec's file system for it. Any: fsspec has no types.
+        patience: how often to try.
+
+    Raises:
+        SourceError: there is no such object, or the store does not let one have it.
+    """
+
+    def __init__(self, address: str, system: Any, patience: Patience) -> None:
+        self.name = address
+        self._system = system
+        self._path = system._strip_protocol(address)
+        self._patience = patience
+        self.size, self.tag = self._ask()
+
+    def _ask(self) -> tuple[int, str]:
+        found: dict[str, Any] = {}
+
+        def ask(_start: int, _stop: int) -> Iterator[bytes]:
+            with _told_as(self.name):
+                self._system.invalidate_cache()
+                found.update(self._system.info(self._path))
+            yield b" "
+
+        read_range(ask, 0, 1, name=self.name, patience=self._patience)
+        if found.get("type") == "directory" or found.get("size") is None:
+            raise SourceError(f"{self.name} is not an object that can be read.")
+        tag = next((found[key] for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime") if found.get(key)), "")
+        return int(found["size"]), str(tag)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return read_range(self._get, start, stop, name=self.name, patience=self._patience)
+
+    def _get(self, start: int, stop: int) -> Iterator[bytes]:
+        with _told_as(self.name):
+            yield self._system.cat_file(self._path, start=start, end=stop)
+
+    def check(self) -> None:
+        size, tag = self._ask()
+        if (size, tag) != (self.size, self.tag):
+            raise SourceChanged(f"{self.name} was changed while it was read.")
+
+    def close(self) -> None:
+        """Nothing: the connections belong to the file system."""
+
+
+class _told_as:  # noqa: N801  (used like a function)
+    """Turns exceptions of fsspec and what is below it into those of feedline."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _traceback: Any) -> None:
+        if exc is None or not isinstance(exc, Exception):
+            return
+        text = f"{type(exc).__name__}: {exc}"
+        if isinstance(exc, FileNotFoundError):
+            raise SourceError(f"{self._name}: there is no such object ({text}).") from exc
+        if isinstance(exc, _FINAL) or "Credentials" in type(exc).__name__:
+            raise SourceError(f"{self._name} cannot be read: {text}.") from exc
+        raise Transient(text) from exc
+
+
+def close_system(system: Any) -> None:
+    """Close the connections of a file system."""
+    session = getattr(system, "_s3", None) or getattr(system, "_session", None)
+    loop = getattr(system, "loop", None)
+    if session is None or loop is None or not loop.is_running():
+        return
+    ending = session.__aexit__(None, None, None) if hasattr(session, "__aexit__") else session.close()
+    asyncio = sys.modules["asyncio"]  # fsspec has imported it
+    asyncio.run_coroutine_threadsafe(_awaited(ending), loop).result(10)
+    for name in ("_s3", "_s3creator", "_session"):
+        if hasattr(system, name):
+            setattr(system, name, None)
+
+
+async def _awaited(ending: Any) -> None:
+    await ending

@@ -1,0 +1,139 @@
+"""What map-style sources have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import memory
+from feedline.abc.source import ColumnSource
+from feedline.errors import BadOption
+
+Indices = NDArray[np.int64]
+
+Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+"""Makes an array to be filled: ordinary memory, or the place where the batch is wanted."""
+
+# Any: a sample is what its user makes of it.
+Transform = Callable[[Any], Any]
+"""Takes a sample and returns another."""
+
+
+class Source:
+    """A map-style dataset that reads the samples of a batch together.
+
+    Subclasses say how many samples there are and read them; indices arrive checked and not negative, in any order,
+    repeated or not. They can be pickled, and open nothing before it is needed (`feedline.datasets.handle.Handle`).
+
+    Args:
+        transform: applied to each sample.
+    """
+
+    def __init__(self, transform: Transform | None = None) -> None:
+        self.transform = checked_transform(transform)
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return how many samples there are."""
+
+    @abstractmethod
+    def _read(self, indices: Indices) -> list[Any]:
+        """Return the samples at these indices, before the transform; all in as few reads as the store allows."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what this process has opened. It is opened again when a sample is read."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._several([index])[0]
+
+    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
+        """Return the samples of several indices; loaders ask for batches in this way, torch's as well."""
+        if type(self).__getitem__ is not Source.__getitem__:  # a subclass has its own idea of a sample
+            return [self[index] for index in indices]
+        return self._several(indices)
+
+    def _several(self, indices: Iterable[Any]) -> list[Any]:
+        samples = self._read(self._checked(indices))
+        return samples if self.transform is None else [self.transform(sample) for sample in samples]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[index] for index in range(len(self)))
+
+    def _checked(self, indices: Iterable[Any]) -> Indices:
+        count = len(self)
+        array = np.asarray(indices if isinstance(indices, np.ndarray) else list(indices))
+        if array.size == 0:
+            return np.empty(0, np.int64)
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            odd = next((one for one in array.tolist() if type(one) is not int), array.tolist())
+            raise TypeError(f"samples of a {type(self).__name__} are numbered, but the index is {odd!r}")
+        array = array.astype(np.int64, copy=False)
+        low, high = array.min(), array.max()
+        if low < -count or high >= count:
+            wrong = high if high >= count else low
+            raise IndexError(f"index {wrong} is out of range for a {type(self).__name__} of {count} samples")
+        return np.where(array < 0, array + count, array) if low < 0 else array
+
+    @abstractmethod
+    def _form(self) -> str:
+        """Return what a sample looks like, for people."""
+
+    def __repr__(self) -> str:
+        transform = "" if self.transform is None else f", transform={self.transform!r}"
+        return f"{type(self).__name__}({len(self)} samples of {self._form()}{transform})"
+
+
+class TableSource(Source, ColumnSource):
+    """A source whose samples are rows of columns, which are read as columns.
+
+    Subclasses write `_read_columns` in place of `_read`.
+    """
+
+    @abstractmethod
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
+        """Return a column for each field.
+
+        An array with a row per sample, made by `empty`, of numbers in the machine's byte order; or a list with a value
+        per sample.
+        """
+
+    @abstractmethod
+    def _build(self, values: list[Any]) -> Any:
+        """Put the values of a sample, or columns, together."""
+
+    def _is_stackable(self, column: Any) -> bool:
+        """True if the default collate function would make the column of its values."""
+        if isinstance(column, np.ndarray):
+            return column.dtype.kind in "biufc" and column.dtype.isnative
+        return all(isinstance(value, (str, bytes)) for value in column)
+
+    def _read(self, indices: Indices) -> list[Any]:
+        columns = self._read_columns(indices, np.empty)
+        return [self._build([column[row] for column in columns]) for row in range(len(indices))]
+
+    def read_columns(self, indices: Indices) -> Any:
+        if self.transform is not None or _has_own_samples(type(self)):
+            return None
+        columns = self._read_columns(self._checked(indices), memory.empty)
+        return self._build(columns) if all(map(self._is_stackable, columns)) else None
+
+
+def _has_own_samples(kind: type[Source]) -> bool:
+    """True if a user's subclass has its own idea of a sample."""
+    return kind.__getitem__ is not Source.__getitem__ or kind.__getitems__ is not Source.__getitems__
+
+
+def checked_transform(transform: Transform | None) -> Transform | None:
+    """Return the transform, or refuse what is none.
+
+    Raises:
+        BadOption: it cannot be called.
+    """
+    if transform is not None and not callable(transform):
+        raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
+    return transform

@@ -1,0 +1,110 @@
+"""Connection strings, and what may be shown of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+from feedline.errors import BadOption
+
+_HIDDEN = "***"
+_HOST = r"(\[[0-9a-fA-F:.]*\]|[\w.%-]*)(:\d*)?"
+_HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
+_SECRET = ("password", "passfile", "sslpassword")
+
+SCHEMES = ("sqlite", "duckdb", "postgresql", "postgres")
+
+
+@dataclass(frozen=True, repr=False)
+class Address:
+    """Where a database is.
+
+    Args:
+        text: a connection string.
+
+    Raises:
+        BadOption: it is none, or of a database that is not known here.
+
+    Example:
+        >>> Address("postgresql://ada:secret@localhost/people")
+        postgresql://ada:***@localhost/people
+        >>> Address("sqlite:///people.db").path
+        'people.db'
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if "://" not in str(self.text):  # nothing of it is shown: who knows what it is
+            raise BadOption(
+                "A connection string looks like sqlite:///people.db, duckdb:///people.db or "
+                "postgresql://user@host/database, but this one has no '://'."
+            )
+        if self.scheme not in SCHEMES:
+            raise BadOption(
+                f"The connection string begins with {self.scheme!r}, which is none of {', '.join(SCHEMES)}. Other "
+                "databases can be read by a dataset of your own."
+            )
+
+    @property
+    def scheme(self) -> str:
+        """The kind of database."""
+        return self.text.partition("://")[0].lower()
+
+    @property
+    def path(self) -> str:
+        """The file of an embedded database: behind three slashes, so that an absolute path has four.
+
+        Raises:
+            BadOption: there is none, or something else besides.
+        """
+        rest = self.text.partition("://")[2]
+        if not rest.startswith("/") or "?" in rest or "#" in rest:
+            raise BadOption(
+                f"{self!r} is not of the form {self.scheme}:///path: three slashes and a path, which may be relative. "
+                "Write %3F for a question mark in it and %23 for a hash."
+            )
+        path = unquote(rest[1:])
+        if not path or path.startswith(":memory:"):
+            raise BadOption(
+                f"{self!r} names no file. A database in memory belongs to one connection, and workers have their own."
+            )
+        return path
+
+    @property
+    def secrets(self) -> list[str]:
+        """What must not be shown, as it is written and as it is meant."""
+        user = self.text.partition("://")[2].split("/")[0].rpartition("@")[0]
+        found = [user.partition(":")[2]]
+        found += [value for name, value in parse_qsl(self.text.partition("?")[2]) if name.lower() in _SECRET]
+        found += [unquote(secret) for secret in found] + [quote(secret, safe="") for secret in found]
+        return sorted({secret for secret in found if secret}, key=len, reverse=True)
+
+    def hide(self, text: str) -> str:
+        """Return a text without the secrets."""
+        for secret in self.secrets:
+            text = text.replace(secret, _HIDDEN)
+        return text
+
+    @property
+    def is_clear(self) -> bool:
+        """True if it can be told what is a password and what is not."""
+        try:
+            split = urlsplit(self.text)
+        except ValueError:
+            return False
+        return "@" not in split.path and _HOSTS.fullmatch(split.netloc.rpartition("@")[2]) is not None
+
+    def __repr__(self) -> str:
+        scheme = self.text.partition("://")[0]
+        if self.scheme in ("sqlite", "duckdb"):
+            return self.text
+        if not self.is_clear:
+            return f"{scheme}://{_HIDDEN}"
+        split = urlsplit(self.text)
+        user, at, host = split.netloc.rpartition("@")
+        name, colon, _ = user.partition(":")
+        options = [(key, _HIDDEN if key.lower() in _SECRET else value) for key, value in parse_qsl(split.query)]
+        shown = f"{scheme}://{name}{colon and ':' + _HIDDEN}{at}{host}{split.path}"
+        return self.hide(f"{shown}?{urlencode(options, safe='*/')}" if options else shown)

@@ -1,0 +1,103 @@
+"""What a kind of database has to know."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from feedline.datasets.sql.address import Address
+from feedline.datasets.sql.statement import Parameters
+
+# Any, throughout: connections, values and rows are the driver's.
+
+Rows = list[tuple[Any, ...]]
+
+
+class Database(ABC):
+    """A kind of database: how to connect, ask and read.
+
+    Instances have no state but the address, so that they can be pickled; workers open connections of their own. A
+    connection belongs to one thread, and can only read.
+
+    Args:
+        address: where it is.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    @abstractmethod
+    def check(self) -> None:
+        """Make sure that the driver is installed and the address makes sense; connects to nothing."""
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """Open a connection that cannot write."""
+
+    @abstractmethod
+    def close(self, connection: Any) -> None:
+        """Close a connection; it may be broken."""
+
+    @abstractmethod
+    def describe(self, connection: Any, statement: str, parameters: Parameters) -> list[tuple[str, str]]:
+        """Return the names of a result's columns, and their types as far as they are known."""
+
+    @abstractmethod
+    def rows(self, connection: Any, statement: str, parameters: Parameters) -> Rows:
+        """Return all rows of a result."""
+
+    @abstractmethod
+    def stream(self, connection: Any, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
+        """Yield the rows of a result, `size` at a time, all as they were when it began."""
+
+    @abstractmethod
+    def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
+        """Return conditions for rows with these keys, and parameters with the keys in them.
+
+        One, unless the database takes fewer values at a time. `column` is the key, quoted.
+        """
+
+    @abstractmethod
+    def after_key(self, key: Any, column: str, parameters: Parameters) -> tuple[str, Parameters]:
+        """Return a condition for rows whose key comes after this one, and parameters with the key in them."""
+
+    def query(self, text: str, parameters: Parameters) -> str:
+        """Return the user's query as it is to be given to the driver."""
+        return text
+
+    @property
+    @abstractmethod
+    def errors(self) -> tuple[type[Exception], ...]:
+        """What the driver raises."""
+
+    @abstractmethod
+    def is_lost(self, connection: Any, exc: Exception) -> bool:
+        """True if the connection broke, so that another one may do."""
+
+    def is_corrupt(self, exc: Exception) -> bool:
+        """True if the database is damaged."""
+        return False
+
+
+_OWN = "feedline_key"
+"""The name of a placeholder of our own, beside such with names."""
+
+
+def extended(parameters: Parameters, values: Sequence[Any], mark: str) -> tuple[list[str], Parameters]:
+    """Add values to parameters; return their placeholders, and the parameters.
+
+    Args:
+        parameters: those of the user's query, whose placeholders come first.
+        values: more of them.
+        mark: what a placeholder with a name begins with; without one it is a question mark.
+    """
+    if isinstance(parameters, dict):
+        named = {f"{_OWN}_{number}": value for number, value in enumerate(values)}
+        return [f"{mark}{name}" for name in named], {**parameters, **named}
+    return ["?"] * len(values), [*(parameters or ()), *values]
+
+
+def in_groups(keys: list[Any], size: int) -> list[list[Any]]:
+    """Cut a list into lists of at most so many."""
+    return [keys[first : first + size] for first in range(0, len(keys), size)]

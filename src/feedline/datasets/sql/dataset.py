@@ -1,0 +1,242 @@
+"""The rows of a query as a dataset."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.form import Fields, Form
+from feedline.datasets.handle import Handle
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
+from feedline.datasets.sql.address import Address
+from feedline.datasets.sql.database import Database
+from feedline.datasets.sql.duckdb import DuckDB
+from feedline.datasets.sql.keys import Keys, repeated
+from feedline.datasets.sql.postgres import Postgres
+from feedline.datasets.sql.session import Session
+from feedline.datasets.sql.sqlite import Sqlite
+from feedline.datasets.sql.statement import checked_parameters, checked_query, quoted, select
+from feedline.datasets.sql.stream import SQLStream
+from feedline.errors import BadOption, SourceChanged
+
+# Any, throughout: values are what the driver makes of them.
+
+_DATABASES: dict[str, type[Database]] = {
+    "sqlite": Sqlite,
+    "duckdb": DuckDB,
+    "postgresql": Postgres,
+    "postgres": Postgres,
+}
+
+_NUMBERS: dict[type, Any] = {int: np.int64, float: np.float64, bool: np.bool_}
+
+
+class SQLDataset(TableSource):
+    """The rows of a query as a map-style dataset: a batch is one query.
+
+    The keys of all rows are read once, in their order, when the length or a sample is first asked for; they go to
+    workers with the dataset. Sample i is the row with the i-th key, whatever is added to the database later. Every
+    worker, and every thread, has a connection of its own, opened when it is needed, on which nothing can be written.
+
+    Values are what the driver makes of them: None, int, float, str, bytes, and for other types such as dates, decimals
+    and arrays the usual Python objects.
+
+    Args:
+        address: the connection string: `sqlite:///people.db`, `sqlite:////absolute/path.db`, `duckdb:///people.db` or
+            `postgresql://user:password@host/database`. The password is in pickles of the dataset, for workers to
+            connect; it is neither in the repr nor in errors. PostgreSQL's `PGPASSWORD` and `~/.pgpass` work as well.
+        query: a SELECT statement. Placeholders are those of the driver: `?` or `:name` for SQLite, `?` or `$name` for
+            DuckDB, `%s` or `%(name)s` for PostgreSQL.
+        key: a column of the result by which rows are found: unique, never null, and with an index if it is to be quick.
+        parameters: what stands for the placeholders: a list, or a dict for those with names. It never becomes part of
+            the query's text.
+        fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
+            names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
+        transform: applied to each sample.
+
+    Raises:
+        MissingExtra: the driver is not installed.
+        BadOption: an option is none; at first use: the result has no such column, or the key is not unique.
+        SourceError: the database cannot be reached, or refuses the query.
+        CorruptSource: the database is damaged.
+        SourceChanged: a row is gone since the keys were read.
+
+    Example:
+        >>> import sqlite3, tempfile, pathlib, contextlib
+        >>> from feedline.datasets import SQLDataset
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "people.db")
+        ...     with contextlib.closing(sqlite3.connect(path)) as db, db:
+        ...         _ = db.execute("CREATE TABLE people (id INTEGER PRIMARY KEY, name TEXT, born INTEGER)")
+        ...         _ = db.executemany("INSERT INTO people VALUES (?, ?, ?)", [(7, "Ada", 1815), (9, "Alan", 1912)])
+        ...     dataset = SQLDataset(
+        ...         f"sqlite:///{path}", "SELECT * FROM people WHERE born > ?", key="id", parameters=[1900]
+        ...     )
+        ...     print(len(dataset), dataset[0])
+        ...     dataset.close()
+        1 {'id': 9, 'name': 'Alan', 'born': 1912}
+    """
+
+    def __init__(
+        self,
+        address: str,
+        query: str,
+        *,
+        key: str,
+        parameters: Any = None,
+        fields: Fields = None,
+        transform: Transform | None = None,
+    ) -> None:
+        super().__init__(transform)
+        self.address = Address(address)
+        self.query = checked_query(query)
+        if type(key) is not str or not key:
+            raise BadOption(f"key={key!r} is not the name of a column.")
+        self.key = key
+        self.parameters = checked_parameters(parameters)
+        self.fields = fields
+        self.database = _DATABASES[self.address.scheme](self.address)
+        self.database.check()
+        self._session: Handle[Session] = Handle(
+            functools.partial(Session, self.database), Session.close, per_thread=True
+        )
+        self._types: dict[str, str] | None = None
+        self._made: Form | None = None
+        self._keys: Keys | None = None
+
+    @property
+    def _text(self) -> str:
+        return self.database.query(self.query, self.parameters)
+
+    @property
+    def _shape(self) -> Form:
+        if self._made is None:
+            statement = select([], self._text, limit=0)
+            columns = self._ask(
+                lambda connection: self.database.describe(connection, statement, self.parameters),
+                "looking at the query",
+            )
+            names = [name for name, _ in columns]
+            twice = repeated(names)
+            if twice is not None:
+                raise BadOption(
+                    f"The result of the query has several columns {twice!r}. Name the columns that are wanted in the "
+                    "query, with AS where two have one name."
+                )
+            if self.key not in names:
+                raise BadOption(f"key={self.key!r} is no column of the query's result, which has {names}.")
+            self._types = dict(columns)
+            self._made = Form.of(self.fields, names, "the query's result")
+        return self._made
+
+    def _ask(self, act: Any, doing: str) -> Any:
+        return self._session.get().ask(act, doing)
+
+    @property
+    def _all_keys(self) -> Keys:
+        if self._keys is None:
+            assert self._shape is not None
+            statement = select([self.key], self._text, order=self.key)
+            rows = self._ask(
+                lambda connection: self.database.rows(connection, statement, self.parameters), "reading the keys"
+            )
+            values = [value for (value,) in rows]
+            missing = values.count(None)
+            if missing:
+                raise BadOption(
+                    f"{missing} of {len(values)} rows have no key: column {self.key!r} is null. Choose another key=, "
+                    "or leave these rows out of the query."
+                )
+            try:
+                twice = repeated(values)
+            except TypeError:
+                raise BadOption(f"Values of {self.key!r} such as {values[0]!r} cannot be keys.") from None
+            if twice is not None:
+                raise BadOption(
+                    f"Several rows have the key {twice!r}: column {self.key!r} is not unique in the query's result, so "
+                    "that a sample could be any of them. Choose another key=, or make the query return each once."
+                )
+            self._keys = Keys(values)
+        return self._keys
+
+    def __len__(self) -> int:
+        return len(self._all_keys)
+
+    def stream(self, *, size: int = 1000) -> SQLStream:
+        """Return an iterable dataset of the same rows in the order of their keys, read by a cursor.
+
+        No keys are read ahead, so that it begins at once and takes no memory, however many rows there are.
+
+        Args:
+            size: rows that are fetched at a time.
+
+        Raises:
+            BadOption: the size is none.
+        """
+        return SQLStream(self, size)
+
+    def close(self) -> None:
+        """Close the connections of this process. They are opened again when they are needed."""
+        self._session.close()
+
+    def _rows(self, indices: Indices) -> list[Sequence[Any]]:
+        """Return the wanted columns of some samples: one query, whatever the order of indices."""
+        if not len(indices):
+            return []
+        form = self._shape
+        wanted, places = np.unique(indices, return_inverse=True)
+        keys = self._all_keys.at(wanted)
+        columns = [self.key, *form.names]
+        found: dict[Any, Sequence[Any]] = {}
+        for where, parameters in self.database.with_keys(keys, f"feedline_q.{quoted(self.key)}", self.parameters):
+            statement = select(columns, self._text, where=where)
+            read = functools.partial(self.database.rows, statement=statement, parameters=parameters)
+            for row in self._ask(read, "reading samples"):
+                if row[0] in found:
+                    raise SourceChanged(f"The key {row[0]!r} of the query's result was unique, and is not any more.")
+                found[row[0]] = row[1:]
+        try:
+            rows = [found[key] for key in keys]
+        except KeyError as exc:
+            gone = exc.args[0]
+            raise SourceChanged(
+                f"There is no row with {self.key} = {gone!r} any more, which is sample {wanted[keys.index(gone)]}: it "
+                "was deleted, or does not fulfil the query's conditions any more. Make the dataset anew."
+            ) from None
+        return [rows[place] for place in places.tolist()]
+
+    def _read(self, indices: Indices) -> list[Any]:
+        build = self._shape.build
+        return [build(row) for row in self._rows(indices)]
+
+    def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
+        return [_column(list(values), empty) for values in zip(*self._rows(indices), strict=True)]
+
+    def _build(self, values: list[Any]) -> Any:
+        return self._shape.build(values)
+
+    def _form(self) -> str:
+        form = self._shape
+        types = self._types or {}
+        return form.describe([types.get(name) or "any" for name in form.names])
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}, {self.address!r}, key={self.key!r})"
+
+
+def _column(values: list[Any], empty: Empty) -> NDArray[Any] | list[Any]:
+    """Return numbers as the array that the default collate function would make of them; others as they are."""
+    kind = type(values[0])
+    dtype = _NUMBERS.get(kind)
+    if dtype is None or any(type(value) is not kind for value in values):
+        return values
+    column = empty((len(values),), np.dtype(dtype))
+    try:
+        column[:] = values
+    except OverflowError:  # which is what the collate function will say
+        return values
+    return column

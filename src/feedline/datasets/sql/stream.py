@@ -1,0 +1,203 @@
+"""The rows of a query one after the other, read by a cursor."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from feedline.abc.source import SplitSource
+from feedline.datasets.ranks import rank_and_size
+from feedline.datasets.sql.database import Rows
+from feedline.datasets.sql.session import raise_for
+from feedline.datasets.sql.statement import quoted, select
+from feedline.errors import BadOption, BadState
+
+if TYPE_CHECKING:
+    from feedline.datasets.sql.dataset import SQLDataset
+
+_HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"
+"""Which part a number belongs to: scattered, since keys may all be even, and within 64 bits."""
+
+# Any, throughout: rows, keys and samples are of any kind.
+
+
+class SQLStream(SplitSource):
+    """The rows of a query in the order of their keys; `SQLDataset.stream` makes it.
+
+    Every worker of every rank reads the rows whose keys are its own, all of them as they were at one moment: a
+    transaction of PostgreSQL that repeats its reads, one statement of SQLite or DuckDB. So each row that was there all
+    along comes once, whatever else happens to the table, and a row is never half of one version and half of another.
+    Ranks may differ in how many rows they have.
+
+    A state is the last key. It goes on after that key, in a new transaction, with as many workers and ranks.
+    """
+
+    def __init__(self, dataset: SQLDataset, size: int) -> None:
+        if type(size) is not int or size < 1:
+            raise BadOption(f"size={size!r} is not a positive number of rows.")
+        self.dataset = dataset
+        self.size = size
+        self._worker: tuple[int, int] | None = None
+        self._ranks: tuple[int, int] | None = None
+        """Rank and number of ranks as they were where this was pickled: a worker may not know."""
+        _tell_torch()
+
+    def set_worker(self, number: int, count: int) -> None:
+        self._worker = number, count
+
+    def __iter__(self) -> Iterator[Any]:
+        worker, workers = self._worker or _torch_worker()
+        rank, ranks = rank_and_size() or self._ranks or (0, 1)
+        return SQLReading(self, worker * ranks + rank, workers * ranks)
+
+    def close(self) -> None:
+        """Close the connections of this process, but for those of iterations that go on."""
+        self.dataset.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ranks": rank_and_size() or self._ranks}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        _tell_torch()
+
+    def __repr__(self) -> str:
+        return f"SQLStream({self.dataset.address!r}, key={self.dataset.key!r}, size={self.size})"
+
+
+class SQLReading(Iterator[Any]):
+    """One pass over the rows of a part.
+
+    A class, not a generator: whoever goes on after an error goes on after the last row that came.
+
+    Args:
+        stream: whose rows.
+        part: which of `part_count` parts of the keys.
+        part_count: into how many keys are divided.
+    """
+
+    def __init__(self, stream: SQLStream, part: int, part_count: int) -> None:
+        self._stream = stream
+        self._part = part
+        self._part_count = part_count
+        self._connection: Any = None
+        self._batches: Iterator[Rows] | None = None
+        self._rows: list[tuple[Any, ...]] = []
+        """Those that were fetched and not given yet, the next one last."""
+        self._last: Any = None
+        self._taken = 0
+        self._has_ended = False
+
+    def __iter__(self) -> SQLReading:
+        return self
+
+    def __next__(self) -> Any:
+        dataset = self._stream.dataset
+        while not self._rows:
+            if self._has_ended:
+                raise StopIteration
+            self._rows = self._fetch()[::-1]
+        row = self._rows.pop()
+        self._last = row[0]
+        self._taken += 1
+        sample = dataset._shape.build(row[1:])
+        return sample if dataset.transform is None else dataset.transform(sample)
+
+    def _fetch(self) -> list[tuple[Any, ...]]:
+        """Return the next rows that are this part's, none if those that came are not or there are no more."""
+        database = self._stream.dataset.database
+        try:
+            if self._batches is None:
+                self._batches = self._open()
+            rows = next(self._batches, None)
+        except database.errors as exc:
+            lost = self._connection is None or database.is_lost(self._connection, exc)
+            self.close()
+            raise_for(database, exc, "going through the rows", 0 if lost else None)
+        except BaseException:
+            self.close()
+            raise
+        if rows is None:
+            self.close()
+            self._has_ended = True
+            return []
+        if any(row[0] is None for row in rows):
+            raise BadOption(f"A row has no key: column {self._stream.dataset.key!r} is null.")
+        return rows if self._is_split_there else [row for row in rows if self._is_own(row[0])]
+
+    def _open(self) -> Iterator[Rows]:
+        dataset = self._stream.dataset
+        database, text, parameters = dataset.database, dataset._text, dataset.parameters
+        names = dataset._shape.names
+        self._connection = database.connect()
+        key = f"feedline_q.{quoted(dataset.key)}"
+        first = database.rows(self._connection, select([dataset.key], text, limit=1), parameters)
+        conditions = []
+        # Of numbers the database itself can choose a part; of other keys all are read, and those of others dropped.
+        self._is_split_there = self._part_count == 1 or (bool(first) and type(first[0][0]) is int)
+        if self._part_count > 1 and self._is_split_there:
+            own = database.query(_HASH.format(key=key, count=self._part_count, part=self._part), None)
+            conditions.append(f"({own} OR {key} IS NULL)")
+        if self._taken:
+            after, parameters = database.after_key(self._last, key, parameters)
+            conditions.append(after)
+        statement = select([dataset.key, *names], text, where=" AND ".join(conditions), order=dataset.key)
+        return database.stream(self._connection, statement, parameters, self._stream.size)
+
+    def _is_own(self, key: Any) -> bool:
+        text = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
+        return zlib.crc32(text) % self._part_count == self._part
+
+    def close(self) -> None:
+        """Close the connection of this pass."""
+        batches, self._batches = self._batches, None
+        connection, self._connection = self._connection, None
+        if batches is not None:
+            batches.close()  # type: ignore[attr-defined]  # it is a generator
+        if connection is not None:
+            self._stream.dataset.database.close(connection)
+
+    def __del__(self) -> None:
+        if self.__dict__.get("_connection") is not None:
+            self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where this pass is: the key of the last row, as it is in the database."""
+        return {
+            "after": self._last,
+            "taken": self._taken,
+            "ended": self._has_ended and not self._rows,
+            "part": [self._part, self._part_count],
+        }
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on after the row at which a state was taken.
+
+        Raises:
+            BadState: it is not a state of such a pass, or one of another part.
+        """
+        if not isinstance(state, dict) or not {"after", "taken", "ended", "part"} <= state.keys():
+            raise BadState(f"This is not the state of a stream of rows: {state!r:.200}")
+        if list(state["part"]) != [self._part, self._part_count]:
+            raise BadState(
+                f"The state is that of part {state['part'][0]} of {state['part'][1]}, but this is part {self._part} of "
+                f"{self._part_count}. A stream of rows goes on with as many workers and ranks as before."
+            )
+        self.close()
+        self._rows = []
+        self._last, self._taken, self._has_ended = state["after"], state["taken"], state["ended"]
+
+
+def _torch_worker() -> tuple[int, int]:
+    data = sys.modules.get("torch.utils.data")
+    info = None if data is None else data.get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def _tell_torch() -> None:
+    """Make the class one of torch's iterable datasets, by which loaders know them, if the program uses torch."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None:
+        data.IterableDataset.register(SQLStream)

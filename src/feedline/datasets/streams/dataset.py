@@ -1,0 +1,187 @@
+"""`StreamDataset`: the messages of a feed as samples, acknowledged when their batch was consumed."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from feedline.abc.source import Acknowledged, SplitSource
+from feedline.datasets.ranks import rank_and_size
+from feedline.datasets.source import Transform, checked_transform
+from feedline.datasets.streams.feed import Feed, Message
+from feedline.errors import BadOption
+
+_WAIT_S = 0.2
+"""How long one wait for messages lasts: as long as it may take to notice that the dataset was closed."""
+
+_MOST = 64
+"""Messages that are asked for at once. More would wait here, unread, while other workers have nothing to do."""
+
+
+class StreamDataset(SplitSource, Acknowledged):
+    r"""An iterable dataset of messages, as they come. Without `idle_s` it has no end.
+
+    Each worker is a reader of its own: every message comes to one of them. A message is acknowledged after the training
+    loop has consumed the batch that holds it, which is when it asks for the next one. If program or worker crash before
+    that, the message comes again: nothing is lost, and a few come twice. To torch it is an `IterableDataset`, if the
+    program had imported torch by the time it was made.
+
+    Args:
+        feed: where messages come from: `RedisStream`, `GrowingFile`, or a `Feed` of your own.
+        transform: makes a sample of a message.
+        idle_s: end the iteration when no message came for so long; None to wait for ever.
+        acknowledge: "consumed", as above, which is for feedline's loaders; or "received", for others: a message is
+            acknowledged when it was taken from the feed, and lost in a crash.
+
+    Example:
+        >>> import pathlib, tempfile, feedline
+        >>> from feedline.datasets import GrowingFile, StreamDataset
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "events.jsonl"
+        >>> _ = path.write_text('{"x": 1}\n{"x": 2}\n')
+        >>> dataset = StreamDataset(GrowingFile(path), idle_s=0)
+        >>> [batch["x"].tolist() for batch in feedline.Loader(dataset, 2)]
+        [[1, 2]]
+        >>> dataset.close()
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        *,
+        transform: Transform | None = None,
+        idle_s: float | None = None,
+        acknowledge: str = "consumed",
+    ) -> None:
+        if not isinstance(feed, Feed):
+            raise BadOption(
+                f"{feed!r} is no feed. Give a RedisStream, a GrowingFile, or a Feed of your own "
+                "(feedline.datasets.streams.Feed)."
+            )
+        if idle_s is not None and not idle_s >= 0:
+            raise BadOption(f"idle_s={idle_s!r} is no time to wait. Give seconds, or None to wait for ever.")
+        if acknowledge not in ("consumed", "received"):
+            raise BadOption(f"acknowledge={acknowledge!r} is neither 'consumed' nor 'received'.")
+        self.feed = feed
+        self.transform = checked_transform(transform)
+        self.idle_s = idle_s
+        self._waits = acknowledge == "consumed"
+        self._worker = (0, 1)
+        self._messages: _Messages | None = None
+        self._closed = _Closed()
+        data = sys.modules.get("torch.utils.data")
+        if data is not None:  # its loaders, and feedline's drop-in, tell iterable datasets by their class
+            data.IterableDataset.register(StreamDataset)
+
+    def set_worker(self, number: int, count: int) -> None:
+        self._worker = (number, count)
+
+    def __iter__(self) -> Iterator[Any]:
+        number, count = self._worker
+        torch_data = sys.modules.get("torch.utils.data")
+        info = None if torch_data is None or count > 1 else torch_data.get_worker_info()
+        if info is not None:
+            number, count = info.id, info.num_workers
+        ranks = rank_and_size()
+        if ranks is not None:
+            number, count = ranks[0] * count + number, ranks[1] * count
+        self._closed.forget()
+        self._messages = _Messages(self, number, count)
+        return self._messages
+
+    # Any: receipts are the feed's affair.
+    def take_receipts(self) -> list[Any] | None:
+        if self._messages is None or not self._waits:
+            return None
+        receipts, self._messages.receipts = self._messages.receipts, []
+        return receipts or None
+
+    def acknowledge(self, receipts: list[Any]) -> None:
+        self.feed.acknowledge(receipts)
+
+    def close(self) -> None:
+        """End the iterations of this process, workers that are threads included, and close its connections."""
+        self._closed.set()
+        self.feed.close()
+
+    def __repr__(self) -> str:
+        end = "" if self.idle_s is None else f", idle_s={self.idle_s}"
+        transform = "" if self.transform is None else f", transform={self.transform!r}"
+        return f"StreamDataset({self.feed!r}{end}{transform})"
+
+
+class _Closed:
+    """Whether the dataset was closed: shared by its copies in one process, and forgotten on the way to another."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def forget(self) -> None:
+        self._event.clear()
+
+    @property
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    def __reduce__(self) -> Any:
+        return _Closed, ()
+
+
+class _Messages(Iterator[Any]):
+    """One reader's messages."""
+
+    def __init__(self, dataset: StreamDataset, number: int, count: int) -> None:
+        self._dataset = dataset
+        # A copy: threads share the dataset's, and readers must not share a connection.
+        self._feed = copy.deepcopy(dataset.feed)
+        weakref.finalize(self, self._feed.close)
+        self._ready: deque[Message] = deque()
+        self.receipts: list[Any] = []
+        """Of messages that were handed out since somebody asked for receipts."""
+        self._last: Any = None
+        """The receipt of the last of them."""
+        self._feed.subscribe(number, count)
+
+    def __next__(self) -> Any:
+        message = self._next_message()
+        self._last = message.receipt
+        dataset = self._dataset
+        if dataset._waits:
+            self.receipts.append(message.receipt)
+        else:
+            self._feed.acknowledge([message.receipt])
+        sample = self._feed.decode(message)
+        return sample if dataset.transform is None else dataset.transform(sample)
+
+    def _next_message(self) -> Message:
+        idle_s, closed = self._dataset.idle_s, self._dataset._closed
+        since_s = time.monotonic()
+        while not self._ready:
+            if closed.is_set:
+                return self._end()
+            wait_s = _WAIT_S if idle_s is None else min(_WAIT_S, max(0.0, since_s + idle_s - time.monotonic()))
+            self._ready.extend(self._feed.receive(_MOST, wait_s))
+            if not self._ready and idle_s is not None and time.monotonic() >= since_s + idle_s:
+                return self._end()
+        return self._ready.popleft()
+
+    def _end(self) -> NoReturn:
+        self._feed.close()
+        raise StopIteration
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the reader is: after the message that was handed out last."""
+        return {"feed": self._feed.state(self._last)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where a state was taken."""
+        if state["feed"] is not None:
+            self._feed.restore(state["feed"])

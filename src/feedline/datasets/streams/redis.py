@@ -1,0 +1,228 @@
+"""`RedisStream`: a stream of a Redis server, read by a consumer group.
+
+The server remembers for each consumer which messages it has got and not acknowledged (its pending messages). A consumer
+first asks for its own pending ones, left over from a run that crashed, then for new ones, and from time to time for
+those of consumers that have been silent for long (XAUTOCLAIM).
+
+When the connection breaks, an answer may be lost on its way: the server counts its messages as delivered. So after a
+reconnection the consumer asks for its pending messages beyond the last one that arrived.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from feedline._optional import require
+from feedline.datasets.handle import Handle
+from feedline.datasets.streams.feed import Feed, Message
+from feedline.errors import BadOption, SourceError
+
+T = TypeVar("T")
+
+_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.05, 2.0
+"""Between attempts to reach the server: doubled each time."""
+
+
+class RedisStream(Feed):
+    """Reads a Redis stream (server 6.2 or later) as a consumer group, so that readers share out its messages.
+
+    A sample is a dict of the message's fields: names as strings, values as bytes.
+
+    Args:
+        url: of the server, such as "redis://localhost:6379/0", "rediss://..." or "unix:///path/to.sock".
+        stream: the key of the stream; made if it is not there.
+        group: the consumer group; made if it is not there. Groups each get all messages.
+        consumer: what this program is called in the group; its readers are `consumer-0`, `consumer-1`, ... Give the
+            same name after a crash, and what was pending comes at once. Programs that run at the same time need
+            different names.
+        start: where a new group begins: "0" for all that is in the stream, "$" for what comes from now on, or an id.
+        claim_idle_s: take over pending messages of other readers that are older than this. Longer than a batch may take
+            from receipt to the next step, or messages come twice.
+        retry_s: how long to try to reach a server that is away before that is an error.
+
+    Raises:
+        MissingExtra: the package `redis` is not installed; when it is first used.
+        SourceError: the server cannot be reached, or refuses.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        *,
+        group: str = "feedline",
+        consumer: str = "feedline",
+        start: str = "0",
+        claim_idle_s: float = 600.0,
+        retry_s: float = 60.0,
+    ) -> None:
+        for name, value in (("url", url), ("stream", stream), ("group", group), ("consumer", consumer)):
+            if type(value) is not str or value == "":
+                raise BadOption(f"{name}={value!r} is not a name.")
+        for name, seconds in (("claim_idle_s", claim_idle_s), ("retry_s", retry_s)):
+            if not seconds >= 0:
+                raise BadOption(f"{name}={seconds!r} is no time.")
+        self._url = url
+        self._stream = stream
+        self._group = group
+        self._consumer = consumer
+        self._start = start
+        self._claim_idle_s = claim_idle_s
+        self._retry_s = retry_s
+        self._client: Handle[Any] = Handle(functools.partial(_connected, url), _disconnect, per_thread=False)
+        self._name = f"{consumer}-0"
+        self._reads_pending = True
+        self._cursor = "0"
+        """The last message that arrived: pending ones have lower ids than new ones."""
+        self._claims_at_s = 0.0
+        self._claims_from = "0-0"
+
+    def subscribe(self, number: int, count: int) -> None:
+        self._name = f"{self._consumer}-{number}"
+        self._reads_pending, self._cursor = True, "0"
+        self._claims_at_s, self._claims_from = 0.0, "0-0"
+        self._make_group()
+
+    def _make_group(self) -> None:
+        redis = require("redis", extra="redis", purpose="RedisStream")
+
+        def make(client: Any) -> None:
+            try:
+                client.xgroup_create(self._stream, self._group, id=self._start, mkstream=True)
+            except redis.ResponseError as exc:
+                if "BUSYGROUP" not in str(exc):  # it is there already
+                    raise
+
+        self._do(make)
+
+    def receive(self, most: int, wait_s: float) -> list[Message]:
+        while True:
+            try:
+                return self._receive(most, wait_s)
+            except _AnswerLost:  # the server takes its messages for delivered: they are pending now
+                self._reads_pending = True
+                self._do(lambda client: client.ping())
+
+    def _receive(self, most: int, wait_s: float) -> list[Message]:
+        if self._reads_pending:
+            messages = self._pending(most)
+            if messages:
+                return messages
+        messages = self._claimed(most)
+        return messages or self._new(most, wait_s)
+
+    def _pending(self, most: int) -> list[Message]:
+        entries = self._read(self._cursor, most, None)
+        if not entries:
+            self._reads_pending = False
+            return []
+        self._cursor = _text(entries[-1][0])
+        return self._messages(entries)
+
+    def _claimed(self, most: int) -> list[Message]:
+        if time.monotonic() < self._claims_at_s:
+            return []
+        idle_ms = int(self._claim_idle_s * 1000)
+        found = self._do(
+            lambda client: client.xautoclaim(
+                self._stream, self._group, self._name, idle_ms, start_id=self._claims_from, count=most
+            )
+        )
+        self._claims_from = _text(found[0])
+        if self._claims_from == "0-0":  # all were looked at
+            self._claims_at_s = time.monotonic() + max(0.1, self._claim_idle_s / 4)
+        return self._messages(found[1])
+
+    def _new(self, most: int, wait_s: float) -> list[Message]:
+        entries = self._read(">", most, max(1, int(wait_s * 1000)) if wait_s > 0 else None)
+        if entries:
+            self._cursor = _text(entries[-1][0])
+        return self._messages(entries)
+
+    def _read(self, beyond: str, most: int, block_ms: int | None) -> list[Any]:
+        """Return entries: new ones beyond ">", pending ones beyond an id."""
+        answer = self._do(
+            lambda client: client.xreadgroup(
+                self._group, self._name, {self._stream: beyond}, count=most, block=block_ms
+            ),
+            reads=True,
+        )
+        if not answer:
+            return []
+        return list(answer[0][1] if isinstance(answer, list) else next(iter(answer.values()))[0])
+
+    def _messages(self, entries: list[Any]) -> list[Message]:
+        gone = [_text(number) for number, fields in entries if not fields]
+        if gone:  # deleted from the stream while they were pending: there is nothing to deliver
+            self.acknowledge(gone)
+        return [
+            Message({_text(name): value for name, value in fields.items()}, _text(number))
+            for number, fields in entries
+            if fields
+        ]
+
+    def acknowledge(self, receipts: list[Any]) -> None:
+        self._do(lambda client: client.xack(self._stream, self._group, *receipts))
+
+    def _do(self, act: Callable[[Any], T], *, reads: bool = False) -> T:
+        """Ask the server something; if it cannot be reached, again, for as long as that is allowed.
+
+        Reading is not repeated: it would go on after the messages of an answer that was lost.
+        """
+        redis = require("redis", extra="redis", purpose="RedisStream")
+        deadline_s, pause_s = time.monotonic() + self._retry_s, _LEAST_PAUSE_S
+        while True:
+            try:
+                return act(self._client.get())
+            except redis.AuthenticationError as exc:
+                raise SourceError(f"The Redis server at {self._told_url} refuses: {exc}.") from exc
+            except (redis.ConnectionError, redis.TimeoutError) as exc:
+                self._client.close()
+                if reads:
+                    raise _AnswerLost from exc
+                if time.monotonic() + pause_s > deadline_s:
+                    raise SourceError(
+                        f"The Redis server at {self._told_url} cannot be reached, and has not been for "
+                        f"{self._retry_s:g} seconds: {exc}. Nothing is lost: what was not acknowledged comes again."
+                    ) from exc
+                time.sleep(pause_s)
+                pause_s = min(_MOST_PAUSE_S, 2 * pause_s)
+            except redis.ResponseError as exc:
+                raise SourceError(
+                    f"The Redis server at {self._told_url} refuses to serve group {self._group!r} of stream "
+                    f"{self._stream!r}: {exc}."
+                ) from exc
+
+    @property
+    def _told_url(self) -> str:
+        """The URL without what is secret in it."""
+        scheme, _, rest = self._url.partition("://")
+        return f"{scheme}://{rest.rpartition('@')[2]}"
+
+    def close(self) -> None:
+        self._client.close()
+
+    def __repr__(self) -> str:
+        return f"RedisStream({self._told_url!r}, {self._stream!r}, group={self._group!r})"
+
+
+class _AnswerLost(Exception):
+    """The connection broke while the server may have been answering."""
+
+
+def _connected(url: str) -> Any:
+    redis = require("redis", extra="redis", purpose="RedisStream")
+    # No retries of its own: a lost answer has to be noticed.
+    retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    return redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+
+
+def _disconnect(client: Any) -> None:
+    client.close()
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

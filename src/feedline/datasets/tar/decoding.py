@@ -1,0 +1,225 @@
+"""What becomes of the bytes of a field, by its name: the rules of the webdataset package.
+
+Two things are stricter. Pickles are refused unless they are asked for: whoever wrote one can have any code run here.
+And what a compressed field may unpack to is bounded.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from feedline._optional import require
+from feedline.datasets.tar import arrays, tenbin
+from feedline.datasets.tar.images import EXTENSIONS, SPECS, image_decoder
+from feedline.errors import BadOption, CorruptSource, FeedlineError
+from feedline.failures import add_note
+
+# Any, throughout: values are whatever was stored.
+Handler = Callable[[str, bytes], Any]
+"""Takes the name of a field, with a dot before it, and its bytes; returns the value, or None to leave it to others."""
+Decode = bool | str | Handler | Sequence[str | Handler]
+
+_TEXTS = ("txt", "text", "transcript")
+_INTEGERS = ("cls", "cls2", "index", "inx", "id")
+_PICKLES = ("pkl", "pickle", "pyd")
+_OTHERS = ("json", "jsn", "npz", "ten", "tb", "mp", "msg", "cbor", "pth", *_PICKLES)
+_Step = Callable[[bytes], Any]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8")
+
+
+def _unpacked(data: bytes, limit: int) -> bytes:
+    """Unpack gzip, also several in a row; ValueError beyond `limit` bytes."""
+    pieces: list[bytes] = []
+    size = 0
+    while data:
+        unpacker = zlib.decompressobj(31)
+        piece = unpacker.decompress(data, limit - size + 1)
+        size += len(piece)
+        if size > limit:
+            raise ValueError(f"it unpacks to more than {limit} bytes. If they are meant, raise max_field_bytes=")
+        if not unpacker.eof:
+            raise ValueError("it is cut off")
+        pieces.append(piece)
+        data = unpacker.unused_data.lstrip(b"\0")
+    return b"".join(pieces)
+
+
+class Decoder:
+    """Decodes the fields of samples.
+
+    Args:
+        decode: True for what field names say; False for bytes as they are; the name of a way to decode images, a
+            function, or several of them, which come before what names say.
+        trusts_pickle: True to decode pickles.
+        limit: the most bytes that a field may unpack to.
+
+    Raises:
+        BadOption: `decode` is none of these.
+    """
+
+    def __init__(self, decode: Decode, *, trusts_pickle: bool, limit: int) -> None:
+        self._decode = decode
+        self._trusts_pickle = trusts_pickle
+        self._limit = limit
+        given: Sequence[Any] = (
+            [] if isinstance(decode, bool) else [decode] if isinstance(decode, str) or callable(decode) else decode
+        )
+        for one in given if isinstance(given, (list, tuple)) else [decode]:
+            if not callable(one) and not (isinstance(one, str) and one in SPECS):
+                raise BadOption(
+                    f"decode={one!r} is not one of True, False, a function that takes the name of a field and its "
+                    f"bytes, and {', '.join(map(repr, sorted(SPECS)))}."
+                )
+        self._given = list(given)
+        self._steps: dict[str, _Step] = {}
+        """What is done with a field, by its name; found out once."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_steps": {}}
+
+    @property
+    def goes_by_name(self) -> bool:
+        """True if what a field becomes follows from its name alone."""
+        return self._decode is True
+
+    def field(self, sample: dict[str, Any], field: str) -> Any:
+        """Return the value of a field of a sample.
+
+        Raises:
+            CorruptSource: the bytes are not what the name says.
+            BadOption: it is a pickle.
+        """
+        data = sample[field]
+        if self._decode is False or not isinstance(data, bytes):
+            return data
+        step = self._steps.get(field)
+        try:
+            if step is None:
+                step = self._steps[field] = self._step_for(field)
+            return step(data)
+        except Exception as exc:
+            where = f"{sample['__url__']}: field {field!r} of sample {sample['__key__']!r}"
+            if isinstance(exc, _OfUser):
+                add_note(exc.reason, f"About {where}.")
+                raise exc.reason from exc.reason.__cause__
+            if isinstance(exc, (FeedlineError, Warning)):  # a warning that was made an error is none about the bytes
+                add_note(exc, f"About {where}.")
+                raise
+            raise CorruptSource(
+                f"{where} cannot be decoded: {type(exc).__name__}: {exc}. Its bytes are not what its name says, or are "
+                "damaged. decode=False gives them as they are."
+            ) from exc
+
+    def _step_for(self, field: str) -> _Step:
+        """Return what is to be done with a field: unpack it, ask functions, and at last do what its name says."""
+        if field.startswith("__"):
+            return _meta
+        packed = f".{field}".endswith(".gz")
+        name = f".{field}"[:-3] if packed else f".{field}"
+        extension = name.rpartition(".")[2]
+        steps = [step for one in self._given if (step := self._given_step(one, name, extension)) is not None]
+        basic = self._basic(extension)
+        if basic is not None:
+            steps.append(basic)
+        if len(steps) == 1 and not packed:
+            (only,) = steps
+            return lambda data: data if (value := only(data)) is None else value
+        limit = self._limit
+
+        def decode(data: bytes) -> Any:
+            if packed:
+                data = _unpacked(data, limit)
+            for step in steps:
+                value = step(data)
+                if value is not None:
+                    return value
+            return data
+
+        return decode
+
+    def _given_step(self, one: Any, name: str, extension: str) -> _Step | None:
+        if isinstance(one, str):
+            return image_decoder(one) if extension in EXTENSIONS else None
+
+        def ask(data: bytes) -> Any:
+            try:
+                return one(name, data)
+            except Exception as exc:
+                raise _OfUser(exc) from exc
+
+        return ask
+
+    def _basic(self, extension: str) -> _Step | None:
+        if extension in _TEXTS:
+            return _text
+        if extension in _INTEGERS:
+            return int
+        if extension in ("json", "jsn"):
+            return json.loads
+        if extension == "npy":
+            return arrays.decode_npy
+        if extension == "npz":
+            return lambda data: arrays.decode_npz(data, self._limit)
+        if extension in ("ten", "tb"):
+            return tenbin.decode
+        if extension in _PICKLES:
+            return self._unpickle
+        if extension == "pth":
+            return self._load_torch
+        if extension in ("mp", "msg"):
+            unpack: _Step = require("msgpack", extra="tar", purpose=f"decoding .{extension}").unpackb
+            return unpack
+        if extension == "cbor":
+            load: _Step = require("cbor2", extra="tar", purpose="decoding .cbor").loads
+            return load
+        return None
+
+    def _unpickle(self, data: bytes) -> Any:
+        if not self._trusts_pickle:
+            raise BadOption(
+                "A field is a pickle, and whoever wrote it can have any code run where it is decoded. Give pickle=True "
+                "if you trust them, fields= without it, or decode=False for its bytes."
+            )
+        return pickle.loads(data)
+
+    def _load_torch(self, data: bytes) -> Any:
+        torch = require("torch", extra="torch", purpose="decoding .pth")
+        return torch.load(io.BytesIO(data), weights_only=not self._trusts_pickle, map_location="cpu")
+
+
+def kind_of_field(name: str) -> str:
+    """Return what a field holds, by its name, as far as columns can be made of it; "other" if not.
+
+    Example:
+        >>> kind_of_field("image.npy"), kind_of_field("cls"), kind_of_field("json")
+        ('npy', 'int', 'other')
+    """
+    extension = name.rpartition(".")[2]
+    if name in ("__key__", "__url__"):
+        return "own"
+    if name.startswith("__") or extension in ("gz", *_OTHERS):
+        return "other"
+    return {"npy": "npy", **dict.fromkeys(_TEXTS, "text"), **dict.fromkeys(_INTEGERS, "int")}.get(extension, "bytes")
+
+
+class _OfUser(Exception):
+    """Carries an exception of a user's function to where it is raised as itself."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def _meta(data: bytes) -> Any:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data

@@ -1,0 +1,147 @@
+"""Files of a shard, grouped into samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.datasets.tar.members import Members
+from feedline.datasets.tar.naming import split_name
+from feedline.errors import CorruptSource
+
+
+@dataclass(slots=True)
+class RawSample:
+    """A sample as it stands in its shard."""
+
+    data: dict[str, Any]
+    """`__key__`, `__url__`, and the bytes of each field. Any: strings and bytes."""
+    ordinal: int
+    """Its number in the shard."""
+    start: int
+    """The offset of its first header."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which samples of a shard, and which of their fields, are wanted."""
+
+    fields: frozenset[str] | None = None
+    """None for all of them."""
+    place: int = 0
+    every: int = 1
+    """Of so many samples, the one at `place`: readers that share a shard each take their own."""
+
+
+class Grouping:
+    """Goes through the samples of a shard. Files that follow each other and have the same key make a sample.
+
+    Args:
+        members: the files.
+        shard: its name.
+        selection: what is wanted.
+        ordinal: the number of the sample at which `members` begins.
+        unique: True to refuse a key that has come before.
+    """
+
+    def __init__(
+        self, members: Members, shard: str, selection: Selection, *, ordinal: int = 0, unique: bool = True
+    ) -> None:
+        self._members = members
+        self._shard = shard
+        self._selection = selection
+        self._unique = unique
+        self._keys: set[str] = set()
+        self._next: tuple[str, str] | None = None
+        """Key and field of the current file, if it belongs to the sample that comes next."""
+        self.ordinal = ordinal
+        """The number of the sample that comes next."""
+        self.start = members.start
+        """Where it begins, as soon as the one before it has come."""
+
+    def next(self) -> RawSample | None:
+        """Return the next sample that is wanted, None at the end.
+
+        Raises:
+            CorruptSource: the shard is damaged, or a field or a key comes twice.
+        """
+        selection = self._selection
+        while True:
+            wanted = self.ordinal % selection.every == selection.place
+            sample = self._read(wanted)
+            if sample is None or wanted:
+                return sample
+
+    def skip_to(self, ordinal: int) -> None:
+        """Leave out the samples before this one."""
+        while self.ordinal < ordinal and self._read(False) is not None:
+            pass
+
+    def _read(self, wanted: bool) -> RawSample | None:
+        """Read the next sample; its fields only if they are wanted."""
+        while True:
+            first = self._next or self._advance()
+            if first is None:
+                return None
+            start = self._members.start
+            data, is_bad = self._collect(first, wanted)
+            if is_bad:  # so the webdataset package marks samples that are to be left out
+                continue
+            self.ordinal += 1
+            return RawSample(data, self.ordinal - 1, start)
+
+    def _collect(self, first: tuple[str, str], wanted: bool) -> tuple[dict[str, Any], bool]:
+        members, fields = self._members, self._selection.fields
+        key, field = first
+        if self._unique:
+            self._note(key)
+        data: dict[str, Any] = {"__key__": key, "__url__": self._shard}
+        seen, is_bad = {"__key__", "__url__"}, False
+        here = first
+        while here[0] == key:
+            field = here[1]
+            if field in seen:
+                raise field_twice(self._shard, key, field, members)
+            seen.add(field)
+            if field == "__bad__" and members.size:
+                is_bad = True
+            if wanted and (fields is None or field in fields):
+                data[field] = members.read()
+            following = self._advance()
+            if following is None:
+                self._next = None
+                break
+            here = self._next = following
+        self.start = members.start
+        return data, is_bad
+
+    def _advance(self) -> tuple[str, str] | None:
+        """Go on to the next file that belongs to a sample; returns its key and field."""
+        while self._members.advance():
+            split = split_name(self._members.name)
+            if split is not None:
+                return split
+        return None
+
+    def _note(self, key: str) -> None:
+        if key in self._keys:
+            raise key_again(self._shard, key, self._members)
+        self._keys.add(key)
+
+
+def field_twice(shard: str, key: str, field: str, members: Members) -> CorruptSource:
+    """Return the error about a field that a sample has already."""
+    return CorruptSource(
+        f"{shard}: sample {key!r} has the field {field!r} twice, the second time in the file {members.name!r} at byte "
+        f"{members.start}. Names of fields are told apart without regard to upper and lower case, and a sample has "
+        "each once."
+    )
+
+
+def key_again(shard: str, key: str, members: Members) -> CorruptSource:
+    """Return the error about a key that has come before."""
+    return CorruptSource(
+        f"{shard}: the key {key!r} comes again at byte {members.start}, after other samples. The files of a sample "
+        "have to follow each other: sort them by name when the shard is written. If they are samples of their own, "
+        "unique_keys=False takes them as such."
+    )

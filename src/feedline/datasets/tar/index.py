@@ -1,0 +1,203 @@
+"""Where the samples of a shard are: found by going through its headers once, and kept on disk.
+
+An index belongs to a shard of a certain name, size and tag (time of change, entity tag). If one differs, or the file of
+the index is damaged, it is made anew. Several processes may make the same one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.datasets.cache_file import Cache, CacheFile
+from feedline.datasets.remote.blob import Blob
+from feedline.datasets.tar.grouping import field_twice, key_again
+from feedline.datasets.tar.members import Bytes, Members
+from feedline.datasets.tar.naming import split_name
+from feedline.datasets.tar.packed import packing_of
+from feedline.errors import BadOption
+
+_FORMAT = 1
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """The samples of one shard. Their fields stand one after the other, those of sample i from `first[i]` on."""
+
+    size: int
+    tag: str
+    names: list[str]
+    """Of fields."""
+    keys: NDArray[np.uint8]
+    """Keys of samples, one after the other, in UTF-8."""
+    key_ends: Numbers
+    first: Numbers
+    fields: Numbers
+    """By their place in `names`."""
+    offsets: Numbers
+    sizes: Numbers
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self.key_ends)
+
+    def is_sound(self) -> bool:
+        """True if it cannot lead out of the shard, or of itself."""
+        count, fields = self.count, len(self.fields)
+        return bool(
+            len(self.first) == count + 1
+            and len(self.offsets) == len(self.sizes) == fields
+            and self.first[0] == 0
+            and self.first[-1] == fields
+            and (np.diff(self.first) >= 0).all()
+            and (np.diff(self.key_ends, prepend=0) >= 0).all()
+            and (self.key_ends[-1] if count else 0) == len(self.keys)
+            and (self.offsets >= 0).all()
+            and (self.sizes >= 0).all()
+            and (self.offsets + self.sizes <= self.size).all()
+            and (self.fields >= 0).all()
+            and (self.fields < max(1, len(self.names))).all()
+        )
+
+
+class _Seeking(Bytes):
+    """The bytes of a blob for someone who leaves out most of them.
+
+    Args:
+        blob: the blob.
+        window: bytes to fetch at a time.
+    """
+
+    def __init__(self, blob: Blob, window: int) -> None:
+        super().__init__(bytes)
+        self._blob = blob
+        self._window = window
+
+    def take(self, count: int) -> bytes:
+        if self._at + count > len(self._chunk):
+            start = self.offset
+            stop = min(self._blob.size, start + max(count, self._window))
+            self._chunk = self._blob.read(start, stop) if start < stop else b""
+            self._base, self._at = start, 0
+        data = self._chunk[self._at : self._at + count]
+        self._at += len(data)
+        return data
+
+    def skip(self, count: int) -> int:
+        found = min(count, max(0, self._blob.size - self.offset))
+        self._at += found
+        if self._at > len(self._chunk):
+            self._base, self._at, self._chunk = self.offset, 0, b""
+        return found
+
+
+def scan(blob: Blob, *, unique: bool) -> ShardIndex:
+    """Make the index of a shard: read its headers.
+
+    Raises:
+        CorruptSource: it is damaged, or a field or a key comes twice.
+        BadOption: it is compressed.
+    """
+    packing = packing_of(blob.read(0, min(8, blob.size)))
+    if packing is not None:
+        raise BadOption(
+            f"{blob.name} is compressed as a whole ({packing}), so that a sample in the middle cannot be read without "
+            'all before it. Use mode="stream", or unpack the shards: what is in them is usually compressed already.'
+        )
+    # Headers are every few KB; far apart, a window over the network costs less than a request for each.
+    members = Members(_Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=blob.size)
+    collected = _Collected(blob.name, unique)
+    while members.advance():
+        split = split_name(members.name)
+        if split is not None:
+            collected.add(*split, members)
+    blob.check()
+    return collected.index(blob)
+
+
+class _Collected:
+    """What was found so far."""
+
+    def __init__(self, shard: str, unique: bool) -> None:
+        self._shard = shard
+        self._unique = unique
+        self._numbers: dict[str, int] = {}
+        self._samples: list[tuple[str, list[tuple[int, int, int]]]] = []
+        self._key: str | None = None
+        self._seen: set[str] = set()
+        self._keys: set[str] = set()
+        self._bad: set[int] = set()
+
+    def add(self, key: str, field: str, members: Members) -> None:
+        if key != self._key:
+            if self._unique and key in self._keys:
+                raise key_again(self._shard, key, members)
+            self._keys.add(key)
+            self._key = key
+            self._seen = {"__key__", "__url__"}
+            self._samples.append((key, []))
+        if field in self._seen:
+            raise field_twice(self._shard, key, field, members)
+        self._seen.add(field)
+        if field == "__bad__" and members.size:
+            self._bad.add(len(self._samples) - 1)
+        number = self._numbers.setdefault(field, len(self._numbers))
+        self._samples[-1][1].append((number, members.offset, members.size))
+
+    def index(self, blob: Blob) -> ShardIndex:
+        kept = [sample for place, sample in enumerate(self._samples) if place not in self._bad]
+        keys = [key.encode("utf-8", "surrogateescape") for key, _ in kept]
+        fields = np.array([field for _, found in kept for field in found], np.int64).reshape(-1, 3)
+        return ShardIndex(
+            blob.size,
+            blob.tag,
+            list(self._numbers),
+            np.frombuffer(b"".join(keys), np.uint8),
+            np.cumsum([len(key) for key in keys], dtype=np.int64),
+            np.cumsum([0, *(len(found) for _, found in kept)], dtype=np.int64),
+            *(np.ascontiguousarray(fields[:, column]) for column in range(3)),
+        )
+
+
+_ARRAYS = ("keys", "key_ends", "first", "fields", "offsets", "sizes")
+
+
+def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
+    """Return the index of a shard: the one that is kept, if it is still right, or a new one, which is then kept.
+
+    Args:
+        blob: the shard.
+        cache: where indices are kept.
+        unique: True to refuse a key that comes twice.
+
+    Raises:
+        CorruptSource: the shard is damaged.
+    """
+    name = os.path.realpath(blob.name) if blob.is_local else blob.name
+    file = CacheFile.at(cache, "tar", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
+    if file is None:  # without a tag nobody could tell whether a kept one is still right
+        return scan(blob, unique=unique)
+    kept = _index_from(file.read())
+    if kept is not None and (kept.size, kept.tag) == (blob.size, blob.tag):
+        return kept
+    made = scan(blob, unique=unique)
+    file.write({name: getattr(made, name) for name in ("size", "tag", "names", *_ARRAYS)})
+    return made
+
+
+# Any: what a file held.
+def _index_from(value: Any) -> ShardIndex | None:
+    """Return an index that was kept, None if it is none."""
+    try:
+        arrays = {name: np.asarray(value[name]) for name in _ARRAYS}
+        index = ShardIndex(int(value["size"]), str(value["tag"]), [str(name) for name in value["names"]], **arrays)
+    except (TypeError, KeyError, ValueError):
+        return None
+    whole = all(array.dtype == (np.uint8 if name == "keys" else np.int64) for name, array in arrays.items())
+    return index if whole and all(array.ndim == 1 for array in arrays.values()) and index.is_sound() else None

@@ -1,0 +1,184 @@
+"""The files in a shard, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from feedline.datasets.tar.headers import BLOCK, EMPTY, EXTENSION_LIMIT, BadHeader, Extension, Header
+from feedline.errors import CorruptSource
+
+
+class Bytes:
+    """Bytes that come in chunks, taken in pieces of any size.
+
+    Args:
+        next_chunk: returns more bytes; none at the end.
+        offset: where they begin.
+    """
+
+    def __init__(self, next_chunk: Callable[[], bytes], offset: int = 0) -> None:
+        self._next_chunk = next_chunk
+        self._chunk = b""
+        self._at = 0
+        self._base = offset
+        """The offset of the chunk."""
+
+    @property
+    def offset(self) -> int:
+        """Where the next piece begins."""
+        return self._base + self._at
+
+    def take(self, count: int) -> bytes:
+        """Return the next `count` bytes; fewer at the end."""
+        end = self._at + count
+        if end <= len(self._chunk):
+            data = self._chunk[self._at : end]
+            self._at = end
+            return data
+        pieces, missing = [self._chunk[self._at :]], end - len(self._chunk)
+        while missing > 0 and self._load():
+            pieces.append(self._chunk[:missing])
+            self._at = len(pieces[-1])
+            missing -= self._at
+        return b"".join(pieces)
+
+    def skip(self, count: int) -> int:
+        """Leave out the next `count` bytes; returns how many there were."""
+        left = count
+        while left > len(self._chunk) - self._at:
+            left -= len(self._chunk) - self._at
+            if not self._load():
+                return count - left
+        self._at += left
+        return count
+
+    def _load(self) -> bool:
+        self._base += len(self._chunk)
+        self._at = 0
+        self._chunk = self._next_chunk()
+        return bool(self._chunk)
+
+
+class Members:
+    """Goes through the ordinary files of a shard.
+
+    Args:
+        stream: the bytes of the shard, at the beginning of a header.
+        name: the shard's, for errors.
+        size: bytes of the shard if they can be known, to hold what headers say against.
+        limit: the most bytes that a file may have where `size` is not known.
+
+    Attributes after `advance`: `name`, `start` (the offset of its first header), `offset` and `size` (of its content).
+    """
+
+    def __init__(self, stream: Bytes, shard: str, *, size: int | None, limit: int) -> None:
+        self._stream = stream
+        self._shard = shard
+        self._shard_size = size
+        self._limit = limit
+        self._common: dict[str, str] = {}
+        self._is_over = False
+        self._rest = 0
+        """Bytes up to the next header."""
+        self.name = ""
+        self.start = self.offset = stream.offset
+        self.size = 0
+
+    def advance(self) -> bool:
+        """Go on to the next file; False if there is none.
+
+        Raises:
+            CorruptSource: the shard is cut off or damaged.
+        """
+        if self._is_over:
+            return False
+        stream = self._stream
+        extension: Extension | None = None
+        self._leave()
+        start = stream.offset
+        while True:
+            here = stream.offset
+            block = stream.take(BLOCK)
+            if block == EMPTY:
+                self.start = start
+                self._is_over = True
+                return False
+            if len(block) < BLOCK:
+                raise self._cut_off(here + len(block))
+            try:
+                header = Header(block)
+                if header.is_extension:
+                    extension = extension or Extension()
+                    self._extend(extension, header)
+                    continue
+                if extension is None and not self._common:
+                    name, size = header.name, header.size
+                else:
+                    name, size = (extension or Extension()).settle(header, self._common)
+            except BadHeader as exc:
+                raise CorruptSource(
+                    f"{self._shard}: what stands at byte {here} is not the header of a file: {exc}. The shard is "
+                    "damaged, or no tar archive. Write it again."
+                ) from None
+            extension = None
+            if not header.has_content:
+                start = stream.offset
+                continue
+            self._check_size(name, size, here)
+            self._rest = -(-size // BLOCK) * BLOCK
+            if header.is_file:
+                break
+            self._leave()
+            start = stream.offset
+        self.name, self.start, self.offset, self.size = name, start, stream.offset, size
+        return True
+
+    @property
+    def can_be_entered(self) -> bool:
+        """True if the shard can be read from the current header on: nothing before it is about what follows."""
+        return not ("path" in self._common or "size" in self._common)
+
+    def read(self) -> bytes:
+        """Return the content of the current file; once only.
+
+        Raises:
+            CorruptSource: the shard ends within it.
+        """
+        data = self._stream.take(self.size)
+        if len(data) < self.size:
+            raise self._cut_off(self._stream.offset)
+        self._rest -= self.size
+        return data
+
+    def _leave(self) -> None:
+        rest, self._rest = self._rest, 0
+        if rest and self._stream.skip(rest) < rest:
+            raise self._cut_off(self._stream.offset)
+
+    def _extend(self, extension: Extension, header: Header) -> None:
+        if header.size > EXTENSION_LIMIT:
+            raise BadHeader(f"a name or pax records of {header.size} bytes are announced")
+        padded = -(-header.size // BLOCK) * BLOCK
+        content = self._stream.take(padded)
+        if len(content) < padded:
+            raise self._cut_off(self._stream.offset)
+        extension.add(header, content[: header.size], self._common)
+
+    def _check_size(self, name: str, size: int, here: int) -> None:
+        if self._shard_size is not None:
+            if self._stream.offset + size > self._shard_size:
+                raise CorruptSource(
+                    f"{self._shard}: the file {name!r} at byte {here} has {size} bytes by its header, but the shard "
+                    f"ends at byte {self._shard_size}. It was cut off, or the header is damaged. Write it again."
+                )
+        elif size > self._limit:
+            raise CorruptSource(
+                f"{self._shard}: the file {name!r} at byte {here} has {size} bytes by its header, and at most "
+                f"{self._limit} are unpacked. If they are really there, raise max_field_bytes=."
+            )
+
+    def _cut_off(self, offset: int) -> CorruptSource:
+        return CorruptSource(
+            f"{self._shard} ends at byte {offset}, where more should follow: archives end with a block of zeros. It "
+            "was cut off while it was written or copied. Write or copy it again."
+        )

@@ -1,0 +1,55 @@
+"""What both ways of reading shards have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline.datasets.remote.patience import Patience
+from feedline.datasets.remote.storage import Storage, protocol_of
+from feedline.errors import BadOption
+
+LOCAL_CHUNK = 1 << 20
+REMOTE_CHUNK = 1 << 22
+"""Large enough that the time of a request does not count, small enough to have several under way. A guess."""
+REMOTE_DEPTH = 4
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How shards are read."""
+
+    read_ahead: int | None = None
+    """Chunks under way, each in a thread of its own; None for as many as make sense where the shards lie."""
+    max_field_bytes: int = 1 << 31
+    unique_keys: bool = True
+    patience: Patience = field(default_factory=Patience)
+    # Any: for fsspec.
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("read_ahead", "max_field_bytes"):
+            value = getattr(self, name)
+            if name == "read_ahead" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise BadOption(f"{name}={value!r} is not a whole number from 0 up.")
+        if not isinstance(self.unique_keys, bool):
+            raise BadOption(f"unique_keys={self.unique_keys!r} is not True or False.")
+        if not isinstance(self.storage_options, Mapping):
+            raise BadOption(f"storage_options={self.storage_options!r} is not a dict of options for fsspec.")
+
+    def depth(self, shards: list[str]) -> int:
+        """Return how many chunks are fetched ahead. The system does it by itself for local files."""
+        if self.read_ahead is not None:
+            return self.read_ahead
+        return REMOTE_DEPTH if any(map(protocol_of, shards)) else 0
+
+    def chunk_bytes(self, shards: list[str]) -> int:
+        """Return how many bytes are fetched at a time."""
+        return REMOTE_CHUNK if self.depth(shards) else LOCAL_CHUNK
+
+    def open_storage(self) -> Storage:
+        """Return what opens shards, for this process."""
+        return Storage(self.patience, self.storage_options)

@@ -1,0 +1,96 @@
+"""Shards that are compressed as a whole."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from feedline._optional import require
+from feedline.errors import CorruptSource, FeedlineError
+
+_PIECE = 1 << 18
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
+_MOST_WINDOW = 1 << 27
+"""Memory that zstd may use for one shard: what its own command line tool allows by default."""
+
+
+def packing_of(head: bytes) -> str | None:
+    """Return how a shard is compressed, by its first bytes; None if it is not.
+
+    Example:
+        >>> packing_of(gzip.compress(b"")), packing_of(b"0001.jpg")
+        ('gzip', None)
+    """
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+
+
+class Unpacking:
+    """Unpacks a shard chunk by chunk, each of bounded size, however well it was compressed.
+
+    Args:
+        packing: how it is compressed, as `packing_of` says.
+        next_chunk: returns more of the compressed bytes; none at the end.
+        shard: its name, for errors.
+
+    Raises:
+        MissingExtra: zstd needs a package that is not installed.
+    """
+
+    def __init__(self, packing: str, next_chunk: Callable[[], bytes], shard: str) -> None:
+        raw = io.BufferedReader(_Raw(next_chunk), _PIECE)
+        self._shard = shard
+        self._broken: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
+        self._file: Any  # one of four classes that share nothing but `read1` or `read`
+        if packing == "gzip":
+            self._file = gzip.GzipFile(fileobj=raw, mode="rb")
+        elif packing == "bzip2":
+            self._file = bz2.BZ2File(raw)
+        elif packing == "xz":
+            self._file = lzma.LZMAFile(raw)  # noqa: SIM115  (it has no file of its own)
+        else:
+            zstandard = require("zstandard", extra="tar", purpose="reading shards compressed with zstd")
+            self._broken += (zstandard.ZstdError,)
+            unpacker = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
+            self._file = unpacker.stream_reader(raw, read_size=_PIECE, read_across_frames=True)
+
+    def next_chunk(self) -> bytes:
+        """Return more bytes; none at the end.
+
+        Raises:
+            CorruptSource: what is there was not made by such a program, or is not whole.
+        """
+        try:
+            data: bytes = self._file.read1(_PIECE) if hasattr(self._file, "read1") else self._file.read(_PIECE)
+        except FeedlineError:
+            raise
+        except self._broken as exc:
+            raise CorruptSource(
+                f"{self._shard} cannot be unpacked: {exc}. It was cut off or damaged. Write or copy it again."
+            ) from exc
+        return data
+
+
+class _Raw(io.RawIOBase):
+    """Chunks as a file, which is what the standard library unpacks."""
+
+    def __init__(self, next_chunk: Callable[[], bytes]) -> None:
+        super().__init__()
+        self._next_chunk = next_chunk
+        self._chunk = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:  # Any: whatever has a buffer
+        if not self._chunk:
+            self._chunk = memoryview(self._next_chunk())
+        room = memoryview(buffer).cast("B")
+        count = min(len(room), len(self._chunk))
+        room[:count] = self._chunk[:count]
+        self._chunk = self._chunk[count:]
+        return count

@@ -1,0 +1,126 @@
+"""Names of shards, out of patterns."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable, Iterator
+
+from feedline.datasets.remote.storage import local_path, protocol_of
+from feedline.errors import BadOption, SourceError
+
+_MOST = 1_000_000
+
+
+def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Return the shards that a pattern, or several, stand for, in their order.
+
+    Braces stand for numbers or alternatives: `shard-{000..099}.tar`, `{train,val}.tar`. `::` separates patterns, as in
+    the webdataset package. In local paths, `*`, `?` and `[...]` stand for files that exist, sorted; a file of exactly
+    that name comes first.
+
+    Raises:
+        BadOption: there is no pattern, or a shard comes twice.
+        SourceError: no file fits.
+
+    Example:
+        >>> expand("s3://bucket/{train,val}-{08..10}.tar")[1:4]
+        ['s3://bucket/train-09.tar', 's3://bucket/train-10.tar', 's3://bucket/val-08.tar']
+    """
+    patterns = [shards] if isinstance(shards, (str, os.PathLike)) else list(shards)
+    found: list[str] = []
+    for pattern in patterns:
+        if not isinstance(pattern, (str, os.PathLike)):
+            raise BadOption(f"A shard is a path or an address, but one is {pattern!r}.")
+        text = os.fspath(pattern)
+        if text and isinstance(pattern, os.PathLike):
+            found += _files(text)  # a path is a path, whatever characters it has
+            continue
+        for part in text.split("::"):
+            for name in braces(part):
+                found += _files(name)
+    if not found or not all(found):
+        raise BadOption(f"shards={shards!r} names no shard.")
+    if len(set(found)) < len(found):
+        twice = next(name for place, name in enumerate(found) if name in found[:place])
+        raise BadOption(f"The shard {twice} comes twice, so that its samples would.")
+    return found
+
+
+def _files(name: str) -> Iterable[str]:
+    if protocol_of(name):
+        if any(sign in name.partition("://")[2] for sign in "*[") and not name.startswith("http"):
+            raise BadOption(f"{name}: * and [] stand for local files only. Name the shards: shard-{{000..099}}.tar.")
+        return [name]
+    path = local_path(name)
+    if not glob.has_magic(path) or os.path.exists(path):
+        return [name]
+    files = sorted(glob.glob(path, recursive=True))
+    if not files:
+        raise SourceError(f"No file fits {name!r}. Is the folder right?")
+    return files
+
+
+def braces(pattern: str) -> Iterator[str]:
+    """Yield what a pattern with braces stands for, as shells understand them.
+
+    Example:
+        >>> list(braces("a{1..3}{x,y{6,7}}"))[:4]
+        ['a1x', 'a1y6', 'a1y7', 'a2x']
+        >>> list(braces("a{b}c{")), list(braces("{09..11}"))
+        (['a{b}c{'], ['09', '10', '11'])
+    """
+    opened = pattern.find("{")
+    while opened >= 0:
+        closed = _closing(pattern, opened)
+        if closed is not None:
+            choices = _choices(pattern[opened + 1 : closed])
+            if choices is not None:
+                for choice in choices:
+                    for rest in braces(pattern[closed + 1 :]):
+                        yield pattern[:opened] + choice + rest
+                return
+        opened = pattern.find("{", opened + 1)
+    yield pattern
+
+
+def _closing(pattern: str, opened: int) -> int | None:
+    depth = 0
+    for place in range(opened, len(pattern)):
+        depth += (pattern[place] == "{") - (pattern[place] == "}")
+        if depth == 0:
+            return place
+    return None
+
+
+def _choices(inner: str) -> Iterator[str] | None:
+    """Return what a pair of braces stands for; None if it stands for itself."""
+    parts = _split(inner)
+    if len(parts) > 1:
+        return (choice for part in parts for choice in braces(part))
+    ends = inner.split("..")
+    if len(ends) not in (2, 3):
+        return None
+    try:
+        numbers = [int(end) for end in ends]
+    except ValueError:
+        return None
+    first, last, step = numbers[0], numbers[1], abs(numbers[2]) if len(numbers) == 3 else 1
+    if abs(last - first) // max(1, step) >= _MOST:
+        raise BadOption(f"{{{inner}}} stands for more than {_MOST} shards.")
+    digits = [end.lstrip("+-") for end in ends[:2]]
+    padded = any(len(end) > 1 and end[0] == "0" for end in digits)
+    width = max(map(len, ends[:2])) if padded else 0
+    way = range(first, last + 1, step or 1) if first <= last else range(first, last - 1, -(step or 1))
+    return (f"{number:0{width}d}" for number in way)
+
+
+def _split(inner: str) -> list[str]:
+    """Split at commas that are not inside of braces."""
+    parts, depth, begun = [], 0, 0
+    for place, sign in enumerate(inner):
+        depth += (sign == "{") - (sign == "}")
+        if sign == "," and depth == 0:
+            parts.append(inner[begun:place])
+            begun = place + 1
+    return [*parts, inner[begun:]]

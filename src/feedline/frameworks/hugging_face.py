@@ -1,0 +1,242 @@
+"""Datasets of the package `datasets` by Hugging Face: a batch is read as columns, from the Arrow tables behind them.
+
+The package is not imported here: without it nobody can have made such a dataset. Only exact types are recognised, and
+of them only those whose samples are numbers, strings, lists of numbers of one length or arrays, in the formats None,
+"numpy" and "torch". What a column becomes follows what that format makes of it. The result is the same as asking for
+samples and collating them, bit for bit; whatever is not sure to be is left to that.
+Test: tests/frameworks/test_hugging_face.py
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import memory
+
+Indices = NDArray[np.int64]
+
+# Any, throughout: neither package has types to check against.
+
+
+class Positions(list[Any]):
+    """A list of arrays, one for each position in lists of one length: what a collate function makes of lists."""
+
+
+ReadColumns = Callable[[Indices], "dict[str, Any] | None"]
+"""Returns the columns of some samples: arrays with a row per sample, lists of strings, positions.
+
+None if these samples have to be asked for one by one.
+"""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Some rows of a column, as they lie in memory."""
+
+    values: Any
+    """An array with a row per sample; for strings, an array of pyarrow; for lists, all their numbers."""
+    offsets: NDArray[Any] | None = None
+    """Where lists begin and end among the numbers."""
+
+
+_Part = tuple[int, Indices, Indices]
+"""The number of a chunk, places in a batch that it fills, and its rows that fill them."""
+
+
+def _parts(rows: Indices, starts: NDArray[np.int64]) -> list[_Part]:
+    """Return which chunks rows lie in, given where chunks begin."""
+    owners = np.searchsorted(starts, rows, side="right") - 1
+    order = np.argsort(owners, kind="stable")
+    present, firsts = np.unique(owners[order], return_index=True)
+    places = np.split(order, firsts[1:])
+    return [(owner, own, rows[own] - starts[owner]) for owner, own in zip(present.tolist(), places, strict=True)]
+
+
+def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
+    """Return the format of a dataset, and a function that reads columns; None if it has to be asked for samples."""
+    package = sys.modules.get("datasets")
+    if package is None or type(dataset) is not getattr(package, "Dataset", None):
+        return None
+    form = dataset.format
+    if form["type"] not in (None, "numpy", "torch") or form["format_kwargs"] or form["output_all_columns"]:
+        return None
+    table = dataset.data.table
+    chosen = set(dataset.column_names if form["columns"] is None else form["columns"])
+    names = [name for name in table.column_names if name in chosen]
+    columns: dict[str, _Column] = {}
+    cuts: list[NDArray[np.int64]] = []
+    for name in names:
+        column = _Column.of(package, dataset.features[name], table.column(name), form["type"])
+        if column is None:
+            return None
+        columns[name] = column
+        if not any(np.array_equal(column.starts, starts) for starts in cuts):
+            cuts.append(column.starts)
+    which = {
+        name: next(n for n, cut in enumerate(cuts) if np.array_equal(c.starts, cut)) for name, c in columns.items()
+    }
+    rows = None if dataset._indices is None else dataset._indices.column(0).to_numpy().astype(np.int64, copy=False)
+    count = len(dataset)
+
+    def read(indices: Indices) -> dict[str, Any] | None:
+        if len(indices) == 0 or indices.min() < -count or indices.max() >= count:
+            return None  # the dataset itself has the right error for it
+        if indices.min() < 0:
+            indices = indices % count
+        own = indices if rows is None else rows[indices]
+        parts = [_parts(own, starts) for starts in cuts]  # columns are mostly cut alike
+        found = {}
+        for name, column in columns.items():
+            values = column.take(parts[which[name]], len(own))
+            if values is None:
+                return None
+            found[name] = values
+        return found
+
+    return (form["type"], read) if columns else None
+
+
+class _Column:
+    """One column of a dataset.
+
+    Args:
+        chunks: its parts.
+        starts: the first row of each, and the number of all rows.
+        dtype: that of the numbers in a batch; None for strings.
+        form: the format of the dataset.
+    """
+
+    def __init__(
+        self, chunks: list[_Chunk], starts: NDArray[np.int64], dtype: np.dtype[Any] | None, form: str | None
+    ) -> None:
+        self._chunks = chunks
+        self.starts = starts
+        self._dtype = dtype
+        self._form = form
+
+    @classmethod
+    def of(cls, package: Any, feature: Any, column: Any, form: str | None) -> _Column | None:
+        chunks = [chunk for chunk in column.chunks if len(chunk)]
+        starts = np.zeros(len(chunks) + 1, np.int64)
+        np.cumsum([len(chunk) for chunk in chunks], out=starts[1:])
+        kind = _kind(package, feature, column.type)
+        if kind is None or not chunks or any(chunk.null_count for chunk in chunks):
+            return None
+        prepared = [_prepared(kind, chunk) for chunk in chunks]
+        if kind == "text":
+            return cls([chunk for chunk in prepared if chunk is not None], starts, None, form)
+        dtypes = {None if chunk is None else chunk.values.dtype for chunk in prepared}
+        dtype = _batch_dtype(dtypes.pop(), form) if len(dtypes) == 1 else None
+        if dtype is None or (kind == "array" and form is None):  # nested lists of Python
+            return None
+        return cls([chunk for chunk in prepared if chunk is not None], starts, dtype, form)
+
+    def take(self, where: list[_Part], count: int) -> Any:
+        """Return the values of rows in a batch; None if they do not fit together."""
+        parts = [(self._chunks[owner], own, inside) for owner, own, inside in where]
+        if self._dtype is None:
+            return self._texts(parts, count)
+        if self._chunks[0].offsets is not None:
+            return self._lists(parts, count)
+        shape = self._chunks[0].values.shape[1:]
+        if shape and self._form is None:
+            turned = memory.empty((*shape, count), self._dtype)
+            for chunk, own, inside in parts:
+                turned[:, own] = chunk.values[inside].T
+            return Positions(turned)
+        out = memory.empty((count, *shape), self._dtype)
+        for chunk, own, inside in parts:
+            out[own] = chunk.values[inside]
+        return out
+
+    def _texts(self, parts: list[tuple[_Chunk, Indices, Indices]], count: int) -> Any:
+        texts: list[Any] = [None] * count
+        for chunk, own, inside in parts:
+            for place, row in zip(own.tolist(), inside.tolist(), strict=True):
+                texts[place] = chunk.values[row].as_py()
+        if self._form is None:
+            return texts
+        array = np.asarray(texts)  # as the package does it: zeros at the end of a text are lost
+        return list(array) if self._form == "numpy" else array.tolist()
+
+    def _lists(self, parts: list[tuple[_Chunk, Indices, Indices]], count: int) -> Any:
+        first, _, inside = parts[0]
+        assert self._dtype is not None
+        assert first.offsets is not None
+        width = int(first.offsets[inside[0] + 1] - first.offsets[inside[0]])
+        if width == 0:
+            return None
+        turned = self._form is None
+        out = memory.empty((width, count) if turned else (count, width), self._dtype)
+        across = np.arange(width)
+        for chunk, own, rows in parts:
+            assert chunk.offsets is not None
+            begins = chunk.offsets[rows]
+            if not np.array_equal(chunk.offsets[rows + 1] - begins, np.full(len(rows), width)):
+                return None
+            taken = chunk.values[begins[:, None] + across]
+            if turned:
+                out[:, own] = taken.T
+            else:
+                out[own] = taken
+        return Positions(out) if turned else out
+
+
+def _kind(package: Any, feature: Any, kind: Any) -> str | None:
+    """Return how a column is read: "number", "text", "list", "fixed" or "array"; None if it is not."""
+    types = sys.modules["pyarrow"].types
+    features = package.features
+    if type(feature) in (features.Value, features.ClassLabel):
+        if types.is_integer(kind) or types.is_boolean(kind) or types.is_float32(kind) or types.is_float64(kind):
+            return "number"
+        return "text" if types.is_string(kind) or types.is_large_string(kind) else None
+    lists = [getattr(features, name) for name in ("List", "LargeList", "Sequence") if hasattr(features, name)]
+    if type(feature) in [one for one in lists if isinstance(one, type)]:
+        plain = types.is_list(kind) or types.is_large_list(kind)
+        fixed = types.is_fixed_size_list(kind) and kind.list_size > 0
+        if (plain or fixed) and _kind(package, feature.feature, kind.value_type) == "number":
+            return "list" if plain else "fixed"
+        return None
+    if type(feature) in (features.Array2D, features.Array3D, features.Array4D, features.Array5D):
+        return "array" if None not in feature.shape else None
+    return None
+
+
+def _prepared(kind: str, chunk: Any) -> _Chunk | None:
+    """Return a chunk as it is read from; None if it holds nulls."""
+    if kind == "text":
+        return _Chunk(chunk)
+    if kind == "number":
+        return _Chunk(chunk.to_numpy(zero_copy_only=False))
+    if kind == "array":
+        shape, storage = chunk.type.shape, chunk.storage
+        while hasattr(storage.type, "value_type"):  # lists in lists, of which all have the same lengths
+            storage = storage.flatten()
+        if storage.null_count or len(storage) != len(chunk) * int(np.prod(shape)):
+            return None
+        return _Chunk(storage.to_numpy(zero_copy_only=False).reshape(len(chunk), *shape))
+    if kind == "fixed":
+        numbers = chunk.flatten()  # of these rows alone: all lists have values, none is missing
+        if numbers.null_count:
+            return None
+        return _Chunk(numbers.to_numpy(zero_copy_only=False).reshape(len(chunk), -1))
+    if chunk.values.null_count:
+        return None
+    return _Chunk(chunk.values.to_numpy(zero_copy_only=False), chunk.offsets.to_numpy())
+
+
+def _batch_dtype(dtype: Any, form: str | None) -> np.dtype[Any] | None:
+    """Return what numbers become in a batch: 64-bit integers, and floats that are Python's or torch's usual ones."""
+    if dtype is None or dtype == np.uint64:  # whose larger values fit into nothing
+        return None
+    if dtype == np.bool_:
+        return np.dtype(np.bool_)
+    if dtype.kind in "iu":
+        return np.dtype(np.int64)
+    return np.dtype(np.float64 if form is None else np.float32)

@@ -1,0 +1,109 @@
+"""What is in a Parquet or Arrow file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline._optional import require
+from feedline.packing.contents.contents import Contents, Field, spread
+from feedline.packing.schema import Sample
+from feedline.packing.writers import parquet
+
+
+def look(path: Path) -> Contents:
+    """Look into a Parquet file, whoever wrote it."""
+    pq = require("pyarrow.parquet", extra="parquet", purpose="Looking into Parquet")
+    with pq.ParquetFile(path) as file:
+        meta, schema = file.metadata, file.schema_arrow
+        groups = [meta.row_group(number).num_rows for number in range(meta.num_row_groups)]
+        notes = _notes(meta)
+        details = {
+            "row groups": f"{len(groups)}, of {min(groups):,} to {max(groups):,} rows" if groups else "0",
+            "written by": meta.created_by,
+        }
+    fields = tuple(Field(field.name, type_of(field.type), notes.get(field.name, "")) for field in schema)
+
+    def take(wanted: int) -> list[Sample]:
+        starts = np.cumsum([0, *groups])
+        samples: list[Sample] = []
+        with pq.ParquetFile(path) as opened:
+            table, loaded = None, -1
+            for row in spread(int(starts[-1]), wanted):
+                group = int(np.searchsorted(starts, row, "right")) - 1
+                if group != loaded:
+                    table, loaded = opened.read_row_group(group), group
+                samples.append(_row(table, row - int(starts[group])))
+        return samples
+
+    return Contents(
+        path,
+        "Parquet",
+        meta.num_rows,
+        path.stat().st_size,
+        fields,
+        take,
+        details,
+        f"ParquetDataset({str(path)!r})",
+        parquet.stored(path),
+    )
+
+
+def look_at_arrow(path: Path) -> Contents:
+    """Look into a file of Arrow (also known as Feather)."""
+    pa = require("pyarrow", extra="parquet", purpose="Looking into Arrow")
+    with pa.memory_map(str(path)) as source:
+        reader = pa.ipc.open_file(source)
+        fields = tuple(Field(field.name, type_of(field.type)) for field in reader.schema)
+        count = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
+        details = {"record batches": reader.num_record_batches}
+
+    def take(wanted: int) -> list[Sample]:
+        with pa.memory_map(str(path)) as opened:
+            table = pa.ipc.open_file(opened).read_all()
+            return [_row(table, row) for row in spread(count, wanted)]
+
+    text = f"ArrowDataset({str(path)!r})"
+    return Contents(path, "Arrow", count, path.stat().st_size, fields, take, details, text)
+
+
+# Any: objects of a library without types.
+def type_of(kind: Any) -> str:
+    """Name a type of Arrow's as NumPy's are named here."""
+    pa = require("pyarrow", extra="parquet", purpose="Looking into Parquet")
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return f"{type_of(kind.value_type)}[{', '.join(map(str, kind.shape))}]"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "str"
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "bytes"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"{type_of(kind.value_type)}[different lengths]"
+    return {"halffloat": "float16", "float": "float32", "double": "float64"}.get(str(kind), str(kind))
+
+
+def _notes(meta: Any) -> dict[str, str]:
+    """Return how columns are stored, by their top-level name, as the first row group says."""
+    notes: dict[str, str] = {}
+    if meta.num_row_groups:
+        group = meta.row_group(0)
+        for number in range(group.num_columns):
+            column = group.column(number)
+            name = column.path_in_schema.partition(".")[0]
+            encodings = "/".join(sorted(set(column.encodings) - {"RLE"}))
+            notes[name] = f"{column.compression.lower()}, {encodings.lower()}"
+    return notes
+
+
+def _row(table: Any, row: int) -> Sample:
+    pa = require("pyarrow", extra="parquet", purpose="Looking into Parquet")
+    sample: Sample = {}
+    for name in table.column_names:
+        cell = table.column(name)[row]
+        is_tensor = isinstance(cell.type, pa.FixedShapeTensorType) and cell.is_valid
+        sample[name] = cell.to_numpy() if is_tensor else cell.as_py()
+        if isinstance(sample[name], list) and sample[name] and isinstance(sample[name][0], (int, float)):
+            sample[name] = np.array(sample[name])
+    return sample

@@ -1,0 +1,169 @@
+"""Folders of files, and tables that name files, as datasets of what is in the files.
+
+Files are not decoded: they are packed as they are, unless pictures are to be encoded again.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from feedline.datasets.files import FileDataset, ImageFolder
+from feedline.datasets.files.image_folder import IMAGES
+from feedline.errors import BadOption, SourceError
+from feedline.packing.schema import Sample, listed
+
+PICTURES = frozenset(IMAGES)
+
+
+class TableFiles:
+    """The content of the files that a table names, and its other columns.
+
+    Args:
+        root: the folder that paths are relative to.
+        paths: of the files.
+        content: what the field with the content is called.
+        columns: further fields, with a value per file.
+    """
+
+    def __init__(self, root: Path, paths: Sequence[str], content: str, columns: dict[str, list[Any]]) -> None:
+        self.root = root
+        self.paths = paths
+        self.content = content
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def path_of(self, index: int) -> str:
+        """Return the path of a sample's file."""
+        return str(self.root / self.paths[index])
+
+    def __getitem__(self, index: int) -> Sample:
+        path = self.path_of(index)
+        try:
+            content = Path(path).read_bytes()
+        except OSError as exc:
+            raise SourceError(f"Sample {index}, the file {path}, cannot be read: {exc}.") from exc
+        columns = {name: values[index] for name, values in self.columns.items()}
+        return {self.content: content, **columns, "path": self.paths[index]}
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} files in {self.root}>"
+
+
+Files = FileDataset | TableFiles
+
+
+def fingerprint(files: Files) -> str:
+    """Return a digest of names, sizes and times: another one if a file was changed, added or removed."""
+    hashed = blake2b(digest_size=16)
+    for index in range(len(files)):
+        path = files.path_of(index)
+        try:
+            found = os.stat(path)
+        except OSError as exc:
+            raise SourceError(f"The file {path} cannot be looked at: {exc}.") from exc
+        hashed.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return hashed.hexdigest()
+
+
+@dataclass(frozen=True)
+class Relative:
+    """A transform: the path of a sample as seen from its folder."""
+
+    root: str
+
+    def __call__(self, sample: Sample) -> Sample:
+        return {**sample, "path": os.path.relpath(sample["path"], self.root)}
+
+
+def open_folder(root: Path) -> tuple[FileDataset, tuple[str, ...], dict[str, Any]]:
+    """Return a folder as a dataset, the fields that are packed, and facts about all samples.
+
+    Pictures in folders of it are labelled by them, as by `ImageFolder`.
+
+    Raises:
+        SourceError: there are no files.
+    """
+    below = Relative(str(root))
+    in_folders, beside = _where_pictures_are(root)
+    if in_folders:
+        images = ImageFolder(root, decode="bytes", fields=["image", "label", "path"], transform=below)
+        return images, ("image", "label"), {"classes": images.classes}
+    if beside:
+        fields = {"image": "data", "path": "path"}
+        return FileDataset(root, extensions=sorted(PICTURES), fields=fields, transform=below), ("image", "path"), {}
+    return FileDataset(root, transform=below), ("data", "path"), {}
+
+
+def _where_pictures_are(root: Path) -> tuple[bool, bool]:
+    """Say whether there are pictures in folders of a folder, and in the folder itself; stops at the first."""
+    beside = False
+    for folder, _, names in os.walk(root):
+        if any(map(is_picture_name, names)):
+            if folder != str(root):
+                return True, beside
+            beside = True
+    return False, beside
+
+
+def is_picture_name(path: str) -> bool:
+    """True if a file's name says that it is a picture."""
+    return os.path.splitext(path)[1].lower() in PICTURES
+
+
+def open_table(
+    path: Path, *, root: Path | None, path_column: str | None
+) -> tuple[TableFiles, tuple[str, ...], dict[str, Any]]:
+    """Return a CSV file that names files as a dataset, the fields that are packed, and facts about all samples.
+
+    Args:
+        path: of the table; its first line names the columns.
+        root: the folder that files are relative to; that of the table if not given.
+        path_column: the column with the files; the first one whose first value is a file if not given.
+
+    Raises:
+        BadOption: no column names files.
+        SourceError: the table cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            rows = list(csv.DictReader(file, restkey="", restval=None))
+    except (OSError, UnicodeDecodeError, csv.Error) as exc:
+        raise SourceError(f"The table {path} cannot be read: {exc}.") from exc
+    if not rows:
+        raise SourceError(f"The table {path} has no rows under its first line, so that there is nothing to pack.")
+    names = [name for name in rows[0] if name]
+    for number, row in enumerate(rows, 2):
+        if "" in row or any(row[name] is None for name in names):
+            raise SourceError(f"Row {number} of {path} has not {len(names)} cells, as its first line has.")
+    folder = path.parent if root is None else root
+    if path_column is None:
+        path_column = next((name for name in names if rows[0][name] and (folder / rows[0][name]).is_file()), None)
+        if path_column is None:
+            raise BadOption(
+                f"No column of {path} names files in {folder}: it has {listed(names)}, and the first row {rows[0]}. "
+                "Say which one by --path-column, and where the files are by --root."
+            )
+    elif path_column not in names:
+        raise BadOption(f"--path-column {path_column} is no column of {path}: it has {listed(names)}.")
+    paths = [row[path_column] for row in rows]
+    content = "image" if is_picture_name(paths[0]) else "data"
+    columns = {name: column_of([row[name] for row in rows]) for name in names if name not in (path_column, content)}
+    return TableFiles(folder, paths, content, columns), (content, *columns), {}
+
+
+def column_of(texts: Sequence[str]) -> list[Any]:
+    """Return the cells of a column as integers or floats, if all of them are."""
+    for kind in (int, float):
+        try:
+            return [kind(text) for text in texts]
+        except ValueError:
+            continue
+    return list(texts)

@@ -1,0 +1,153 @@
+"""Pictures on their way into a store: made smaller, and encoded again."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from feedline._optional import require
+from feedline.errors import BadOption, PackError
+
+ENCODINGS = ("keep", "jpg", "png", "raw")
+
+_MAGIC = (
+    (b"\xff\xd8\xff", "jpg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF8", "gif"),
+    (b"BM", "bmp"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+)
+_FORMATS = {"jpg": "JPEG", "png": "PNG"}
+_JPEG_MODES = ("L", "RGB", "CMYK")
+
+
+def extension_of(data: bytes) -> str:
+    """Say what bytes are by how they begin: "jpg", "png", "gif", "bmp", "tiff", "webp", or "bin".
+
+    Example:
+        >>> extension_of(b"GIF89a..."), extension_of(b"hello")
+        ('gif', 'bin')
+    """
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    if data[:2] == b"BM" and (len(data) < 14 or int.from_bytes(data[2:6], "little") != len(data)):
+        return "bin"  # two letters alone would make pictures of many texts
+    return next((extension for magic, extension in _MAGIC if data.startswith(magic)), "bin")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What becomes of pictures: bytes of a picture's file, images of Pillow, and uint8 arrays if they are encoded.
+
+    Raises:
+        BadOption: an option that makes no sense.
+    """
+
+    encode: str = "keep"
+    """"jpg" or "png": encoded so; "raw": decoded into uint8 arrays; "keep": files stay as they are, images of Pillow
+    become arrays."""
+    resize: int | tuple[int, int] | None = None
+    """A number: the shorter side is made as short, if it is longer; (width, height): exactly that."""
+    quality: int = 90
+    """Of JPEG."""
+
+    def __post_init__(self) -> None:
+        if self.encode not in ENCODINGS:
+            raise BadOption(f"encode={self.encode!r} is none of {', '.join(map(repr, ENCODINGS))}.")
+        sizes = self.resize if isinstance(self.resize, tuple) else (self.resize,)
+        if self.resize is not None and not all(isinstance(size, int) and size > 0 for size in sizes):
+            raise BadOption(f"resize={self.resize!r} is no number of pixels, and no (width, height) of them.")
+        if len(sizes) > 2:
+            raise BadOption(f"resize={self.resize!r} has {len(sizes)} sides: a picture has a width and a height.")
+        if not 1 <= self.quality <= 100:
+            raise BadOption(f"quality={self.quality!r} is not between 1 and 100.")
+        if self.does_something:
+            require("PIL", extra="images", purpose="Resizing or encoding pictures")
+
+    @property
+    def does_something(self) -> bool:
+        """False if values pass as they are, except images of Pillow, which no store holds."""
+        return self.encode != "keep" or self.resize is not None
+
+    # Any: the value of a field, before and after.
+    def apply(self, value: Any) -> Any:
+        """Return a picture as it is to be stored; what is no picture comes back as it is.
+
+        Raises:
+            PackError: the bytes are a picture's, but it cannot be decoded.
+        """
+        if isinstance(value, bytes):
+            kind = extension_of(value) if self.does_something else "bin"
+            return (
+                value if kind == "bin" or (self.encode == kind and self.resize is None) else self._of_file(value, kind)
+            )
+        if _is_pillow(value):
+            return self._stored(self._resized(value), value.info, "raw")
+        if isinstance(value, np.ndarray) and self.does_something and is_picture(value):
+            image = require("PIL.Image", extra="images", purpose="Encoding pictures")
+            pixels = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
+            return self._stored(self._resized(image.fromarray(np.ascontiguousarray(pixels))), {}, "raw")
+        return value
+
+    def _of_file(self, data: bytes, kind: str) -> Any:
+        image = require("PIL.Image", extra="images", purpose="Decoding pictures")
+        try:
+            with image.open(io.BytesIO(data)) as opened:
+                info = dict(opened.info)
+                target = self._target(opened.size)
+                if target is not None and kind == "jpg":
+                    # The decoder itself halves; the rest is done with care. Twice the size leaves enough to do.
+                    opened.draft(None, (2 * target[0], 2 * target[1]))
+                opened.load()
+                return self._stored(self._resized(opened, target), info, kind)
+        except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as exc:
+            raise PackError(f"a picture ({kind}, {len(data)} bytes) cannot be decoded or encoded: {exc}") from exc
+
+    def _target(self, size: tuple[int, int]) -> tuple[int, int] | None:
+        if isinstance(self.resize, tuple):
+            return None if self.resize == size else self.resize
+        if self.resize is None or min(size) <= self.resize:
+            return None
+        shorter = min(size)
+        width, height = (max(1, round(side * self.resize / shorter)) for side in size)
+        return width, height
+
+    def _resized(self, image: Any, target: tuple[int, int] | None = None) -> Any:
+        target = target or self._target(image.size)
+        if target is None:
+            return image
+        if image.mode in ("P", "1"):  # the neighbours of a pixel can be mixed only where there are colours
+            image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+        bicubic = require("PIL.Image", extra="images", purpose="Resizing pictures").Resampling.BICUBIC
+        return image.resize(target, bicubic)
+
+    def _stored(self, image: Any, info: dict[str, Any], kind: str) -> Any:
+        encoding = self.encode
+        if encoding == "keep":
+            encoding = kind if kind in _FORMATS or kind == "raw" else "png"
+        if encoding == "raw":
+            plain = image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")
+            return np.asarray(plain)
+        kept = {name: info[name] for name in ("exif", "icc_profile") if info.get(name)}
+        out = io.BytesIO()
+        if encoding == "jpg":
+            plain = image if image.mode in _JPEG_MODES else image.convert("RGB")
+            plain.save(out, "JPEG", quality=self.quality, **kept)
+        else:
+            image.save(out, "PNG", **kept)
+        return out.getvalue()
+
+
+def is_picture(array: Any) -> bool:
+    """True for uint8 arrays of height, width and up to four colours."""
+    if array.dtype != np.uint8 or array.size == 0:
+        return False
+    return array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (1, 3, 4))
+
+
+def _is_pillow(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "PIL" and hasattr(value, "getbands")

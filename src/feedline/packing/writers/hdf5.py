@@ -1,0 +1,218 @@
+"""Writes an HDF5 file: one dataset per field at the root, its first axis counts the samples.
+
+HDF5 overwrites its tables as it goes, and a file that was not closed is lost. So the file is closed at every
+checkpoint, and all its bytes go through a `JournaledFile`, by which it can be put back to that point.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline._optional import require
+from feedline.errors import PackError
+from feedline.packing.schema import Column, Sample, Schema, is_utf8
+from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder
+from feedline.packing.writers.journal import JournaledFile, roll_back
+
+META = "feedline"
+"""Attribute of the file: what is known of all samples; and of a dataset: how its values are meant."""
+_REFERENCE_BYTES = 16
+"""What a value of variable length takes in its chunk: the value itself lies elsewhere."""
+_READ_ROWS = 256
+
+
+class Hdf5Writer(Writer):
+    """Appends rows to chunked datasets."""
+
+    format = "hdf5"
+    compressions = ("gzip", "lzf")
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        super().__init__(path, layout)
+        self._point = 0
+        """How many checkpoints there were: each has a journal."""
+        self._file: JournaledFile | None = None
+        # Any: an object of a library without types.
+        self._store: Any = None
+        self._count = 0
+
+    @classmethod
+    def cannot_hold(cls, column: Column) -> str:
+        if column.nullable:
+            return "it has no None. Give such samples a value, or use lmdb or parquet."
+        if column.kind == "ragged" and len(column.shape) > 1:
+            return (
+                "only arrays of one axis may differ in length. Make shapes equal (--resize 256x256 for pictures), "
+                "encode pictures (--encode png), or use lmdb."
+            )
+        if column.dtype and np.dtype(column.dtype).kind not in "biufc":
+            return "it holds arrays of numbers. Turn it into numbers or strings in the dataset, or use lmdb."
+        if 0 in column.shape:
+            return "it holds no arrays without elements. Leave the field out, or use lmdb."
+        return "use lmdb or tar." if column.kind == "nested" else ""
+
+    def _journal(self, point: int) -> Path:
+        return self.path.with_name(f"{self.path.name}.journal-{point}")
+
+    def _begin(self) -> None:
+        self._point = self._count = 0
+        self._open()
+        for column in self.schema.columns:
+            self._create(column)
+
+    def _open(self) -> None:
+        h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
+        is_new = not self.path.exists()
+        self._file = JournaledFile(self.path, self._journal(self._point))
+        # Nothing is cached in chunks: rows come in order, and what was cached would only be written later.
+        self._store = h5py.File(self._file, "w" if is_new else "r+", libver="v110", track_order=True)
+
+    def _create(self, column: Column) -> None:
+        h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
+        fixed = column.kind in ("array", "number")
+        if column.kind == "str":
+            dtype = h5py.string_dtype("utf-8")
+        elif column.kind == "bytes":
+            dtype = h5py.vlen_dtype(np.uint8)
+        else:
+            dtype = np.dtype(column.dtype) if fixed else h5py.vlen_dtype(np.dtype(column.dtype))
+        shape = column.shape if fixed else ()
+        dataset = self._store.create_dataset(
+            column.name,
+            (0, *shape),
+            dtype,
+            maxshape=(None, *shape),
+            chunks=(self._chunk_rows(dtype if fixed else None, shape), *shape),
+            compression=self.layout.compression if fixed else None,
+        )
+        if column.kind == "bytes":
+            dataset.attrs[META] = "bytes"
+
+    def _chunk_rows(self, dtype: np.dtype[Any] | None, shape: tuple[int, ...]) -> int:
+        row_bytes = _REFERENCE_BYTES if dtype is None else dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        rows = max(1, self.layout.chunk_bytes // max(1, row_bytes))
+        return 1 << (int(rows).bit_length() - 1)
+
+    def _resume(self, state: Any) -> None:
+        self._point, self._count = state["point"], state["count"]
+        roll_back(self.path, self._journal(self._point), state["size"])
+        self._drop_journals()
+        self._open()
+
+    def _drop_journals(self) -> None:
+        for path in self.path.parent.glob(f"{self.path.name}.journal-*"):
+            path.unlink()
+
+    def write(self, samples: Sequence[Sample]) -> None:
+        if not samples:
+            return
+        assert self._file is not None
+        stop = self._count + len(samples)
+        try:
+            for column in self.schema.columns:
+                dataset = self._store[column.name]
+                dataset.resize(stop, 0)
+                self._write_column(column, dataset, [sample[column.name] for sample in samples])
+        except (OSError, RuntimeError):
+            self._file.check()  # the reason, if it is one of the disk
+            raise
+        self._file.check()
+        self._count = stop
+
+    # Any: objects of a library without types.
+    def _write_column(self, column: Column, dataset: Any, values: list[Any]) -> None:
+        stop = self._count + len(values)
+        if column.kind == "array":
+            dataset[self._count : stop] = np.stack(values)
+        elif column.kind == "number":
+            dataset[self._count : stop] = np.array(values, column.dtype)
+        else:
+            self._write_varying(column, dataset, values)
+
+    def _write_varying(self, column: Column, dataset: Any, values: list[Any]) -> None:
+        """Write values of different lengths, which h5py's own assignment takes for a table if they are alike."""
+        h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
+        rows = np.empty(len(values), object)
+        for place, value in enumerate(values):
+            if isinstance(value, str):
+                _check_text(column.name, value, self._count + place)
+            rows[place] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
+        space = dataset.id.get_space()
+        space.select_hyperslab((self._count,), (len(values),))
+        dataset.id.write(h5py.h5s.create_simple((len(values),)), space, rows, h5py.h5t.py_create(dataset.dtype))
+
+    def _state(self) -> Any:
+        assert self._file is not None
+        self._store.close()
+        size = self._file.sync()  # which also says if something could not be written
+        self._file.close()
+        self._point += 1
+        self._open()
+        return {"size": size, "count": self._count, "point": self._point}
+
+    def checkpoint(self, note: Any) -> None:
+        super().checkpoint(note)
+        self._journal(self._point - 1).unlink(missing_ok=True)
+
+    def finish(self, summary: Summary) -> None:
+        assert self._file is not None
+        self._store.attrs[META] = json.dumps(summary.as_json(self.schema))
+        self._store.close()
+        self._file.sync()
+        self.close()
+        sync_folder(self.path.parent)
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+        if self._file is not None:
+            self._file.close()
+        self._store = self._file = None
+
+    def clear(self) -> None:
+        super().clear()
+        self._drop_journals()
+
+
+def _check_text(name: str, text: str, number: int) -> None:
+    reason = "a zero" if "\0" in text else "" if is_utf8(text) else "half of a surrogate pair"
+    if reason:
+        raise PackError(
+            f"hdf5 cannot hold the field {name!r} of sample {number}: the string {text!r:.80} has {reason} in it, "
+            "which strings of HDF5 cannot have. Use lmdb, or take it out in the dataset."
+        )
+
+
+def read(path: Path) -> Iterator[Sample]:
+    """Yield the samples of a file that was finished."""
+    h5py = require("h5py", extra="hdf5", purpose="Reading HDF5")
+    with h5py.File(path, "r") as store:
+        schema = Schema.from_json(json.loads(store.attrs[META])["fields"])
+        count = min((len(store[name]) for name in schema.names), default=0)
+        for first in range(0, count, _READ_ROWS):
+            rows = {column: store[column.name][first : first + _READ_ROWS] for column in schema.columns}
+            for row in range(min(_READ_ROWS, count - first)):
+                yield {column.name: _value(column, values[row]) for column, values in rows.items()}
+
+
+def _value(column: Column, value: Any) -> Any:
+    if column.kind == "str":
+        return value.decode("utf-8", "surrogatepass")
+    return value.tobytes() if column.kind == "bytes" else value
+
+
+def stored(path: Path) -> dict[str, Any] | None:
+    """Return what was stored about the samples, None if nothing was."""
+    h5py = require("h5py", extra="hdf5", purpose="Reading HDF5")
+    with h5py.File(path, "r") as store:
+        meta = store.attrs.get(META)
+    try:
+        facts = json.loads(meta) if isinstance(meta, str) else None
+    except ValueError:
+        return None
+    return facts if isinstance(facts, dict) and "feedline" in facts else None

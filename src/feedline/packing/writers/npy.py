@@ -1,0 +1,180 @@
+"""Writes a folder with one FIELD.npy per field."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, cast
+
+import numpy as np
+
+from feedline.errors import PackError
+from feedline.packing.schema import Column, Sample, Schema
+from feedline.packing.writers.contract import Layout, Summary, Writer, let_go, sync_folder, write_durably
+
+META = "feedline.json"
+_COPY_ROWS = 4096
+
+
+class NpyWriter(Writer):
+    """Numbers and arrays are appended to their files; the header, which says how many there are, comes last.
+
+    Strings have one length in an .npy file, that of the longest, which is known at the end: until then they lie in
+    FIELD.text, and their lengths in FIELD.lengths.
+    """
+
+    format = "npy"
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        super().__init__(path, layout)
+        self._files: dict[str, IO[bytes]] = {}
+        self._count = 0
+
+    @classmethod
+    def cannot_hold(cls, column: Column) -> str:
+        if column.nullable:
+            return (
+                "an array has no None. Leave such samples out (return them only if complete), or use lmdb or parquet."
+            )
+        if column.kind == "ragged":
+            return (
+                "the rows of an array have one shape. Make shapes equal (--resize 256x256 for pictures), or use lmdb."
+            )
+        if column.kind == "bytes":
+            return "arrays cut zeros off the end of bytes. Decode pictures with --encode raw, or use lmdb, hdf5 or tar."
+        return "" if column.kind in ("array", "number", "str") else "use lmdb or tar."
+
+    def _begin(self) -> None:
+        self.path.mkdir(parents=True)
+        self._count = 0
+        self._open("w+b")
+        for column in self.schema.columns:
+            if column.kind != "str":
+                self._files[column.name].write(header_of(column, 0))
+
+    def _open(self, mode: str) -> None:
+        paths: dict[str, Path] = {}
+        for column in self.schema.columns:
+            if column.kind == "str":
+                paths |= {f"{column.name}.{ending}": self._spool(column, ending) for ending in ("text", "lengths")}
+            else:
+                paths[column.name] = self.path / f"{column.name}.npy"
+        for name, path in paths.items():
+            self._files[name] = cast("IO[bytes]", open(path, mode))  # noqa: SIM115  (closed by `close`)
+
+    def _spool(self, column: Column, ending: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{column.name}.{ending}")
+
+    def _resume(self, state: Any) -> None:
+        self._count = state["count"]
+        for path in self.path.iterdir():
+            if path.name not in {f"{column.name}.npy" for column in self.schema.columns if column.kind != "str"}:
+                path.unlink()
+        self._open("r+b")
+        for name, file in self._files.items():
+            file.truncate(state["sizes"][name])
+            file.seek(0, os.SEEK_END)
+
+    def write(self, samples: Sequence[Sample]) -> None:
+        for column in self.schema.columns:
+            values = [sample[column.name] for sample in samples]
+            if column.kind == "str":
+                self._write_texts(column.name, values)
+            elif column.kind == "number":
+                self._files[column.name].write(np.array(values, column.dtype).tobytes())
+            else:
+                for value in values:
+                    self._files[column.name].write(np.ascontiguousarray(value).tobytes())
+        self._count += len(samples)
+
+    def _write_texts(self, name: str, texts: list[str]) -> None:
+        for text in texts:
+            if text.endswith("\0"):
+                raise PackError(
+                    f"npy cannot hold the field {name!r}: the string {text!r:.80} ends with a zero, which arrays cut "
+                    "off. Use lmdb, or take it off in the dataset."
+                )
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        self._files[f"{name}.text"].write(b"".join(encoded))
+        lengths = [(len(data), len(text)) for data, text in zip(encoded, texts, strict=True)]
+        self._files[f"{name}.lengths"].write(np.array(lengths, np.int64).tobytes())
+
+    def _state(self) -> Any:
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        return {"count": self._count, "sizes": {name: file.tell() for name, file in self._files.items()}}
+
+    def finish(self, summary: Summary) -> None:
+        for column in self.schema.columns:
+            if column.kind == "str":
+                self._write_strings(column)
+            else:
+                file = self._files[column.name]
+                file.seek(0)
+                file.write(header_of(column, self._count))
+                file.flush()
+                os.fsync(file.fileno())
+        self.close()
+        write_durably(self.path / META, json.dumps(summary.as_json(self.schema)).encode())
+        sync_folder(self.path)
+
+    def _write_strings(self, column: Column) -> None:
+        texts, lengths = self._files[f"{column.name}.text"], self._files[f"{column.name}.lengths"]
+        texts.seek(0)
+        lengths.seek(0)
+        sizes = np.frombuffer(lengths.read(), np.int64).reshape(-1, 2)
+        dtype = np.dtype(f"<U{max(1, int(sizes[:, 1].max(initial=0)))}")
+        with open(self.path / f"{column.name}.npy", "wb") as file:
+            file.write(header_of(Column(column.name, "number", dtype.str), self._count))
+            for first in range(0, len(sizes), _COPY_ROWS):
+                rows = sizes[first : first + _COPY_ROWS, 0].tolist()
+                array = np.array([texts.read(size).decode("utf-8", "surrogatepass") for size in rows], dtype)
+                file.write(array.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def close(self) -> None:
+        files, self._files = self._files, {}
+        for file in files.values():
+            let_go(file)
+
+    def clear(self) -> None:
+        super().clear()
+        for column in self.schema.columns:
+            for ending in ("text", "lengths"):
+                self._spool(column, ending).unlink(missing_ok=True)
+
+
+def header_of(column: Column, count: int) -> bytes:
+    """Return the header of an .npy file; it is as long for any number of rows, because NumPy leaves room for that."""
+    out = io.BytesIO()
+    shape = (count, *column.shape)
+    np.lib.format.write_array_header_1_0(
+        out, {"descr": np.lib.format.dtype_to_descr(np.dtype(column.dtype)), "fortran_order": False, "shape": shape}
+    )
+    return out.getvalue()
+
+
+def read(path: Path) -> Iterator[Sample]:
+    """Yield the samples of a folder that was finished."""
+    fields = json.loads((path / META).read_bytes())["fields"]
+    arrays: dict[str, Any] = {
+        name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        for name in Schema.from_json(fields).names
+    }
+    count = min((len(array) for array in arrays.values()), default=0)
+    for row in range(count):
+        yield {name: array[row] for name, array in arrays.items()}
+
+
+def stored(path: Path) -> dict[str, Any] | None:
+    """Return what was stored about the samples, None if nothing was."""
+    try:
+        meta: dict[str, Any] = json.loads((path / META).read_bytes())
+    except FileNotFoundError:
+        return None
+    return meta

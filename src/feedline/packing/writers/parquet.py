@@ -1,0 +1,227 @@
+"""Writes a Parquet file: one column per field.
+
+A Parquet file cannot be gone on with: its table of contents comes last. So row groups are kept as files of Arrow until
+all are there, and the Parquet file is written in one go. That takes the room of the samples twice until it is done; of
+one shard, if there are shards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feedline._optional import require
+from feedline.errors import PackError
+from feedline.packing.prepare import size_of
+from feedline.packing.schema import Column, Sample, Schema, is_utf8
+from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder
+
+META = "feedline"
+_MOST_ROWS = 4096
+"""In a row group. Guess, not measured: a sample costs the reading of its group, at worst."""
+
+
+class ParquetWriter(Writer):
+    """Collects row groups as files of Arrow, and makes a Parquet file of them at the end."""
+
+    format = "parquet"
+    compressions = ("snappy", "zstd", "lz4", "gzip", "none")
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        super().__init__(path, layout)
+        self._groups = path.with_name(f"{path.name}.groups")
+        self._group_count = self._count = 0
+        self._waiting: list[Sample] = []
+        self._waiting_bytes = 0
+        # Any: an object of a library without types.
+        self._arrow: Any = None
+
+    @classmethod
+    def cannot_hold(cls, column: Column) -> str:
+        if column.kind == "ragged" and len(column.shape) > 1:
+            return "only arrays of one axis may differ in length. Make shapes equal, encode pictures, or use lmdb."
+        if column.kind == "nested":
+            return "it is not the same in all samples, or has no type of Arrow's. Use lmdb or tar."
+        if column.dtype and np.dtype(column.dtype).kind not in "biuf":
+            return "Arrow has no such numbers. Use lmdb, or hdf5 for complex numbers."
+        if column.kind == "array" and 0 in column.shape:
+            return "Parquet holds no arrays without elements. Leave the field out, or use lmdb."
+        return "" if np.dtype(column.dtype or "u1").itemsize <= 8 else "Arrow has no such numbers. Use lmdb."
+
+    def _begin(self) -> None:
+        if self._groups.exists():
+            shutil.rmtree(self._groups)
+        self._groups.mkdir()
+        self._group_count = self._count = 0
+        self._arrow = schema_of(self.schema)
+
+    def _resume(self, state: Any) -> None:
+        self._group_count, self._count = state["groups"], state["count"]
+        self._arrow = schema_of(self.schema)
+        for path in self._groups.iterdir():
+            if path.stem.isdecimal() and int(path.stem) >= self._group_count:
+                path.unlink()
+
+    def write(self, samples: Sequence[Sample]) -> None:
+        for sample in samples:
+            self._waiting.append(sample)
+            self._waiting_bytes += sum(map(size_of, sample.values()))
+            if self._waiting_bytes >= self.layout.group_bytes or len(self._waiting) >= _MOST_ROWS:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        if not self._waiting:
+            return
+        pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
+        rows, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        for column in self.schema.columns:
+            if column.kind == "str":
+                self._check_texts(column.name, [row[column.name] for row in rows])
+        columns = [array_of(column, [row[column.name] for row in rows]) for column in self.schema.columns]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._arrow)
+        with open(self._group(self._group_count), "wb") as file:
+            with pa.ipc.new_file(file, self._arrow) as sink:
+                sink.write_batch(batch)
+            file.flush()
+            os.fsync(file.fileno())
+        self._group_count += 1
+        self._count += len(rows)
+
+    def _check_texts(self, name: str, texts: list[str | None]) -> None:
+        for place, text in enumerate(texts):
+            if text is not None and not is_utf8(text):
+                raise PackError(
+                    f"parquet cannot hold the field {name!r} of sample {self._count + place}: the string {text!r:.80} "
+                    "has half of a surrogate pair in it. Use lmdb, or take it out in the dataset."
+                )
+
+    def _group(self, number: int) -> Path:
+        return self._groups / f"{number:09d}.arrow"
+
+    def _state(self) -> Any:
+        self._write_group()
+        sync_folder(self._groups)
+        return {"groups": self._group_count, "count": self._count}
+
+    def finish(self, summary: Summary) -> None:
+        pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
+        parquet = require("pyarrow.parquet", extra="parquet", purpose="Writing Parquet")
+        compression = self.layout.compression or "snappy"
+        with open(self.path, "wb") as file:
+            with parquet.ParquetWriter(
+                file,
+                self._arrow,
+                compression=compression,
+                use_dictionary=_small_paths(self.schema),
+                write_page_index=True,
+            ) as sink:
+                for number in range(self._group_count):
+                    with pa.memory_map(str(self._group(number))) as source:
+                        sink.write_table(pa.ipc.open_file(source).read_all(), row_group_size=_MOST_ROWS)
+                sink.add_key_value_metadata({META: json.dumps(summary.as_json(self.schema))})
+            file.flush()
+            os.fsync(file.fileno())
+        self.close()
+        sync_folder(self.path.parent)
+
+    def close(self) -> None:
+        self._waiting = []
+        self._waiting_bytes = 0
+
+    def clear(self) -> None:
+        super().clear()
+        if self._groups.exists():
+            shutil.rmtree(self._groups)
+
+
+def _small_paths(schema: Schema) -> list[str]:
+    """Return the columns of one byte per number, as Parquet calls them.
+
+    Parquet stores a byte in four, except by its place in a table of all values, which takes one byte again.
+    """
+    small = [column for column in schema.columns if column.dtype and np.dtype(column.dtype).itemsize == 1]
+    return [column.name if column.kind == "number" else f"{column.name}.list.element" for column in small]
+
+
+# Any: objects of a library without types.
+def schema_of(schema: Schema) -> Any:
+    """Return the schema of Arrow's for samples."""
+    pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
+    return pa.schema([pa.field(column.name, type_of(column), nullable=column.nullable) for column in schema.columns])
+
+
+def type_of(column: Column) -> Any:
+    """Return the type of Arrow's for a column."""
+    pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
+    if column.kind in ("str", "bytes"):
+        return pa.large_string() if column.kind == "str" else pa.large_binary()
+    number = pa.from_numpy_dtype(np.dtype(column.dtype))
+    if column.kind == "number":
+        return number
+    return pa.fixed_shape_tensor(number, column.shape) if column.kind == "array" else pa.large_list(number)
+
+
+def array_of(column: Column, values: list[Any]) -> Any:
+    """Return values as an array of Arrow's."""
+    pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
+    kind = type_of(column)
+    if column.kind != "array":
+        return pa.array([_plain(value) for value in values], kind)
+    mask = np.array([value is None for value in values])
+    filler = np.zeros(column.shape, column.dtype)
+    rows = np.stack([filler if value is None else value for value in values])
+    flat = pa.array(rows.reshape(-1), kind.value_type)
+    size = int(np.prod(column.shape))
+    storage = pa.FixedSizeListArray.from_arrays(flat, size, mask=pa.array(mask) if mask.any() else None)
+    return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) and value.dtype != np.float16 else value
+
+
+def read(path: Path) -> Iterator[Sample]:
+    """Yield the samples of a file that was finished."""
+    parquet = require("pyarrow.parquet", extra="parquet", purpose="Reading Parquet")
+    meta = stored(path)
+    assert meta is not None
+    schema = Schema.from_json(meta["fields"])
+    with parquet.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group)
+            columns = {column.name: _values(column, table.column(column.name)) for column in schema.columns}
+            for row in range(table.num_rows):
+                yield {name: values[row] for name, values in columns.items()}
+
+
+def _values(column: Column, chunked: Any) -> Any:
+    if column.kind == "array":
+        array = chunked.combine_chunks()
+        parts = array.chunks if hasattr(array, "chunks") else [array]
+        valid = chunked.is_valid().to_pylist()
+        rows = [row for part in parts for row in _tensors(part.storage, column)]
+        return [row if is_there else None for row, is_there in zip(rows, valid, strict=True)]
+    values = chunked.to_pylist()
+    if column.kind == "ragged":
+        return [None if value is None else np.array(value, column.dtype) for value in values]
+    return values
+
+
+def _tensors(storage: Any, column: Column) -> Any:
+    size = int(np.prod(column.shape))
+    flat = storage.values.to_numpy(zero_copy_only=False)[storage.offset * size : (storage.offset + len(storage)) * size]
+    return flat.reshape(-1, *column.shape)
+
+
+def stored(path: Path) -> dict[str, Any] | None:
+    """Return what was stored about the samples, None if nothing was."""
+    parquet = require("pyarrow.parquet", extra="parquet", purpose="Reading Parquet")
+    meta = parquet.read_metadata(path).metadata or {}
+    found: dict[str, Any] | None = json.loads(meta[META.encode()]) if META.encode() in meta else None
+    return found

@@ -1,0 +1,219 @@
+"""`precompute`: the samples of a dataset, made once and stored."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from feedline._optional import require
+from feedline.abc.source import EpochAware
+from feedline.datasets.cache import folder
+from feedline.datasets.cache.chance import Watch
+from feedline.datasets.cache.codec import encode
+from feedline.datasets.cache.fingerprint import fingerprint
+from feedline.datasets.cache.precomputed import PrecomputedDataset
+from feedline.datasets.cache.vault import Found, Head, Vault
+from feedline.datasets.kind import kind_of
+from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
+from feedline.loader.loader import Loader
+from feedline.types import DatasetKind
+
+_BATCH = 16
+"""Samples after which a worker reports. A guess: often enough for a progress bar, rarely enough to cost nothing."""
+
+_LIMIT = 1 << 62
+"""The disk is the limit."""
+
+
+# Any, throughout: a dataset, a version and a sample are any objects.
+def precompute(
+    dataset: Any,
+    out: str | os.PathLike[str],
+    *,
+    workers: int = 0,
+    engine: str = "auto",
+    transform: Callable[[Any], Any] | None = None,
+    version: Any = None,
+    overwrite: bool = False,
+    pickle: bool = False,
+    freeze_random: bool = False,
+    seed: int | None = None,
+    progress: bool | None = None,
+) -> PrecomputedDataset:
+    """Make every sample of a map-style dataset once, and store it; returns a dataset that reads what was stored.
+
+    Interrupted, it goes on where it was when it is called again with the same arguments. A folder that is not complete
+    is never mistaken for one that is: it is marked when every sample was read back and found whole. If all of it is
+    there already, it is checked, and what is damaged is made again.
+
+    Args:
+        dataset: whose samples. Asynchronous ones are read many at a time.
+        out: the folder to store them in.
+        workers: how many workers make them; 0 to make them in this process.
+        engine: of the loader that has them: see `feedline.Loader`.
+        transform: applied to each sample that the returned dataset delivers, and not stored: what is random belongs
+            here.
+        version: anything with a `repr`; see `feedline.datasets.CachedDataset`.
+        overwrite: True to drop what another dataset has left in the folder.
+        pickle: True to pickle samples that a record cannot hold.
+        freeze_random: True to store samples that draw random numbers.
+        seed: of these random numbers.
+        progress: True to show a bar; None to show one in a terminal, if the package `rich` is there.
+
+    Raises:
+        BadOption: the dataset is not map-style, or draws random numbers.
+        SourceChanged: the folder holds the samples of another dataset.
+        SourceError: it cannot be written to, or the disk is full.
+
+    Example:
+        >>> import feedline, tempfile
+        >>> out = tempfile.mkdtemp()
+        >>> stored = feedline.precompute([[1, 2], [3, 4]], out, progress=False)
+        >>> stored[1], len(stored)
+        ([3, 4], 2)
+    """
+    _check(dataset, freeze_random=freeze_random)
+    path = Path(out).absolute()
+    head = Head(fingerprint(dataset, repr(version), pickle), len(dataset))
+    vault = _begun(path, head, overwrite=overwrite)
+    missing = [index for index in range(head.count) if not isinstance(vault.get(index), Found)]
+    filling = _filling(dataset, vault, path, pickles=pickle, freezes=freeze_random)
+    loader = Loader(
+        filling, _BATCH, sampler=missing, collate=list, workers=workers, engine=engine, in_order=False, seed=seed
+    )
+    with _shown(progress, head.count, len(missing), path) as advance:
+        for sizes in loader:
+            advance(len(sizes), sum(sizes))
+    _finish(path, vault, missing)
+    return PrecomputedDataset(path, transform=transform, pickle=pickle)
+
+
+def _check(dataset: Any, *, freeze_random: bool) -> None:
+    if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
+        raise BadOption(f"A {type(dataset).__name__} has no __getitem__. precompute needs a map-style dataset.")
+    if isinstance(dataset, EpochAware) and not freeze_random:
+        raise BadOption(
+            f"The samples of a {type(dataset).__name__} depend on the epoch, and only those of one would be stored. "
+            "Give freeze_random=True if that is what you want."
+        )
+
+
+def _begun(path: Path, head: Head, *, overwrite: bool) -> Vault:
+    """Return the vault to fill, which may hold samples already."""
+    if not overwrite and (path / folder.FILE).exists() and folder.head_of(path) != head:
+        raise SourceChanged(
+            f"{path} holds samples of another dataset, transform or version, or is damaged. Choose another folder, or "
+            "give overwrite=True to drop them."
+        )
+    folder.ensure_vault(path, head)
+    vault = folder.open_vault(path, _LIMIT)
+    vault.open(head)
+    return vault
+
+
+def _finish(path: Path, vault: Vault, missing: list[int]) -> None:
+    """Read back what was stored, and mark the folder as complete."""
+    damaged = [index for index in missing if not isinstance(vault.get(index), Found)]
+    if damaged:
+        raise SourceError(
+            f"{len(damaged)} samples that were stored in {path} cannot be read back, sample {damaged[0]} first. The "
+            "disk may be failing. Call precompute again to store them again."
+        )
+    vault.note_whole()
+    vault.close()
+
+
+class _Filling:
+    """Makes a sample, stores it, and returns its size."""
+
+    def __init__(self, dataset: Any, vault: Vault, path: Path, *, pickles: bool, freezes: bool) -> None:
+        self._dataset = dataset
+        self._pickles = pickles
+        self._freezes = freezes
+        self._vault = vault
+        self._path = path
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int) -> int:
+        watch = Watch()
+        with watch.watching():
+            sample = self._dataset[index]
+        return self._store(index, sample, watch.generators)
+
+    def _store(self, index: int, sample: Any, generators: list[str]) -> int:
+        if generators and not self._freezes:
+            raise BadOption(
+                f"Sample {index} draws random numbers (from {', '.join(generators)}), and stored it would be the same "
+                "for ever. Give the random part as precompute(..., transform=), which is applied to what is read; or "
+                "freeze_random=True."
+            )
+        kind, data = encode(sample, pickles=self._pickles)
+        if not self._vault.put(index, kind, data, again=self._vault.has(index)):
+            raise SourceError(
+                f"The disk of {self._path} is full. Make room and call precompute again: it goes on where it was."
+            )
+        return len(data)
+
+
+class _AsyncFilling(_Filling):
+    """The same for a dataset whose samples are awaited. Who draws random numbers meanwhile is not known."""
+
+    async def __getitem__(self, index: int) -> int:  # type: ignore[override]  # the loader awaits it
+        return self._store(index, await self._dataset[index], [])
+
+
+def _filling(dataset: Any, vault: Vault, path: Path, *, pickles: bool, freezes: bool) -> _Filling:
+    is_async = inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
+    return (_AsyncFilling if is_async else _Filling)(dataset, vault, path, pickles=pickles, freezes=freezes)
+
+
+Advance = Callable[[int, int], None]
+"""Told of so many samples and bytes that are done."""
+
+
+@contextlib.contextmanager
+def _shown(wanted: bool | None, count: int, missing: int, path: Path) -> Iterator[Advance]:
+    """Show how far it is, if that is wanted."""
+    if wanted is None:
+        try:
+            require("rich", extra="pack", purpose="A progress bar")
+            wanted = sys.stderr.isatty()
+        except MissingExtra:
+            wanted = False
+    if not wanted:
+        yield lambda samples, size: None
+        return
+    require("rich", extra="pack", purpose="A progress bar")
+    from rich import progress as bars
+    from rich.console import Console
+
+    begun_s = time.monotonic()
+    columns = (
+        "[progress.description]{task.description}",
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        "{task.fields[rate]}",
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(f"precompute {path.name}", total=count, completed=count - missing, rate="")
+        done = [0, 0]
+
+        def advance(samples: int, size: int) -> None:
+            done[0], done[1] = done[0] + samples, done[1] + size
+            elapsed_s = max(1e-9, time.monotonic() - begun_s)
+            rate = f"{done[0] / elapsed_s:,.0f} samples/s, {done[1] / 1e6 / elapsed_s:,.1f} MB/s"
+            bar.update(task, advance=samples, rate=rate)
+
+        yield advance
+
+
+__all__ = ["precompute"]

@@ -1,0 +1,126 @@
+"""The kinds of columns, one for each kind of values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import records
+from feedline.sharing.column import Column
+from feedline.sharing.packed import Packed
+
+
+# Any, throughout: values of any kind.
+class Numbers(Column):
+    """Numbers of Python, all of one type, as an array."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def get(self, place: int) -> Any:
+        return self._array.item(place)
+
+    @property
+    def nbytes(self) -> int:
+        return self._array.nbytes
+
+
+class Rows(Column):
+    """Arrays of one shape and type, stacked; numbers of NumPy are arrays without axes."""
+
+    def __init__(self, stacked: NDArray[Any]) -> None:
+        self._stacked = stacked
+
+    def __len__(self) -> int:
+        return len(self._stacked)
+
+    def get(self, place: int) -> Any:
+        row = self._stacked[place]
+        return row.copy() if isinstance(row, np.ndarray) else row
+
+    @property
+    def nbytes(self) -> int:
+        return self._stacked.nbytes
+
+
+class Records(Column):
+    """Values that differ in kind, each as a record."""
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._packed = Packed(map(records.encode, values), is_text=False)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def get(self, place: int) -> Any:
+        return records.decode(self._packed.get_bytes(place), copy=True)
+
+    @property
+    def nbytes(self) -> int:
+        return self._packed.nbytes
+
+
+class Fields(Column):
+    """Dicts with the same keys, or tuples, lists and named tuples of one length: a column for each field."""
+
+    def __init__(self, kind: type, keys: tuple[Any, ...] | None, columns: list[Column]) -> None:
+        self._kind = kind
+        self._keys = keys
+        """None if it has no keys."""
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def get(self, place: int) -> Any:
+        values = [column.get(place) for column in self._columns]
+        if self._keys is not None:
+            return dict(zip(self._keys, values, strict=True))
+        return self._kind(*values) if hasattr(self._kind, "_fields") else self._kind(values)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(column.nbytes for column in self._columns)
+
+
+class Ragged(Column):
+    """Lists or tuples of different lengths: all their items one after the other."""
+
+    def __init__(self, kind: type, stops: NDArray[np.int64], items: Column) -> None:
+        self._kind = kind
+        self._stops = stops
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._stops)
+
+    def get(self, place: int) -> Any:
+        start = self._stops.item(place - 1) if place else 0
+        return self._kind(self._items.each(range(start, self._stops.item(place))))
+
+    @property
+    def nbytes(self) -> int:
+        return self._stops.nbytes + self._items.nbytes
+
+
+class Parts(Column):
+    """A few values that are large: lists and dicts that are shared themselves, arrays as they are."""
+
+    def __init__(self, values: list[Any]) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, place: int) -> Any:
+        return self._values[place]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(value, "nbytes", 0) for value in self._values)

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from PIL import Image
+
+import feedline
+from feedline.cli.main import main
+from tests.packing.stores import FORMATS, SHARDED, SINGLE, Mixed
+
+
+def inspect(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> dict[str, Any]:
+    capsys.readouterr()
+    status = main(["inspect", str(path), "--json", *options])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    facts: dict[str, Any] = json.loads(said.out)
+    return facts
+
+
+def fails(capsys: pytest.CaptureFixture[str], path: Path, *options: str) -> str:
+    assert main(["inspect", str(path), *options]) == 1
+    return capsys.readouterr().err
+
+
+def types(facts: dict[str, Any]) -> dict[str, str]:
+    return {field["name"]: field["type"] for field in facts["fields"]}
+
+
+def jpeg(number: int) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(np.full((20, 30, 3), number * 20, np.uint8)).save(out, "JPEG")
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_what_feedline_packed(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
+    facts = inspect(capsys, packed.path, "--verify")
+    assert facts["samples"] == 50
+    assert facts["packed"]["digest"] == facts["verified"] == packed.digest
+    names = ["image.npy", "vector.npy", "cls", "name.txt"] if format_ == "tar" else ["image", "vector", "label", "name"]
+    assert sorted(types(facts)) == sorted(names)
+    assert types(facts)[names[0]] == "uint8[6, 5, 3]"
+    assert types(facts)[names[1]] == "float32[4]"
+    assert types(facts)[names[3]] == "str"
+    assert len(facts["examples"]) == 3
+    assert facts["line"].split("(")[1:] == packed.line.replace(str(tmp_path), str(tmp_path)).split("(")[1:]
+
+
+@pytest.mark.parametrize("format_", SHARDED)
+def test_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    feedline.pack(Mixed(50), tmp_path / "out", format=format_, workers=0, samples_per_shard=20)
+    facts = inspect(capsys, tmp_path / "out", "--verify", "--samples", "7")
+    assert (facts["samples"], facts["files"]) == (50, 3)
+    assert "3, of 10 to 20 samples" in facts["details"]["shards"]
+    assert len(facts["examples"]) == 7
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_tables_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0)
+    assert main(["inspect", str(packed.path)]) == 0
+    said = capsys.readouterr().out
+    assert "uint8[6, 5, 3]" in said
+    assert packed.digest in said
+    assert "feedline.Loader(" in said
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_flipped_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    options: dict[str, Any] = {"compression": "none"} if format_ == "parquet" else {}
+    packed = feedline.pack(Mixed(50), tmp_path / SINGLE[format_], format=format_, workers=0, **options)
+    path = packed.path / "vector.npy" if packed.path.is_dir() else packed.path
+    data = bytearray(path.read_bytes())
+    searched = Mixed()[7]["vector"].tobytes()
+    for place in range(len(data)):
+        if data.startswith(searched, place):
+            data[place + 3] ^= 4
+    path.write_bytes(data)
+    assert "damaged" in fails(capsys, packed.path, "--verify")
+
+
+def test_a_foreign_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "foreign.hdf5"
+    with h5py.File(path, "w") as store:
+        store.create_dataset("group/images", data=np.zeros((30, 8, 8), np.uint8), chunks=(5, 8, 8), compression="gzip")
+        store["labels"] = np.arange(30)
+        store.attrs["author"] = "somebody"
+    facts = inspect(capsys, path)
+    assert facts["samples"] == 30
+    assert facts["fields"][0] == {
+        "name": "group/images", "type": "uint8[8, 8]", "stored": "30 rows, chunks of 5 x 8 x 8, gzip",
+    }  # fmt: skip
+    assert facts["details"]["attributes"] == {"author": "somebody"}
+    assert "no digest" in fails(capsys, path, "--verify")
+    with h5py.File(path, "a") as store:
+        store["other"] = np.arange(7)
+    facts = inspect(capsys, path)
+    assert facts["samples"] is None
+    assert facts["line"] == ""
+
+
+@pytest.mark.parametrize("subdir", [True, False])
+def test_a_foreign_lmdb(tmp_path: Path, capsys: pytest.CaptureFixture[str], subdir: bool) -> None:
+    path = tmp_path / "foreign.lmdb"
+    with lmdb.open(str(path), subdir=subdir) as env, env.begin(write=True) as txn:
+        for number in range(10):
+            txn.put(b"key-%d" % number, jpeg(number))
+    facts = inspect(capsys, path, "--sheet", str(tmp_path / "sheet.png"))
+    assert facts["samples"] == 10
+    assert types(facts) == {"key": "bytes", "value": "jpg"}
+    assert facts["pictures on the sheet"] == 10
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.format == "PNG"
+        assert sheet.getpixel((4 + 64, 4 + 64)) == (0, 0, 0), "the first picture is black"
+        assert sheet.getpixel((132 * 2 + 4 + 64, 4 + 64)) == pytest.approx((40, 40, 40), abs=6)
+
+
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
+def test_a_foreign_tar(tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str) -> None:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz" if ending.endswith("gz") else "w") as archive:
+        for number in range(5):
+            for field, data in {"jpg": jpeg(number), "cls": b"%d" % number, "json": b'{"a": 1}'}.items():
+                info = tarfile.TarInfo(f"some/where.d/{number:04d}.{field}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    data = out.getvalue()
+    path = tmp_path / f"foreign{ending}"
+    path.write_bytes(zstandard.ZstdCompressor().compress(data) if ending.endswith("zst") else data)
+    facts = inspect(capsys, path, "--sheet", str(tmp_path / "sheet.png"))
+    assert facts["samples"] == 5
+    assert types(facts) == {"jpg": "jpg", "cls": "int", "json": "dict"}
+    assert ("random" in facts["line"]) == (ending == ".tar")
+    assert facts["pictures on the sheet"] == 5
+
+
+def test_a_foreign_parquet_and_arrow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = pa.table({"x": [1.5, 2.5, None], "text": ["a", "b", "c"], "list": [[1], [], [2, 3]], "raw": [jpeg(1)] * 3})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
+    facts = inspect(capsys, tmp_path / "a.parquet", "--sheet", str(tmp_path / "sheet.png"))
+    assert types(facts) == {"x": "float64", "text": "str", "list": "int64[different lengths]", "raw": "bytes"}
+    assert facts["details"]["row groups"] == "2, of 1 to 2 rows"
+    assert facts["examples"][2]["x"] == "None"
+    pyarrow.feather.write_feather(table, str(tmp_path / "a.feather"), compression="uncompressed")
+    facts = inspect(capsys, tmp_path / "a.feather")
+    assert (facts["kind"], facts["samples"]) == ("Arrow", 3)
+
+
+def test_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((9, 2), ">i2"))
+    facts = inspect(capsys, tmp_path / "a.npy")
+    assert (facts["samples"], types(facts)) == (9, {"a": "int16[2]"})
+    assert "another byte order" in facts["fields"][0]["stored"]
+    np.savez(tmp_path / "a.npz", x=np.zeros((9, 2)), y=np.arange(9))
+    assert types(inspect(capsys, tmp_path / "a.npz")) == {"x": "float64[2]", "y": "int64[]"}
+
+
+def test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("cat/a.jpg", "cat/b.jpg", "dög/a.jpg"):
+        (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "pictures" / name).write_bytes(jpeg(3))
+    facts = inspect(capsys, tmp_path / "pictures", "--sheet", str(tmp_path / "sheet.png"))
+    assert facts["samples"] == 3
+    assert facts["details"]["classes"] == {"cat": 2, "dög": 1}
+    assert "ImageFolder(" in facts["line"]
+    (tmp_path / "table.csv").write_text("file,label\npictures/cat/a.jpg,1\n")
+    assert types(inspect(capsys, tmp_path / "table.csv")) == {"image": "picture", "label": "int", "path": "str"}
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "x.bin").write_bytes(b"abc")
+    assert inspect(capsys, tmp_path / "files")["kind"] == "folder of files"
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_files_that_are_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[str], format_: str) -> None:
+    packed = feedline.pack(Mixed(200), tmp_path / SINGLE[format_], format=format_, workers=0)
+    path = packed.path / "image.npy" if packed.path.is_dir() else packed.path
+    whole = path.read_bytes()
+    for size in (0, 3, 100, len(whole) // 2):
+        path.write_bytes(whole[:size])
+        status = main(["inspect", str(packed.path), "--json", "--verify"])
+        said = capsys.readouterr()
+        assert status == 1, f"{size} bytes of {len(whole)} were taken for whole: {said.out}"
+        assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.xyz", b"hello", "of no kind that is known"),
+        ("a.h5", b"hello", "damaged, cut off, or misnamed"),
+        ("a.parquet", b"", "is empty"),
+    ],
+)
+def test_what_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert message in fails(capsys, tmp_path / name)
+    assert "There is nothing" in fails(capsys, tmp_path / "nowhere")
+
+
+def test_a_sheet_needs_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((9, 2)))
+    assert "has a picture" in fails(capsys, tmp_path / "a.npy", "--sheet", str(tmp_path / "sheet.png"))
+
+
+def test_json_needs_no_rich(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((9, 2)))
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert inspect(capsys, tmp_path / "a.npy")["samples"] == 9
+    assert "pip install 'feedline[pack]'" in fails(capsys, tmp_path / "a.npy")
+
+
+def test_text_of_a_file_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedline.pack([{"name": "[red]x[/red]"}], tmp_path / "a.lmdb", workers=0)
+    assert main(["inspect", str(tmp_path / "a.lmdb")]) == 0
+    assert "[red]x[/red]" in capsys.readouterr().out

@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import webdataset
+from PIL import Image
+from rich.console import Console
+
+from feedline.cli.main import main
+from feedline.cli.pack import Bar
+from feedline.packing import Stage
+from feedline.packing.contents import look
+from tests.packing.stores import FORMATS, SINGLE
+
+MODULE = """
+import numpy as np
+
+class Points:
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return {"x": np.full(3, index, np.float32), "name": f"point {index}"}
+
+points = Points()
+pairs = [(np.arange(3), 1), (np.arange(3), 2)]
+
+def make():
+    return Points()
+
+def stream():
+    return Endless()
+
+class Endless:
+    def __iter__(self):
+        return iter(list(Points()[i] for i in range(40)))
+
+def broken():
+    return [{"x": 1}, {"x": object()}, {"x": 3}]
+
+number = 3
+"""
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Twelve pictures in two folders, of two formats and different sizes."""
+    root = tmp_path / "pictures"
+    for number in range(12):
+        folder = root / ("cat" if number % 2 else "dög")
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (30 + number, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:02d}.{'png' if number % 3 else 'jpg'}")
+    (root / "cat" / "notes.txt").write_text("no picture either")
+    return root
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+def run(*arguments: Any) -> None:
+    assert main(["pack", *map(str, arguments), "--workers", "0", "--quiet"]) == 0
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
+    assert main(["pack", *map(str, arguments), "--workers", "0", "--quiet"]) == 1
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("format_", [name for name in FORMATS if name != "npy"])
+def test_pictures_are_packed_as_they_are(tmp_path: Path, pictures: Path, format_: str) -> None:
+    out = tmp_path / SINGLE[format_]
+    run(pictures, out)
+    contents = look(out)
+    assert contents.count == 12
+    originals = sorted(path for path in pictures.rglob("*") if path.suffix in (".jpg", ".png") and path.name[0] != ".")
+    for number, sample in enumerate(contents.take(12)):
+        picture = next(value for value in sample.values() if isinstance(value, bytes))
+        assert picture == originals[number].read_bytes()
+        assert sample["cls" if format_ == "tar" else "label"] == number // 6
+    if format_ != "tar":
+        assert contents.stored is not None
+        assert contents.stored["facts"] == {"classes": ["cat", "dög"]}
+
+
+def test_labels_are_those_of_image_folder(tmp_path: Path, pictures: Path) -> None:
+    from feedline.datasets import ImageFolder
+
+    run(pictures, tmp_path / "out", "--format", "npy", "--encode", "raw", "--resize", "20x10")
+    folder = ImageFolder(pictures, cache=False)
+    assert [int(label) for _, label in folder] == np.load(tmp_path / "out" / "label.npy").tolist()
+    stored = look(tmp_path / "out").stored
+    assert stored is not None
+    assert stored["facts"]["classes"] == folder.classes
+
+
+def test_pictures_are_resized_and_encoded(tmp_path: Path, pictures: Path) -> None:
+    run(pictures, tmp_path / "a.lmdb", "--resize", "16", "--encode", "jpg", "--quality", "80")
+    for sample in look(tmp_path / "a.lmdb").take(12):
+        with Image.open(io.BytesIO(sample["image"])) as image:
+            assert image.format == "JPEG"
+            assert min(image.size) == 16
+    run(pictures, tmp_path / "out", "--format", "npy", "--resize", "24x20", "--encode", "raw")
+    assert np.load(tmp_path / "out" / "image.npy").shape == (12, 20, 24, 3)
+    run(pictures, tmp_path / "b.h5", "--resize", "16")
+    kinds = {Image.open(io.BytesIO(sample["image"])).format for sample in look(tmp_path / "b.h5").take(12)}
+    assert kinds == {"JPEG", "PNG"}, "without --encode, what they are"
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
+def test_the_libraries_themselves_read_what_was_written(tmp_path: Path, module: str) -> None:
+    source = f"{module}:points"
+    for out in ("a.h5", "a.lmdb", "a.parquet", "a.tar"):
+        run(source, tmp_path / out)
+    with h5py.File(tmp_path / "a.h5") as store:
+        assert store["x"].shape == (40, 3)
+        assert store["name"].asstr()[7] == "point 7"
+    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, readonly=True, lock=False) as env, env.begin() as txn:
+        assert (txn.get(b"000000000007") or b"")[:4] == b"FDL1"
+    table = pq.read_table(tmp_path / "a.parquet")
+    assert table.column("x").type.shape == [3]
+    assert table.column("name").to_pylist()[7] == "point 7"
+    samples = list(webdataset.WebDataset(str(tmp_path / "a.tar"), shardshuffle=False).decode())
+    assert samples[7]["name.txt"] == "point 7"
+    assert samples[7]["x.npy"].tolist() == [7, 7, 7]
+
+
+@pytest.mark.parametrize("name", ["points", "make", "Points", "stream"])
+def test_datasets_in_python(tmp_path: Path, module: str, name: str) -> None:
+    run(f"{module}:{name}", tmp_path / "a.lmdb")
+    assert look(tmp_path / "a.lmdb").count == 40
+
+
+def test_a_table_of_files(tmp_path: Path, pictures: Path) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text(
+        "split,file,label,score\na,pictures/dög/00.jpg,3,0.5\nb,pictures/cat/01.png,4,1\n", encoding="utf-8"
+    )
+    run(table, tmp_path / "a.lmdb")
+    first, second = look(tmp_path / "a.lmdb").take(2)
+    assert first["image"] == (pictures / "dög" / "00.jpg").read_bytes()
+    assert (first["split"], first["label"], first["score"]) == ("a", 3, 0.5)
+    assert second["score"] == 1.0
+    run(table, tmp_path / "b.lmdb", "--path-column", "file", "--root", tmp_path, "--fields", "image,label")
+    assert list(look(tmp_path / "b.lmdb").take(1)[0]) == ["image", "label"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n", "No column of .* names files"),
+        ("a,b\n", "no rows"),
+        ("", "no rows"),
+        ("a,b\n1\n", "Row 2 of .* has not 2 cells"),
+        ("a,b\n1,2,3\n", "Row 2 of .* has not 2 cells"),
+    ],
+)
+def test_a_table_that_cannot_be_packed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "t.csv").write_text(text)
+    assert re.search(message, fails(capsys, tmp_path / "t.csv", tmp_path / "a.lmdb"))
+
+
+def test_files_that_are_no_pictures(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    (folder / "below").mkdir(parents=True)
+    for number in range(3):
+        (folder / "below" / f"{number}.bin").write_bytes(bytes([number]) * number)
+    run(folder, tmp_path / "a.lmdb")
+    assert look(tmp_path / "a.lmdb").take(3)[2] == {"data": b"\2\2", "path": "below/2.bin"}
+
+
+@pytest.mark.parametrize("first", FORMATS)
+@pytest.mark.parametrize("second", ["lmdb", *(pytest.param(one, marks=pytest.mark.slow) for one in ("hdf5", "tar"))])
+def test_from_format_to_format(tmp_path: Path, module: str, first: str, second: str) -> None:
+    run(f"{module}:points", tmp_path / f"first-{SINGLE[first]}", "--format", first)
+    run(tmp_path / f"first-{SINGLE[first]}", tmp_path / f"second-{SINGLE[second]}", "--fields", "x,name")
+    one, other = look(tmp_path / f"first-{SINGLE[first]}"), look(tmp_path / f"second-{SINGLE[second]}")
+    assert one.stored is not None
+    assert other.stored is not None
+    assert one.stored["digest"] == other.stored["digest"]
+
+
+@pytest.mark.parametrize("first", ["hdf5", "tar", "parquet"])
+def test_from_shards_to_one_file(tmp_path: Path, module: str, first: str) -> None:
+    run(f"{module}:points", tmp_path / "shards", "--format", first, "--samples-per-shard", "13")
+    run(tmp_path / "shards", tmp_path / "all.lmdb", "--fields", "x,name")
+    one, other = look(tmp_path / "shards").stored, look(tmp_path / "all.lmdb").stored
+    assert one is not None
+    assert other is not None
+    assert one["digest"] == other["digest"]
+
+
+def test_the_form_of_samples_goes_on(tmp_path: Path, module: str) -> None:
+    run(f"{module}:pairs", tmp_path / "a.tar")
+    run(tmp_path / "a.tar", tmp_path / "b.lmdb")
+    stored = look(tmp_path / "b.lmdb").stored
+    assert stored is not None
+    assert stored["form"] == "tuple"
+
+
+def test_what_is_said_at_the_end(tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(f"{module}:points", tmp_path / "a.h5")
+    said = capsys.readouterr()
+    assert "40 samples" in said.out
+    assert "read back and compared" in said.out
+    line = said.out.strip().splitlines()[-1].strip()
+    names: dict[str, Any] = {}
+    exec(f"import feedline, feedline.datasets\n{line.replace('workers=4', 'workers=0')}", names)
+    assert sum(len(batch["name"]) for batch in names["loader"]) == 40
+    names["loader"].dataset.close()
+    assert said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("nowhere", "There is nothing at nowhere"),
+        ("no_module_of_mine:x", "no module 'no_module_of_mine'"),
+        ("{module}:nothing", "has no 'nothing'"),
+        ("{module}:number", "neither __getitem__ nor __iter__"),
+        ("{module}.py", "of no kind that can be packed"),
+        ("empty", "no files"),
+    ],
+)
+def test_sources_that_are_none(
+    tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str], source: str, message: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert message in fails(capsys, source.format(module=module), tmp_path / "a.lmdb")
+    assert not (tmp_path / "a.lmdb").exists()
+
+
+def test_an_output_inside_of_its_source(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "lies in" in fails(capsys, pictures, pictures / "a.lmdb")
+    assert "lies in" in fails(capsys, pictures, pictures, "--format", "npy", "--overwrite")
+
+
+def test_a_broken_picture_is_named_or_left_out(
+    tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = pictures / "cat" / "01.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    assert "cat/01.png" in fails(capsys, pictures, tmp_path / "a.lmdb", "--resize", "8")
+    (pictures / "dög" / "00.jpg").write_bytes(b"not at all")
+    run(pictures, tmp_path / "a.lmdb", "--resize", "8", "--on-error", "skip", "--restart")
+    said = capsys.readouterr()
+    assert "2 samples failed and were left out" in said.out
+    assert "left out: sample 0" in said.err
+    assert look(tmp_path / "a.lmdb").count == 10
+
+
+def test_samples_that_do_not_fit(tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Sample 1 cannot be packed" in fails(capsys, f"{module}:broken", tmp_path / "a.lmdb")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["a"], ["a", "b", "--resize", "0"], ["a", "b", "--shard-size", "x"], ["a", "b", "--format", "zip"]],
+)
+def test_wrong_use(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["pack", *arguments])
+    assert "usage: feedline pack" in capsys.readouterr().err
+
+
+def test_rich_is_asked_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    assert main(["pack", "a", "b.h5"]) == 1
+    assert "pip install 'feedline[pack]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("package", "out", "extra"),
+    [("h5py", "a.h5", "hdf5"), ("lmdb", "a.lmdb", "lmdb"), ("pyarrow", "a.parquet", "parquet")],
+)
+def test_a_missing_library_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    module: str,
+    package: str,
+    out: str,
+    extra: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    assert f"pip install 'feedline[{extra}]'" in fails(capsys, f"{module}:points", tmp_path / out)
+
+
+def test_the_bar_shows_samples_speed_and_time() -> None:
+    out = io.StringIO()
+    with Bar(console=Console(file=out, force_terminal=True, width=120)) as bar:
+        bar.show(Stage("packing", 0, 100))
+        bar.show(Stage("packing", 50, 100))
+        bar.show(Stage("packing", 60, 100))
+        bar._progress.refresh()
+    assert "60/100" in out.getvalue()
+    assert "samples/s" in out.getvalue()
+
+
+def test_ctrl_c_and_again(tmp_path: Path) -> None:
+    """The command itself, in a process of its own: interrupted in the middle, then run again."""
+    (tmp_path / "slow_points.py").write_text(
+        """
+import os, signal
+class Points:
+    def __len__(self):
+        return 200
+    def __getitem__(self, index):
+        if index == 100 and not os.path.exists("second"):
+            os.kill(os.getpid(), signal.SIGINT)
+        return {"index": index}
+points = Points()
+"""
+    )
+    command = [sys.executable, "-m", "feedline.cli.main"]
+    command = [sys.executable, "-c", "import sys; from feedline.cli.main import main; sys.exit(main())"]
+    command += ["pack", "slow_points:points", "out.lmdb", "--workers", "0", "--checkpoint-every", "16"]
+    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert first.returncode == 130, first.stderr
+    assert sorted(os.listdir(tmp_path / "out.lmdb.packing")) != []
+    assert not (tmp_path / "out.lmdb").exists()
+    (tmp_path / "second").touch()
+    second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 0, second.stderr
+    assert "were there from the run before" in second.stdout
+    assert [sample["index"] for sample in look(tmp_path / "out.lmdb").take(200)] == list(range(200))
+    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN

@@ -1,0 +1,103 @@
+"""The suite for sources: it refuses what breaks the contract. What keeps it is in tests/datasets."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from feedline.datasets.source import Indices, Source
+from feedline.testing import SourceContract
+
+
+class Numbers(Source):
+    """A source that keeps the contract."""
+
+    def __len__(self) -> int:
+        return 30
+
+    def _read(self, indices: Indices) -> list[Any]:
+        return list(indices.tolist())
+
+    def close(self) -> None:
+        pass
+
+    def _form(self) -> str:
+        return "int"
+
+
+class OffByOne(Numbers):
+    def _read(self, indices: Indices) -> list[Any]:
+        return [min(index + 1, 29) for index in indices.tolist()]
+
+
+class Sorted(Numbers):
+    def _read(self, indices: Indices) -> list[Any]:
+        return sorted(indices.tolist())
+
+
+class Unpicklable(Numbers):
+    def __reduce__(self) -> Any:
+        raise TypeError("no")
+
+
+class OfOneProcess(Numbers):
+    """As one that uses a handle which it inherited."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.pid = os.getpid()
+
+    def _read(self, indices: Indices) -> list[Any]:
+        return list(indices.tolist()) if os.getpid() == self.pid else [0] * len(indices)
+
+
+class ClosedForGood(Numbers):
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def _read(self, indices: Indices) -> list[Any]:
+        if self.closed:
+            raise ValueError("closed")
+        return list(indices.tolist())
+
+
+class Silent(Numbers):
+    def __repr__(self) -> str:
+        return "a source"
+
+
+def suite_for(kind: type[Numbers]) -> SourceContract:
+    class Suite(SourceContract):
+        def make_source(self, **options: Any) -> Any:
+            return kind(**options)
+
+        def samples(self) -> list[Any]:
+            return list(range(30))
+
+    return Suite()
+
+
+TESTS = [name for name in dir(SourceContract) if name.startswith("test_")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "test"),
+    [
+        (OffByOne, "test_samples_are_what_was_written"),
+        (Sorted, "test_several_samples_are_read_together"),
+        (Unpicklable, "test_a_source_can_be_pickled_closed_and_open"),
+        (OfOneProcess, "test_a_forked_process_reads_after_its_parent_did"),
+        (OfOneProcess, "test_batches_are_the_same_with_every_engine"),
+        (ClosedForGood, "test_a_source_can_be_closed_twice_and_used_again"),
+        (Silent, "test_the_repr_says_what_is_in_it"),
+    ],
+)
+def test_what_breaks_the_contract_is_refused(kind: type[Numbers], test: str) -> None:
+    assert test in TESTS
+    getattr(suite_for(Numbers), test)()
+    with pytest.raises((AssertionError, TypeError, ValueError)):
+        getattr(suite_for(kind), test)()

@@ -1,0 +1,197 @@
+"""What makes a dataset another one."""
+
+import functools
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feedline.datasets.cache.fingerprint import fingerprint
+
+
+def double(value: int) -> int:
+    return value * 2
+
+
+class Scaled:
+    factor = 3
+
+    def __init__(self, values: Any, transform: Any = None) -> None:
+        self.values = values
+        self.transform = transform
+
+
+def made_by(source: str) -> Any:
+    """Run a piece of program as its own module, and return what it calls `made`."""
+    space: dict[str, Any] = {"__name__": "program"}
+    exec(textwrap.dedent(source), space)
+    return space["made"]
+
+
+BIG = np.zeros((1 << 12, 1 << 10), np.uint8)
+CHANGED = BIG.copy()
+CHANGED[::7, 3] = 1
+
+DIFFERENT = [
+    ([1, 2], [1, 3]),
+    ([1, 2], (1, 2)),
+    ([1, 2], [2, 1]),
+    ([1], [1.0]),
+    ([1], [True]),
+    ("ab", b"ab"),
+    ({"a": 1}, {"a": 2}),
+    ({1, 2}, {1, 3}),
+    ([["a"], "b"], [["a", "b"]]),
+    (np.arange(3), np.arange(3.0)),
+    (np.arange(4), np.arange(4).reshape(2, 2)),
+    (np.zeros(3), np.zeros(4)),
+    (BIG, CHANGED),
+    (torch.zeros(3), torch.ones(3)),
+    (torch.zeros(3), torch.zeros(3, dtype=torch.float64)),
+    (Scaled([1]), Scaled([2])),
+    (Scaled([1]), Scaled([1], double)),
+    (functools.partial(double, 1), functools.partial(double, 2)),
+    (Path("a"), Path("b")),
+    (list(range(5000)), [*range(4999), 0]),
+]
+
+
+@pytest.mark.parametrize("pair", DIFFERENT, ids=lambda pair: f"{type(pair[0]).__name__}")
+def test_other_values_are_noticed(pair: tuple[Any, Any]) -> None:
+    assert fingerprint(pair[0]) != fingerprint(pair[1])
+    assert fingerprint(pair[0]) == fingerprint(pair[0])
+
+
+SAME_LINE = "made = lambda x: x + 1"
+
+PROGRAMS = {
+    "the body of a function": ("def made(x): return x + 1", "def made(x): return x - 1"),
+    "a constant": ("def made(x): return x + 1", "def made(x): return x + 2"),
+    "a default": ("def made(x, y=1): return x + y", "def made(x, y=2): return x + y"),
+    "a lambda": (SAME_LINE, "made = lambda x: x + 3"),
+    "an inner function": (
+        "def made(x):\n    def inner(y): return y * 2\n    return inner(x)",
+        "def made(x):\n    def inner(y): return y * 3\n    return inner(x)",
+    ),
+    "a closure": (
+        "def make(n):\n    return lambda x: x + n\nmade = make(1)",
+        "def make(n):\n    return lambda x: x + n\nmade = make(2)",
+    ),
+    "a function that is called": (
+        "def helper(x): return x + 1\ndef made(x): return helper(x)",
+        "def helper(x): return x + 2\ndef made(x): return helper(x)",
+    ),
+    "a number of the module": ("SIZE = 3\ndef made(x): return x * SIZE", "SIZE = 4\ndef made(x): return x * SIZE"),
+    "a method": (
+        "class A:\n    def __getitem__(self, i): return i\nmade = A()",
+        "class A:\n    def __getitem__(self, i): return -i\nmade = A()",
+    ),
+    "an inherited method": (
+        "class B:\n    def f(self): return 1\nclass A(B): pass\nmade = A()",
+        "class B:\n    def f(self): return 2\nclass A(B): pass\nmade = A()",
+    ),
+    "an attribute of the class": ("class A:\n    size = 1\nmade = A()", "class A:\n    size = 2\nmade = A()"),
+    "a property": (
+        "class A:\n    @property\n    def f(self): return 1\nmade = A()",
+        "class A:\n    @property\n    def f(self): return 2\nmade = A()",
+    ),
+    "slots": (
+        "class A:\n    __slots__ = ('a',)\nmade = A(); made.a = 1",
+        "class A:\n    __slots__ = ('a',)\nmade = A(); made.a = 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_other_code_is_noticed(name: str) -> None:
+    old, new = PROGRAMS[name]
+    assert fingerprint(made_by(old)) == fingerprint(made_by(old))
+    assert fingerprint(made_by(old)) != fingerprint(made_by(new))
+
+
+def test_comments_and_lines_do_not_matter() -> None:
+    assert fingerprint(made_by("def made(x):\n    # why\n\n    return x + 1")) == fingerprint(
+        made_by("def made(x): return x + 1")
+    )
+
+
+@pytest.mark.parametrize("form", [str, Path, lambda path: [str(path)], lambda path: [f"{path}"] * 1500])
+def test_a_changed_file_behind_a_name_is_noticed(form: Any, tmp_path: Path) -> None:
+    path = tmp_path / "data.bin"
+    found: set[bytes] = set()
+    for content in ("one", "other", "three"):
+        path.write_text(content)
+        os.utime(path, ns=(len(found) * 10**9, len(found) * 10**9))
+        dataset = Scaled(form(path))
+        assert fingerprint(dataset) == fingerprint(dataset)
+        found.add(fingerprint(dataset))
+    path.unlink()
+    found.add(fingerprint(Scaled(form(path))))
+    assert len(found) == 4
+
+
+def test_names_that_are_none_are_harmless(tmp_path: Path) -> None:
+    names = ["a\x00.b", "x" * 5000 + ".", "./", str(tmp_path), "\udcff.txt", "http://host/a.b"]
+    assert fingerprint(names) == fingerprint(list(names))
+
+
+def test_cycles_end() -> None:
+    values: list[Any] = [1]
+    values.append(values)
+    other: list[Any] = [2]
+    other.append(other)
+    assert fingerprint(values) != fingerprint(other)
+
+
+def test_what_cannot_be_pickled_is_known_by_its_kind() -> None:
+    with open(__file__) as one, open(__file__) as other:
+        assert fingerprint([one]) == fingerprint([other])
+
+
+def test_an_object_may_say_itself_what_it_is() -> None:
+    class Told(list[int]):
+        told = "a"
+
+        def fingerprint(self) -> str:
+            return self.told
+
+    one, other = Told([1]), Told([2])
+    assert fingerprint(one) == fingerprint(other)
+    other.told = "b"
+    assert fingerprint(one) != fingerprint(other)
+
+
+PROGRAM = """
+import numpy as np
+from feedline.datasets.cache.fingerprint import fingerprint
+
+NAMES = {"a", "b", "c", "delta"}
+
+class Dataset:
+    def __init__(self):
+        self.names = {"x", "y", "zebra"}
+        self.values = np.arange(10)
+    def __getitem__(self, index):
+        return index in {"p", "q", "r"}, NAMES
+    def __len__(self):
+        return 3
+
+print(fingerprint(Dataset(), "v1").hex())
+"""
+
+
+def test_another_run_of_the_program_finds_the_same() -> None:
+    """Whatever the hashes of strings are, on which the order of sets depends."""
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1

@@ -1,0 +1,194 @@
+"""Images in folders, like torchvision's."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
+from numpy.typing import NDArray
+
+import feedline
+from feedline.datasets import ImageFolder
+from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.faults import Policy
+from feedline.testing.source import SourceContract, assert_same
+
+Image = pytest.importorskip("PIL.Image")
+COUNT = 24
+
+
+def picture(number: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(number).integers(0, 256, (6, 5, 3), np.uint8)
+
+
+def save(root: Path, name: str, number: int) -> Path:
+    file = root / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture(number)).save(file)
+    return file
+
+
+def make_dataset(directory: Path, extensions: tuple[str, ...]) -> list[tuple[str, int]]:
+    """Do as torchvision does, line by line."""
+    classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+    class_to_idx = {name: index for index, name in enumerate(classes)}
+    instances = []
+    for target_class in sorted(class_to_idx.keys()):
+        target_dir = os.path.join(directory, target_class)
+        for root, _, names in sorted(os.walk(target_dir, followlinks=True)):
+            for name in sorted(names):
+                path = os.path.join(root, name)
+                if path.lower().endswith(extensions):
+                    instances.append((path, class_to_idx[target_class]))
+    return instances
+
+
+class TestContract(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> None:
+        self.root = tmp_path
+        for number in range(COUNT):
+            save(tmp_path, f"{number % 2}/{number:02d}.png", number)
+
+    def make_source(self, **options: Any) -> ImageFolder:
+        return ImageFolder(self.root, **options)
+
+    def samples(self) -> list[Any]:
+        return [(picture(number), label) for label in range(2) for number in range(label, COUNT, 2)]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    names = ["dog/2.png", "dog/10.PNG", "dog/sub/1.png", "dog/sub-1/1.png", "cat/3.jpg", "cat-2/1.bmp", "Zebra/1.png"]
+    for number, name in enumerate(names):
+        save(folder, name, number)
+    (folder / "readme.png").write_bytes(b"in no class")
+    (folder / "dog/notes.txt").write_bytes(b"no image")
+    return folder
+
+
+def test_order_and_classes_are_torchvisions(root: Path) -> None:
+    dataset = ImageFolder(root)
+    expected = make_dataset(root, (".png", ".jpg", ".bmp"))
+    assert list(dataset.samples) == list(dataset.imgs) == expected
+    assert dataset.classes == ["Zebra", "cat", "cat-2", "dog"]
+    assert dataset.class_to_idx == {"Zebra": 0, "cat": 1, "cat-2": 2, "dog": 3}
+    assert dataset.targets is not None
+    assert dataset.targets.tolist() == [label for _, label in expected]
+    assert repr(dataset) == "ImageFolder(7 samples of (file, class of 4))"
+
+
+def test_images_are_arrays_images_or_bytes(root: Path) -> None:
+    image, label = ImageFolder(root)[0]
+    assert_same(image, picture(6))
+    assert image.flags.writeable
+    assert label == 0
+    image, _ = ImageFolder(root, decode="pil")[0]
+    assert isinstance(image, Image.Image)
+    assert_same(np.array(image), picture(6))
+    assert ImageFolder(root, decode="bytes", fields="image")[0] == (root / "Zebra/1.png").read_bytes()
+    assert ImageFolder(root, decode=len, fields="image")[0] == (root / "Zebra/1.png").stat().st_size
+    assert list(ImageFolder(root, fields=None)[0]) == ["image", "label", "path"]
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "1", "I;16", "CMYK"])
+def test_images_of_any_mode_become_rgb(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "a").mkdir()
+    Image.new(mode, (5, 4)).save(tmp_path / "a" / ("x.tif" if mode == "CMYK" else "x.png"))
+    image, _ = ImageFolder(tmp_path)[0]
+    assert image.shape == (4, 5, 3)
+    assert image.dtype == np.uint8
+
+
+def test_without_labels_a_sample_is_an_image(root: Path) -> None:
+    dataset = ImageFolder(root, labels=None, extensions=".jpg")
+    assert dataset[0].shape == (6, 5, 3)
+    assert dataset.classes is None
+    with pytest.raises(SourceError, match="no directories"):
+        ImageFolder(root / "cat")
+
+
+def test_classes_without_images(root: Path) -> None:
+    (root / "fish").mkdir()
+    with pytest.raises(SourceError, match="'fish' of 5 classes has no files"):
+        ImageFolder(root)
+    dataset = ImageFolder(root, allow_empty=True)
+    assert dataset.classes == ["Zebra", "cat", "cat-2", "dog", "fish"]
+    assert len(dataset) == 7
+    with pytest.raises(SourceError, match="have no files"):
+        ImageFolder(root, extensions=".gif")
+
+
+def damaged_files() -> dict[str, bytes]:
+    out = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).save(out, "png")
+    whole = out.getvalue()
+    return {"empty": b"", "text": b"no image", "cut off": whole[:2000], "header only": whole[:40]}
+
+
+@pytest.mark.parametrize("content", damaged_files().values(), ids=damaged_files())
+def test_a_damaged_image_is_named(root: Path, content: bytes) -> None:
+    (root / "Zebra/1.png").write_bytes(content)
+    for decode in ("rgb", "pil"):
+        dataset = ImageFolder(root, decode=decode)
+        with pytest.raises(CorruptSource, match=f"{root}/Zebra/1.png .{len(content)} bytes"):
+            dataset[0]
+
+
+def test_an_error_of_the_decode_function_names_the_image(root: Path) -> None:
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        ImageFolder(root, decode=int)[0]
+    assert f"{root}/Zebra/1.png" in str(getattr(caught.value, "__notes__", ""))
+
+
+def test_damaged_images_can_be_skipped(tmp_path: Path) -> None:
+    for number in range(8):
+        save(tmp_path, f"a/{number}.png", number)
+    (tmp_path / "a/5.png").write_bytes(b"")
+    for workers in (0, 2):
+        loader = feedline.Loader(ImageFolder(tmp_path), 4, workers=workers, on_error=Policy({CorruptSource: "skip"}))
+        assert [len(labels) for _, labels in loader] == [4, 3]
+        assert "5.png" in str(list(loader.faults))
+
+
+def test_labels_from_a_table_of_images(root: Path) -> None:
+    table = root.parent / "labels.csv"
+    table.write_text("file,label\ndog/2.png,good\ncat/3.jpg,bad\n", encoding="utf-8")
+    dataset = ImageFolder(root, labels=table, unlabelled="skip")
+    assert [label for _, label in dataset] == [0, 1]
+    assert dataset.classes == ["bad", "good"]
+
+
+@pytest.mark.parametrize(("options", "message"), [({"decode": "gif"}, "decode='gif'"), ({"fields": "data"}, "'data'")])
+def test_options_that_cannot_work(root: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        ImageFolder(root, **options)
+    with pytest.raises(BadOption, match="FileDataset"):
+        ImageFolder([str(root)])  # type: ignore[arg-type]
+
+
+def test_pillow_is_asked_for_when_it_is_needed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    assert len(ImageFolder(root, decode="bytes")) == 7
+    with pytest.raises(ImportError, match="PIL"):
+        ImageFolder(root)
+
+
+def test_batches_through_torch(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    for number in range(8):
+        save(tmp_path, f"{number % 2}/{number}.png", number)
+    dataset: Any = ImageFolder(tmp_path)
+    expected = np.stack([picture(number) for number in (0, 2, 4, 6, 1, 3, 5, 7)])
+    for loader in (DataLoader(dataset, 8), feedline.DataLoader(dataset, 8, num_workers=1)):
+        ((images, labels),) = loader
+        assert images.numpy().tobytes() == expected.tobytes()
+        assert labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]

@@ -1,0 +1,182 @@
+"""A listing comes from the cache if, and only if, nothing has changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.datasets.files import listing
+from feedline.datasets.files.listing import list_files
+from feedline.datasets.files.scan import Choice, scan
+from feedline.errors import BadOption, FeedlineWarning, SourceError
+
+JPG = Choice(extensions=(".jpg",))
+LONG_AGO_NS = 1_600_000_000_000_000_000
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    for name in ("a/1.jpg", "a/2.jpg", "b/deep/3.jpg", "b/4.txt"):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    age(folder)
+    return folder
+
+
+def age(folder: Path) -> None:
+    """Let all directories have changed long ago: what changed just now is never taken from a cache."""
+    for path, _, _ in os.walk(folder):
+        os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    done: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        done.append(1)
+        return scan(*arguments)  # the true one
+
+    monkeypatch.setattr(listing, "scan", counted)
+    return done
+
+
+def paths(root: Path, cache: Any, choice: Choice = JPG) -> list[str]:
+    found = list_files(str(root), choice, cache)
+    assert sum(found.counts) == len(found)
+    return list(found.paths.each(range(len(found))))
+
+
+def test_a_listing_is_used_again(root: Path, tmp_path: Path, scans: list[int]) -> None:
+    expected = ["a/1.jpg", "a/2.jpg", "b/deep/3.jpg"]
+    for _ in range(3):
+        assert paths(root, tmp_path / "cache") == expected
+    assert len(scans) == 1
+    assert list_files(str(root), JPG, tmp_path / "cache").directories == ["", "a", "b", "b/deep"]
+
+
+def test_the_same_folder_by_another_name_is_the_same(
+    root: Path, tmp_path: Path, scans: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths(root, tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    paths(Path("root"), tmp_path / "cache")
+    assert len(scans) == 1
+
+
+def move_up(root: Path) -> None:
+    (root / "b/deep/3.jpg").rename(root / "x.jpg")
+    (root / "b/deep").rmdir()
+
+
+def replace(root: Path) -> None:
+    (root / "a").rename(root.parent / "gone")
+    (root / "a").mkdir()
+
+
+CHANGES: dict[str, Callable[[Path], Any]] = {
+    "a file more": lambda root: (root / "b/deep/9.jpg").touch(),
+    "a file less": lambda root: (root / "a/1.jpg").unlink(),
+    "a file renamed": lambda root: (root / "a/1.jpg").rename(root / "a/7.jpg"),
+    "a directory more": lambda root: (root / "c").mkdir(),
+    "a directory less": move_up,
+    "a directory replaced": replace,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_is_seen(root: Path, tmp_path: Path, scans: list[int], change: Callable[[Path], Any]) -> None:
+    paths(root, tmp_path / "cache")
+    change(root)
+    assert paths(root, tmp_path / "cache") == paths(root, False)
+    assert len(scans) == 3
+
+
+def test_a_directory_replaced_by_one_of_the_same_age_is_seen(root: Path, tmp_path: Path, scans: list[int]) -> None:
+    paths(root, tmp_path / "cache")
+    (root / "a").rename(tmp_path / "old")
+    (root / "a").mkdir()
+    (root / "a" / "other.jpg").touch()
+    age(root)
+    assert paths(root, tmp_path / "cache") == ["a/other.jpg", "b/deep/3.jpg"]
+
+
+def test_what_changed_just_before_it_was_listed_is_not_trusted(root: Path, tmp_path: Path, scans: list[int]) -> None:
+    """Another change may have the same time."""
+    (root / "a/0.jpg").touch()
+    for _ in range(2):
+        assert paths(root, tmp_path / "cache")[0] == "a/0.jpg"
+    assert len(scans) == 2
+    age(root)
+    paths(root, tmp_path / "cache")
+    paths(root, tmp_path / "cache")
+    assert len(scans) == 3
+
+
+def test_other_options_are_another_listing(root: Path, tmp_path: Path, scans: list[int]) -> None:
+    assert len(paths(root, tmp_path / "cache")) == 3
+    assert len(paths(root, tmp_path / "cache", Choice())) == 4
+    assert len(paths(root, tmp_path / "cache", Choice(pattern="*.txt"))) == 1
+    assert len(paths(root, tmp_path / "cache")) == 3
+    assert len(scans) == 3
+
+
+@pytest.mark.parametrize("damage", [b"", b"x", b"\0" * 100, None])
+def test_a_damaged_cache_is_made_anew(root: Path, tmp_path: Path, scans: list[int], damage: bytes | None) -> None:
+    expected = paths(root, tmp_path / "cache")
+    (file,) = (tmp_path / "cache").iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content if damage is None else damage)
+    assert paths(root, tmp_path / "cache") == expected
+    assert paths(root, tmp_path / "cache") == expected
+    assert len(scans) == 2
+    assert list((tmp_path / "cache").iterdir()) == [file]
+
+
+def test_small_folders_stay_out_of_the_users_cache(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scans: list[int]
+) -> None:
+    monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "home"))
+    paths(root, True)
+    assert not (tmp_path / "home").exists()
+    monkeypatch.setattr(listing, "_WORTH_KEEPING", 3)
+    paths(root, True)
+    paths(root, True)
+    assert len(scans) == 2
+    assert len(list((tmp_path / "home").iterdir())) == 1
+    assert len(paths(root, False)) == 3
+    assert len(scans) == 3
+
+
+def test_a_cache_that_cannot_be_written_is_told_and_no_more(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.warns(FeedlineWarning, match="FEEDLINE_CACHE"):
+        assert len(paths(root, tmp_path / "file")) == 3
+
+
+def test_what_is_no_folder_is_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="missing"):
+        paths(tmp_path / "nothing", False)
+    with pytest.raises(SourceError, match="not a folder"):
+        paths(root / "a/1.jpg", False)
+    with pytest.raises(BadOption, match="cache=3"):
+        paths(root, 3)
+
+
+def test_hundreds_of_directories_are_checked(tmp_path: Path, scans: list[int]) -> None:
+    for number in range(200):
+        (tmp_path / "root" / f"{number:03d}").mkdir(parents=True)
+        (tmp_path / "root" / f"{number:03d}" / "x.jpg").touch()
+    age(tmp_path / "root")
+    first = paths(tmp_path / "root", tmp_path / "cache")
+    assert paths(tmp_path / "root", tmp_path / "cache") == first
+    assert len(scans) == 1
+    (tmp_path / "root" / "123" / "y.jpg").touch()
+    assert paths(tmp_path / "root", tmp_path / "cache") == [*first[:124], "123/y.jpg", *first[124:]]

@@ -1,0 +1,142 @@
+"""Files are found in torchvision's order, whatever links there are."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.datasets.files.scan import Choice, scan
+from feedline.errors import SourceError
+
+
+def touch(root: Path, *names: str) -> Path:
+    for name in names:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return root
+
+
+def paths(root: Path, choice: Choice | None = None) -> list[str]:
+    found = scan(str(root), choice or Choice())
+    return [path.decode("utf-8", "surrogatepass") for directory in found for path in directory.paths()]
+
+
+def reference(root: Path) -> list[str]:
+    """Do as torchvision's make_dataset does, and list files in no directory first."""
+    found = sorted(entry.name for entry in os.scandir(root) if not entry.is_dir())
+    for name in sorted(entry.name for entry in os.scandir(root) if entry.is_dir()):
+        for folder, _, files in sorted(os.walk(root / name, followlinks=True)):
+            found += [os.path.relpath(os.path.join(folder, file), root) for file in sorted(files)]
+    return found
+
+
+def test_the_order_is_torchvisions(tmp_path: Path) -> None:
+    touch(
+        tmp_path,
+        "b/1",
+        "b/x/1",
+        "b/x-y/1",
+        "b/x/z/1",
+        "b-c/1",
+        "a/10",
+        "a/9",
+        "A/1",
+        "ä/1",
+        "top",
+        "a/B",
+        "a/b",
+        "c/.hidden",
+    )
+    (tmp_path / "empty").mkdir()
+    assert paths(tmp_path) == reference(tmp_path)
+    assert paths(tmp_path)[0] == "top"
+    assert {directory.path for directory in scan(str(tmp_path), Choice())} >= {"empty", "b/x/z"}
+
+
+names = st.text(st.characters(blacklist_characters="/\0", blacklist_categories=["Cs"]), min_size=1, max_size=3).filter(
+    lambda name: name not in (".", "..")
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(tree=st.sets(st.lists(names, min_size=1, max_size=3).map(tuple), max_size=12))
+def test_any_tree_is_listed_like_torchvisions(
+    tree: set[tuple[str, ...]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("tree")
+    for parts in sorted(tree, key=len, reverse=True):
+        file = root.joinpath(*parts)
+        if not file.exists() and all(not above.is_file() for above in file.parents):
+            touch(root, "/".join(parts))
+    assert paths(root) == reference(root)
+
+
+def test_names_of_odd_bytes(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    for name in (b"\xff\xfe.jpg", b"a\nb.jpg", "日本.jpg".encode()):
+        (tmp_path / "d" / os.fsdecode(name)).touch()
+    found = paths(tmp_path)
+    assert sorted(found) == sorted(reference(tmp_path))
+    assert all((tmp_path / path).exists() for path in found)
+
+
+def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
+    touch(tmp_path, "root/a/1.jpg", "other/2.jpg", "other/deep/3.jpg")
+    root = tmp_path / "root"
+    (root / "b").symlink_to(tmp_path / "other")
+    (root / "a" / "up").symlink_to(root)
+    (root / "a" / "self").symlink_to(root / "a")
+    (tmp_path / "other" / "back").symlink_to(root / "a")
+    (root / "a" / "linked.jpg").symlink_to(tmp_path / "other" / "2.jpg")
+    (root / "a" / "broken.jpg").symlink_to(tmp_path / "nowhere")
+    inside = ["1.jpg", "broken.jpg", "linked.jpg"]
+    assert paths(root) == [
+        *(f"a/{name}" for name in inside),
+        "b/2.jpg",
+        *(f"b/back/{name}" for name in inside),  # another way to the same files, which leads nowhere twice
+        "b/deep/3.jpg",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        (Choice(extensions=(".jpg",)), ["a/1.jpg", "a/2.JPG"]),
+        (Choice(extensions=(".jpg", ".png")), ["a/1.jpg", "a/2.JPG", "b/3.png"]),
+        (Choice(pattern="*.jpg"), ["a/1.jpg"]),
+        (Choice(pattern="[13].*"), ["a/1.jpg", "b/3.png"]),
+        (Choice(pattern="a/*"), ["a/1.jpg", "a/2.JPG"]),
+        (Choice(pattern="*/3.*"), ["b/3.png"]),
+        (Choice(extensions=(".txt",), pattern="top*"), ["top.txt"]),
+        (Choice(pattern="nothing"), []),
+    ],
+    ids=repr,
+)
+def test_which_files_are_wanted(tmp_path: Path, choice: Choice, expected: list[str]) -> None:
+    assert paths(touch(tmp_path, "a/1.jpg", "a/2.JPG", "b/3.png", "top.txt"), choice) == expected
+
+
+def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "a/1", "b/c/2")
+    scandir = os.scandir
+
+    def refuse(path: str) -> object:
+        if path.endswith("c"):
+            raise PermissionError(13, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SourceError, match=r"Permission denied.*b/c"):
+        paths(tmp_path)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("feedline-scan")]
+
+
+def test_many_directories(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"{number % 7}/{number // 7}/{number}" for number in range(700)))
+    assert paths(tmp_path) == reference(tmp_path)

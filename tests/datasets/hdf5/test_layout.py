@@ -1,0 +1,250 @@
+"""However the rows of a field lie in a file, the same values come out, by the way that is meant for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.datasets import HDF5Dataset
+from feedline.datasets.hdf5 import layout, selection, unpacking
+from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, SelectedRows
+from feedline.errors import CorruptSource
+
+COUNT = 37
+DATA = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 2, 3)
+
+Write = Callable[[h5py.File], Any]
+
+
+def plain(**options: Any) -> Write:
+    return lambda file: file.create_dataset("x", data=DATA, **options)
+
+
+def compact(file: h5py.File) -> None:
+    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    properties.set_layout(h5py.h5d.COMPACT)
+    space = h5py.h5s.create_simple(DATA.shape)
+    found = h5py.h5d.create(file.id, b"x", h5py.h5t.py_create(DATA.dtype), space, properties)
+    found.write(h5py.h5s.ALL, h5py.h5s.ALL, DATA)
+
+
+def external(file: h5py.File) -> None:
+    name = f"{file.filename}.raw"
+    file.create_dataset("x", DATA.shape, DATA.dtype, external=[(name, 0, h5py.h5f.UNLIMITED)])[...] = DATA
+
+
+def virtual(file: h5py.File) -> None:
+    name = f"{file.filename}.other"
+    with h5py.File(name, "w") as other:
+        other["part"] = DATA
+    table = h5py.VirtualLayout(DATA.shape, DATA.dtype)
+    table[...] = h5py.VirtualSource(name, "part", DATA.shape)
+    file.create_virtual_dataset("x", table)
+
+
+def skipped_filter(file: h5py.File) -> None:
+    """One chunk is stored as it is, although the others are packed."""
+    found = file.create_dataset("x", data=DATA, chunks=(5, 2, 3), compression="gzip")
+    found.id.write_direct_chunk((5, 0, 0), DATA[5:10].tobytes(), filter_mask=1)
+
+
+def sparse(**options: Any) -> Write:
+    def write(file: h5py.File) -> None:
+        file.create_dataset("x", DATA.shape, DATA.dtype, chunks=(5, 2, 3), fillvalue=-1, **options)[10:] = DATA[10:]
+
+    return write
+
+
+def linked(file: h5py.File) -> None:
+    file["deep/y"] = DATA
+    file["x"] = h5py.SoftLink("/deep/y")
+
+
+SPARSE = np.where(np.arange(COUNT)[:, None, None] < 10, np.float32(-1), DATA)
+
+LAYOUTS: dict[str, tuple[Write, type, Any]] = {
+    "contiguous": (plain(), MappedRows, DATA),
+    "other byte order": (plain(dtype=">f4"), MappedRows, DATA),
+    "compact": (compact, PackedRows, DATA),
+    "chunked": (plain(chunks=(5, 2, 3)), ChunkedRows, DATA),
+    "chunked, other byte order": (plain(chunks=(5, 2, 3), dtype=">f4"), ChunkedRows, DATA),
+    "one row per chunk": (plain(chunks=(1, 2, 3)), ChunkedRows, DATA),
+    "one chunk": (plain(chunks=(COUNT, 2, 3)), ChunkedRows, DATA),
+    "parts of rows in chunks": (plain(chunks=(5, 1, 2)), SelectedRows, DATA),
+    "resizable": (plain(chunks=(5, 2, 3), maxshape=(None, 2, 3)), ChunkedRows, DATA),
+    "chunks larger than rows": (plain(chunks=(5, 4, 4), maxshape=(None, None, None)), SelectedRows, DATA),
+    "gzip": (plain(chunks=(5, 2, 3), compression="gzip"), PackedRows, DATA),
+    "gzip, one row per chunk": (plain(chunks=(1, 2, 3), compression="gzip"), PackedRows, DATA),
+    "gzip and shuffle": (plain(chunks=(5, 2, 3), compression="gzip", shuffle=True), PackedRows, DATA),
+    "gzip and shuffle, other byte order": (
+        plain(chunks=(5, 2, 3), compression="gzip", shuffle=True, dtype=">f4"),
+        PackedRows,
+        DATA,
+    ),
+    "gzip and checksum": (plain(chunks=(5, 2, 3), compression="gzip", fletcher32=True), PackedRows, DATA),
+    "gzip, parts of rows": (plain(chunks=(5, 1, 3), compression="gzip"), PackedRows, DATA),
+    "gzip, some chunks as they are": (skipped_filter, PackedRows, DATA),
+    "lzf": (plain(chunks=(5, 2, 3), compression="lzf"), PackedRows, DATA),
+    "scale and offset": (plain(chunks=(5, 2, 3), scaleoffset=3), PackedRows, DATA),
+    "external": (external, SelectedRows, DATA),
+    "virtual": (virtual, SelectedRows, DATA),
+    "never written": (lambda file: file.create_dataset("x", (COUNT, 4), "i2", fillvalue=7), SelectedRows, None),
+    "chunks that are not there": (sparse(), SelectedRows, SPARSE),
+    "packed chunks that are not there": (sparse(compression="gzip"), PackedRows, SPARSE),
+    "linked": (linked, MappedRows, DATA),
+    "no numbers in a row": (lambda file: file.create_dataset("x", (COUNT, 0), "f4"), SelectedRows, None),
+    "array type": (lambda file: file.create_dataset("x", data=DATA, dtype="(2,3)>f4"), SelectedRows, None),
+}
+
+
+def made(path: Path, name: str, **options: Any) -> tuple[HDF5Dataset, Any, type]:
+    write, kind, expected = LAYOUTS[name]
+    if name == "array type":
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", (COUNT,), "(2,3)>f4")[...] = DATA
+        expected = DATA
+    else:
+        with h5py.File(path, "w", **options) as file:
+            write(file)
+    with h5py.File(path) as file:
+        read = file["x"][...]
+    expected = read if expected is None else expected
+    assert np.array_equal(read, expected)  # h5py agrees
+    return HDF5Dataset(path, "x"), expected, kind
+
+
+@pytest.mark.parametrize("libver", ["earliest", "latest"])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_values_and_the_way_they_are_read(tmp_path: Path, name: str, libver: str) -> None:
+    source, expected, kind = made(tmp_path / "x.h5", name, libver=libver)
+    for indices in ([0], [36, 0, 36, 5, 6, 7], list(range(COUNT)), [20, 19, 4, 5, -1]):
+        found = source.read_columns(np.array(indices))
+        assert found.dtype == expected.dtype.newbyteorder("=")
+        assert np.array_equal(found, expected[indices])
+        assert np.array_equal(np.stack(source.__getitems__(indices)), expected[indices])
+    with source._files.get().use(0) as file:
+        assert type(file.fields[0]) is kind
+        assert (file._file is None) == (kind in (MappedRows, ChunkedRows) or is_inflated(file.fields[0]))
+    source.close()
+
+
+def is_inflated(rows: Any) -> bool:
+    return isinstance(getattr(rows, "_unpack", None), unpacking.ByInflating)
+
+
+@pytest.mark.parametrize(
+    "name", ["contiguous", "chunked", "gzip and shuffle, other byte order", "lzf", "virtual", "other byte order"]
+)
+def test_several_files(tmp_path: Path, name: str) -> None:
+    for number in range(3):
+        made(tmp_path / f"{number}.h5", name)
+    source = HDF5Dataset(tmp_path / "?.h5", "x")
+    indices = np.random.default_rng(0).integers(0, 3 * COUNT, 50)
+    assert np.array_equal(source.read_columns(indices), DATA[indices % COUNT])
+    source.close()
+
+
+def test_files_that_cannot_be_mapped_and_user_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with h5py.File(tmp_path / "x.h5", "w", userblock_size=512) as file:
+        file["x"] = DATA
+    source = HDF5Dataset(tmp_path / "x.h5", "x")
+    assert np.array_equal(source.read_columns(np.arange(COUNT)), DATA)
+    source.close()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError("no mapping here")
+
+    monkeypatch.setattr("mmap.mmap", refuse)
+    assert np.array_equal(source.read_columns(np.arange(COUNT)), DATA)
+    source.close()
+
+
+def test_without_libdeflate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, expected, _ = made(tmp_path / "x.h5", "gzip and shuffle")
+    monkeypatch.setitem(sys.modules, "deflate", None)
+    assert np.array_equal(source.read_columns(np.arange(COUNT)), expected)
+    source.close()
+
+
+@pytest.mark.parametrize("name", ["gzip", "lzf"])
+@pytest.mark.parametrize("cache_bytes", [0, 64 << 20])
+def test_a_chunk_is_unpacked_once_for_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, cache_bytes: int
+) -> None:
+    made(tmp_path / "x.h5", name)
+    source = HDF5Dataset(tmp_path / "x.h5", "x", cache_bytes=cache_bytes)
+    unpacked: list[int] = []
+    for kind in (unpacking.ByHDF5, unpacking.ByInflating):
+        own: Any = kind.__call__
+
+        def counted(self: Any, number: int, own: Any = own) -> Any:
+            unpacked.append(number)
+            return own(self, number)
+
+        monkeypatch.setattr(kind, "__call__", counted)
+    source.read_columns(np.array([1, 12, 3, 0, 11, 1]))
+    assert sorted(unpacked) == [0, 2]
+    source.read_columns(np.array([2, 14]))
+    assert sorted(unpacked) == ([0, 2] if cache_bytes else [0, 0, 2, 2])
+    source.close()
+
+
+def test_chunks_that_are_too_large_are_not_read_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layout, "_LARGEST_CHUNK", 5 * 24 - 1)
+    for name in ("gzip", "lzf"):
+        source, expected, _ = made(tmp_path / f"{name}.h5", name)
+        assert np.array_equal(source.read_columns(np.array([9, 2, 2])), expected[[9, 2, 2]])
+        with source._files.get().use(0) as file:
+            assert type(file.fields[0]) is SelectedRows
+        source.close()
+
+
+def test_addresses_beyond_the_end(tmp_path: Path) -> None:
+    for name in ("contiguous", "chunked"):
+        path = tmp_path / f"{name}.h5"
+        made(path, name)
+        field = HDF5Dataset(path, "x")._fields[0]
+        with h5py.File(path) as file, pytest.raises(CorruptSource, match="truncated: rows of '/x' reach to byte"):
+            layout._mapped_rows(file["x"], field, b"\0" * 100, None, 0)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60)
+@given(numbers=st.lists(st.integers(0, 30), min_size=1, max_size=40, unique=True).map(sorted))
+def test_runs_cover_everything(numbers: list[int]) -> None:
+    array = np.array(numbers)
+    found = list(selection.runs(array, step=1))
+    assert [place for start, stop in found for place in range(start, stop)] == list(range(len(numbers)))
+    for start, stop in found:
+        assert array[start:stop].tolist() == list(range(array[start], array[start] + stop - start))
+    assert all(array[stop] > array[stop - 1] + 1 for _, stop in found[:-1])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.integers(1, 12),
+    chunk=st.integers(1, 5),
+    dtype=st.sampled_from(["u1", "<i2", ">i4", "<f8", ">f8", "?", "<c8", "<f2"]),
+    options=st.sampled_from([{}, {"compression": "gzip"}, {"compression": "gzip", "shuffle": True}, {"shuffle": True}]),
+    data=st.data(),
+)
+def test_any_rows_of_any_type(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, chunk: int, dtype: str, options: Any, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "x.h5"
+    values = (np.arange(rows * 3).reshape(rows, 3) % 7).astype(dtype)
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=values, chunks=(min(chunk, rows), 3), **options)
+    indices = data.draw(st.lists(st.integers(-rows, rows - 1), min_size=1, max_size=20))
+    source = HDF5Dataset(path, "x")
+    found = source.read_columns(np.array(indices))
+    assert found.dtype == values.dtype.newbyteorder("=")
+    assert found.tobytes() == values[indices].astype(found.dtype).tobytes()
+    source.close()

@@ -1,0 +1,519 @@
+"""LMDB databases as datasets: the contract, every way to decode, and what may be wrong with a database."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feedline
+from feedline import records
+from feedline.datasets import LMDBDataset
+from feedline.datasets.lmdb import environment
+from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
+from feedline.testing.source import SourceContract, assert_same
+
+lmdb = pytest.importorskip("lmdb")
+
+COUNT = 30
+SHAPE = (2, 5, 3)
+ARRAYS = [np.random.default_rng(number).random(SHAPE, np.float32) for number in range(COUNT)]
+SAMPLES: list[dict[str, Any]] = [
+    {
+        "image": array,
+        "label": number,
+        "name": f"näme {number}",
+        "data": bytes([number]),
+        "weight": number / 2,
+        "is_odd": bool(number % 2),
+    }
+    for number, array in enumerate(ARRAYS)
+]
+RAW = {"dtype": "float32", "shape": SHAPE}
+
+
+def write(path: Path, items: Iterable[tuple[bytes, bytes]], *, subdir: bool = True) -> Path:
+    with lmdb.open(str(path), subdir=subdir, map_size=1 << 24) as database, database.begin(write=True) as transaction:
+        for key, value in items:
+            transaction.put(key, value)
+    return path
+
+
+def write_raw(path: Path, *, subdir: bool = True) -> Path:
+    return write(path, ((b"k%05d" % number, array.tobytes()) for number, array in enumerate(ARRAYS)), subdir=subdir)
+
+
+def write_records(path: Path, samples: list[Any] | None = None, *, subdir: bool = False) -> Path:
+    samples = SAMPLES if samples is None else samples
+    fields = [{"name": name, "kind": "array"} for name in samples[0]]
+    meta = {"feedline": 1, "count": len(samples), "encoding": "record", "fields": fields}
+    items = [(b"%012d" % number, records.encode(sample)) for number, sample in enumerate(samples)]
+    return write(path, [*items, (b"__feedline__", json.dumps(meta).encode())], subdir=subdir)
+
+
+class TestRawArrays(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> None:
+        self.path = write_raw(tmp_path / "raw")
+
+    def make_source(self, **options: Any) -> LMDBDataset:
+        return LMDBDataset(self.path, decode=RAW, **options)
+
+    def samples(self) -> list[Any]:
+        return ARRAYS
+
+
+@pytest.mark.slow
+class TestRecords(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> None:
+        self.path = write_records(tmp_path / "records.lmdb")
+
+    def make_source(self, **options: Any) -> LMDBDataset:
+        return LMDBDataset(self.path, **options)
+
+    def samples(self) -> list[Any]:
+        return SAMPLES
+
+
+@pytest.mark.slow
+class TestFunction(SourceContract):
+    @pytest.fixture(autouse=True)
+    def store(self, tmp_path: Path) -> None:
+        self.path = write_raw(tmp_path / "raw.mdb", subdir=False)
+
+    def make_source(self, **options: Any) -> LMDBDataset:
+        return LMDBDataset(self.path, decode=as_floats, keys=key_backwards, **options)
+
+    def samples(self) -> list[Any]:
+        return [array.reshape(-1) for array in ARRAYS[::-1]]
+
+
+def as_floats(value: bytes) -> Any:
+    return np.frombuffer(bytearray(value), np.float32)
+
+
+def key_backwards(index: int) -> bytes:
+    return b"k%05d" % (COUNT - 1 - index)
+
+
+@pytest.mark.parametrize("subdir", [True, False])
+def test_databases_are_folders_or_files(tmp_path: Path, subdir: bool) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x", subdir=subdir), decode=RAW)
+    assert len(dataset) == COUNT
+    assert_same(dataset[7], ARRAYS[7])
+    assert repr(dataset) == f"LMDBDataset({COUNT} samples of float32[2, 5, 3])"
+    dataset.close()
+
+
+def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW)
+    assert not environment._open
+    assert len(dataset) == COUNT
+    assert environment._open
+    dataset.close()
+    assert not environment._open
+
+
+def test_a_dataset_that_is_gone_has_closed_its_database(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+    assert_same(LMDBDataset(path, decode=RAW)[1], ARRAYS[1])
+    assert_same(pickle.loads(pickle.dumps(LMDBDataset(path, decode=RAW)))[1], ARRAYS[1])
+    gc.collect()
+    assert not environment._open
+
+
+def test_records_of_feedline_are_read_by_themselves(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "x.lmdb")
+    dataset = LMDBDataset(path)
+    assert len(dataset) == COUNT
+    assert_same(dataset[3], SAMPLES[3])
+    dataset[3]["image"][:] = 0  # it is a copy
+    assert_same(dataset[3], SAMPLES[3])
+    assert "image" in repr(dataset)
+    dataset.close()
+    assert LMDBDataset(path, fields="label")[4] == 4
+    assert LMDBDataset(path, fields=("label", "name"))[4] == (4, "näme 4")
+    assert LMDBDataset(path, fields={"y": "label"})[4] == {"y": 4}
+    assert LMDBDataset(path, decode="bytes")[0] == records.encode(SAMPLES[0])
+    with pytest.raises(BadOption, match=r"'nope'.*'image'"):
+        len(LMDBDataset(path, fields="nope"))
+    gc.collect()
+    assert not environment._open
+
+
+def test_columns_of_records_are_what_collating_makes(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_records(tmp_path / "x.lmdb"))
+    columns = dataset.read_columns(np.array([3, 1]))
+    assert_same(columns, feedline.collate.default([SAMPLES[3], SAMPLES[1]]))
+    dataset.close()
+
+
+@pytest.mark.parametrize("value", [None, [1, 2], {"a": 1}, 2**70, np.str_("a")], ids=repr)
+def test_what_has_no_column_is_collated(tmp_path: Path, value: Any) -> None:
+    dataset = LMDBDataset(write_records(tmp_path / "x.lmdb", [{"x": value, "y": 1}] * 3))
+    assert dataset.read_columns(np.array([0, 2])) is None
+    assert_same(dataset[1], {"x": value, "y": 1})
+    dataset.close()
+
+
+def test_records_of_different_shapes_are_read_as_samples(tmp_path: Path) -> None:
+    samples = [{"x": np.arange(number)} for number in range(5)]
+    dataset = LMDBDataset(write_records(tmp_path / "x.lmdb", samples))
+    assert dataset.read_columns(np.array([1, 2])) is None
+    for found, expected in zip(dataset.__getitems__(range(5)), samples, strict=True):
+        assert_same(found, expected)
+    dataset.close()
+
+
+def test_a_database_without_a_word_of_feedline_gives_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", [(b"b", b"2"), (b"a", b"1"), (b"c", b"")])
+    dataset = LMDBDataset(path)
+    assert list(dataset) == [b"1", b"2", b""]
+    assert dataset.read_columns(np.array([1, 0])) == [b"2", b"1"]
+    dataset.close()
+    with pytest.raises(BadOption, match="not written by feedline"):
+        len(LMDBDataset(path, fields="image"))
+    gc.collect()
+    assert not environment._open
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[b"c", b"a", b"a"], ["c", "a", "a"], np.array([b"c", b"a", b"a"]), (key for key in (b"c", b"a", b"a"))],
+    ids=type,
+)
+def test_keys_may_be_listed(tmp_path: Path, keys: Any) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"b", b"2"), (b"a", b"1"), (b"c", b"3")]), keys=keys)
+    assert len(dataset) == 3
+    assert not environment._open
+    assert list(dataset) == [b"3", b"1", b"1"]
+    dataset.close()
+
+
+def test_a_function_may_say_the_keys(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW, keys=lambda index: f"k{index:05d}")
+    assert len(dataset) == COUNT
+    assert_same(dataset[COUNT - 1], ARRAYS[-1])
+    dataset.close()
+
+
+def test_a_key_that_is_not_there(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]), keys=["a", "b"])
+    with pytest.raises(SourceError, match="no key b'b', which sample 1"):
+        dataset.__getitems__([0, 1])
+    dataset.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keys": []}, "keys= is empty"),
+        ({"keys": "abc"}, "single key"),
+        ({"keys": [1, 2]}, "1 is no key"),
+        ({"decode": "jpeg"}, "decode='jpeg'"),
+        ({"decode": {"dtype": "float32", "form": 3}}, "form"),
+        ({"decode": {"dtype": "nonsense"}}, "nonsense"),
+        ({"decode": {"dtype": object, "shape": (2,)}}, "no values"),
+        ({"decode": {"dtype": "f4", "shape": (2, 0)}}, "no values"),
+        ({"decode": "bytes", "fields": "x"}, "fields='x'"),
+        ({"buffers": True}, "buffers=True"),
+        ({"transform": 3}, "transform=3"),
+    ],
+)
+def test_options_that_cannot_work(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]), **options)
+
+
+def test_a_value_of_another_size_is_named(tmp_path: Path) -> None:
+    dataset = LMDBDataset(
+        write(tmp_path / "x", [(b"a", bytes(8)), (b"b", bytes(7))]), decode={"dtype": "f4", "shape": 2}
+    )
+    assert dataset[0].tolist() == [0, 0]
+    with pytest.raises(CorruptSource, match=r"key b'b' .* 7 bytes, but float32\[2\] takes 8"):
+        dataset[1]
+    with pytest.raises(CorruptSource, match="key b'b'"):
+        list(feedline.Loader(dataset, 2))
+    dataset.close()
+
+
+def test_a_number_is_an_array_without_axes(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", bytes(4)), (b"b", b"\1\0\0\0")]), decode={"dtype": "<i4"})
+    assert_same(dataset[1], np.int32(1))
+    assert_same(dataset.read_columns(np.array([1, 0])), np.array([1, 0], np.int32))
+    dataset.close()
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    meta = {"feedline": 1, "count": 1, "encoding": "record", "fields": [{"name": "x"}]}
+    good = records.encode({"x": np.arange(9)})
+    for number, value in enumerate((b"garbage", good[:-8], records.encode({"y": 1}), records.encode([1]))):
+        path = write(tmp_path / f"{number}", [(b"%012d" % 0, value), (b"__feedline__", json.dumps(meta).encode())])
+        dataset = LMDBDataset(path)
+        with pytest.raises(CorruptSource, match="key b'000000000000'"):
+            dataset[0]
+        dataset.close()
+
+
+@pytest.mark.parametrize(
+    "meta", [b"{", b"[]", b'{"feedline": 1}', b'{"feedline": 9, "encoding": "record", "count": 1, "fields": []}']
+)
+def test_a_word_of_feedline_that_is_damaged_or_of_later(tmp_path: Path, meta: bytes) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"__feedline__", meta)]))
+    with pytest.raises(CorruptSource, match=r"damaged|later version"):
+        len(dataset)
+    dataset.close()
+
+
+def test_an_error_of_the_decode_function_says_where(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1"), (b"b", b"x")]), decode=int)
+    assert dataset[0] == 1
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        dataset[1]
+    assert "key b'b'" in str(getattr(caught.value, "__notes__", ""))
+    dataset.close()
+
+
+def test_views_of_the_database_do_not_get_out(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+
+    def summed(value: memoryview) -> float:
+        return float(np.frombuffer(value, np.float32).sum())
+
+    def kept(value: memoryview) -> Any:
+        return np.frombuffer(value, np.float32)
+
+    dataset = LMDBDataset(path, decode=summed, buffers=True)
+    assert dataset[2] == float(ARRAYS[2].reshape(-1).sum())
+    dataset.close()
+    dataset = LMDBDataset(path, decode=kept, buffers=True)
+    with pytest.raises(SourceError, match="still looks at the database's memory"):
+        dataset[2]
+    dataset.close()
+
+
+def test_missing_databases(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no such file or folder"):
+        LMDBDataset(tmp_path / "nothing")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SourceError, match=r"data\.mdb"):
+        len(LMDBDataset(tmp_path / "folder"))
+
+
+@pytest.mark.parametrize("content", [b"", b"no database", bytes(100_000), os.urandom(100_000)], ids=len)
+def test_files_that_are_no_database(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.mdb").write_bytes(content)
+    with pytest.raises(CorruptSource, match="no LMDB database"):
+        len(LMDBDataset(tmp_path / "x.mdb"))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99])
+def test_databases_that_are_cut_off(tmp_path: Path, share: float) -> None:
+    path = write(tmp_path / "x.mdb", ((b"%05d" % number, os.urandom(5000)) for number in range(200)), subdir=False)
+    os.truncate(path, int(path.stat().st_size * share))
+    with pytest.raises(CorruptSource, match=r"cut off|no LMDB database"):
+        len(LMDBDataset(path))
+
+
+def test_a_database_that_is_cut_off_while_it_is_open(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.mdb", ((b"%05d" % number, os.urandom(5000)) for number in range(200)), subdir=False)
+    dataset = LMDBDataset(path)
+    assert len(dataset[0]) == 5000
+    os.truncate(path, 20_000)
+    with pytest.raises(CorruptSource, match="cut off"):
+        dataset[150]
+    dataset.close()
+
+
+def write_elsewhere(path: Path, key: bytes) -> None:
+    """Write to a database from another process: one cannot open it twice."""
+    code = f"""
+import lmdb
+with lmdb.open({str(path)!r}, map_size=1 << 24) as database, database.begin(write=True) as transaction:
+    transaction.put({key!r}, b"new")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_database_that_somebody_writes_to(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1"), (b"c", b"2")]))
+    assert list(dataset) == [b"1", b"2"]
+    write_elsewhere(tmp_path / "x", b"b")
+    with pytest.raises(SourceChanged, match="written to while it was open"):
+        dataset[1]
+    dataset.close()
+    with pytest.raises(SourceChanged, match="changed since this dataset looked at it"):
+        dataset[1]
+    with pytest.raises(SourceChanged, match="changed since this dataset looked at it"):
+        pickle.loads(pickle.dumps(dataset))[1]
+    dataset.close()
+    other = LMDBDataset(tmp_path / "x")
+    assert list(other) == [b"1", b"new", b"2"]
+    other.close()
+    gc.collect()
+    assert not environment._open
+
+
+def test_a_database_that_is_replaced(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.mdb", [(b"a", b"1")], subdir=False)
+    dataset = LMDBDataset(path)
+    assert dataset[0] == b"1"
+    os.replace(write(tmp_path / "y.mdb", [(b"a", b"2")], subdir=False), path)
+    with pytest.raises(SourceChanged, match="replaced"):
+        dataset[0]
+    dataset.close()
+
+
+def test_a_database_that_is_removed_can_still_be_read(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]))
+    assert dataset[0] == b"1"
+    shutil.rmtree(tmp_path / "x")
+    assert dataset[0] == b"1"
+    dataset.close()
+
+
+def test_several_datasets_share_a_database(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+    (tmp_path / "link").symlink_to(path)
+    one, other = LMDBDataset(path, decode=RAW), LMDBDataset(tmp_path / "link", decode=RAW, keys=["k00003"])
+    assert_same(one[3], other[0])
+    one.close()
+    assert_same(other[0], ARRAYS[3])
+    assert len(environment._open) == 1
+    other.close()
+    assert not environment._open
+
+
+def test_a_forked_process_reads_with_any_of_several_datasets(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+    one, other = LMDBDataset(path, decode=RAW), LMDBDataset(path, decode=RAW)
+    assert_same(one[3], other[3])
+    for dataset in (one, other):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                assert_same(dataset[4], ARRAYS[4])
+                one.close()
+                other.close()
+                assert not environment._open
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert_same(dataset[5], ARRAYS[5])
+    one.close()
+    other.close()
+
+
+def test_a_database_that_other_code_has_open(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+    with lmdb.open(str(path), readonly=True), pytest.raises(SourceError, match="open in this process already"):
+        len(LMDBDataset(path))
+    dataset = LMDBDataset(path)
+    assert len(dataset) == COUNT
+    dataset.close()
+
+
+def test_closing_while_others_read_takes_nothing_away(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW)
+    ready = threading.Event()
+    wrong: list[Any] = []
+
+    def read(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for _ in range(300):
+                indices = rng.integers(COUNT, size=8)
+                batch = dataset.read_columns(indices)
+                ready.set()
+                if batch.tobytes() != np.stack([ARRAYS[index] for index in indices]).tobytes():
+                    wrong.append(indices)
+        except BaseException as exc:
+            wrong.append(exc)
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    assert ready.wait(60)
+    while any(thread.is_alive() for thread in threads):
+        dataset.close()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    dataset.close()
+    assert not environment._open
+
+
+def test_keys_are_kept_in_the_cache_until_the_database_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, cache = write(tmp_path / "x", [(b"b", b"2"), (b"a", b"1")]), tmp_path / "cache"
+    for _ in range(2):
+        dataset = LMDBDataset(path, cache=cache)
+        assert list(dataset) == [b"1", b"2"]
+        dataset.close()
+    (file,) = cache.iterdir()
+    scans: list[Any] = []
+    monkeypatch.setattr("feedline.datasets.lmdb.keys.Packed.__init__", lambda *_, **__: scans.append(1))
+    dataset = LMDBDataset(path, cache=cache)
+    assert list(dataset) == [b"1", b"2"]
+    assert scans == []
+    dataset.close()
+    monkeypatch.undo()
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    dataset = LMDBDataset(path, cache=cache)
+    assert list(dataset) == [b"1", b"2"]
+    dataset.close()
+    write_elsewhere(path, b"ab")
+    dataset = LMDBDataset(path, cache=cache)
+    assert list(dataset) == [b"1", b"new", b"2"]
+    dataset.close()
+
+
+def test_without_the_package_its_name_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_raw(tmp_path / "x")
+    monkeypatch.setitem(sys.modules, "lmdb", None)
+    with pytest.raises((MissingExtra, ImportError), match="lmdb"):
+        len(LMDBDataset(path))
+
+
+def test_a_worker_that_is_killed_leaves_the_database_usable(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write_raw(tmp_path / "x"), decode=RAW)
+    assert_same(dataset[0], ARRAYS[0])
+    pid = os.fork()
+    if pid == 0:
+        dataset[1]
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert_same(dataset[1], ARRAYS[1])
+    dataset.close()
+
+
+def test_batches_through_torch(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    dataset: Any = LMDBDataset(write_records(tmp_path / "x.lmdb"), fields=("image", "label"))
+    expected = [np.stack(ARRAYS[first : first + 7]) for first in range(0, COUNT, 7)]
+    for loader in (
+        DataLoader(dataset, 7),
+        feedline.DataLoader(dataset, 7),
+        feedline.DataLoader(dataset, 7, num_workers=2),
+        feedline.DataLoader(dataset, 7, num_workers=2, engine="thread"),
+    ):
+        for (image, label), array in zip(loader, expected, strict=True):
+            assert image.numpy().tobytes() == array.tobytes()
+            assert label.dtype is torch.int64
+    dataset.close()

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import feedline
+from feedline.datasets import ArrowDataset
+from feedline.errors import BadOption, CorruptSource, SourceChanged
+from feedline.testing.source import SourceContract, assert_same
+from tests.datasets.parquet.tables import COUNT, samples, table, write
+
+ENDINGS = (".arrow", ".feather", ".ipc")
+
+
+class TestArrowDataset(SourceContract):
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path: Path) -> None:
+        self.path = write(tmp_path / "a.arrow", table())
+
+    def make_source(self, **options: Any) -> ArrowDataset:
+        return ArrowDataset(self.path, **options)
+
+    def samples(self) -> list[Any]:
+        return samples()
+
+    @pytest.mark.slow
+    def test_batches_are_the_same_with_every_start_method(self) -> None:
+        super().test_batches_are_the_same_with_every_start_method()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_files_streams_and_compressed_files(tmp_path: Path, ending: str) -> None:
+    path = write(tmp_path / f"a{ending}", table())
+    dataset = ArrowDataset(path)
+    assert dataset.row_group_sizes.tolist() == [7, 7, 7, 7, 7, 5]
+    assert_same(list(dataset), samples())
+    assert_same(dataset.__getitems__([39, 0, 7]), [samples()[i] for i in (39, 0, 7)])
+
+
+def test_mapped_files_take_no_memory_and_compressed_ones_do(tmp_path: Path) -> None:
+    held = {}
+    for ending in ENDINGS:
+        dataset = ArrowDataset(write(tmp_path / f"a{ending}", table()), ("image", "number"))
+        dataset.__getitems__(range(COUNT))
+        held[ending] = dataset._blocks.held_bytes - 2048 * len(dataset._blocks)
+    assert held[".arrow"] == held[".ipc"] == 0
+    assert held[".feather"] >= COUNT * (24 + 8)
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    dataset = ArrowDataset(write(tmp_path / "a.arrow", table()))
+    before = len(os.listdir("/proc/self/fd"))
+    assert len(dataset.__getitems__(range(COUNT))) == COUNT
+    assert len(os.listdir("/proc/self/fd")) == before
+    dataset.close()
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_filters(tmp_path: Path, ending: str) -> None:
+    path = write(tmp_path / f"a{ending}", table())
+    dataset = ArrowDataset(path, "number", filters=(pc.field("number") > 5) & (pc.field("maybe") < 15))
+    assert [int(i) for i in dataset] == [i for i in range(6, 30) if i % 7 != 3]
+    with pytest.raises(BadOption, match="colour"):
+        len(ArrowDataset(path, filters=[("colour", "=", 1)]))
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("kept", ["0", "5", "100", "half", "-1"])
+def test_files_that_are_cut_off(tmp_path: Path, ending: str, kept: str) -> None:
+    path = write(tmp_path / f"a{ending}", table())
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2 if kept == "half" else int(kept)])
+    with pytest.raises(CorruptSource, match=rf"a\{ending}"):
+        list(ArrowDataset(path))
+
+
+def test_a_stream_that_lacks_its_last_batch(tmp_path: Path) -> None:
+    """Cut between two messages, where nothing but the mark is missing."""
+    rows = table()
+    with pa.ipc.new_stream(tmp_path / "part.ipc", rows.schema) as stream:
+        stream.write_table(rows.slice(0, 7))
+    part = (tmp_path / "part.ipc").read_bytes()
+    whole = write(tmp_path / "a.ipc", rows).read_bytes()
+    assert whole.startswith(part[:-8])
+    (tmp_path / "cut.ipc").write_bytes(part[:-8])
+    assert len(ArrowDataset(tmp_path / "part.ipc")) == 7
+    with pytest.raises(CorruptSource, match="cut off, still being written"):
+        len(ArrowDataset(tmp_path / "cut.ipc"))
+
+
+def test_a_file_that_changes_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.arrow", table())
+    dataset = ArrowDataset(path, "number")
+    assert dataset[0] == 0
+    write(path.with_suffix(".arrow.new.arrow"), table().slice(1)).rename(path)
+    with pytest.raises(SourceChanged, match="make the dataset anew"):
+        dataset[0]
+
+
+def test_a_file_that_is_overwritten_in_place_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.arrow", table())
+    dataset = ArrowDataset(path, "number")
+    assert dataset[0] == 0
+    with path.open("r+b") as file:
+        file.write(b"ARROW1")
+    os.utime(path, ns=(0, 12345))
+    with pytest.raises(SourceChanged):
+        dataset[0]
+
+
+def test_what_hugging_face_keeps_in_its_cache(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
+    datasets.Dataset.from_dict({"x": list(range(10)), "s": list("abcdefghij")}).save_to_disk(tmp_path / "saved")
+    dataset = ArrowDataset(tmp_path / "saved", ("x", "s"))
+    assert [(int(x), s) for x, s in dataset] == list(enumerate("abcdefghij"))
+
+
+def test_shuffled_batches_with_workers(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.arrow", table())
+    found: list[int] = []
+    for batch in feedline.Loader(ArrowDataset(path, "number"), 8, shuffle=True, seed=1, workers=2):
+        found += batch.tolist()
+    assert sorted(found) == list(range(COUNT))
+    assert found != list(range(COUNT))
+
+
+def test_arrays_are_copies_that_can_be_written_to(tmp_path: Path) -> None:
+    dataset = ArrowDataset(write(tmp_path / "a.arrow", table()), "image")
+    dataset[3][:] = 0
+    assert_same(dataset[3], samples()[3]["image"])
+    columns = dataset.read_columns(np.array([1, 2]))
+    assert columns.flags.writeable
+
+
+def test_dictionaries_that_differ_between_batches(tmp_path: Path) -> None:
+    rows = pa.table({"s": pa.chunked_array([pa.array(["a", "b"]).dictionary_encode()] * 3)})
+    assert list(ArrowDataset(write(tmp_path / "a.arrow", rows), "s")) == ["a", "b"] * 3

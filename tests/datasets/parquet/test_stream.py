@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets import ArrowDataset, ParquetDataset
+from feedline.datasets.parquet.stream import Reading, RowGroupStream
+from feedline.errors import BadOption, BadState
+from tests.datasets.parquet.tables import write
+
+COUNT = 53
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Any:
+    write(tmp_path / "1.parquet", pa.table({"x": np.arange(30)}), 7)
+    write(tmp_path / "2.parquet", pa.table({"x": np.arange(30, COUNT)}), 5)
+    return ParquetDataset(tmp_path, "x")
+
+
+def numbers(loader: Any) -> list[int]:
+    return [int(number) for batch in loader for number in batch.tolist()]
+
+
+def test_row_groups_come_in_order(dataset: Any) -> None:
+    stream = dataset.stream()
+    assert len(stream) == COUNT
+    assert [int(x) for x in stream] == list(range(COUNT))
+    assert "in order" in repr(stream)
+    stream.close()
+
+
+def test_row_groups_are_shuffled_and_samples_within_a_window(dataset: Any) -> None:
+    sizes = dataset.row_group_sizes
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    stream = dataset.stream(shuffle=True, seed=5, window=2)
+    found = [int(x) for x in stream]
+    assert sorted(found) == list(range(COUNT))
+    groups = [int(owner[x]) for x in found]
+    start = 0
+    seen: set[int] = set()
+    while start < COUNT:  # each window has the samples of two whole row groups
+        present = set(groups[start : start + 1])
+        for length in range(1, COUNT - start + 1):
+            present = set(groups[start : start + length])
+            if length == sum(sizes[list(present)]) and (len(present) == 2 or start + length == COUNT):
+                break
+        assert len(present) <= 2
+        assert not present & seen
+        seen |= present
+        start += length
+    assert found != sorted(found)
+
+
+def test_every_epoch_has_another_order_and_seeds_differ(dataset: Any) -> None:
+    stream = dataset.stream(shuffle=True, seed=5)
+    loader = feedline.Loader(stream, 8)
+    first, second = numbers(loader), numbers(loader)
+    assert sorted(first) == sorted(second) == list(range(COUNT))
+    assert first != second
+    assert numbers(feedline.Loader(dataset.stream(shuffle=True, seed=5), 8)) == first
+    assert numbers(feedline.Loader(dataset.stream(shuffle=True, seed=6), 8)) != first
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
+def test_the_order_does_not_depend_on_workers(dataset: Any, engine: str, workers: int) -> None:
+    expected = [int(x) for x in dataset.stream(shuffle=True, seed=1)]
+    found = numbers(feedline.DataLoader(dataset.stream(shuffle=True, seed=1), 4, num_workers=workers, engine=engine))
+    assert found == expected
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 20])
+def test_in_torchs_own_loader_each_sample_comes_once(dataset: Any, workers: int) -> None:
+    stream = dataset.stream(shuffle=True, seed=1)
+    loader = torch.utils.data.DataLoader(stream, 4, num_workers=min(workers, 3))
+    assert sorted(numbers(loader)) == list(range(COUNT))
+    parts = [[int(x) for x in Reading(stream, part, workers)] for part in range(workers)]
+    assert not workers or sorted(x for part in parts for x in part) == list(range(COUNT))
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_share_the_samples(dataset: Any, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(world_size))
+    found: list[int] = []
+    lengths = set()
+    for rank in range(world_size):
+        monkeypatch.setenv("RANK", str(rank))
+        loader = feedline.DataLoader(dataset.stream(shuffle=True), 4, shard="exact")
+        own = [batch.tolist() for batch in loader]
+        lengths.add(len(own))
+        found += [x for batch in own for x in batch]
+    assert sorted(found) == list(range(COUNT))
+    assert len(lengths) == 1
+
+
+def test_it_is_resumed_at_every_batch_with_any_number_of_workers(dataset: Any) -> None:
+    def make(workers: int = 0) -> Any:
+        return feedline.DataLoader(dataset.stream(shuffle=True, seed=3), 8, num_workers=workers)
+
+    expected = [batch.tolist() for batch in make()]
+    for taken in range(len(expected) + 1):
+        loader = make(2 if taken == 3 else 0)
+        batches = iter(loader)
+        for _ in range(taken):
+            next(batches)
+        state = json.loads(json.dumps(loader.state_dict()))
+        del batches
+        other = make(2 if taken == 2 else 0)
+        other.load_state_dict(state)
+        assert [batch.tolist() for batch in other] == expected[taken:]
+
+
+def test_a_resumed_stream_reads_only_what_is_left(dataset: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = dataset.stream()
+    reading = iter(stream)
+    for _ in range(30):
+        next(reading)
+    state = reading.state_dict()
+    loads: list[int] = []
+    load = ParquetDataset._load
+
+    def noted(self: Any, file: Any, number: int, names: list[str]) -> Any:
+        loads.append(number)
+        return load(self, file, number, names)
+
+    monkeypatch.setattr(ParquetDataset, "_load", noted)
+    dataset.close()
+    other = iter(stream)
+    other.load_state_dict(state)
+    assert [int(x) for x in other] == list(range(30, COUNT))
+    assert len(loads) == 5
+
+
+def test_workers_do_not_read_what_belongs_to_others(dataset: Any) -> None:
+    reading = Reading(dataset.stream())
+    assert reading.skip(20) == 20
+    assert int(next(reading)) == 20
+    assert reading.skip(1000) == COUNT - 21
+    with pytest.raises(StopIteration):
+        next(reading)
+    assert reading.skip(1) == 0
+
+
+def test_states_that_do_not_fit(dataset: Any, tmp_path: Path) -> None:
+    state = Reading(dataset.stream(shuffle=True, seed=1)).state_dict()
+    Reading(dataset.stream(shuffle=True, seed=1)).load_state_dict(state)
+    for other in (
+        dataset.stream(),
+        dataset.stream(shuffle=True, seed=2),
+        dataset.stream(shuffle=True, seed=1, window=9),
+    ):
+        with pytest.raises(BadState, match="another order"):
+            Reading(other).load_state_dict(state)
+    fewer = ParquetDataset(tmp_path / "1.parquet", "x").stream(shuffle=True, seed=1)
+    with pytest.raises(BadState, match="53 samples, but these are 30"):
+        Reading(fewer).load_state_dict(state)
+    with pytest.raises(BadState, match="not the state"):
+        Reading(fewer).load_state_dict({"x": 1})
+
+
+def test_transforms_draw_their_own_numbers(dataset: Any) -> None:
+    noisy: Any = ParquetDataset(dataset.paths, "x", transform=_noisy)
+
+    def epoch(workers: int) -> Any:
+        loader: Any = feedline.DataLoader(noisy.stream(shuffle=True, seed=1), 8, num_workers=workers, seed=7)
+        return torch.cat([batch.clone() for batch in loader])
+
+    assert torch.equal(epoch(0), epoch(2))
+
+
+def _noisy(x: Any) -> Any:
+    return float(x) + feedline.rng().random()
+
+
+@pytest.mark.parametrize("options", [{"shuffle": 1}, {"window": 0}, {"window": True}, {"window": 1.5}])
+def test_options_that_are_none(dataset: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption):
+        dataset.stream(**options)
+
+
+def test_it_can_be_pickled(dataset: Any) -> None:
+    stream = dataset.stream(shuffle=True)
+    stream.set_epoch(4)
+    other = pickle.loads(pickle.dumps(stream))
+    assert [int(x) for x in other] == [int(x) for x in stream]
+    assert isinstance(other, torch.utils.data.IterableDataset)
+
+
+def test_no_samples(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", pa.table({"x": pa.array([], pa.int64())}))
+    assert list(ParquetDataset(path).stream(shuffle=True)) == []
+    assert list(feedline.Loader(ParquetDataset(path).stream(), 4)) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    count=st.integers(1, 60),
+    group=st.integers(1, 20),
+    window=st.integers(1, 6),
+    seed=st.integers(0, 5),
+    start=st.integers(0, 60),
+)
+def test_any_stream_entered_anywhere(
+    tmp_path_factory: pytest.TempPathFactory, count: int, group: int, window: int, seed: int, start: int
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "a.arrow"
+    stream = ArrowDataset(write(path, pa.table({"x": np.arange(count)}), group), "x").stream(
+        shuffle=True, seed=seed, window=window
+    )
+    assert isinstance(stream, RowGroupStream)
+    whole = [int(x) for x in stream]
+    assert sorted(whole) == list(range(count))
+    reading = Reading(stream)
+    assert reading.skip(start) == min(start, count)
+    assert [int(x) for x in reading] == whole[start:]

@@ -1,0 +1,148 @@
+import threading
+from typing import ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.datasets.remote.ahead import Ahead
+from feedline.datasets.remote.blob import Blob
+from feedline.errors import SourceError
+
+
+class Fake(Blob):
+    """Bytes in memory; counts what is open."""
+
+    opened: ClassVar[set[int]] = set()
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name, self.data, self.size, self.tag = name, data, len(data), "1"
+        self.reads: list[tuple[int, int]] = []
+        Fake.opened.add(id(self))
+
+    def read(self, start: int, stop: int) -> bytes:
+        assert id(self) in Fake.opened, "read after it was closed"
+        self.reads.append((start, stop))
+        return self.data[start:stop]
+
+    def close(self) -> None:
+        Fake.opened.discard(id(self))
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def read_all(contents: list[bytes | None], starts: list[int], depth: int, chunk: int) -> list[bytes | None]:
+    def open_blob(address: str) -> Blob:
+        data = contents[int(address)]
+        if data is None:
+            raise SourceError(f"{address} is missing")
+        return Fake(address, data)
+
+    ahead = Ahead(open_blob, [(str(n), start) for n, start in enumerate(starts)], depth=depth, chunk_bytes=chunk)
+    found: list[bytes | None] = []
+    while True:
+        try:
+            blob = ahead.next_blob()
+        except SourceError:
+            found.append(None)
+            continue
+        if blob is None:
+            break
+        pieces = []
+        while piece := ahead.next_chunk():
+            assert len(piece) <= chunk
+            pieces.append(piece)
+        found.append(b"".join(pieces))
+    end(ahead)
+    assert not Fake.opened
+    return found
+
+
+def end(ahead: Ahead) -> None:
+    """Close it, and wait for the threads that read."""
+    ahead.close()
+    if ahead._threads is not None:
+        ahead._threads.shutdown(wait=True)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.none() | st.binary(max_size=50), max_size=6),
+    st.integers(0, 5),
+    st.integers(1, 20),
+    st.data(),
+)
+def test_chunks_are_the_bytes_of_each_blob_in_order(
+    contents: list[bytes | None], depth: int, chunk: int, data: st.DataObject
+) -> None:
+    starts = [data.draw(st.integers(0, len(content or b""))) for content in contents]
+    found = read_all(contents, starts, depth, chunk)
+    expected = [None if one is None else one[start:] for one, start in zip(contents, starts, strict=True)]
+    assert found == expected
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_what_is_left_of_a_blob_is_dropped(depth: int) -> None:
+    ahead = Ahead(lambda name: Fake(name, name.encode() * 100), [("a", 0), ("b", 0)], depth=depth, chunk_bytes=10)
+    assert ahead.next_chunk() == b""  # there is no current one
+    ahead.next_blob()
+    assert ahead.next_chunk() == b"a" * 10
+    ahead.next_blob()
+    assert ahead.next_chunk() == b"b" * 10
+    end(ahead)
+    end(ahead)
+    assert not Fake.opened
+    assert ahead.next_blob() is None
+
+
+def test_reads_go_on_at_the_same_time_and_over_the_ends_of_blobs() -> None:
+    """Four reads, of two blobs, wait for each other: they can only end if all are under way at once."""
+    barrier = threading.Barrier(4, timeout=20)
+
+    class Meeting(Fake):
+        def read(self, start: int, stop: int) -> bytes:
+            if start < 20:
+                barrier.wait()
+            return super().read(start, stop)
+
+    ahead = Ahead(lambda name: Meeting(name, b"x" * 20), [("a", 0), ("b", 0)], depth=4, chunk_bytes=10)
+    ahead.next_blob()
+    # The second blob has to be known before it can be read ahead: it is opened early, and asked for with a chunk.
+    while not (len(ahead._opened) == 2 and ahead._opened[1].opening.done()):
+        threading.Event().wait(0.001)
+    ahead._fill()
+    assert ahead.next_chunk() == ahead.next_chunk() == b"x" * 10
+    assert ahead.next_chunk() == b""
+    ahead.next_blob()
+    assert ahead.next_chunk() == b"x" * 10
+    ahead.close()
+
+
+def test_an_iterator_that_is_dropped_leaves_nothing() -> None:
+    ahead = Ahead(lambda name: Fake(name, b"x" * 100), [("a", 0)], depth=2, chunk_bytes=10)
+    ahead.next_blob()
+    threads = ahead._threads
+    del ahead
+    assert threads is not None
+    threads.shutdown(wait=True)
+    assert not Fake.opened
+
+
+def test_closing_does_not_wait_for_a_server_that_does_not_answer() -> None:
+    answers, asked = threading.Event(), threading.Event()
+
+    class Silent(Fake):
+        def read(self, start: int, stop: int) -> bytes:
+            asked.set()
+            assert answers.wait(20)
+            return super().read(start, stop)
+
+    ahead = Ahead(lambda name: Silent(name, b"x" * 100), [("a", 0)], depth=2, chunk_bytes=10)
+    ahead.next_blob()
+    assert asked.wait(20)
+    ahead.close()
+    assert Fake.opened  # in use
+    answers.set()
+    end(ahead)
+    assert not Fake.opened

@@ -1,0 +1,171 @@
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from feedline.datasets.remote.http import Connections, HttpBlob
+from feedline.datasets.remote.patience import Patience
+from feedline.datasets.remote.storage import Storage
+from feedline.errors import SourceChanged, SourceError
+from tests.datasets.remote.servers import Request, WebServer, web_server
+
+DATA = bytes(i * 7 % 251 for i in range(300_000))
+QUICK = Patience(retries=3, pause_s=0.001, timeout_s=10)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[WebServer]:
+    (tmp_path / "a.bin").write_bytes(DATA)
+    (tmp_path / "empty").write_bytes(b"")
+    with web_server(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def storage() -> Iterator[Storage]:
+    storage = Storage(QUICK)
+    yield storage
+    storage.close()
+
+
+def test_ranges_are_what_is_there(server: WebServer, storage: Storage) -> None:
+    blob = storage.open(f"{server.address}/a.bin")
+    assert blob.size == len(DATA)
+    assert blob.tag
+    for start, stop in ((0, 1), (5, 70_000), (65_535, 65_537), (299_999, 300_000), (0, 300_000), (7, 7)):
+        assert blob.read(start, stop) == DATA[start:stop]
+
+
+def test_an_empty_file(server: WebServer, storage: Storage) -> None:
+    blob = storage.open(f"{server.address}/empty")
+    assert blob.size == 0
+    assert blob.read(0, 0) == b""
+
+
+def test_connections_are_used_again(server: WebServer, storage: Storage) -> None:
+    blob = storage.open(f"{server.address}/a.bin")
+    for start in range(0, 250_000, 10_000):
+        assert blob.read(start, start + 9) == DATA[start : start + 9]
+    assert server.connections == 1
+
+
+def test_a_connection_that_drops_is_gone_on_with_from_the_byte_where_it_did(
+    server: WebServer, storage: Storage
+) -> None:
+    blob = storage.open(f"{server.address}/a.bin")
+    before = len(server.requests)
+    server.fault = lambda request: "drop" if request.number < before + 2 else None
+    assert blob.read(100_000, 200_000) == DATA[100_000:200_000]
+    starts = [request.start for request in server.requests[before:]]
+    assert starts == [100_000, 150_000, 175_000]
+
+
+def test_a_server_that_had_closed_an_idle_connection_costs_no_try(server: WebServer) -> None:
+    storage = Storage(Patience(retries=0, pause_s=0.001))
+    blob = storage.open(f"{server.address}/a.bin")
+    server.close_all()
+    assert blob.read(100_000, 100_003) == DATA[100_000:100_003]
+    storage.close()
+
+
+@pytest.mark.parametrize("fault", ["drop", "refuse", "503", "429"])
+def test_it_is_tried_so_often_and_not_more(server: WebServer, storage: Storage, fault: str) -> None:
+    blob = storage.open(f"{server.address}/a.bin")
+    before = len(server.requests)
+    server.fault = lambda request: fault
+    with pytest.raises(SourceError, match=r"a\.bin cannot be read at byte \d+: .*tried 4 times.*retries="):
+        blob.read(100_000, 100_800)
+    # A used connection that is refused may have been closed while it was idle: one more request is no try.
+    assert len(server.requests) - before in (4, 5)
+
+
+def test_a_file_that_is_not_there_is_not_asked_for_again(server: WebServer, storage: Storage) -> None:
+    with pytest.raises(SourceError, match=r"none\.bin: the server answers 404.*no such file"):
+        storage.open(f"{server.address}/none.bin")
+    server.fault = lambda request: "403"
+    with pytest.raises(SourceError, match="access is refused"):
+        storage.open(f"{server.address}/a.bin")
+    assert len(server.requests) == 1
+
+
+def test_a_server_without_ranges_is_refused(server: WebServer, storage: Storage) -> None:
+    server.fault = lambda request: "whole"
+    with pytest.raises(SourceError, match="knows ranges"):
+        storage.open(f"{server.address}/a.bin")
+
+
+def test_another_range_than_asked_for_is_refused(server: WebServer, storage: Storage) -> None:
+    blob = storage.open(f"{server.address}/a.bin")
+    server.fault = lambda request: "lie"
+    with pytest.raises(SourceError, match="not the range asked for"):
+        blob.read(100_000, 100_010)
+
+
+def test_nobody_listens(storage: Storage, tmp_path: Path) -> None:
+    with web_server(tmp_path) as server:
+        address = server.address
+    with pytest.raises(SourceError, match="tried 4 times"):
+        storage.open(f"{address}/a.bin")
+
+
+def test_redirections_are_followed_and_end(server: WebServer, storage: Storage) -> None:
+    def once(request: Request) -> str | None:
+        return "/a.bin?signed=1" if request.path == "empty" else None
+
+    server.fault = once
+    blob = storage.open(f"{server.address}/empty")
+    assert blob.read(200_000, 200_005) == DATA[200_000:200_005]
+    server.fault = lambda request: "/a.bin"
+    with pytest.raises(SourceError, match="redirected more than"):
+        storage.open(f"{server.address}/a.bin")
+    server.fault = lambda request: "ftp://elsewhere/a.bin"
+    with pytest.raises(SourceError, match="not on the web"):
+        storage.open(f"{server.address}/a.bin")
+
+
+@pytest.mark.parametrize("how", ["size", "tag"])
+def test_a_file_that_changes_is_noticed(server: WebServer, storage: Storage, how: str, tmp_path: Path) -> None:
+    server.tags["a.bin"] = '"1"'
+    blob = storage.open(f"{server.address}/a.bin")
+    if how == "size":
+        (tmp_path / "a.bin").write_bytes(DATA + b"x")
+    else:
+        server.tags["a.bin"] = '"2"'
+    with pytest.raises(SourceChanged, match=r"a\.bin was changed while it was read"):
+        blob.read(100_000, 100_010)
+
+
+def test_a_file_that_became_shorter(server: WebServer, storage: Storage, tmp_path: Path) -> None:
+    blob = storage.open(f"{server.address}/a.bin")
+    (tmp_path / "a.bin").write_bytes(DATA[:90_000])
+    with pytest.raises(SourceChanged):
+        blob.read(100_000, 100_010)
+
+
+def test_names_with_spaces_and_letters(server: WebServer, storage: Storage, tmp_path: Path) -> None:
+    (tmp_path / "a b.bin").write_bytes(b"hello")
+    assert storage.open(f"{server.address}/a b.bin").read(1, 3) == b"el"
+
+
+def test_waits_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    for attempt in (1, 2, 3, 30):
+        Patience(pause_s=0.1).wait(attempt)
+    assert 0.05 <= waited[0] <= 0.15
+    assert 0.1 <= waited[1] <= 0.3
+    assert 0.2 <= waited[2] <= 0.6
+    assert waited[3] <= 45
+
+
+def test_a_connection_that_comes_back_after_closing_is_closed(server: WebServer) -> None:
+    """A thread that reads ahead may be slower than whoever closes."""
+    connections = Connections(10)
+    blob = HttpBlob(f"{server.address}/a.bin", connections, QUICK)
+    connection, _ = connections.acquire("http", server.address.removeprefix("http://"))
+    assert connection.sock is not None  # that of the first read
+    connections.close()
+    connections.release("http", server.address.removeprefix("http://"), connection)
+    assert connection.sock is None
+    assert blob.read(100_000, 100_003) == DATA[100_000:100_003]  # and nothing of it stays open

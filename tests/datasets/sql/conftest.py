@@ -1,0 +1,113 @@
+"""A PostgreSQL server for the tests that need one: installed if it is missing, private, and gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+INSTALL_S = 300
+
+
+def _binaries() -> Path | None:
+    """The folder with the newest server that is installed; Debian keeps it off the PATH."""
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb"), key=lambda path: float(Path(path).parts[4]))
+    on_path = shutil.which("initdb")
+    return Path(found[-1]).parent if found else Path(on_path).parent if on_path else None
+
+
+def _install() -> str | None:
+    """Install Debian's server; return why that was not possible."""
+    if os.geteuid() != 0:
+        return "no PostgreSQL server is installed, and only root can install one"
+    if shutil.which("apt-get") is None:
+        return "no PostgreSQL server is installed, and there is no apt-get to install one with"
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["apt-get", "update", "-q"], ["apt-get", "install", "-q", "-y", "postgresql"]):
+        try:
+            done = subprocess.run(
+                command, env=environment, capture_output=True, text=True, timeout=INSTALL_S, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return f"{' '.join(command)} took more than {INSTALL_S} s"
+        if done.returncode and command[1] == "install":
+            return f"{' '.join(command)} failed: {done.stderr[-300:]}"
+    return None
+
+
+class Server:
+    """A cluster of our own, reached by a socket in its folder."""
+
+    def __init__(self, binaries: Path, folder: Path) -> None:
+        self._binaries = binaries
+        self._folder = folder
+        # The server refuses to run as root.
+        self._user = "postgres" if os.geteuid() == 0 else None
+        self.user = self._user or pwd.getpwuid(os.geteuid()).pw_name
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self._binaries / program), *arguments]
+        log = self._folder / "commands.log"
+        with log.open("a") as output:  # a file: the server would hold on to a pipe
+            done = subprocess.run(
+                command, user=self._user, stdout=output, stderr=output, cwd="/", timeout=60, check=False
+            )
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed: {log.read_text()[-1000:]}")
+
+    def start(self) -> None:
+        data = str(self._folder / "data")
+        self._run("initdb", "-D", data, "-A", "trust", "-N", "-E", "UTF8", "--locale=C")
+        options = (
+            f"-c listen_addresses='' -c unix_socket_directories='{self._folder}' -c fsync=off -c max_connections=60"
+        )
+        self._run("pg_ctl", "-D", data, "-w", "-l", str(self._folder / "server.log"), "-o", options, "start")
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "-D", str(self._folder / "data"), "-w", "-m", "immediate", "stop")
+
+    def restart(self) -> None:
+        self._run("pg_ctl", "-D", str(self._folder / "data"), "-w", "-m", "fast", "restart")
+
+    def address(self, password: str = "") -> str:
+        user = f"{self.user}:{password}" if password else self.user
+        return f"postgresql://{user}@/postgres?host={self._folder}"
+
+    @contextlib.contextmanager
+    def connection(self) -> Iterator[Any]:
+        import psycopg
+
+        with psycopg.connect(self.address(), autocommit=True) as connection:
+            yield connection
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    pytest.importorskip("psycopg")
+    if _binaries() is None:
+        problem = _install()
+        if problem is not None:
+            pytest.skip(problem)
+    binaries = _binaries()
+    assert binaries is not None
+    folder = Path(tempfile.mkdtemp(prefix="feedline-postgres-"))
+    try:
+        server = Server(binaries, folder)
+        if os.geteuid() == 0:
+            shutil.chown(folder, server.user)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+    finally:
+        shutil.rmtree(folder)

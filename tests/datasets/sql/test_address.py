@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.datasets.sql.address import Address
+from feedline.errors import BadOption
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("sqlite:///a.db", "a.db"),
+        ("sqlite:////tmp/a.db", "/tmp/a.db"),
+        ("duckdb:///folder/a%20b.db", "folder/a b.db"),
+        ("SQLITE:///a.db", "a.db"),
+    ],
+)
+def test_paths(text: str, path: str) -> None:
+    assert Address(text).path == path
+
+
+@pytest.mark.parametrize(
+    "text", ["sqlite://a.db", "sqlite:///", "sqlite:///:memory:", "sqlite:///a?mode=rw", "duckdb://"]
+)
+def test_paths_that_are_none(text: str) -> None:
+    with pytest.raises(BadOption):
+        assert Address(text).path
+
+
+@pytest.mark.parametrize("text", ["people.db", "", "mysql://u:s3cret@h/d", None, 3, "host=h password=s3cret"])
+def test_what_is_no_address(text: Any) -> None:
+    with pytest.raises(BadOption) as caught:
+        Address(text)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://ada@h:1/d", "postgresql://ada@h:1/d"),
+        ("postgresql://ada:pw@h:1/d?sslmode=require", "postgresql://ada:***@h:1/d?sslmode=require"),
+        ("postgres://h/d?user=ada&password=pw", "postgres://h/d?user=ada&password=***"),
+        ("postgresql:///d?host=/tmp/x", "postgresql:///d?host=/tmp/x"),
+    ],
+)
+def test_what_is_shown(text: str, shown: str) -> None:
+    assert repr(Address(text)) == shown
+
+
+@given(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S")), min_size=4))
+def test_no_password_is_shown(password: str) -> None:
+    from urllib.parse import quote
+
+    if password in "postgresql://ada:***@host/people":
+        return
+    address = Address(f"postgresql://ada:{quote(password, safe='')}@host/people")
+    assert password not in repr(address)
+    assert quote(password, safe="") not in repr(address)
+    assert password not in address.hide(f"it was {password}!").removeprefix("it was ")

@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feedline
+from feedline.datasets import SQLDataset
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.testing.source import SourceContract, assert_same
+from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, samples
+
+QUERY = "SELECT * FROM people"
+
+
+class _Contract(SourceContract):
+    address: str
+
+    def make_source(self, **options: Any) -> SQLDataset:
+        return SQLDataset(self.address, QUERY, key="id", **options)
+
+    def samples(self) -> list[Any]:
+        return samples()
+
+
+class TestSqlite(_Contract):
+    @pytest.fixture(autouse=True)
+    def _database(self, tmp_path: Path) -> None:
+        self.address = make_sqlite(tmp_path / "people.db")
+
+
+class TestDuckDB(_Contract):
+    @pytest.fixture(autouse=True)
+    def _database(self, tmp_path: Path) -> None:
+        pytest.importorskip("duckdb")
+        self.address = make_duckdb(tmp_path / "people.duckdb")
+
+    @pytest.mark.slow
+    def test_batches_are_the_same_with_every_start_method(self) -> None:
+        super().test_batches_are_the_same_with_every_start_method()
+
+
+class TestPostgres(_Contract):
+    @pytest.fixture(autouse=True)
+    def _database(self, postgres: Any) -> None:
+        self.address = make_postgres(postgres)
+
+    @pytest.mark.slow
+    def test_batches_are_the_same_with_every_start_method(self) -> None:
+        super().test_batches_are_the_same_with_every_start_method()
+
+
+PLACEHOLDERS = {"sqlite": ("?", ":low"), "duckdb": ("?", "$low"), "postgres": ("%s", "%(low)s")}
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "postgres"])
+def kind(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def address(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if kind == "sqlite":
+        return make_sqlite(tmp_path / "people.db")
+    if kind == "duckdb":
+        pytest.importorskip("duckdb")
+        return make_duckdb(tmp_path / "people.duckdb")
+    return make_postgres(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    return make_sqlite(tmp_path / "people.db")
+
+
+def change(sqlite: str, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(sqlite.removeprefix("sqlite:///"))) as database, database:
+        database.execute(statement)
+
+
+def test_parameters_of_both_kinds(kind: str, address: str) -> None:
+    kept = [sample for sample in samples() if sample["id"] >= 20]
+    for mark, parameters in zip(PLACEHOLDERS[kind], ([20], {"low": 20}), strict=True):
+        dataset = SQLDataset(address, f"{QUERY} WHERE id >= {mark}", key="id", parameters=parameters)
+        assert_same(dataset.__getitems__(range(len(dataset))), kept)
+        dataset.close()
+
+
+def test_parameters_are_values_and_nothing_else(kind: str, address: str) -> None:
+    for name in ("x' OR '1'='1", "'; DELETE FROM people; --", "%s", "?", ":low"):
+        mark = PLACEHOLDERS[kind][0]
+        dataset = SQLDataset(address, f"{QUERY} WHERE name = {mark}", key="id", parameters=[name])
+        assert len(dataset) == 0
+        dataset.close()
+    dataset = SQLDataset(address, QUERY, key="id")
+    assert len(dataset) == COUNT
+    dataset.close()
+
+
+def test_strings_as_keys(address: str) -> None:
+    """They look like SQL."""
+    dataset = SQLDataset(address, QUERY, key="name", fields=("name", "id"))
+    names = sorted(sample["name"] for sample in samples())
+    assert sorted(name for name, _ in dataset) == names
+    keys = [dataset[index][0] for index in range(COUNT)]
+    assert [name for name, _ in dataset.__getitems__(range(COUNT))[::-1]] == keys[::-1]
+    dataset.close()
+
+
+def test_percent_signs_comments_and_semicolons(address: str) -> None:
+    query = "SELECT id, name, id % 4 AS rest FROM people WHERE name LIKE '%1%' ;  \n"
+    dataset = SQLDataset(address, query, key="id")
+    assert [sample["id"] for sample in dataset] == [s["id"] for s in samples() if "1" in s["name"]]
+    dataset.close()
+    dataset = SQLDataset(address, "SELECT * FROM people -- all of them", key="id")
+    assert len(dataset) == COUNT
+    dataset.close()
+
+
+def test_nothing_can_be_written(kind: str, address: str) -> None:
+    for query in ("DELETE FROM people RETURNING *", "WITH gone AS (DELETE FROM people RETURNING *) SELECT * FROM gone"):
+        dataset = SQLDataset(address, query, key="id")
+        with pytest.raises(SourceError):
+            len(dataset)
+        dataset.close()
+    dataset = SQLDataset(address, QUERY, key="id")
+    assert len(dataset) == COUNT
+    statement = "DELETE FROM people"
+    with pytest.raises(SourceError, match=r"read.?only|readonly|Cannot execute"):
+        dataset._ask(lambda connection: dataset.database.rows(connection, statement, None), "trying")
+    dataset.close()
+
+
+def test_names_that_have_to_be_quoted(address: str) -> None:
+    dataset = SQLDataset(address, 'SELECT id AS "the ""id""", name AS "größe; --" FROM people', key='the "id"')
+    assert dataset[0] == {'the "id"': -10, "größe; --": samples()[0]["name"]}
+    dataset.close()
+
+
+def test_forms_of_samples(address: str) -> None:
+    for fields, expected in (
+        ("height", 0.75),
+        (("id", "height"), (-4, 0.75)),
+        (["id"], {"id": -4}),
+        ({"h": "height"}, {"h": 0.75}),
+    ):
+        dataset = SQLDataset(address, QUERY, key="id", fields=fields)
+        assert_same(dataset[3], expected)
+        dataset.close()
+
+
+def test_batches_are_those_of_torch(address: str) -> None:
+    dataset: Any = SQLDataset(address, QUERY, key="id", fields=["id", "height", "name", "photo"])
+    assert_same(dataset.read_columns(np.array([2, 1]))["id"], np.array([-6, -8]))
+    expected = torch.utils.data.DataLoader(dataset, 7)
+    for found, batch in zip(feedline.DataLoader(dataset, 7, num_workers=2), expected, strict=True):
+        assert torch.equal(found["id"], batch["id"])
+        assert torch.equal(found["height"], batch["height"])
+        assert (found["name"], found["photo"]) == (batch["name"], batch["photo"])
+        assert (found["id"].dtype, found["height"].dtype) == (batch["id"].dtype, batch["height"].dtype)
+    dataset.close()
+
+
+def test_one_query_for_a_batch(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = SQLDataset(address, QUERY, key="id")
+    assert len(dataset) == COUNT
+    asked: list[str] = []
+    rows = dataset.database.rows
+
+    def noted(connection: Any, statement: str, parameters: Any) -> Any:
+        asked.append(statement)
+        return rows(connection, statement, parameters)
+
+    monkeypatch.setattr(dataset.database, "rows", noted)
+    dataset.__getitems__([5, 30, 5, 0, 39])
+    assert len(asked) == 1
+    dataset.close()
+
+
+def test_more_keys_than_a_statement_takes(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    many = 2500
+    if kind == "sqlite":
+        address = make_sqlite(tmp_path / "many.db", many)
+    elif kind == "duckdb":
+        pytest.importorskip("duckdb")
+        address = make_duckdb(tmp_path / "many.duckdb", many)
+    else:
+        address = make_postgres(request.getfixturevalue("postgres"), many)
+    dataset = SQLDataset(address, QUERY, key="id", fields="id")
+    assert dataset.__getitems__(range(many)[::-1]) == [i * 2 - 10 for i in range(many)][::-1]
+    dataset.close()
+
+
+def test_a_row_that_is_gone(sqlite: str) -> None:
+    dataset = SQLDataset(sqlite, QUERY, key="id")
+    assert len(dataset) == COUNT
+    change(sqlite, "DELETE FROM people WHERE id = -4")
+    change(sqlite, "INSERT INTO people (id, name) VALUES (1000, 'late')")
+    assert dataset[4]["id"] == -2
+    assert len(dataset) == COUNT
+    with pytest.raises(SourceChanged, match=r"no row with id = -4 any more, which is sample 3.*deleted"):
+        dataset.__getitems__([4, 3])
+    dataset.close()
+
+
+def test_keys_have_to_be_unique_and_there(address: str) -> None:
+    dataset = SQLDataset(address, "SELECT id / id AS one, id FROM people WHERE id > 0", key="one")
+    with pytest.raises(BadOption, match="Several rows have the key 1"):
+        len(dataset)
+    dataset.close()
+    dataset = SQLDataset(address, QUERY, key="note")
+    with pytest.raises(BadOption, match=r"32 of 40 rows have no key.*'note' is null"):
+        len(dataset)
+    dataset.close()
+    dataset = SQLDataset(address, QUERY, key="colour")
+    with pytest.raises(BadOption, match=r"'colour' is no column.*'name'"):
+        len(dataset)
+    dataset.close()
+
+
+def test_columns_that_come_twice(postgres: Any) -> None:
+    address = make_postgres(postgres)  # other databases give the second one another name
+    dataset = SQLDataset(address, "SELECT a.id AS x, b.id AS x FROM people a JOIN people b USING (id)", key="x")
+    with pytest.raises(BadOption, match="several columns 'x'"):
+        len(dataset)
+    dataset.close()
+
+
+@pytest.mark.parametrize("query", ["SELECT * FROM nobody", "SELEKT 1", "SELECT * FROM people WHERE id = ?"])
+def test_queries_that_fail(sqlite: str, query: str) -> None:
+    dataset = SQLDataset(sqlite, query, key="id")
+    with pytest.raises(SourceError, match="Check query="):
+        len(dataset)
+    dataset.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"query": ""}, {"query": 3}, {"query": ";"}, {"key": ""}, {"key": 3}, {"parameters": "abc"}, {"parameters": 3}],
+)
+def test_options_that_are_none(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption):
+        SQLDataset(**{"address": "sqlite:///a.db", "query": QUERY, "key": "id", **options})
+
+
+def test_construction_opens_nothing(tmp_path: Path) -> None:
+    dataset = SQLDataset(f"sqlite:///{tmp_path}/none.db", QUERY, key="id")
+    pickle.loads(pickle.dumps(dataset))
+    with pytest.raises(SourceError, match="There is no file"):
+        len(dataset)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_are_damaged(tmp_path: Path, sqlite: str) -> None:
+    path = Path(sqlite.removeprefix("sqlite:///"))
+    data = path.read_bytes()
+    for damaged in (b"not a database at all" * 100, data[:5000], data[:4096] + b"\xff" * (len(data) - 4096)):
+        path.write_bytes(damaged)
+        dataset = SQLDataset(sqlite, QUERY, key="id")
+        with pytest.raises(CorruptSource, match=r"damaged|cut off"):
+            list(dataset)
+        dataset.close()
+
+
+def test_a_duckdb_file_that_is_damaged(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    (tmp_path / "a.duckdb").write_bytes(b"x" * 10_000)
+    dataset = SQLDataset(f"duckdb:///{tmp_path}/a.duckdb", QUERY, key="id")
+    with pytest.raises(CorruptSource, match="damaged"):
+        len(dataset)
+    dataset.close()
+
+
+def test_text_that_is_none(sqlite: str) -> None:
+    change(sqlite, "UPDATE people SET name = CAST(x'ff00fe' AS TEXT) WHERE id = -4")
+    dataset = SQLDataset(sqlite, QUERY, key="id")
+    assert dataset[4]["id"] == -2
+    with pytest.raises(CorruptSource, match=r"CAST\(column AS BLOB\)"):
+        dataset[3]
+    dataset.close()
+
+
+def test_no_rows_and_one_row(kind: str, address: str) -> None:
+    dataset = SQLDataset(address, f"{QUERY} WHERE id < -1000", key="id")
+    assert len(dataset) == 0
+    with pytest.raises(IndexError):
+        dataset[0]
+    dataset.close()
+    dataset = SQLDataset(address, f"{QUERY} WHERE id = 0", key="id", fields="id")
+    assert list(feedline.Loader(dataset, 4)) == [np.array([0])]
+    dataset.close()
+
+
+def test_large_and_odd_numbers(sqlite: str) -> None:
+    change(sqlite, f"INSERT INTO people (id, height) VALUES ({2**63 - 1}, 1e308), ({-(2**63)}, -0.0)")
+    dataset = SQLDataset(sqlite, QUERY, key="id", fields=("id", "height"))
+    assert dataset[0] == (-(2**63), 0.0)
+    assert dataset[-1] == (2**63 - 1, 1e308)
+    dataset.close()
+
+
+def test_the_file_of_an_absolute_path_with_odd_letters(tmp_path: Path) -> None:
+    folder = tmp_path / "päth %41 with spaces"
+    folder.mkdir()
+    make_sqlite(folder / "a#b?c.db")
+    name = str(folder / "a#b?c.db").replace("%", "%25").replace("#", "%23").replace("?", "%3F")
+    dataset = SQLDataset(f"sqlite:///{name}", QUERY, key="id")
+    assert len(dataset) == COUNT
+    dataset.close()
+
+
+def test_the_keys_go_to_workers_and_connections_do_not(sqlite: str) -> None:
+    dataset = SQLDataset(sqlite, QUERY, key="id")
+    assert len(dataset) == COUNT
+    other = pickle.loads(pickle.dumps(dataset))
+    dataset.close()
+    change(sqlite, "INSERT INTO people (id) VALUES (-1000)")
+    assert len(other) == COUNT
+    assert other[0]["id"] == -10
+    other.close()
+
+
+def test_a_dataset_that_is_gone_has_closed_its_connections(address: str) -> None:
+    """Drivers warn of connections that were not closed, and warnings are errors here."""
+    dataset = SQLDataset(address, QUERY, key="id", fields="id")
+    assert dataset[0] == -10
+    connection = dataset._session.get()._connection
+    del dataset
+    with pytest.raises(Exception, match=r"(?i)closed"):
+        connection.execute("SELECT 1")
+
+
+def test_one_connection_for_each_thread(sqlite: str) -> None:
+    dataset = SQLDataset(sqlite, QUERY, key="id", fields="id")
+    loader = feedline.Loader(dataset, 4, workers=3, engine="thread", shuffle=True, seed=0)
+    assert sorted(x for batch in loader for x in batch.tolist()) == [i * 2 - 10 for i in range(COUNT)]
+    dataset.close()

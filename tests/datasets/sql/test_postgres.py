@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import datetime
+import decimal
+import pickle
+import threading
+import uuid
+from typing import Any
+
+import pytest
+
+import feedline
+from feedline.datasets import SQLDataset
+from feedline.datasets.sql import session
+from feedline.errors import BadOption, SourceError
+from tests.datasets.sql.people import COUNT, make_postgres
+
+QUERY = "SELECT * FROM people"
+KILL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'feedline'"
+
+
+@pytest.fixture
+def dataset(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(session, "PAUSE_S", 0.0)
+    made = SQLDataset(make_postgres(postgres), QUERY, key="id", fields="id")
+    yield made
+    made.close()
+
+
+def kill(postgres: Any) -> int:
+    with postgres.connection() as connection:
+        return len(connection.execute(KILL).fetchall())
+
+
+def test_a_connection_that_is_killed_between_batches(postgres: Any, dataset: Any) -> None:
+    for index in range(5):
+        assert dataset[index] == index * 2 - 10
+        assert kill(postgres) == 1
+
+
+def test_connections_that_are_killed_all_the_time(postgres: Any, dataset: Any) -> None:
+    assert len(dataset) == COUNT
+    stop = threading.Event()
+
+    def keep_killing() -> None:
+        while not stop.wait(0.02):
+            kill(postgres)
+
+    killer = threading.Thread(target=keep_killing)
+    killer.start()
+    try:
+        loader = feedline.Loader(dataset, 3, workers=2, engine="process")
+        found = [x for batch in loader for x in batch.tolist()]
+    finally:
+        stop.set()
+        killer.join()
+    assert found == [i * 2 - 10 for i in range(COUNT)]
+
+
+def test_a_query_that_is_killed_while_it_runs(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backend ends in the middle of the query, for as long as attempts are left."""
+    monkeypatch.setattr(session, "PAUSE_S", 0.0)
+    address = make_postgres(postgres)
+    with postgres.connection() as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS calm (yes BOOL)")
+        connection.execute("DELETE FROM calm")
+        connection.execute(
+            "CREATE OR REPLACE FUNCTION doomed(id BIGINT) RETURNS BIGINT AS $$ BEGIN "
+            "IF NOT EXISTS (SELECT FROM calm) THEN PERFORM pg_terminate_backend(pg_backend_pid()); END IF; "
+            "RETURN id; END $$ LANGUAGE plpgsql"
+        )
+    doomed = SQLDataset(address, "SELECT id, doomed(id) AS value FROM people", key="id", fields="value")
+    with pytest.raises(SourceError, match="lost while reading the keys, and 3 further attempts"):
+        len(doomed)
+    with postgres.connection() as connection:
+        connection.execute("INSERT INTO calm VALUES (true)")
+        assert doomed[0] == -10
+        connection.execute("DELETE FROM calm")
+        with pytest.raises(SourceError, match="lost while reading samples, and 3 further attempts"):
+            doomed[0]
+        connection.execute("INSERT INTO calm VALUES (true)")
+        assert doomed[1] == -8
+    doomed.close()
+
+
+def test_a_server_that_restarts(postgres: Any, dataset: Any) -> None:
+    assert dataset[0] == -10
+    postgres.restart()
+    assert dataset[1] == -8
+
+
+def test_a_server_that_is_not_there(tmp_path: Any) -> None:
+    dataset = SQLDataset(f"postgresql://ada:s3cret@/people?host={tmp_path}", QUERY, key="id")
+    with pytest.raises(SourceError, match=r"ada:\*\*\*@.*Is the server running") as caught:
+        len(dataset)
+    assert "s3cret" not in _everything(caught.value)
+    dataset.close()
+
+
+def _everything(exc: BaseException | None) -> str:
+    text = ""
+    while exc is not None:
+        text += repr(exc) + str(exc)
+        exc = exc.__cause__
+    return text
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://ada:s3cret@localhost:99999999/people",
+        "postgresql://ada:s3cret:more@localhost:s3cret/x",
+        "postgresql://ada:s3cret/x@localhost/people?nonsense=1",
+        "postgresql://localhost/people?password=s3cret&nonsense=s3cret",
+    ],
+)
+def test_addresses_that_cannot_be_understood_show_no_password(address: str) -> None:
+    with pytest.raises((BadOption, SourceError)) as caught:
+        len(SQLDataset(address, QUERY, key="id"))
+    assert "s3cret" not in _everything(caught.value)
+
+
+def test_the_password_is_shown_nowhere_but_travels(postgres: Any) -> None:
+    make_postgres(postgres)
+    dataset = SQLDataset(postgres.address("s3cret"), QUERY, key="id")
+    assert "s3cret" not in repr(dataset)
+    assert "s3cret" not in repr(dataset.address)
+    assert "s3cret" not in repr(dataset.stream())
+    assert b"s3cret" in pickle.dumps(dataset)
+    bad = SQLDataset(postgres.address("s3cret"), "SELECT 's3cret' FROM nobody", key="id")
+    with pytest.raises(SourceError) as caught:
+        len(bad)
+    assert "s3cret" not in _everything(caught.value)
+    dataset.close()
+    bad.close()
+
+
+def test_types(postgres: Any) -> None:
+    identity = uuid.UUID(int=7)
+    query = (
+        f"SELECT 1::int2 AS small, 2::int8 AS large, 1.50::numeric AS price, true AS flag, 0.5::float4 AS half, "
+        f"'{identity}'::uuid AS id, '2020-02-29'::date AS day, '2020-02-29 12:30'::timestamp AS time, "
+        "'{1,2,NULL}'::int[] AS list, '{\"a\": [1]}'::jsonb AS tree, '\\x00ff'::bytea AS blob, NULL::text AS none"
+    )
+    dataset = SQLDataset(postgres.address(), query, key="id")
+    assert dataset[0] == {
+        "small": 1,
+        "large": 2,
+        "price": decimal.Decimal("1.50"),
+        "flag": True,
+        "half": 0.5,
+        "id": identity,
+        "day": datetime.date(2020, 2, 29),
+        "time": datetime.datetime(2020, 2, 29, 12, 30),
+        "list": [1, 2, None],
+        "tree": {"a": [1]},
+        "blob": b"\x00\xff",
+        "none": None,
+    }
+    assert "'small': int2" in repr(dataset)
+    dataset.close()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "1::int2), (2::int2",
+        "1.5::numeric), (2.5",
+        "'2020-01-01'::date), ('2020-01-02'",
+        "'a'::bytea), ('b'",
+        "'00000000-0000-0000-0000-000000000001'::uuid), ('00000000-0000-0000-0000-000000000002'",
+        "'2020-01-01 00:00+02'::timestamptz), ('2021-01-01 00:00+02'",
+    ],
+)
+def test_keys_of_every_kind(postgres: Any, values: str) -> None:
+    dataset = SQLDataset(postgres.address(), f"SELECT * FROM (VALUES ({values})) AS v (k)", key="k", fields="k")
+    first, second = dataset[0], dataset[1]
+    assert dataset.__getitems__([1, 0, 1]) == [second, first, second]
+    assert list(dataset.stream()) == [first, second]
+    dataset.close()
+
+
+def test_an_index_is_used(postgres: Any) -> None:
+    """The query around the user's query does not keep the server from its index."""
+    address = make_postgres(postgres)
+    with postgres.connection() as connection:
+        connection.execute("INSERT INTO people (id) SELECT generate_series(1000, 60000)")
+        connection.execute("ANALYZE people")
+    dataset = SQLDataset(address, f"{QUERY} WHERE id > %s", key="id", parameters=[0], fields="id")
+    ((where, parameters),) = dataset.database.with_keys([1000, 2000], 'feedline_q."id"', dataset.parameters)
+    statement = f"EXPLAIN SELECT * FROM (\n{dataset.query}\n) AS feedline_q WHERE {where}"
+    plan = dataset._ask(lambda connection: dataset.database.rows(connection, statement, parameters), "explaining")
+    assert "Index" in str(plan)
+    dataset.close()

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from feedline.datasets.sql.address import Address
+from feedline.datasets.sql.database import Database, Rows
+from feedline.datasets.sql.session import Session
+from feedline.errors import CorruptSource, SourceError
+
+
+class Broken(Exception):
+    """What the driver raises."""
+
+
+class Flaky(Database):
+    """Gives numbered connections; a connection is lost when somebody says so."""
+
+    def __init__(self) -> None:
+        super().__init__(Address("postgresql://ada:s3cret@host/people"))
+        self.opened = 0
+        self.closed: list[int] = []
+        self.refuses = False
+
+    def check(self) -> None:
+        pass
+
+    def connect(self) -> int:
+        if self.refuses:
+            raise Broken("no way in with s3cret")
+        self.opened += 1
+        return self.opened
+
+    def close(self, connection: int) -> None:
+        self.closed.append(connection)
+
+    def describe(self, connection: Any, statement: str, parameters: Any) -> list[tuple[str, str]]:
+        raise NotImplementedError
+
+    def rows(self, connection: Any, statement: str, parameters: Any) -> Rows:
+        raise NotImplementedError
+
+    def stream(self, connection: Any, statement: str, parameters: Any, size: int) -> Iterator[Rows]:
+        raise NotImplementedError
+
+    def with_keys(self, keys: list[Any], column: str, parameters: Any) -> list[tuple[str, Any]]:
+        raise NotImplementedError
+
+    def after_key(self, key: Any, column: str, parameters: Any) -> tuple[str, Any]:
+        raise NotImplementedError
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        return (Broken,)
+
+    def is_lost(self, connection: Any, exc: Exception) -> bool:
+        return connection is None or "lost" in str(exc)
+
+    def is_corrupt(self, exc: Exception) -> bool:
+        return "malformed" in str(exc)
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def flaky() -> Flaky:
+    return Flaky()
+
+
+def session_of(flaky: Flaky, pauses: list[float]) -> Session:
+    return Session(flaky, pauses.append)
+
+
+def raising(text: str, times: int = 1000) -> Any:
+    left = iter([True] * times)
+
+    def act(connection: int) -> int:
+        if next(left, False):
+            raise Broken(text)
+        return connection
+
+    return act
+
+
+def test_a_connection_is_kept(flaky: Flaky, pauses: list[float]) -> None:
+    session = session_of(flaky, pauses)
+    assert [session.ask(lambda connection: connection, "asking") for _ in range(3)] == [1, 1, 1]
+    session.close()
+    session.close()
+    assert flaky.closed == [1]
+
+
+def test_what_was_lost_is_opened_again(flaky: Flaky, pauses: list[float]) -> None:
+    session = session_of(flaky, pauses)
+    assert session.ask(raising("it is lost", 2), "asking") == 3
+    assert flaky.closed == [1, 2]
+    assert pauses == pytest.approx([0.2, 1.0])
+    session.close()
+
+
+def test_attempts_are_limited(flaky: Flaky, pauses: list[float]) -> None:
+    session = session_of(flaky, pauses)
+    with pytest.raises(SourceError, match="lost while asking, and 3 further attempts did not help"):
+        session.ask(raising("it is lost"), "asking")
+    assert flaky.opened == 4
+    assert flaky.closed == [1, 2, 3, 4]
+    assert pauses == pytest.approx([0.2, 1.0, 5.0])
+
+
+def test_a_query_that_fails_is_not_repeated(flaky: Flaky, pauses: list[float]) -> None:
+    session = session_of(flaky, pauses)
+    with pytest.raises(SourceError, match="syntax error"):
+        session.ask(raising("syntax error"), "asking")
+    assert (flaky.opened, pauses) == (1, [])
+    session.close()
+
+
+def test_damage_has_its_own_error(flaky: Flaky, pauses: list[float]) -> None:
+    session = session_of(flaky, pauses)
+    with pytest.raises(CorruptSource):
+        session.ask(raising("malformed"), "asking")
+    session.close()
+
+
+def test_who_was_never_let_in_does_not_knock_again(flaky: Flaky, pauses: list[float]) -> None:
+    flaky.refuses = True
+    with pytest.raises(SourceError, match="could not be reached") as caught:
+        session_of(flaky, pauses).ask(lambda connection: connection, "asking")
+    assert pauses == []
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None  # it says the password
+
+
+def test_a_server_that_does_not_come_back(flaky: Flaky, pauses: list[float]) -> None:
+    session = session_of(flaky, pauses)
+    assert session.ask(lambda connection: connection, "asking") == 1
+    session.close()
+    flaky.refuses = True
+    with pytest.raises(SourceError, match="3 further attempts"):
+        session.ask(lambda connection: connection, "asking")
+    assert len(pauses) == 3

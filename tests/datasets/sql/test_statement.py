@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.datasets.sql.database import extended, in_groups
+from feedline.datasets.sql.statement import checked_parameters, checked_query, quoted, select
+from feedline.errors import BadOption
+
+# SQLite itself does not find columns of a subquery that are called "true" or "false".
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(
+    lambda name: name.lower() not in ("true", "false")
+)
+
+
+@given(NAMES, st.integers(0, 9))
+def test_any_name_is_a_name_and_nothing_else(name: str, value: int) -> None:
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        statement = select([name], f"SELECT {value} AS {quoted(name)}", order=name, limit=3)
+        cursor = database.execute(statement)
+        assert cursor.fetchall() == [(value,)]
+
+
+@pytest.mark.parametrize(
+    ("query", "found"), [("SELECT 1", "SELECT 1"), (" SELECT 1 ; \n", "SELECT 1"), ("SELECT 1 -- x", "SELECT 1 -- x")]
+)
+def test_queries(query: str, found: str) -> None:
+    assert checked_query(query) == found
+
+
+@pytest.mark.parametrize("query", ["", " ; ", None, b"SELECT 1"])
+def test_queries_that_are_none(query: Any) -> None:
+    with pytest.raises(BadOption, match="query="):
+        checked_query(query)
+
+
+def test_parameters() -> None:
+    assert checked_parameters(None) is None
+    assert checked_parameters((1, 2)) == [1, 2]
+    assert checked_parameters({"a": 1}) == {"a": 1}
+    for wrong in ("ab", b"ab", 3, {1, 2}):
+        with pytest.raises(BadOption) as caught:
+            checked_parameters(wrong)
+        assert "ab" not in str(caught.value)  # it may be a secret
+
+
+def test_values_are_added_behind_those_of_the_query() -> None:
+    assert extended(None, [1, 2], ":") == (["?", "?"], [1, 2])
+    assert extended([7], [1], ":") == (["?"], [7, 1])
+    marks, values = extended({"low": 7}, [1, 2], "$")
+    assert marks == ["$feedline_key_0", "$feedline_key_1"]
+    assert values == {"low": 7, "feedline_key_0": 1, "feedline_key_1": 2}
+
+
+@given(st.lists(st.integers()), st.integers(1, 5))
+def test_groups(keys: list[int], size: int) -> None:
+    groups = in_groups(keys, size)
+    assert [key for group in groups for key in group] == keys
+    assert all(1 <= len(group) <= size for group in groups)

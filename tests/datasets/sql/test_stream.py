@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import feedline
+from feedline.datasets import SQLDataset
+from feedline.datasets.sql.stream import SQLReading, SQLStream
+from feedline.errors import BadOption, BadState, SourceError
+from feedline.testing.source import assert_same
+from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, rows, samples
+
+QUERY = "SELECT * FROM people"
+IDS = [row[0] for row in rows()]
+
+
+@pytest.fixture(params=["sqlite", "duckdb", "postgres"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return make_sqlite(tmp_path / "people.db")
+    if request.param == "duckdb":
+        pytest.importorskip("duckdb")
+        return make_duckdb(tmp_path / "people.duckdb")
+    return make_postgres(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    return make_sqlite(tmp_path / "people.db")
+
+
+def stream_of(address: str, key: str = "id", fields: Any = "id", size: int = 7, **options: Any) -> Any:
+    return SQLDataset(address, options.pop("query", QUERY), key=key, fields=fields, **options).stream(size=size)
+
+
+def finish(stream: Any) -> None:
+    stream.close()
+
+
+def test_rows_come_in_the_order_of_keys(address: str) -> None:
+    stream = stream_of(address, fields=None)
+    assert_same(list(stream), samples())
+    assert "people" in repr(stream) or "postgres" in repr(stream)
+    finish(stream)
+
+
+@pytest.mark.parametrize("key", ["id", "name"])
+def test_workers_share_the_rows(address: str, key: str) -> None:
+    stream = stream_of(address, key)
+    for engine, workers in (("inline", 0), ("thread", 2), ("process", 3)):
+        loader = feedline.DataLoader(stream, 4, num_workers=workers, engine=engine)
+        assert sorted(x for batch in loader for x in batch.tolist()) == IDS
+    other = torch.utils.data.DataLoader(stream, 4, num_workers=2)
+    assert sorted(x for batch in other for x in batch.tolist()) == IDS
+    finish(stream)
+
+
+@pytest.mark.parametrize("key", ["id", "name"])
+def test_parts_are_of_similar_size_and_disjoint(address: str, key: str) -> None:
+    """Although all numbers are even."""
+    stream = stream_of(address, key)
+    parts = [list(SQLReading(stream, part, 3)) for part in range(3)]
+    assert sorted(x for part in parts for x in part) == IDS
+    assert min(map(len, parts)) >= 5
+    finish(stream)
+
+
+def test_ranks_share_the_rows(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    found: list[int] = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        loader: Any = feedline.DataLoader(stream_of(sqlite), 4, num_workers=2)
+        found += [x for batch in loader for x in batch.tolist()]
+    assert sorted(found) == IDS
+
+
+def test_it_is_resumed_at_every_row(address: str) -> None:
+    stream = stream_of(address)
+    for taken in (0, 1, 6, 7, 8, COUNT - 1, COUNT):
+        reading = SQLReading(stream, 0, 1)
+        assert [next(reading) for _ in range(taken)] == IDS[:taken]
+        state = json.loads(json.dumps(reading.state_dict()))
+        reading.close()
+        other = SQLReading(stream, 0, 1)
+        other.load_state_dict(state)
+        assert list(other) == IDS[taken:]
+    finish(stream)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_is_resumed(address: str, workers: int) -> None:
+    stream = stream_of(address)
+
+    def make() -> Any:
+        return feedline.DataLoader(stream, 4, num_workers=workers)
+
+    expected = [batch.tolist() for batch in make()]
+    loader = make()
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    state = pickle.loads(pickle.dumps(loader.state_dict()))
+    del batches
+    other = make()
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == expected[4:]
+    finish(stream)
+
+
+def test_states_that_do_not_fit(sqlite: str) -> None:
+    stream = stream_of(sqlite)
+    state = SQLReading(stream, 0, 1).state_dict()
+    with pytest.raises(BadState, match=r"part 0 of 1, but this is part 1 of 2.*as many workers"):
+        SQLReading(stream, 1, 2).load_state_dict(state)
+    with pytest.raises(BadState, match="not the state"):
+        SQLReading(stream, 0, 1).load_state_dict([])
+
+
+def test_parameters_percent_signs_and_transforms(address: str) -> None:
+    mark = "%s" if address.startswith("postgres") else "?"
+    sign = "%%" if address.startswith("postgres") else "%"
+    stream = stream_of(
+        address, query=f"{QUERY} WHERE id > {mark} AND name LIKE 'n{sign}'", parameters=[20], transform=_negative
+    )
+    reading = SQLReading(stream, 0, 2)
+    next(reading)
+    state = reading.state_dict()
+    rest = list(reading)
+    other = SQLReading(stream, 0, 2)
+    other.load_state_dict(state)
+    assert list(other) == rest
+    assert sorted([*SQLReading(stream, 1, 2), *SQLReading(stream, 0, 2)]) == [-x for x in IDS if x > 20][::-1]
+    finish(stream)
+
+
+def _negative(x: int) -> int:
+    return -x
+
+
+def test_what_is_read_is_what_was_there_at_the_beginning(address: str, request: pytest.FixtureRequest) -> None:
+    if address.startswith("duckdb"):
+        pytest.skip("nobody else can write to a DuckDB file that is being read")
+    if address.startswith("sqlite"):
+        _sqlite(address, "PRAGMA journal_mode=WAL")  # otherwise nobody can write meanwhile
+    stream = stream_of(address, size=3)
+    reading = iter(stream)
+    assert next(reading) == IDS[0]
+    statements = ("DELETE FROM people WHERE id > 0", "INSERT INTO people (id) VALUES (-9)")
+    if address.startswith("sqlite"):
+        for statement in statements:
+            _sqlite(address, statement)
+    else:
+        with request.getfixturevalue("postgres").connection() as connection:
+            for statement in statements:
+                connection.execute(statement)
+    assert list(reading) == IDS[1:]
+    assert len(list(stream)) < COUNT
+    finish(stream)
+
+
+def _sqlite(address: str, statement: str) -> None:
+    import contextlib
+    import sqlite3
+
+    with contextlib.closing(sqlite3.connect(address.removeprefix("sqlite:///"))) as database, database:
+        database.execute(statement)
+
+
+def test_a_connection_that_is_lost(postgres: Any) -> None:
+    stream = stream_of(make_postgres(postgres), size=3)
+    reading = iter(stream)
+    found = [next(reading) for _ in range(3)]
+    with postgres.connection() as connection:
+        connection.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'feedline'")
+    with pytest.raises(SourceError, match="was lost while going through the rows"):
+        next(reading)
+    assert found + list(reading) == IDS  # whoever goes on misses nothing
+    finish(stream)
+
+
+def test_abandoned_passes_close_their_connections(address: str, request: pytest.FixtureRequest) -> None:
+    stream = stream_of(address)
+    reading = iter(stream)
+    next(reading)
+    assert reading._connection is not None
+    del reading
+    if address.startswith("postgres"):
+        with request.getfixturevalue("postgres").connection() as connection:
+            query = (
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'feedline' AND state LIKE 'idle in%'"
+            )
+            assert connection.execute(query).fetchone() == (0,)
+    finish(stream)
+
+
+def test_rows_without_a_key(address: str) -> None:
+    stream = stream_of(address, key="note")
+    with pytest.raises(BadOption, match="'note' is null"):
+        list(stream)
+    finish(stream)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5])
+def test_sizes_that_are_none(sqlite: str, size: Any) -> None:
+    with pytest.raises(BadOption, match="size="):
+        stream_of(sqlite, size=size)
+
+
+def test_it_can_be_pickled(sqlite: str) -> None:
+    stream = stream_of(sqlite)
+    assert isinstance(stream, SQLStream)
+    other = pickle.loads(pickle.dumps(stream))
+    assert isinstance(other, torch.utils.data.IterableDataset)
+    assert list(other) == IDS
+
+
+def test_no_rows(address: str) -> None:
+    stream = stream_of(address, query=f"{QUERY} WHERE id < -1000")
+    assert list(stream) == []
+    assert list(SQLReading(stream, 1, 2)) == []
+    finish(stream)

@@ -1,0 +1,76 @@
+"""A Redis server of one's own: Debian's, in a temporary folder, reached by a socket."""
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+
+class Server:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"unix://{folder}/redis.sock"
+
+    def start(self) -> None:
+        """Start the server, with what it has saved before, and wait until it answers."""
+        program = shutil.which("redis-server")
+        assert program is not None
+        self._process = subprocess.Popen(
+            [
+                program,
+                *("--port", "0"),
+                *("--unixsocket", str(self._folder / "redis.sock")),
+                *("--dir", str(self._folder)),
+                *("--appendonly", "yes"),
+                *("--appendfsync", "always"),
+                *("--save", ""),
+                *("--ignore-warnings", "ARM64-COW-BUG"),
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        deadline_s = time.monotonic() + 20
+        while True:
+            try:
+                with self.client() as client:
+                    client.ping()
+                return
+            except (redis.ConnectionError, OSError):
+                if time.monotonic() > deadline_s or self._process.poll() is not None:
+                    raise
+                time.sleep(0.01)  # it tells nobody when it is ready
+
+    def client(self) -> Any:
+        return redis.Redis.from_url(self.url)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def add(self, stream: str, *numbers: int) -> None:
+        with self.client() as client:
+            for number in numbers:
+                client.xadd(stream, {"number": str(number), "ü": b"\x00\xff"})
+
+    def pending(self, stream: str, group: str = "feedline") -> int:
+        with self.client() as client:
+            return int(client.xpending(stream, group)["pending"])
+
+
+def find_server() -> None:
+    """Have Debian's server installed, or skip."""
+    if shutil.which("redis-server") is not None:
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get") is not None:
+        subprocess.run(
+            ["apt-get", "install", "-y", "--no-install-recommends", "redis-server"], capture_output=True, check=False
+        )
+    if shutil.which("redis-server") is None:
+        pytest.skip("there is no redis-server, and it cannot be installed here")

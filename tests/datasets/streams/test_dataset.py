@@ -1,0 +1,239 @@
+"""Messages as samples: nothing is lost, and what was consumed does not come again."""
+
+import itertools
+import json
+import multiprocessing
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feedline
+from feedline.datasets import GrowingFile, StreamDataset
+from feedline.datasets.streams import Feed, Message
+from feedline.errors import BadOption, SourceError
+
+ENGINES = [("inline", 0), ("thread", 2), ("process", 2)]
+engines = pytest.mark.parametrize(("engine", "workers"), ENGINES)
+
+
+class ListFeed(Feed):
+    """Numbers, shared out by turns; what is acknowledged is written to a file, process by process."""
+
+    def __init__(self, count: int, log: Path) -> None:
+        self.count = count
+        self.log = log
+        self.ready: list[int] = []
+        self.refuses = 0
+
+    def subscribe(self, number: int, count: int) -> None:
+        self.ready = list(range(number, self.count, count))
+
+    def receive(self, most: int, wait_s: float) -> list[Message]:
+        found, self.ready = self.ready[:3], self.ready[3:]
+        return [Message(number, number) for number in found]
+
+    def acknowledge(self, receipts: list[Any]) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise SourceError("the server is away")
+        with open(self.log, "a") as file:
+            file.writelines(f"{os.getpid()} {receipt}\n" for receipt in receipts)
+
+    def close(self) -> None:
+        pass
+
+
+def acknowledged(log: Path) -> list[int]:
+    return [int(line.split()[1]) for line in log.read_text().splitlines()] if log.exists() else []
+
+
+@engines
+def test_every_message_comes_once_and_is_acknowledged(engine: str, workers: int, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    dataset = StreamDataset(ListFeed(50, log), idle_s=0)
+    found = np.concatenate(list(feedline.Loader(dataset, 4, workers=workers, engine=engine))).tolist()
+    assert sorted(found) == list(range(50))
+    assert acknowledged(log) == found
+    assert {int(line.split()[0]) for line in log.read_text().splitlines()} == {os.getpid()}
+
+
+@engines
+def test_a_batch_is_acknowledged_when_the_next_one_is_asked_for(engine: str, workers: int, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    loader = feedline.Loader(StreamDataset(ListFeed(60, log), idle_s=0), 4, workers=workers, engine=engine)
+    done: list[int] = []
+    for batch in itertools.islice(loader, 5):
+        assert acknowledged(log) == done  # of what was made ahead nothing is
+        done += batch.tolist()
+    del loader
+    assert acknowledged(log) == done[:-4]
+
+
+def test_what_cannot_be_acknowledged_is_acknowledged_later(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    feed = ListFeed(12, log)
+    batches = iter(feedline.Loader(StreamDataset(feed, idle_s=0), 4))
+    next(batches)
+    feed.refuses = 2
+    for _ in range(2):
+        with pytest.raises(SourceError, match="away"):
+            next(batches)
+    assert next(batches).tolist() == [4, 5, 6, 7]
+    assert acknowledged(log) == [0, 1, 2, 3]
+
+
+def test_samples_that_are_left_out_are_acknowledged_with_their_batch(tmp_path: Path) -> None:
+    def refuse(number: int) -> int:
+        if number % 5 == 0:
+            raise ValueError(number)
+        return number
+
+    log = tmp_path / "log"
+    loader = feedline.Loader(StreamDataset(ListFeed(20, log), transform=refuse, idle_s=0), 4, on_error="skip")
+    found = np.concatenate(list(loader)).tolist()
+    assert found == [number for number in range(20) if number % 5]
+    assert acknowledged(log) == list(range(20))
+
+
+def test_an_error_that_is_raised_leaves_its_message_unacknowledged_until_the_loop_goes_on(tmp_path: Path) -> None:
+    def refuse(number: int) -> int:
+        if number == 5:
+            raise ValueError(number)
+        return number
+
+    log = tmp_path / "log"
+    batches = iter(feedline.Loader(StreamDataset(ListFeed(12, log), transform=refuse, idle_s=0), 4))
+    next(batches)
+    with pytest.raises(ValueError, match="5"):
+        next(batches)
+    assert acknowledged(log) == [0, 1, 2, 3]
+    assert next(batches).tolist() == [6, 7, 8, 9]
+    assert acknowledged(log) == [0, 1, 2, 3]
+    next(batches)
+    assert acknowledged(log) == list(range(10))
+
+
+def test_the_drop_in_acknowledges_too(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    dataset: Any = StreamDataset(ListFeed(30, log), idle_s=0)
+    loader: Any = feedline.DataLoader(dataset, batch_size=4, num_workers=2)
+    found = torch.cat(list(loader)).tolist()
+    assert sorted(found) == list(range(30))
+    assert acknowledged(log) == found
+
+
+def test_other_loaders_acknowledge_what_they_receive(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    dataset: Any = StreamDataset(ListFeed(30, log), idle_s=0, acknowledge="received")
+    found = torch.cat(list(torch.utils.data.DataLoader(dataset, batch_size=4, num_workers=2))).tolist()
+    assert sorted(found) == list(range(30)) == sorted(acknowledged(log))
+
+
+def test_an_endless_stream_ends_when_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("1\n2\n")
+    dataset = StreamDataset(GrowingFile(path))
+    loader = feedline.Loader(dataset, 2, workers=2, engine="thread", in_order=False)
+    batches = iter(loader)
+    closer = threading.Timer(0.3, dataset.close)
+    closer.start()
+    assert sorted(number for batch in batches for number in batch.tolist()) == [1, 2]
+    closer.join()
+
+
+def _consume(path: Path, offsets: Path, stop_after: int, found: Any) -> None:
+    dataset = StreamDataset(GrowingFile(path, offsets=offsets), idle_s=0)
+    for step, batch in enumerate(feedline.Loader(dataset, 4, workers=1)):
+        found.put(batch.tolist())
+        if step == stop_after:
+            found.close()
+            found.join_thread()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_crash_loses_nothing(tmp_path: Path) -> None:
+    """And repeats no more than the batch that the loop was at."""
+    path, offsets = tmp_path / "log.jsonl", tmp_path / "offsets"
+    path.write_text("".join(f"{number}\n" for number in range(40)))
+    context = multiprocessing.get_context("fork")
+    runs = []
+    for stop_after in (2, 3, 1000):
+        queue = context.Queue()
+        program = context.Process(target=_consume, args=(path, offsets, stop_after, queue))
+        program.start()
+        found = []
+        while program.is_alive() or not queue.empty():
+            try:
+                found += queue.get(timeout=0.1)
+            except Exception:  # nothing yet
+                continue
+        program.join()
+        program.close()
+        queue.close()
+        queue.join_thread()
+        runs.append(found)
+    assert runs == [list(range(12)), list(range(8, 24)), list(range(20, 40))]
+
+
+def test_a_state_goes_on_after_the_batches_that_were_delivered(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(f"{json.dumps({'x': number})}\n" for number in range(40)))
+    for workers in (0, 2):
+        loader = feedline.Loader(StreamDataset(GrowingFile(path), idle_s=0), 4, workers=workers)
+        whole = [batch["x"].tolist() for batch in loader]
+        batches = iter(loader)
+        first = [next(batches)["x"].tolist() for _ in range(3)]
+        state = json.loads(json.dumps(loader.state_dict()))
+        del batches
+        other = feedline.Loader(StreamDataset(GrowingFile(path), idle_s=0), 4, workers=workers)
+        other.load_state_dict(state)
+        assert first + [batch["x"].tolist() for batch in other] == whole
+
+
+class Killing:
+    def __init__(self, flag: Path) -> None:
+        self.flag = flag
+
+    def __call__(self, number: int) -> int:
+        if number == 13 and not self.flag.exists():
+            self.flag.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number
+
+
+def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(f"{number}\n" for number in range(40)))
+    dataset = StreamDataset(GrowingFile(path), transform=Killing(tmp_path / "flag"), idle_s=0)
+    with pytest.warns(feedline.errors.WorkerRestarted):
+        found = np.concatenate(list(feedline.Loader(dataset, 4, workers=2))).tolist()
+    assert sorted(found) == list(range(40))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: StreamDataset([1, 2]), "no feed"),  # type: ignore[arg-type]
+        (lambda: StreamDataset(GrowingFile("x"), idle_s=-1), "no time"),
+        (lambda: StreamDataset(GrowingFile("x"), acknowledge="never"), "neither"),
+        (lambda: StreamDataset(GrowingFile("x"), transform=3), "transform"),  # type: ignore[arg-type]
+        (lambda: GrowingFile("x", start="middle"), "neither"),
+        (lambda: GrowingFile("x", start="end", offsets="y"), "Drop one"),
+        (lambda: GrowingFile("x", decode=3), "decode"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_work_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        make()
+
+
+def test_the_repr() -> None:
+    assert (
+        repr(StreamDataset(GrowingFile("/a/b.jsonl"), idle_s=2)) == "StreamDataset(GrowingFile('/a/b.jsonl'), idle_s=2)"
+    )

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import zipfile
+from typing import Any
+
+import cbor2
+import msgpack
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from webdataset import tenbin as theirs
+
+from feedline.datasets.tar import tenbin
+from feedline.datasets.tar.arrays import decode_npy
+from feedline.datasets.tar.decoding import Decoder
+from feedline.errors import BadOption, CorruptSource, MissingExtra
+from feedline.testing.source import assert_same
+
+
+# Any, throughout: values of any kind.
+def decode(field: str, data: bytes, how: Any = True, *, limit: int = 1 << 20) -> Any:
+    decoder = Decoder(how, trusts_pickle=False, limit=limit)
+    return decoder.field({"__key__": "k", "__url__": "a.tar", field: data}, field)
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.filterwarnings("ignore:Stored array in format:UserWarning")
+@settings(deadline=None, max_examples=60)
+@given(
+    arrays.arrays(
+        st.one_of(arrays.scalar_dtypes(), arrays.array_dtypes()),
+        arrays.array_shapes(min_dims=0, min_side=0, max_side=4),
+    ),
+    st.booleans(),
+)
+def test_arrays_are_what_numpy_reads(array: Any, fortran: bool) -> None:
+    data = npy(np.asfortranarray(array) if fortran and array.ndim else array)
+    found, expected = decode_npy(data), np.load(io.BytesIO(data))
+    assert found.tobytes() == expected.tobytes()
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert found.flags.writeable
+    assert found.flags.f_contiguous == expected.flags.f_contiguous
+
+
+@given(st.integers(0, 200), st.integers(0, 255))
+def test_arrays_that_are_damaged_are_arrays_or_errors(place: int, value: int) -> None:
+    data = bytearray(npy(np.arange(10)))
+    data[place % len(data)] = value
+    with contextlib.suppress(CorruptSource):
+        assert isinstance(decode("npy", bytes(data)), np.ndarray)
+
+
+def test_arrays_that_promise_more_than_there_is() -> None:
+    data = npy(np.zeros(10))
+    huge = data.replace(b"(10,), }        ", b"(9999999999999,)}")
+    assert huge != data
+    with pytest.raises(CorruptSource, match="more bytes than are there"):
+        decode("npy", huge)
+    with pytest.raises(CorruptSource):
+        decode("npy", data[:-1])
+    with pytest.raises(CorruptSource, match="pickle"):
+        decode("npy", npy(np.array([{}], object)))
+
+
+def test_an_npy_that_is_something_else() -> None:
+    file = io.BytesIO()
+    np.savez(file, a=np.zeros(3))
+    for data in (file.getvalue(), b"\x93NUMPY\x09", b"x" * 100):
+        with pytest.raises(CorruptSource, match="npy"):
+            decode("npy", data)
+
+
+def test_packed_fields_are_bounded() -> None:
+    bomb = gzip.compress(bytes(1 << 22))
+    with pytest.raises(CorruptSource, match=r"field 'bin\.gz' of sample 'k'.*more than 1048576 bytes.*max_field_bytes"):
+        decode("bin.gz", bomb)
+    assert len(decode("bin.gz", bomb, limit=1 << 22)) == 1 << 22
+    assert decode("txt.gz", gzip.compress(b"a") + gzip.compress(b"b")) == "ab"
+    with pytest.raises(CorruptSource, match="cut off"):
+        decode("txt.gz", gzip.compress(b"hello")[:-4])
+    with pytest.raises(CorruptSource):
+        decode("txt.gz", b"hello")
+    file = io.BytesIO()
+    np.savez_compressed(file, a=np.zeros(1 << 20))
+    with pytest.raises(CorruptSource, match="unpacks to 8388"):
+        decode("npz", file.getvalue())
+    with pytest.raises(CorruptSource):
+        decode("npz", b"PK nonsense")
+
+
+def test_an_npz_that_lies_about_its_size() -> None:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", npy(np.zeros(1 << 18)))
+    data = bytearray(file.getvalue())
+    place = data.rindex(b"PK\1\2") + 24
+    data[place : place + 4] = (100).to_bytes(4, "little")
+    with pytest.raises(CorruptSource):
+        decode("npz", bytes(data))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(
+        arrays.arrays(
+            st.sampled_from(["f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u8"]),
+            arrays.array_shapes(min_dims=0),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_ten_is_what_the_webdataset_package_wrote(values: list[Any]) -> None:
+    data = bytes(theirs.encode_buffer([np.ascontiguousarray(value).reshape(value.shape) for value in values]))
+    assert_same(decode("ten", data), [value.copy() for value in values])
+
+
+@given(st.integers(0, 400), st.integers(0, 255))
+def test_ten_that_is_damaged(place: int, value: int) -> None:
+    data = bytearray(theirs.encode_buffer([np.arange(10), np.eye(3)]))
+    data[place % len(data)] = value
+    with contextlib.suppress(ValueError):
+        tenbin.decode(bytes(data))
+
+
+def test_other_packages() -> None:
+    assert decode("mp", msgpack.packb({"a": [1]})) == decode("msg", msgpack.packb({"a": [1]})) == {"a": [1]}
+    assert decode("cbor", cbor2.dumps({"a": [1]})) == {"a": [1]}
+
+
+@pytest.mark.parametrize(
+    ("field", "data"),
+    [("cls", b"x"), ("json", b"{"), ("txt", b"\xff"), ("ten", b"no"), ("mp", b"\xc1"), ("cbor", b"\xff"), ("npy", b"")],
+)
+def test_bytes_that_are_not_what_the_name_says(field: str, data: bytes) -> None:
+    with pytest.raises(CorruptSource, match=rf"a\.tar: field '{field}' of sample 'k' cannot be decoded.*decode=False"):
+        decode(field, data)
+    assert decode(field, data, False) == data
+
+
+def test_fields_that_nobody_knows_stay_bytes() -> None:
+    assert decode("bin", b"x") == decode("", b"x") == decode("jpg", b"x") == b"x"
+    assert decode("__note__", "ä".encode()) == "ä"
+    assert decode("__note__", b"\xff") == b"\xff"
+
+
+def test_an_image_that_is_none() -> None:
+    with pytest.raises(CorruptSource, match="jpg"):
+        decode("jpg", b"no image", "rgb8")
+
+
+def test_exceptions_of_ones_own_functions_come_as_they_are() -> None:
+    def mine(name: str, data: bytes) -> Any:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine") as caught:
+        decode("txt", b"x", mine)
+    assert any("field 'txt' of sample 'k'" in note for note in caught.value.__notes__)
+
+
+def test_several_ways_in_order() -> None:
+    def first(name: str, data: bytes) -> Any:
+        return "first" if name == ".a" else None
+
+    def second(name: str, data: bytes) -> Any:
+        return "second"
+
+    assert decode("a", b"x", [first, second]) == "first"
+    assert decode("b", b"x", [first, second]) == "second"
+    assert decode("json", json.dumps(1).encode(), [first]) == 1
+
+
+@pytest.mark.parametrize("how", ["rgb9", 3, None, ["pil", "nonsense"], [3]])
+def test_ways_that_do_not_exist(how: Any) -> None:
+    with pytest.raises(BadOption, match="decode="):
+        Decoder(how, trusts_pickle=False, limit=1)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "msgpack", None)
+    with pytest.raises(MissingExtra, match=r"decoding \.mp.*msgpack.*feedline\[tar\]"):
+        decode("mp", b"x")

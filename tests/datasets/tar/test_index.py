@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feedline.datasets import TarDataset
+from feedline.datasets.remote.local import LocalBlob
+from feedline.datasets.tar import index as module
+from feedline.datasets.tar.index import ShardIndex, index_of, scan
+from feedline.errors import FeedlineWarning
+from tests.datasets.tar.writing import numbered, tar_bytes
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes(numbered(20)))
+    return path
+
+
+def get(path: Path, folder: Path | None, *, unique: bool = True) -> ShardIndex:
+    blob = LocalBlob(str(path))
+    try:
+        return index_of(blob, False if folder is None else folder, unique=unique)
+    finally:
+        blob.close()
+
+
+def same(one: ShardIndex, other: ShardIndex) -> bool:
+    return (one.size, one.tag, one.names) == (other.size, other.tag, other.names) and all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in module._ARRAYS
+    )
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the shards that were gone through."""
+    found: list[str] = []
+
+    def watched(blob: LocalBlob, *, unique: bool) -> ShardIndex:
+        found.append(blob.name)
+        return scan(blob, unique=unique)
+
+    monkeypatch.setattr(module, "scan", watched)
+    return found
+
+
+def test_an_index_is_made_once(path: Path, tmp_path: Path, scans: list[str]) -> None:
+    first = get(path, tmp_path / "index")
+    assert first.count == 20
+    assert first.is_sound()
+    second = get(path, tmp_path / "index")
+    assert same(first, second)
+    assert len(scans) == 1
+    assert len(list((tmp_path / "index").iterdir())) == 1
+    get(path, None)
+    assert len(scans) == 2
+
+
+@pytest.mark.parametrize("how", ["time", "size", "content"])
+def test_a_shard_that_changed_is_indexed_again(path: Path, tmp_path: Path, scans: list[str], how: str) -> None:
+    first = get(path, tmp_path / "index")
+    if how == "time":
+        os.utime(path, ns=(5, 5))
+    elif how == "size":
+        facts = path.stat()
+        path.write_bytes(path.read_bytes() + bytes(512))
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    else:
+        path.write_bytes(tar_bytes(numbered(21)))
+    second = get(path, tmp_path / "index")
+    assert len(scans) == 2
+    assert second.count == (21 if how == "content" else 20)
+    assert not same(first, second)
+    assert len(list((tmp_path / "index").iterdir())) == 1
+
+
+def test_an_index_that_is_damaged_anywhere_is_made_again(path: Path, tmp_path: Path, scans: list[str]) -> None:
+    first = get(path, tmp_path / "index")
+    (file,) = (tmp_path / "index").iterdir()
+    whole = file.read_bytes()
+    for place in range(0, len(whole), max(1, len(whole) // 60)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        assert same(get(path, tmp_path / "index"), first)
+    for stop in (0, 1, 100, len(whole) - 1):
+        file.write_bytes(whole[:stop])
+        assert same(get(path, tmp_path / "index"), first)
+    assert len(scans) > 5
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_numbers_that_lead_elsewhere_are_not_believed(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 4))
+    good = ShardIndex(
+        1000,
+        "t",
+        ["a", "b"],
+        np.frombuffer(b"k" * count, np.uint8),
+        np.arange(1, count + 1),
+        np.arange(count + 1),
+        np.zeros(count, np.int64),
+        np.arange(count) * 100,
+        np.full(count, 50),
+    )
+    assert good.is_sound()
+    name = data.draw(st.sampled_from(["key_ends", "first", "fields", "offsets", "sizes"]))
+    array = getattr(good, name).copy()
+    array[data.draw(st.integers(0, len(array) - 1))] = data.draw(st.sampled_from([-1, 1001, 2**62]))
+    values = {field: getattr(good, field) for field in ("size", "tag", "names", *module._ARRAYS)}
+    assert not ShardIndex(**{**values, name: array}).is_sound()
+
+
+def test_a_folder_that_cannot_be_written_to_is_done_without(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.warns(FeedlineWarning, match="cannot be written"):
+        assert get(path, tmp_path / "file" / "index").count == 20
+
+
+def test_a_full_disk_leaves_no_half_file(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.warns(FeedlineWarning, match="No space left"):
+        assert get(path, tmp_path / "index").count == 20
+    assert list((tmp_path / "index").iterdir()) == []
+
+
+def test_the_users_cache_folder(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "cache"))
+    assert len(TarDataset(path, mode="random")) == 20
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_scanning_skips_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([(f"{n}.bin", bytes(1_000_000)) for n in range(10)]))
+    read = 0
+    pread = os.pread
+
+    def watched(file: int, count: int, offset: int) -> bytes:
+        nonlocal read
+        data = pread(file, count, offset)
+        read += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", watched)
+    assert get(path, None).count == 10
+    assert read < 200_000

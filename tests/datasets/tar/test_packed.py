@@ -1,0 +1,82 @@
+import bz2
+import gzip
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from feedline.datasets import TarDataset
+from feedline.datasets.tar.packed import Unpacking, packing_of
+from feedline.errors import BadOption, CorruptSource, MissingExtra
+from tests.datasets.tar.writing import numbered, tar_bytes
+
+DATA = tar_bytes(numbered(40))
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": zstandard.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+def test_packed_shards_are_read_whatever_they_are_called(packing: str, tmp_path: Path) -> None:
+    pack = PACKERS[packing]
+    path = tmp_path / "a.tar"
+    path.write_bytes(DATA)
+    expected = list(TarDataset(path, fields=("__key__", "cls", "txt", "bin")))
+    assert len(expected) == 40
+    assert packing_of(pack(DATA)) == packing
+    for packed in (pack(DATA), pack(DATA[:1000]) + pack(DATA[1000:])):
+        path.write_bytes(packed)
+        assert list(TarDataset(path, fields=("__key__", "cls", "txt", "bin"))) == expected
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+def test_packed_shards_that_are_cut_off_or_damaged(packing: str, tmp_path: Path) -> None:
+    packed = PACKERS[packing](DATA)
+    path = tmp_path / "a.tar"
+    for wrong in (packed[: len(packed) // 2], packed[:200] + b"?!" * 50 + packed[300:], packed[:20]):
+        path.write_bytes(wrong)
+        with pytest.raises(CorruptSource, match=r"a\.tar"):
+            list(TarDataset(path, decode=False))
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+def test_what_is_unpacked_at_a_time_is_bounded(packing: str) -> None:
+    """16 MB of zeros in a few KB."""
+    packed = PACKERS[packing](bytes(1 << 24))
+    chunks = [packed]
+    unpacking = Unpacking(packing, lambda: chunks.pop() if chunks else b"", "a.tar")
+    total = 0
+    while chunk := unpacking.next_chunk():
+        assert len(chunk) <= 1 << 18
+        total += len(chunk)
+    assert total == 1 << 24
+
+
+def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.zst"
+    path.write_bytes(zstandard.compress(tar_bytes([("a.bin", bytes(1 << 25))])))
+    assert path.stat().st_size < 1 << 14
+    with pytest.raises(CorruptSource, match=r"'a\.bin' at byte 0 has 33554432 bytes.*max_field_bytes="):
+        list(TarDataset(path, max_field_bytes=1 << 20))
+    assert len(next(iter(TarDataset(path, fields="bin")))) == 1 << 25
+
+
+def test_random_access_says_that_it_needs_plain_shards(tmp_path: Path) -> None:
+    for packing, pack in PACKERS.items():
+        path = tmp_path / "a.tar"
+        path.write_bytes(pack(DATA))
+        with pytest.raises(BadOption, match=rf'a\.tar is compressed as a whole \({packing}\).*mode="stream"'):
+            len(TarDataset(path, mode="random", index=False))
+
+
+def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(zstandard.compress(DATA))
+    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+    with pytest.raises(MissingExtra, match=r"zstandard.*feedline\[tar\]"):
+        list(TarDataset(path))

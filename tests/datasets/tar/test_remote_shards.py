@@ -1,0 +1,181 @@
+"""Shards on real servers: http with dropped connections, and S3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+import feedline
+from feedline.datasets import TarDataset
+from feedline.datasets.remote import patience
+from feedline.datasets.tar import options as tar_options
+from feedline.errors import SourceChanged, SourceError
+from tests.datasets.remote.servers import S3_OPTIONS, Request, WebServer, s3_server, start_fsspec, web_server
+from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
+
+SIZES = (40, 25, 60)
+COUNT = sum(SIZES)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many requests per shard."""
+    monkeypatch.setattr(tar_options, "REMOTE_CHUNK", 20_000)
+    monkeypatch.setattr("feedline.datasets.remote.http._HEAD", 1000)
+    monkeypatch.setattr(patience.Patience, "wait", lambda self, attempt: None)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[WebServer]:
+    write_shards(tmp_path, SIZES)
+    with web_server(tmp_path) as server:
+        yield server
+
+
+# Any, throughout: options as the user gives them.
+def numbers(dataset: Any) -> list[int]:
+    return [int(sample) for sample in dataset]
+
+
+def test_streams_over_http(server: WebServer, tmp_path: Path) -> None:
+    pattern = f"{server.address}/shard-{{000..002}}.tar"
+    dataset = TarDataset(pattern, fields="cls")
+    assert numbers(dataset) == list(range(COUNT))
+    sample = next(iter(TarDataset(pattern)))
+    assert sample["__url__"] == f"{server.address}/shard-000.tar"
+    dataset.close()
+
+
+def test_connections_that_drop_all_the_time(server: WebServer) -> None:
+    """Every other request breaks off in the middle: nothing is lost, nothing comes twice."""
+    server.fault = lambda request: "drop" if request.number % 2 else None
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "txt", "bin"), retries=30)
+    files = dict(numbered(COUNT))
+    for number, (label, text, data) in enumerate(dataset):
+        assert (label, text) == (number, f"sämple {number}")
+        assert data == files[f"{number:06d}.bin"]
+    table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=30, mode="random", index=False)
+    assert table.__getitems__([99, 3, 50, 3]) == [99, 3, 50, 3]
+    dataset.close()
+    table.close()
+
+
+def test_a_server_that_stays_down_is_an_error_that_names_the_shard(server: WebServer) -> None:
+    def down(request: Request) -> str | None:
+        return "503" if request.path == "shard-001.tar" and request.start > 0 else None
+
+    server.fault = down
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=2)
+    iterator = iter(dataset)
+    found: list[int] = []
+    with pytest.raises(SourceError, match=r"shard-001\.tar cannot be read at byte .*503.*tried 3 times.*retries="):
+        found.extend(iterator)
+    assert found == list(range(len(found)))
+    assert list(iterator) == list(range(65, COUNT))
+    dataset.close()
+
+
+def test_a_missing_shard(server: WebServer) -> None:
+    dataset = TarDataset([f"{server.address}/none.tar"])
+    with pytest.raises(SourceError, match=r"none\.tar: the server answers 404"):
+        list(dataset)
+    dataset.close()
+
+
+def test_resuming_asks_for_the_rest_only(server: WebServer) -> None:
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls")
+    first = iter(dataset)
+    for _ in range(100):
+        next(first)
+    state = first.state_dict()
+    del first
+    server.requests.clear()
+    second = iter(dataset)
+    second.load_state_dict(state)
+    assert list(second) == list(range(100, COUNT))
+    assert {request.path for request in server.requests} == {"shard-002.tar"}
+    beyond = [request.start for request in server.requests if request.start > 0]
+    assert min(beyond) >= state["offset"] > 50_000
+    dataset.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_random_access_over_http(server: WebServer, tmp_path: Path, workers: int) -> None:
+    table = TarDataset(
+        f"{server.address}/shard-{{000..002}}.tar", mode="random", fields="cls", index=tmp_path / "index"
+    )
+    loader = feedline.Loader(table, 16, shuffle=True, seed=1, workers=workers)
+    found = [int(number) for batch in loader for number in batch]
+    assert sorted(found) == list(range(COUNT))
+    assert found != sorted(found)
+    table.close()
+    server.requests.clear()
+    again = TarDataset(
+        f"{server.address}/shard-{{000..002}}.tar", mode="random", fields="cls", index=tmp_path / "index"
+    )
+    assert len(again) == COUNT
+    assert all(request.start == 0 for request in server.requests), "the index was kept"
+    again.close()
+
+
+def test_a_shard_that_is_replaced_on_the_server(server: WebServer, tmp_path: Path) -> None:
+    server.tags = {f"shard-{n:03d}.tar": '"1"' for n in range(3)}
+    folder = tmp_path / "index"
+    address = f"{server.address}/shard-000.tar"
+    table = TarDataset(address, mode="random", fields="cls", index=folder)
+    assert table[0] == 0
+    (tmp_path / "shard-000.tar").write_bytes(tar_bytes(numbered(40, first=500)))
+    server.tags["shard-000.tar"] = '"2"'
+    with pytest.raises(SourceChanged, match=r"shard-000\.tar"):
+        table[20]
+    table.close()
+    again = TarDataset(address, mode="random", fields="cls", index=folder)
+    assert again[20] == 520
+    again.close()
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    start_fsspec()
+    with s3_server() as address:
+        client = boto3.client(
+            "s3",
+            endpoint_url=address,
+            aws_access_key_id="user",
+            aws_secret_access_key="secret",
+            region_name="us-east-1",
+        )
+        client.create_bucket(Bucket="bucket")
+        first = 0
+        for place, count in enumerate(SIZES):
+            client.put_object(Bucket="bucket", Key=f"x/{place}.tar", Body=tar_bytes(numbered(count, first)))
+            first += count
+        client.close()
+        yield address
+
+
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_s3_with_workers_after_the_parent_has_read(s3: str, tmp_path: Path, workers: int) -> None:
+    options: dict[str, Any] = {"storage_options": {**S3_OPTIONS, "endpoint_url": s3}, "fields": "cls"}
+    stream = TarDataset("s3://bucket/x/{0..2}.tar", shuffle=True, buffer=20, **options)
+    table = TarDataset("s3://bucket/x/{0..2}.tar", mode="random", index=tmp_path, **options)
+    assert next(iter(stream)) is not None
+    assert table[64] == 64
+    for loader in (
+        feedline.Loader(stream, 16, workers=workers),
+        feedline.Loader(table, 16, shuffle=True, seed=1, workers=workers),
+    ):
+        assert sorted(int(number) for batch in loader for number in batch) == list(range(COUNT))
+    stream.close()
+    table.close()
+
+
+def test_a_missing_object(s3: str) -> None:
+    dataset = TarDataset("s3://bucket/x/7.tar", storage_options={**S3_OPTIONS, "endpoint_url": s3})
+    with pytest.raises(SourceError, match=r"s3://bucket/x/7\.tar: there is no such object"):
+        list(dataset)
+    dataset.close()

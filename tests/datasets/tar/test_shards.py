@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import braceexpand
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.datasets.tar.shards import braces, expand
+from feedline.errors import BadOption, SourceError
+
+words = st.text(st.sampled_from(list("ab-0")), max_size=3)
+numbers = st.integers(-4, 5).map(str) | st.integers(0, 12).map("{:03d}".format)
+pairs = st.builds("{{{}..{}}}".format, numbers, numbers) | st.lists(words, min_size=2, max_size=3).map(
+    lambda parts: "{" + ",".join(parts) + "}"
+)
+nested = st.lists(pairs | words, min_size=2, max_size=3).map(lambda parts: "{" + ",".join(parts) + "}")
+
+
+@given(st.lists(words | pairs | nested, max_size=3).map("".join))
+def test_braces_are_what_the_webdataset_package_takes_them_for(pattern: str) -> None:
+    assert list(braces(pattern)) == list(braceexpand.braceexpand(pattern))
+
+
+@pytest.mark.parametrize("pattern", ["a{b}c", "a{b", "a}b", "{}", "{a..}", "{1..2..3..4}", "a{,b}"])
+def test_braces_that_stand_for_themselves_or_nearly(pattern: str) -> None:
+    try:
+        expected = list(braceexpand.braceexpand(pattern))
+    except ValueError:  # unbalanced
+        expected = [pattern]
+    assert list(braces(pattern)) == expected
+
+
+def test_steps() -> None:
+    assert list(braces("{0..10..5}")) == ["0", "5", "10"]
+
+
+def test_endless_patterns_are_refused() -> None:
+    with pytest.raises(BadOption, match="more than"):
+        list(braces("{0..999999999999}"))
+
+
+def test_globs_lists_and_paths(tmp_path: Path) -> None:
+    for name in ("b.tar", "a.tar", "c.txt", "odd[1].tar", "{x}.tar"):
+        (tmp_path / name).touch()
+    assert expand(f"{tmp_path}/[ab].tar") == [f"{tmp_path}/a.tar", f"{tmp_path}/b.tar"]
+    assert len(expand(f"{tmp_path}/*.tar")) == 4
+    assert expand(f"{tmp_path}/odd[1].tar") == [f"{tmp_path}/odd[1].tar"]
+    assert expand(tmp_path / "{x}.tar") == [f"{tmp_path}/{{x}}.tar"]
+    assert expand([tmp_path / "a.tar", f"{tmp_path}/{{b,c}}.tar"]) == [f"{tmp_path}/{n}.tar" for n in "abc"]
+    assert expand("http://x/{1..2}.tar::s3://b/a.tar") == ["http://x/1.tar", "http://x/2.tar", "s3://b/a.tar"]
+
+
+def test_what_names_nothing_or_twice(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="No file fits"):
+        expand(f"{tmp_path}/*.tar")
+    for nothing in ("", [], [""]):
+        with pytest.raises(BadOption, match="names no shard"):
+            expand(nothing)
+    with pytest.raises(BadOption, match=r"a\.tar comes twice"):
+        expand(["a.tar", "a.tar"])
+    with pytest.raises(BadOption, match="path or an address"):
+        expand([3])  # type: ignore[list-item]
+    with pytest.raises(BadOption, match="local files only"):
+        expand("s3://bucket/*.tar")

@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+import torchdata.stateful_dataloader
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets import TarDataset
+from feedline.datasets.tar.parts import Part
+from feedline.datasets.tar.stream import TarIterator
+from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerRestarted
+from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
+
+SIZES = (13, 1, 20, 7, 16, 0, 9)
+COUNT = sum(SIZES)
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    return write_shards(tmp_path_factory.mktemp("shards"), SIZES)
+
+
+# Any, throughout: options as the user gives them, samples as they come.
+def stream(shards: Any, **options: Any) -> Any:
+    return TarDataset(shards, **{"fields": "cls", **options})
+
+
+def listed(loader: Any) -> list[int]:
+    return [int(number) for batch in loader for number in batch]
+
+
+def test_without_shuffling_samples_come_as_they_stand(shards: list[str]) -> None:
+    assert list(stream(shards)) == list(range(COUNT))
+    dataset = stream(shards)
+    dataset.set_epoch(5)
+    assert list(dataset) == list(range(COUNT))
+
+
+def test_epochs_have_orders_of_their_own_that_follow_from_the_seed(shards: list[str]) -> None:
+    found = []
+    for seed, epoch in itertools.product((0, 1), (0, 1)):
+        dataset = stream(shards, shuffle=True, buffer=10, seed=seed)
+        dataset.set_epoch(epoch)
+        found.append(tuple(dataset))
+        assert sorted(found[-1]) == list(range(COUNT))
+        assert tuple(dataset) == found[-1]
+    assert len(set(found)) == 4
+
+
+def test_a_buffer_of_nothing_shuffles_shards_only(shards: list[str]) -> None:
+    found = list(stream(shards, shuffle=True, buffer=0))
+    assert found != list(range(COUNT))
+    first = list(itertools.accumulate(SIZES, initial=0))
+    runs = [list(range(start, start + size)) for start, size in zip(first, SIZES, strict=False) if size]
+    for run in runs:
+        place = found.index(run[0])
+        assert found[place : place + len(run)] == run
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 3, 10])
+def test_each_sample_comes_once_whatever_reads_it(shards: list[str], workers: int) -> None:
+    dataset = stream(shards, shuffle=True, buffer=10, seed=3)
+    engine = "thread" if workers else "inline"
+    for loader in (
+        feedline.Loader(dataset, 4, workers=workers, engine=engine),
+        feedline.DataLoader(dataset, 4, num_workers=workers, engine=engine),
+    ):
+        first, second = listed(loader), listed(loader)
+        assert sorted(first) == sorted(second) == list(range(COUNT))
+        assert first != second
+
+
+@pytest.mark.parametrize(
+    "method",
+    ["fork", pytest.param("forkserver", marks=pytest.mark.slow), pytest.param("spawn", marks=pytest.mark.slow)],
+)
+def test_worker_processes(shards: list[str], method: str) -> None:
+    dataset = stream(shards, shuffle=True, buffer=10, seed=3)
+    assert next(iter(dataset)) is not None  # whatever is open now is the parent's
+    expected = listed(feedline.Loader(dataset, 4, workers=2, engine="thread"))
+    assert listed(feedline.Loader(dataset, 4, workers=2, start_method=method)) == expected
+    assert listed(feedline.DataLoader(dataset, 4, num_workers=2, multiprocessing_context=method)) == expected
+
+
+def test_torchs_own_loader(shards: list[str]) -> None:
+    dataset = stream(shards, shuffle=True, buffer=10, seed=3)
+    assert isinstance(dataset, torch.utils.data.IterableDataset)
+    for workers in (0, 2):
+        found = listed(torch.utils.data.DataLoader(dataset, 4, num_workers=workers))
+        assert sorted(found) == list(range(COUNT))
+        expected = listed(feedline.DataLoader(dataset, 4, num_workers=workers, engine="thread" if workers else None))
+        assert found == expected
+
+
+def test_ranks_and_workers_share_without_overlap(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for ranks, workers in ((2, 0), (3, 2), (4, 3)):
+        found = []
+        for rank in range(ranks):
+            monkeypatch.setenv("RANK", str(rank))
+            monkeypatch.setenv("WORLD_SIZE", str(ranks))
+            dataset = stream(shards, shuffle=True, buffer=5)
+            engine = "thread" if workers else "inline"
+            own = listed(feedline.Loader(dataset, 4, workers=workers, engine=engine))
+            assert own
+            found += own
+        assert sorted(found) == list(range(COUNT))
+
+
+def test_workers_that_do_not_know_their_rank_are_told_with_the_dataset(
+    shards: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    dataset = stream(shards)
+    expected = list(dataset)
+    text = pickle.dumps(dataset)
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert list(pickle.loads(text)) == expected
+    assert list(stream(shards)) != expected
+
+
+def test_an_environment_that_makes_no_sense_is_not_taken_for_one_rank(
+    shards: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "2")
+    for size in ("2", "x", ""):
+        monkeypatch.setenv("WORLD_SIZE", size)
+        with pytest.raises(BadOption, match="RANK='2' and WORLD_SIZE"):
+            iter(stream(shards))
+
+
+def test_tails_are_refused(shards: list[str]) -> None:
+    with pytest.raises(BadOption, match="splits itself"):
+        feedline.Loader(stream(shards), 4, shard="exact")
+
+
+def test_it_is_not_split_a_second_time_and_nobody_warns(shards: list[str]) -> None:
+    """Two workers that begin with the same sample are no sign of repeated samples here."""
+    paths = [shards[0], shards[0] + ".copy"]
+    Path(paths[1]).write_bytes(Path(shards[0]).read_bytes())
+    for shard in (None, True, False):
+        found = listed(feedline.DataLoader(stream(paths), 4, num_workers=2, engine="thread", shard=shard))
+        assert sorted(found) == sorted([*range(13), *range(13)])
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    taken=st.integers(0, COUNT),
+    buffer=st.sampled_from([0, 1, 7, 40, 1000]),
+    part=st.sampled_from([(0, 1), (1, 2), (9, 10)]),
+    packed=st.booleans(),
+    again=st.integers(0, 20),
+)
+def test_a_state_taken_anywhere_goes_on_with_the_next_sample(
+    tmp_path_factory: pytest.TempPathFactory, taken: int, buffer: int, part: tuple[int, int], packed: bool, again: int
+) -> None:
+    folder = tmp_path_factory.getbasetemp() / f"resume-{packed}"
+    if not folder.exists():
+        folder.mkdir()
+        for path in write_shards(folder, SIZES):
+            if packed:
+                Path(path).write_bytes(gzip.compress(Path(path).read_bytes()))
+    dataset = stream(sorted(map(str, folder.iterdir())), shuffle=True, buffer=buffer, seed=1)
+    dataset.set_epoch(2)
+    expected = list(TarIterator(dataset, Part(*part)))
+    first = TarIterator(dataset, Part(*part))
+    assert list(itertools.islice(first, taken)) == expected[:taken]
+    state = json.loads(json.dumps(first.state_dict()))
+    assert len(json.dumps(state)) < 400
+    dataset.set_epoch(0)  # the state knows its own
+    second = TarIterator(dataset, Part(*part))
+    second.load_state_dict(state)
+    assert second.state_dict() == state
+    middle = list(itertools.islice(second, again))
+    third = TarIterator(dataset, Part(*part))
+    third.load_state_dict(second.state_dict())
+    assert [*expected[:taken], *middle, *third] == expected
+    assert list(first) == expected[taken:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
+def test_loaders_resume_at_every_step(shards: list[str], workers: int, kind: str) -> None:
+    def make() -> Any:
+        dataset = stream(shards, shuffle=True, buffer=12, seed=4)
+        engine = "thread" if workers else "inline"
+        if kind == "Loader":
+            return feedline.Loader(dataset, 4, workers=workers, engine=engine)
+        return feedline.DataLoader(dataset, 4, num_workers=workers, engine=engine)
+
+    loader = make()
+    epochs = [[[int(n) for n in batch] for batch in loader] for _ in range(2)]
+    assert epochs[0] != epochs[1]
+    for steps in range(len(epochs[0]) + 1):
+        first = make()
+        iterator = iter(first)
+        for _ in range(steps):
+            next(iterator)
+        state = json.loads(json.dumps(first.state_dict()))
+        second = make()
+        second.load_state_dict(state)
+        assert [[int(n) for n in batch] for batch in second] == epochs[0][steps:]
+        assert [[int(n) for n in batch] for batch in second] == epochs[1]
+        del iterator
+
+
+def test_resuming_reads_only_what_is_left(shards: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = stream(shards[:3])
+    first = iter(dataset)
+    next(itertools.islice(first, 24, None))
+    opened: list[tuple[str, int]] = []
+    from feedline.datasets.remote.local import LocalBlob
+
+    read = LocalBlob.read
+
+    def watched(self: LocalBlob, start: int, stop: int) -> bytes:
+        opened.append((Path(self.name).name, start))
+        return read(self, start, stop)
+
+    monkeypatch.setattr(LocalBlob, "read", watched)
+    second = iter(dataset)
+    second.load_state_dict(first.state_dict())
+    assert list(second) == list(range(25, 34))
+    assert [name for name, _ in opened] == ["shard-002.tar"]
+    assert opened[0][1] > 0
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+def test_torchdatas_loader_resumes_it(shards: list[str]) -> None:
+    def make() -> Any:
+        dataset = stream(shards, shuffle=True, buffer=12, seed=4)
+        return torchdata.stateful_dataloader.StatefulDataLoader(dataset, 4, num_workers=0)
+
+    expected = [batch.tolist() for batch in make()]
+    first = make()
+    iterator = iter(first)
+    for _ in range(5):
+        next(iterator)
+    second = make()
+    second.load_state_dict(first.state_dict())
+    assert [batch.tolist() for batch in second] == expected[5:]
+
+
+def test_states_that_do_not_fit_are_refused(shards: list[str]) -> None:
+    state = iter(stream(shards, shuffle=True)).state_dict()
+    for options, word in (
+        ({"shuffle": True, "seed": 1}, "seed"),
+        ({"shuffle": True, "buffer": 5}, "buffer"),
+        ({}, "shuffle"),
+    ):
+        with pytest.raises(BadState, match=word):
+            iter(stream(shards, **options)).load_state_dict(state)
+    with pytest.raises(BadState, match="shards"):
+        iter(stream(shards[1:], shuffle=True)).load_state_dict(state)
+    with pytest.raises(BadState, match="part"):
+        TarIterator(stream(shards, shuffle=True), Part(0, 2)).load_state_dict(state)
+    for wrong in (None, {}, {"epoch": 1}, [1]):
+        with pytest.raises(BadState, match="not the state of a pass"):
+            iter(stream(shards)).load_state_dict(wrong)
+
+
+def test_another_number_of_workers_is_refused_by_the_loader(shards: list[str]) -> None:
+    loader = feedline.Loader(stream(shards), 4, workers=2, engine="thread")
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    del iterator
+    other = feedline.Loader(stream(shards), 4, workers=3, engine="thread")
+    other.load_state_dict(state)
+    with pytest.raises(BadState, match="workers"):
+        list(other)
+
+
+def test_a_missing_shard_is_named_and_the_others_can_be_read(shards: list[str], tmp_path: Path) -> None:
+    missing = str(tmp_path / "none.tar")
+    iterator = iter(stream([shards[0], missing, shards[2]]))
+    assert list(itertools.islice(iterator, 13)) == list(range(13))
+    with pytest.raises(SourceError, match=r"none\.tar cannot be opened"):
+        next(iterator)
+    assert list(iterator) == list(range(14, 34))
+    loader = feedline.Loader(stream([shards[0], missing, shards[2]]), 4, on_error="skip")
+    assert listed(loader) == [*range(13), *range(14, 34)]
+
+
+def test_a_shard_that_is_cut_off_raises_after_what_is_whole(shards: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "cut.tar"
+    data = Path(shards[2]).read_bytes()
+    path.write_bytes(data[:9000])
+    found: list[int] = []
+    with pytest.raises(CorruptSource, match=r"cut\.tar.*9000"):
+        found.extend(stream(path))
+    assert found == list(range(14, 14 + len(found)))
+    assert found
+
+
+def test_a_shard_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes(numbered(5)))
+    iterator = iter(stream(path))
+    next(iterator)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceChanged, match=r"a\.tar was changed"):
+        list(iterator)
+
+
+def test_keys_and_fields_that_come_twice(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")]))
+    with pytest.raises(CorruptSource, match=r"a\.tar: the key 'a' comes again at byte 2048.*sort.*unique_keys=False"):
+        list(TarDataset(path, decode=False))
+    assert [sample["__key__"] for sample in TarDataset(path, unique_keys=False)] == ["a", "b", "a"]
+    path.write_bytes(tar_bytes([("a.x", b"1"), ("a.X", b"2")]))
+    with pytest.raises(CorruptSource, match=r"sample 'a' has the field 'x' twice.*'a\.X' at byte 1024"):
+        list(TarDataset(path, decode=False))
+
+
+def test_a_name_that_leads_out_is_a_key_and_nothing_is_written(tmp_path: Path) -> None:
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    path = inner / "a.tar"
+    path.write_bytes(tar_bytes([("../../x.txt", b"hello"), ("/etc/y.txt", b"world")]))
+    before = sorted(tmp_path.rglob("*"))
+    assert [(s["__key__"], s["txt"]) for s in TarDataset(path)] == [("../../x", "hello"), ("/etc/y", "world")]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_read_ahead_with_threads_gives_the_same(shards: list[str]) -> None:
+    expected = list(stream(shards, shuffle=True, buffer=10))
+    for depth in (1, 4):
+        iterator = iter(stream(shards, shuffle=True, buffer=10, read_ahead=depth))
+        assert list(iterator) == expected
+    half = iter(stream(shards, read_ahead=4))
+    next(half)
+    del half  # its threads end with it
+
+
+def test_a_sample_that_cannot_be_decoded_does_not_end_the_stream(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([("0.cls", b"0"), ("1.cls", b"one"), ("2.cls", b"2")]))
+    iterator = iter(stream(path))
+    assert next(iterator) == 0
+    with pytest.raises(CorruptSource, match=r"a\.tar: field 'cls' of sample '1' cannot be decoded: ValueError.*b'one'"):
+        next(iterator)
+    assert list(iterator) == [2]
+
+
+def test_transforms_and_their_errors(shards: list[str]) -> None:
+    assert list(stream(shards[1], transform=str)) == ["13"]
+
+    def fail(sample: Any) -> Any:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        list(stream(shards[1], transform=fail))
+
+
+def test_what_it_looks_like(shards: list[str]) -> None:
+    assert repr(stream(shards)) == "TarStream(7 shards, each sample cls)"
+    text = repr(stream(shards, shuffle=True, fields=("txt;text", "cls"), transform=len))
+    assert "(txt;text, cls)" in text
+    assert "shuffle=True, buffer=1000, seed=0" in text
+    assert "len" in text
+
+
+def test_mixtures_take_it(shards: list[str]) -> None:
+    mixture = feedline.datasets.mix([stream(shards), range(100, 200)], size=20)
+    found: Iterator[Any] = iter(mixture)
+    assert sum(int(sample) < 100 for sample in found) == 10
+
+
+class KillsItsWorkerOnce:
+    """A transform that kills the process it runs in, when it comes to a certain sample for the first time."""
+
+    def __init__(self, marker: Path, number: int) -> None:
+        self.marker = marker
+        self.number = number
+
+    def __call__(self, sample: Any) -> Any:
+        if sample == self.number and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sample
+
+
+@pytest.mark.parametrize("number", [0, 30])
+def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_repeated(
+    shards: list[str], tmp_path: Path, number: int
+) -> None:
+    plain = feedline.Loader(stream(shards, shuffle=True, buffer=12), 4, workers=2, engine="thread")
+    expected = [[int(n) for n in batch] for batch in plain]
+    deadly = stream(shards, shuffle=True, buffer=12, transform=KillsItsWorkerOnce(tmp_path / "killed", number))
+    loader = feedline.Loader(deadly, 4, workers=2)
+    with pytest.warns(WorkerRestarted):
+        assert [[int(n) for n in batch] for batch in loader] == expected
+    assert (tmp_path / "killed").exists()

@@ -1,0 +1,310 @@
+"""Arrays in files."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.datasets import ArrayDataset
+from feedline.datasets.array_file import find_mapped
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.testing import SourceContract
+from feedline.testing.source import assert_same
+
+COUNT = 30
+IMAGES = np.arange(COUNT * 12, dtype=np.float32).reshape(COUNT, 3, 4)
+LABELS = np.arange(COUNT)
+
+
+class MappedContract(SourceContract):
+    """What holds for every source, of files that hold images and labels."""
+
+    table: Any
+
+    def make_source(self, **options: Any) -> ArrayDataset:
+        return ArrayDataset(self.table, **options)
+
+    def samples(self) -> list[Any]:
+        return [{"image": image, "label": label} for image, label in zip(IMAGES, LABELS, strict=True)]
+
+    # It has arrays to take columns from; and an array has its own words for indices.
+    test_columns_are_what_the_default_collate_function_makes_of_samples = None  # type: ignore[assignment]
+    test_an_index_out_of_range = None  # type: ignore[assignment]
+    test_an_index_that_is_no_number = None  # type: ignore[assignment]
+
+
+class TestFolder(MappedContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "image.npy", IMAGES)
+        np.save(tmp_path / "label.npy", LABELS)
+        self.table = tmp_path
+
+
+@pytest.mark.slow
+class TestZip(MappedContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "data.npz", image=IMAGES, label=LABELS)
+        self.table = str(tmp_path / "data.npz")
+
+
+@pytest.mark.slow
+class TestDict(MappedContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "image.npy", np.asfortranarray(IMAGES))
+        self.table = {"image": tmp_path / "image.npy", "label": LABELS}
+
+
+@pytest.mark.slow
+class TestMappedByNumPy(MappedContract):
+    @pytest.fixture(autouse=True)
+    def _files(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "image.npy", IMAGES)
+        np.save(tmp_path / "label.npy", np.repeat(LABELS, 2))
+        self.folder = tmp_path
+
+    def make_source(self, **options: Any) -> ArrayDataset:
+        labels = np.load(self.folder / "label.npy", mmap_mode="r")[::2]
+        return ArrayDataset({"image": np.load(self.folder / "image.npy", mmap_mode="r"), "label": labels}, **options)
+
+
+def test_forms(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", image=IMAGES, label=LABELS)
+    np.save(tmp_path / "x.npy", LABELS)
+    assert repr(ArrayDataset(tmp_path / "x.npy")) == "ArrayDataset(30 samples of int64[])"
+    assert ArrayDataset(str(tmp_path / "x.npy"))[3] == 3
+    assert ArrayDataset((tmp_path / "x.npy", IMAGES))[3][0] == 3
+    assert repr(ArrayDataset(tmp_path / "data.npz", ("label", "image"))).endswith("(int64[], float32[3, 4]))")
+    assert ArrayDataset(tmp_path / "data.npz", "label")[4] == 4
+    assert ArrayDataset({"a": LABELS, "b": IMAGES}, {"y": "a"})[5] == {"y": 5}
+    assert repr(ArrayDataset(tmp_path)) == "ArrayDataset(30 samples of {'x': int64[]})"
+
+
+def test_pickled_by_path_and_not_opened_before_it_is_read(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((1000, 100)))
+    source = ArrayDataset(tmp_path / "x.npy")
+    assert source.__dict__["_opened"] is None
+    assert len(pickle.dumps(source)) < 800
+    source[0]
+    assert source._opened is not None
+    assert len(pickle.dumps(source)) < 800
+    mapped = ArrayDataset((np.load(tmp_path / "x.npy", mmap_mode="r")[10:, ::2], LABELS.repeat(33)))
+    assert len(pickle.dumps(mapped)) < 800 + LABELS.nbytes * 33
+
+
+def test_samples_of_files_may_be_written_to(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", IMAGES)
+    for table in (tmp_path / "x.npy", np.load(tmp_path / "x.npy", mmap_mode="r+")):
+        source = ArrayDataset(table)
+        sample = source[3]
+        assert type(sample) is np.ndarray
+        sample += 1
+        assert (source[3] == IMAGES[3]).all()
+    assert (np.load(tmp_path / "x.npy") == IMAGES).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), mode=st.sampled_from(["r", "r+", "c"]))
+def test_parts_of_mapped_arrays(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, mode: Any) -> None:
+    path = tmp_path_factory.mktemp("mapped") / "x.npy"
+    np.save(path, np.arange(24 * 5, dtype=data.draw(st.sampled_from(["i2", ">f8", "u1"]))).reshape(24, 5))
+    array = np.load(path, mmap_mode=mode)
+    slices = st.slices(24).filter(lambda one: len(range(*one.indices(24))) > 0)
+    part = array[data.draw(slices)]
+    if data.draw(st.booleans()):
+        part = part[:, data.draw(st.slices(5).filter(lambda one: len(range(*one.indices(5))) > 0))]
+    if data.draw(st.booleans()):
+        part = part.T
+    place = find_mapped(part)
+    assert (place is None) == (mode == "c")
+    other = pickle.loads(pickle.dumps(ArrayDataset(part)))
+    if mode != "c":  # else NumPy pickles it, in the byte order that it likes
+        assert other.arrays.dtype == part.dtype
+    assert np.array_equal(other.arrays, part)
+
+
+def test_bare_numbers_that_numpy_mapped(tmp_path: Path) -> None:
+    IMAGES.tofile(tmp_path / "x.bin")
+    mapped = np.memmap(tmp_path / "x.bin", np.float32, "r", 48, (COUNT - 1, 3, 4))
+    text = pickle.dumps(ArrayDataset(mapped))
+    assert len(text) < 800
+    assert_same(pickle.loads(text)[5], IMAGES[6])
+    os.truncate(tmp_path / "x.bin", 500)
+    with pytest.raises(CorruptSource, match="truncated"):
+        pickle.loads(text)[5]
+
+
+def test_arrays_that_live_in_memory_travel_as_they_are(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", IMAGES)
+    changed = np.load(tmp_path / "x.npy", mmap_mode="c")
+    changed[0] = 7
+    assert (pickle.loads(pickle.dumps(ArrayDataset(changed)))[0] == 7).all()
+    copied = np.array(np.load(tmp_path / "x.npy", mmap_mode="r"), subok=True)  # a memmap that is none any more
+    os.remove(tmp_path / "x.npy")
+    assert (pickle.loads(pickle.dumps(ArrayDataset(copied)))[1] == IMAGES[1]).all()
+
+
+class TestOddArrays:
+    @pytest.mark.parametrize(
+        ("array", "message"),
+        [
+            (np.array([{}, None], object), "Python objects, which are pickled"),
+            (np.zeros(3, [("a", "i4"), ("b", "f4")]), "structured array, of a, b"),
+            (np.zeros(3, ">f4"), "another byte order.*newbyteorder"),
+            (np.array(3.0), "single number"),
+        ],
+    )
+    def test_refused(self, tmp_path: Path, array: Any, message: str) -> None:
+        np.save(tmp_path / "x.npy", array, allow_pickle=True)
+        np.savez(tmp_path / "x.npz", x=array)
+        with pytest.raises(BadOption, match=message):
+            ArrayDataset(tmp_path / "x.npy")
+        with pytest.raises(BadOption, match=message):
+            ArrayDataset(tmp_path / "x.npz")
+
+    def test_compressed(self, tmp_path: Path) -> None:
+        np.savez_compressed(tmp_path / "x.npz", a=LABELS)
+        with pytest.raises(BadOption, match=r"'a' of .*x\.npz is compressed.*numpy\.savez"):
+            ArrayDataset(tmp_path / "x.npz")
+        loaded = ArrayDataset(dict(np.load(tmp_path / "x.npz")))  # what the message says
+        assert loaded[3]["a"] == 3
+
+    def test_no_samples_and_one(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "none.npy", np.zeros((0, 3)))
+        np.save(tmp_path / "one.npy", np.ones((1, 3)))
+        assert list(feedline.Loader(ArrayDataset(tmp_path / "none.npy"), 2)) == []
+        assert len(pickle.loads(pickle.dumps(ArrayDataset(tmp_path / "none.npy"))).arrays) == 0
+        assert [batch.tolist() for batch in feedline.Loader(ArrayDataset(tmp_path / "one.npy"), 2)] == [[[1, 1, 1]]]
+
+    @pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+    def test_versions(self, tmp_path: Path, version: tuple[int, int]) -> None:
+        with (tmp_path / "x.npy").open("wb") as file:
+            np.lib.format.write_array(file, IMAGES, version)
+        assert_same(ArrayDataset(tmp_path / "x.npy")[2], IMAGES[2])
+
+    def test_numbers_anywhere_in_a_zip(self, tmp_path: Path) -> None:
+        """Their addresses are no multiples of anything."""
+        np.savez(tmp_path / "x.npz", a=np.zeros(3, np.int8), b=IMAGES)
+        with pytest.raises(BadOption, match="'a' has 3 and array 'b' has 30"):
+            ArrayDataset(tmp_path / "x.npz")
+        for shift in range(4):
+            members: dict[str, Any] = {"n" * (shift + 1): IMAGES}
+            np.savez(tmp_path / "x.npz", **members)
+            source = ArrayDataset(tmp_path / "x.npz")
+            (batch,) = feedline.Loader(source, COUNT)
+            assert_same(batch["n" * (shift + 1)], IMAGES)
+            (tensors,) = feedline.DataLoader(source, COUNT)  # type: ignore[arg-type]
+            assert_same(tensors["n" * (shift + 1)].numpy(), IMAGES)
+
+
+class TestDamage:
+    def test_truncated(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        size = (tmp_path / "x.npy").stat().st_size
+        for length in (size - 1, size // 2, 129, 100, 7, 0):
+            shutil.copy(tmp_path / "x.npy", tmp_path / "cut.npy")
+            os.truncate(tmp_path / "cut.npy", length)
+            with pytest.raises(CorruptSource, match=r"truncated|not all of one"):
+                ArrayDataset(tmp_path / "cut.npy")
+
+    def test_truncated_zip(self, tmp_path: Path) -> None:
+        np.savez(tmp_path / "x.npz", a=IMAGES)
+        os.truncate(tmp_path / "x.npz", 1000)
+        with pytest.raises(CorruptSource, match="not all of one"):
+            ArrayDataset(tmp_path / "x.npz")
+
+    def test_truncated_after_it_was_looked_at(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        source = ArrayDataset(tmp_path / "x.npy")
+        os.truncate(tmp_path / "x.npy", 500)
+        with pytest.raises(CorruptSource, match="truncated"):
+            source[0]
+
+    def test_no_array_at_all(self, tmp_path: Path) -> None:
+        (tmp_path / "x.npy").write_bytes(b"hello" * 100)
+        with pytest.raises(CorruptSource, match=r"not a \.npy file"):
+            ArrayDataset(tmp_path / "x.npy")
+        with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+            archive.writestr("readme.txt", "hello")
+        with pytest.raises(BadOption, match=r"readme\.txt"):
+            ArrayDataset(tmp_path / "x.npz")
+
+    def test_a_header_that_lies(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        raw = (tmp_path / "x.npy").read_bytes().replace(b"(30, 3, 4)", b"(30,30,40)")
+        (tmp_path / "x.npy").write_bytes(raw)
+        with pytest.raises(CorruptSource, match="reaches to byte"):
+            ArrayDataset(tmp_path / "x.npy")
+
+    def test_changed(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        np.savez(tmp_path / "x.npz", a=IMAGES)
+        sources = [ArrayDataset(tmp_path / "x.npy"), ArrayDataset(tmp_path / "x.npz")]
+        np.save(tmp_path / "x.npy", IMAGES[:7])
+        np.savez(tmp_path / "x.npz", a=IMAGES[:7])
+        for source in sources:
+            with pytest.raises(SourceChanged, match=r"was float32 of shape \(30, 3, 4\), and is .*\(7, 3, 4\) now"):
+                source[0]
+        np.savez(tmp_path / "x.npz", b=IMAGES)
+        with pytest.raises(SourceChanged, match="no 'a'"):
+            sources[1][0]
+
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(SourceError, match="There is no file"):
+            ArrayDataset(tmp_path / "x.npy")
+        with pytest.raises(BadOption, match=r"folder without \.npy files"):
+            ArrayDataset(tmp_path)
+        with pytest.raises(BadOption, match=r"neither a \.npy"):
+            ArrayDataset(tmp_path / "x.bin")
+        np.savez(tmp_path / "x.npz", a=IMAGES)
+        with pytest.raises(BadOption, match="several arrays"):
+            ArrayDataset({"a": tmp_path / "x.npz"})
+        with pytest.raises(BadOption, match="have none"):
+            ArrayDataset(IMAGES, "x")
+        with pytest.raises(BadOption, match=r"names 'x', but .*x\.npz has 'a'"):
+            ArrayDataset(tmp_path / "x.npz", "x")
+
+
+def test_batches_are_those_of_torch_s_loader(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", image=IMAGES, label=LABELS)
+    source: Any = ArrayDataset(tmp_path / "x.npz", ("image", "label"))
+    tensors: Any = torch.utils.data.TensorDataset(torch.from_numpy(IMAGES.copy()), torch.from_numpy(LABELS.copy()))
+    for dataset in (source, tensors):
+        parts = feedline.split(dataset, [0.6, 0.4], seed=2)
+        subset = torch.utils.data.Subset(dataset, [5, 5, 1, 29])
+        several: list[Any] = [parts[0], subset, dataset]
+        joined: Any = torch.utils.data.ConcatDataset(several)
+        for one in (dataset, *parts, subset, joined, torch.utils.data.Subset(joined, range(10, 40))):
+            theirs = list(torch.utils.data.DataLoader(one, batch_size=7))
+            for workers in (0, 2):
+                ours = list(feedline.DataLoader(one, batch_size=7, num_workers=workers))
+                assert len(ours) == len(theirs)
+                for found, expected in zip(ours, theirs, strict=True):
+                    assert type(found) is type(expected)
+                    for column, other in zip(found, expected, strict=True):
+                        assert column.dtype == other.dtype
+                        assert torch.equal(column, other)
+    source.close()
+
+
+def test_large_arrays_that_do_not_lie_row_by_row_are_not_copied(tmp_path: Path) -> None:
+    """A batch must cost what a batch is, not what the array is."""
+    column = np.lib.stride_tricks.as_strided(np.zeros(4, np.float32), (1 << 34, 2), (0, 4))  # 128 GB, if copied
+    kinds: list[Any] = [feedline.Loader, feedline.DataLoader]
+    for kind in kinds:
+        loader = kind(ArrayDataset(column), 4)
+        assert tuple(next(iter(loader)).shape) == (4, 2)
+        loader.close()

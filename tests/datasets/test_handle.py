@@ -1,0 +1,128 @@
+"""Handles: opened when first used, once per process or thread, and never those of another process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from feedline.datasets.handle import Handle
+
+
+class Opened:
+    """Remembers who opened it, and whether it was closed."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.thread = threading.get_ident()
+        self.closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def in_fork(act: object) -> int:
+    """Return what a function returns in a forked process."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(writer, str(act()).encode())  # type: ignore[operator]
+        os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(writer)
+    with os.fdopen(reader) as file:
+        return int(file.read())
+
+
+def test_nothing_is_opened_before_it_is_used() -> None:
+    handle = Handle(Opened, Opened.close)
+    states = [handle.is_open]
+    opened = handle.get()
+    states.append(handle.is_open)
+    assert handle.get() is opened
+    handle.close()
+    handle.close()
+    assert opened.closed == 1
+    assert [*states, handle.is_open] == [False, True, False]
+    assert handle.get() is not opened
+
+
+def test_a_pickled_handle_opens_its_own() -> None:
+    handle = Handle(Opened, Opened.close)
+    opened = handle.get()
+    other = pickle.loads(pickle.dumps(handle))
+    assert not other.is_open
+    assert other.get() is not opened
+    other.close()
+    assert opened.closed == 0
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_a_forked_process_opens_its_own_and_leaves_the_other_be(closes: bool) -> None:
+    handle = Handle(Opened, Opened.close, close_inherited=closes)
+    opened = handle.get()
+
+    def act() -> int:
+        assert not handle.is_open
+        own = handle.get()
+        assert own.pid == os.getpid()
+        assert opened.closed == int(closes)
+        handle.close()
+        return own.closed
+
+    assert in_fork(act) == 1
+    assert handle.get() is opened
+    assert opened.closed == 0
+
+
+def test_closing_in_a_forked_process_does_not_close_what_it_inherited() -> None:
+    handle = Handle(Opened, Opened.close)
+    opened = handle.get()
+
+    def act() -> int:
+        handle.close()
+        return opened.closed
+
+    assert in_fork(act) == 0
+
+
+def test_threads_share_one_or_have_their_own() -> None:
+    shared, apart = Handle(Opened, Opened.close), Handle(Opened, Opened.close, per_thread=True)
+    barrier = threading.Barrier(4)
+
+    def act(_: int) -> tuple[Opened, Opened]:
+        barrier.wait(20)
+        return shared.get(), apart.get()
+
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(act, range(4)))
+    assert len({id(one) for one, _ in found}) == 1
+    assert len({id(own) for _, own in found}) == 4
+    apart.close()
+    assert all(own.closed == 1 for _, own in found)
+
+
+def test_what_threads_left_behind_is_closed_when_another_opens() -> None:
+    handle = Handle(Opened, Opened.close, per_thread=True)
+    left: list[Opened] = []
+    thread = threading.Thread(target=lambda: left.append(handle.get()))
+    thread.start()
+    thread.join()
+    mine = handle.get()
+    assert mine.thread == threading.get_ident()
+    if left[0].thread != mine.thread:  # the number of a thread that ended may be given again
+        assert left[0].closed == 1
+
+
+def test_a_failure_to_open_is_raised_every_time() -> None:
+    def fail() -> Opened:
+        raise OSError("no such file")
+
+    handle = Handle(fail, Opened.close)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no such file"):
+            handle.get()
+    assert not handle.is_open

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import datetime
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feedline
+from feedline.frameworks.hugging_face import columns_of
+from feedline.testing.source import assert_same
+
+datasets: Any = pytest.importorskip("datasets")
+pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
+
+COUNT = 60
+FORMATS = (None, "numpy", "torch")
+
+NUMBERS = {
+    "byte": [i % 256 for i in range(COUNT)],
+    "small": [-i for i in range(COUNT)],
+    "long": [i * 10**15 for i in range(COUNT)],
+    "half": [i / 7 for i in range(COUNT)],
+    "double": [i / 7 for i in range(COUNT)],
+    "flag": [i % 3 == 0 for i in range(COUNT)],
+    "label": [i % 3 for i in range(COUNT)],
+    "name": [f"näme {i}" + "\0" * (i % 2) for i in range(COUNT)],
+    "row": [[i, i + 1, -i] for i in range(COUNT)],
+    "weights": [[i / 3, i / 7] for i in range(COUNT)],
+    "pair": [[i, i / 3] for i in range(COUNT)],
+    "picture": [[[i, 1, 2], [3, 4, 5]] for i in range(COUNT)],
+}
+
+
+def features() -> Any:
+    value = datasets.Value
+    return datasets.Features(
+        {
+            "byte": value("uint8"),
+            "small": value("int16"),
+            "long": value("int64"),
+            "half": value("float32"),
+            "double": value("float64"),
+            "flag": value("bool"),
+            "label": datasets.ClassLabel(names=["a", "b", "c"]),
+            "name": value("string"),
+            "row": datasets.List(value("int32")),
+            "weights": datasets.List(value("float64")),
+            "pair": datasets.List(value("float32"), length=2),
+            "picture": datasets.Array2D((2, 3), "uint8"),
+        }
+    )
+
+
+def make(names: list[str] | None = None) -> Any:
+    dataset = datasets.Dataset.from_dict(NUMBERS, features=features())
+    return dataset if names is None else dataset.select_columns(names)
+
+
+def chunked(dataset: Any) -> Any:
+    """The same samples in several chunks of Arrow."""
+    return datasets.concatenate_datasets([dataset.select(range(25)), dataset.select(range(25, COUNT))])
+
+
+def batches(loader: Any) -> list[Any]:
+    return [_copied(batch) for batch in loader]
+
+
+def _copied(batch: Any) -> Any:
+    if isinstance(batch, torch.Tensor):
+        return batch.clone()
+    if isinstance(batch, dict):
+        return {key: _copied(value) for key, value in batch.items()}
+    return [_copied(value) for value in batch] if isinstance(batch, list) else batch
+
+
+def equal(found: Any, expected: Any) -> None:
+    assert type(found) is type(expected)
+    if isinstance(expected, torch.Tensor):
+        assert found.dtype == expected.dtype
+        assert found.shape == expected.shape
+        assert found.contiguous().numpy().tobytes() == expected.contiguous().numpy().tobytes()
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected)
+        for key in expected:
+            equal(found[key], expected[key])
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            equal(one, other)
+    else:
+        assert found == expected
+
+
+VIEWS: dict[str, Any] = {
+    "whole": lambda dataset: dataset,
+    "selected": lambda dataset: dataset.select([5, 3, 3, 59, 0, *range(20, 40)]),
+    "range": lambda dataset: dataset.select(range(10, 50)),
+    "shuffled": lambda dataset: dataset.shuffle(seed=3),
+    "shard": lambda dataset: dataset.shard(3, 1),
+    "chunked": chunked,
+    "chunked, shuffled": lambda dataset: chunked(dataset).shuffle(seed=4),
+    "one sample": lambda dataset: dataset.select([7]),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("form", FORMATS)
+def test_batches_are_those_of_torch(form: str | None, view: str) -> None:
+    names = None if form is not None else [name for name in NUMBERS if name != "picture"]
+    dataset = VIEWS[view](make(names)).with_format(form)
+    order = np.random.default_rng(0).permutation(len(dataset)).tolist()
+    assert columns_of(dataset) is not None
+    expected = batches(torch.utils.data.DataLoader(dataset, 7, sampler=order))
+    equal(batches(feedline.DataLoader(dataset, 7, sampler=order)), expected)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_workers_and_parts_of_datasets(form: str | None) -> None:
+    dataset = make(["byte", "double", "name"]).with_format(form)
+    parts: list[Any] = [
+        torch.utils.data.Subset(dataset, [4, 9, 2, 2, 30]),
+        torch.utils.data.ConcatDataset([dataset, dataset.select(range(5))]),
+    ]
+    for part in parts:
+        expected = batches(torch.utils.data.DataLoader(part, 4))
+        equal(batches(feedline.DataLoader(part, 4)), expected)
+    expected = batches(torch.utils.data.DataLoader(dataset, 7))
+    for engine in ("thread", "process"):
+        equal(batches(feedline.DataLoader(dataset, 7, num_workers=2, engine=engine)), expected)
+
+
+def test_lists_in_parts_of_a_concatenation() -> None:
+    dataset = make(["row"])
+    both: Any = torch.utils.data.ConcatDataset([dataset, dataset])
+    equal(batches(feedline.DataLoader(both, 50)), batches(torch.utils.data.DataLoader(both, 50)))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_columns_that_are_chosen(form: str | None) -> None:
+    dataset = make().with_format(form, columns=["double", "byte"])
+    assert columns_of(dataset) is not None
+    equal(batches(feedline.DataLoader(dataset, 8)), batches(torch.utils.data.DataLoader(dataset, 8)))
+
+
+@pytest.mark.parametrize("form", [None, "numpy"])
+def test_the_neutral_loader_gives_what_it_gives_sample_by_sample(form: str | None) -> None:
+    names = ["byte", "half", "flag", "name"] if form is None else list(NUMBERS)
+    dataset = make(names).with_format(form)
+    found = list(feedline.Loader(dataset, 8))
+    expected = [
+        feedline.collate.default(dataset.__getitems__(list(range(i, min(i + 8, COUNT))))) for i in range(0, COUNT, 8)
+    ]
+    assert_same(found, expected)
+
+
+ODD: dict[str, Any] = {
+    "nulls": lambda: datasets.Dataset.from_dict({"x": [1.0, None, 3.0] * 5}),
+    "nulls in lists": lambda: datasets.Dataset.from_dict({"x": [[1.0, None], [3.0, 2.0]] * 5}),
+    "large numbers": lambda: datasets.Dataset.from_dict(
+        {"x": [1, 2**63 - 1]}, features=datasets.Features({"x": datasets.Value("uint64")})
+    ),
+    "half floats": lambda: datasets.Dataset.from_dict(
+        {"x": [1.5, 2.5]}, features=datasets.Features({"x": datasets.Value("float16")})
+    ),
+    "structs": lambda: datasets.Dataset.from_dict({"x": [{"a": 1, "b": "c"}] * 4}),
+    "empty lists": lambda: datasets.Dataset.from_dict(
+        {"x": [[], []]}, features=datasets.Features({"x": datasets.List(datasets.Value("int64"))})
+    ),
+    "lists of lists": lambda: datasets.Dataset.from_dict({"x": [[[1, 2], [3, 4]]] * 4}),
+    "lists of strings": lambda: datasets.Dataset.from_dict({"x": [["a", "b"]] * 4}),
+    "fixed lists with nulls": lambda: datasets.Dataset.from_dict(
+        {"x": [[1.0, None]] * 3}, features=datasets.Features({"x": datasets.List(datasets.Value("float32"), length=2)})
+    ),
+    "ragged": lambda: datasets.Dataset.from_dict({"x": [[1], [1, 2], [3]]}),
+    "options of the format": lambda: datasets.Dataset.from_dict({"x": [1.0, 2.0]}).with_format(
+        "torch", dtype=torch.float64
+    ),
+    "all columns": lambda: make(["byte", "name"]).with_format("torch", columns=["byte"], output_all_columns=True),
+    "a transform": lambda: make(["byte"]).with_transform(_doubled),
+    "dates": lambda: datasets.Dataset.from_dict({"x": [datetime.datetime(2020, 1, 1)] * 3}),
+    "binary": lambda: datasets.Dataset.from_dict({"x": [b"a\0", b"\xff"] * 3}),
+}
+
+
+def _doubled(batch: dict[str, list[int]]) -> dict[str, list[int]]:
+    return {"byte": [2 * value for value in batch["byte"]]}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("case", ODD)
+def test_odd_ones_are_as_in_torch(case: str, form: str | None) -> None:
+    dataset = ODD[case]()
+    if form is not None and dataset.format["type"] is None:
+        dataset = dataset.with_format(form)
+
+    def outcome(make_loader: Any) -> Any:
+        try:
+            return batches(make_loader(dataset, 4))
+        except Exception as exc:
+            return type(exc).__name__
+
+    expected, found = outcome(torch.utils.data.DataLoader), outcome(feedline.DataLoader)
+    if isinstance(expected, str):
+        assert isinstance(found, str), f"torch raises {expected}"
+    else:
+        equal(found, expected)
+
+
+def test_an_index_out_of_range_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        list(feedline.DataLoader(make(["byte"]), sampler=[1, COUNT]))
+
+
+def test_subclasses_are_asked_for_samples() -> None:
+    class Doubled(datasets.Dataset):  # type: ignore[misc]
+        def __getitems__(self, keys: list[int]) -> list[Any]:
+            return [{"byte": 2 * sample["byte"]} for sample in datasets.Dataset.__getitems__(self, keys)]
+
+    dataset = make(["byte"])
+    dataset.__class__ = Doubled
+    assert columns_of(dataset) is None
+    (batch,) = batches(feedline.DataLoader(dataset, COUNT))
+    assert batch["byte"].tolist() == [2 * (i % 256) for i in range(COUNT)]
+
+
+def test_other_datasets_are_none_of_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert columns_of([1, 2]) is None
+    dataset = make(["byte"])
+    monkeypatch.delitem(sys.modules, "datasets")
+    assert columns_of(dataset) is None

@@ -1,0 +1,102 @@
+"""Datasets and outputs that the tests of packing share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMATS = ("lmdb", "hdf5", "tar", "parquet", "npy")
+SINGLE = {"lmdb": "out.lmdb", "hdf5": "out.h5", "tar": "out.tar", "parquet": "out.parquet", "npy": "out"}
+"""The name of an output of one file, or of one folder."""
+SHARDED = ("hdf5", "tar", "parquet")
+
+
+class Mixed:
+    """An image, a vector, a label and a name: what most datasets consist of."""
+
+    def __init__(self, count: int = 100) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= self.count:
+            raise IndexError(index)
+        return mixed(index)
+
+
+class Stream:
+    """The same, as an iterable dataset."""
+
+    def __init__(self, count: int = 100) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(mixed, range(self.count))
+
+
+def mixed(index: int) -> dict[str, Any]:
+    rng = np.random.default_rng(index)
+    return {
+        "image": rng.integers(0, 256, (6, 5, 3), np.uint8),
+        "vector": rng.standard_normal(4, np.float32),
+        "label": index % 10,
+        "name": f"näme {index} ☃" if index % 3 else "",
+    }
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """Return every byte of a file or folder, by relative path."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {one.relative_to(path).as_posix(): one.read_bytes() for one in path.rglob("*") if one.is_file()}
+
+
+CRASHES = ("fsync", "fdatasync", "replace", "rename", "pwrite", "ftruncate", "unlink")
+"""Functions of `os` at which a process is killed: everything that decides what is found after a crash."""
+
+
+def in_child(act: Callable[[], Any], *, kill_at: int = 0) -> bool:
+    """Do something in a forked process, killed by SIGKILL right before the `kill_at`-th of `CRASHES`.
+
+    Returns:
+        True if it came to its end.
+    """
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            if kill_at:
+                _kill_at(kill_at)
+            act()
+            status = 0
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    assert status in (0, -signal.SIGKILL), f"the child failed with {status}; its traceback is above"
+    return status == 0
+
+
+def _kill_at(number: int) -> None:
+    left = [number]
+
+    def watched(call: Any) -> Any:
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        return wrapper
+
+    for name in CRASHES:
+        setattr(os, name, watched(getattr(os, name)))

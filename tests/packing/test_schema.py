@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.errors import PackError
+from feedline.packing.schema import Column, Schema
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "dtype", "shape"),
+    [
+        ([1, 2], "number", "<i8", ()),
+        ([1, 2**63], "nested", "", ()),
+        ([2**63, 2**64 - 1], "number", "<u8", ()),
+        ([2**64], "nested", "", ()),
+        ([1, 0.5], "number", "<f8", ()),
+        ([True, False], "number", "|b1", ()),
+        ([np.float32(1), np.float32(2)], "number", "<f4", ()),
+        ([np.uint8(1), np.int8(2)], "number", "<i2", ()),
+        ([1j], "number", "<c16", ()),
+        (["a"], "str", "", ()),
+        ([b"a"], "bytes", "", ()),
+        ([b"a", "a"], "nested", "", ()),
+        ([np.zeros((2, 3))], "array", "<f8", (2, 3)),
+        ([np.zeros(2), np.zeros(3)], "ragged", "<f8", (-1,)),
+        ([np.zeros(2), np.zeros(2, int)], "nested", "", ()),
+        ([np.zeros(2), np.zeros((2, 2))], "nested", "", ()),
+        ([None], "nested", "", ()),
+        ([[1, 2]], "nested", "", ()),
+    ],
+)
+def test_what_a_column_holds(values: list[Any], kind: str, dtype: str, shape: tuple[int, ...]) -> None:
+    column = Column.of("x", values)
+    assert (column.kind, column.dtype, column.shape) == (kind, dtype, shape)
+    for value in values:
+        column.fitted(value)
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (1, 0.5),
+        (1, "a"),
+        (1, None),
+        (1, 2**63),
+        (np.uint8(1), 256),
+        (np.float32(0.5), 0.1),
+        ("a", b"a"),
+        (b"a", "a"),
+        (np.zeros(2), np.zeros(2, np.float32)),
+        (np.zeros(2), np.zeros(3)),
+        (np.zeros(2), [0.0, 0.0]),
+    ],
+)
+def test_what_does_not_fit(first: Any, later: Any) -> None:
+    schema = Schema.of([{"x": first}])
+    with pytest.raises(PackError, match="Field 'x' of sample 12"):
+        schema.fitted({"x": later}, 12)
+
+
+def test_nothing_is_rounded() -> None:
+    column = Column.of("x", [np.float32(0.5)])
+    assert column.fitted(0.25) == np.float32(0.25)
+    assert np.isnan(column.fitted(float("nan")))
+    with pytest.raises(ValueError, match="cannot hold"):
+        column.fitted(2**24 + 1)
+
+
+def test_json_and_back() -> None:
+    schema = Schema.of(
+        [{"a": np.zeros((2, 3)), "b": None, "c": b"\x89PNG\r\n\x1a\n"}, {"a": np.ones((2, 3)), "b": 1, "c": b""}]
+    )
+    assert Schema.from_json(schema.as_json()) == schema
+    assert [column.nullable for column in schema.columns] == [False, True, False]
+    assert schema.columns[2].extension == "png"
+
+
+def test_ragged_is_said() -> None:
+    assert Schema.of([{"x": np.zeros(2)}], ragged=["x"]).columns[0].kind == "ragged"
+    with pytest.raises(PackError, match="'y' is no field"):
+        Schema.of([{"x": np.zeros(2)}], ragged=["y"])

@@ -1,0 +1,104 @@
+"""Blocks in random order."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import feedline
+from feedline.errors import BadOption
+from feedline.samplers import BlockSampler
+from feedline.types import Key
+
+SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=30).filter(any)
+
+
+@settings(max_examples=60)
+@given(sizes=SIZES, window=st.integers(1, 40), epoch=st.integers(0, 3))
+def test_every_index_once_and_a_window_at_a_time(sizes: list[int], window: int, epoch: int) -> None:
+    sampler = BlockSampler(sizes, window, seed=7)
+    order = sampler.at(np.arange(len(sampler)), Key(7, epoch))
+    assert sorted(order.tolist()) == list(range(sum(sizes)))
+    owner = np.repeat(np.arange(len(sizes)), sizes)[order]
+    # At no place are there more blocks that have begun and are not yet at their end than a window has.
+    places = [np.flatnonzero(owner == block) for block in range(len(sizes)) if sizes[block]]
+    begun = np.zeros(len(order) + 1, np.int64)
+    for found in places:
+        begun[found[0]] += 1
+        begun[found[-1] + 1] -= 1
+    assert np.cumsum(begun).max() <= window
+
+
+def test_samples_of_a_window_are_mixed() -> None:
+    order = list(BlockSampler([50] * 8, window=4, seed=3))
+    owners = [index // 50 for index in order]
+    assert len(set(owners[:200])) == len(set(owners[200:])) == 4
+    assert len(set(owners[:20])) == 4  # not one block after the other
+    neighbours = sum(abs(one - other) == 1 for one, other in itertools.pairwise(order))
+    assert neighbours < 20
+
+
+def test_all_blocks_in_one_window_is_a_plain_shuffle() -> None:
+    sampler = BlockSampler([10] * 10, window=10)
+    firsts = [int(sampler.at(np.zeros(1, np.int64), Key(seed, 0))[0]) for seed in range(2000)]
+    counts = np.bincount(firsts, minlength=100)
+    assert counts.min() > 4
+    assert counts.max() < 45  # 20 expected; a Poisson variable is above 45 with a chance of 1e-6
+
+
+def test_seeds_and_epochs_differ_and_repeat() -> None:
+    sampler = BlockSampler([5] * 9, window=2, seed=1)
+    epochs = [list(sampler) for _ in range(3)]
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    sampler.set_epoch(1)
+    assert list(sampler) == epochs[1]
+    assert list(BlockSampler([5] * 9, window=2, seed=2)) != epochs[0]
+    assert sampler.describe() != BlockSampler([5] * 9, window=3, seed=1).describe()
+    assert sampler.describe() != BlockSampler([9] * 5, window=2, seed=1).describe()
+
+
+def test_in_a_loader_with_workers_and_resumed() -> None:
+    blocks = [6, 6, 6, 6, 3]
+    loader = feedline.Loader(range(27), 4, sampler=BlockSampler(blocks, window=2, seed=4), workers=2)
+    whole = [batch.tolist() for batch in loader]
+    assert sorted(index for batch in whole for index in batch) == list(range(27))
+    other = feedline.Loader(range(27), 4, sampler=BlockSampler(blocks, window=2, seed=4))
+    batches = iter(other)
+    first = [next(batches).tolist() for _ in range(2)]
+    state = other.state_dict()
+    again = feedline.Loader(range(27), 4, sampler=BlockSampler(blocks, window=2, seed=4))
+    again.load_state_dict(state)
+    assert first + [batch.tolist() for batch in again] == whole
+    batches.close()
+    loader.close()
+
+
+def test_sizes_of_a_tensor() -> None:
+    assert sorted(BlockSampler(torch.tensor([2, 3]), seed=0)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "window", "message"),
+    [
+        ([], 1, "not a list of block sizes"),
+        ([1.5], 1, "not a list of block sizes"),
+        (3, 1, "not a list of block sizes"),
+        ([3, -1], 1, "-1 samples"),
+        ([0, 0], 1, "no samples"),
+        ([3], 0, "window=0"),
+        ([3], 1.5, r"window=1\.5"),
+        ([1 << 31, 1 << 31, 1], 3, "2\\*\\*32"),
+    ],
+)
+def test_what_is_no_order(sizes: object, window: int, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        BlockSampler(sizes, window)
+
+
+def test_repr() -> None:
+    assert repr(BlockSampler([3, 2], window=2, seed=5)) == "BlockSampler(5 samples in 2 blocks, window=2, seed=5)"

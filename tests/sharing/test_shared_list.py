@@ -1,0 +1,37 @@
+"""Workers read what was shared. Apart from the rest, because spawned workers import this file, and torch takes long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+
+
+class Lengths:
+    def __init__(self, paths: Any, labels: Any) -> None:
+        self.paths = paths
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[str, int]:
+        return self.paths[index], self.labels[self.paths[index]]
+
+
+@pytest.mark.parametrize("start_method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_workers_read_what_was_shared(start_method: str) -> None:
+    paths = [f"a/{number:03d}.jpg" for number in range(40)]
+    labels = {path: number * number for number, path in enumerate(paths)}
+    dataset = Lengths(feedline.share(paths), feedline.share(labels))
+    found = list(feedline.Loader(dataset, 8, workers=2, start_method=start_method))
+    assert [path for batch in found for path in batch[0]] == paths
+    assert np.concatenate([batch[1] for batch in found]).tolist() == list(labels.values())
+
+
+def test_a_shared_list_is_a_dataset() -> None:
+    loader = feedline.Loader(feedline.share([(number, f"{number}") for number in range(10)]), 5, workers=2)
+    assert [batch[0].tolist() for batch in loader] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]

@@ -1,0 +1,73 @@
+"""One dataset in every format, and how each is opened; what the tests of all sources together share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import feedline
+from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDataset, TarDataset
+
+TAR_FIELDS = {"image": "image.npy", "vector": "vector.npy", "label": "cls", "name": "name.txt"}
+NAMES = list(TAR_FIELDS)
+FORMATS: dict[str, Callable[[Path], Any]] = {
+    "npy": lambda folder: ArrayDataset(folder / "npy", fields=NAMES),
+    "hdf5": lambda folder: HDF5Dataset(folder / "all.h5", fields=NAMES),
+    "hdf5 shards": lambda folder: HDF5Dataset(str(folder / "hdf5" / "shard-*.h5"), fields=NAMES),
+    "lmdb": lambda folder: LMDBDataset(folder / "all.lmdb"),
+    "tar": lambda folder: TarDataset(folder / "all.tar", mode="random", fields=TAR_FIELDS, index=folder),
+    "tar shards": lambda folder: TarDataset(
+        str(folder / "tar" / "shard-*.tar"), mode="random", fields=TAR_FIELDS, index=folder
+    ),
+    "parquet": lambda folder: ParquetDataset(folder / "all.parquet"),
+    "parquet shards": lambda folder: ParquetDataset(str(folder / "parquet" / "shard-*.parquet")),
+}
+OUTPUTS: dict[str, dict[str, Any]] = {
+    "npy": {"format": "npy"},
+    "all.h5": {},
+    "hdf5": {"format": "hdf5"},
+    "all.lmdb": {},
+    "all.tar": {},
+    "tar": {"format": "tar"},
+    "all.parquet": {},
+    "parquet": {"format": "parquet"},
+}
+
+
+class Original:
+    """What is packed: an image, a vector, a label, a name."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(self.__getitem__, range(self.count))
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index >= self.count:
+            raise IndexError(index)
+        rng = np.random.default_rng(index)
+        return {
+            "image": rng.integers(0, 256, (12, 10, 3), np.uint8),
+            "vector": rng.standard_normal(16, np.float32),
+            "label": index * 37 % 1000,
+            "name": f"sample {index} ☃" if index % 11 else "",
+        }
+
+
+def packed(folder: Path, count: int) -> Path:
+    for name, options in OUTPUTS.items():
+        sharded: dict[str, Any] = {"samples_per_shard": count // 3 + 1} if options.get("format", "npy") != "npy" else {}
+        feedline.pack(Original(count), folder / name, workers=0, **options, **sharded)
+    return folder
+
+
+def close(dataset: Any) -> None:
+    if hasattr(dataset, "close"):
+        dataset.close()

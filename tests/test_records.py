@@ -1,0 +1,150 @@
+"""Samples as bytes: what goes in comes out, bit for bit, and nothing else is believed."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from feedline.errors import CorruptSource
+from feedline.records import NotARecord, decode, encode
+from feedline.testing.source import assert_same
+
+dtypes = (
+    arrays.scalar_dtypes()
+    | arrays.byte_string_dtypes(min_len=1, max_len=5)
+    | arrays.unicode_string_dtypes(min_len=1, max_len=5)
+)
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | arrays.arrays(dtypes, arrays.array_shapes(min_dims=0, max_dims=3, min_side=0))
+)
+samples = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=4).map(tuple)
+        | st.dictionaries(st.text(), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+@given(samples)
+def test_what_goes_in_comes_out(sample: Any) -> None:
+    assert_same(decode(encode(sample)), sample)
+
+
+@given(samples, st.data())
+def test_a_record_that_was_cut_off_is_refused(sample: Any, data: st.DataObject) -> None:
+    record = encode(sample)
+    end = data.draw(st.integers(0, max(0, len(record.rstrip(b"\0")) - 1)))
+    try:
+        found = decode(record[:end])
+    except CorruptSource:
+        return
+    assert_same(found, sample)  # what is missing was padding, or zeros at the very end
+
+
+@given(st.binary())
+@example(b"FDL1")
+@example(b"FDL1\xff\xff\xff\xff")
+@example(b'FDL1\x0b\0\0\0["x",1,"y"]')
+@example(b'FDL1\x10\0\0\0["a","|O",[1]]  ')
+@example(b'FDL1\x18\0\0\0["a","<f8",[-1,-1]]      ')
+@example(b'FDL1\x18\0\0\0["a","<f8",[9999999999]] ')
+@example(b'FDL1\x0b\0\0\0["b",-100] ')
+def test_bytes_that_are_no_record_are_refused_or_harmless(data: bytes) -> None:
+    with pytest.raises(CorruptSource):
+        decode(data)
+
+
+@given(samples, st.data())
+def test_a_flipped_bit_never_does_anything_but_change_values(sample: Any, data: st.DataObject) -> None:
+    record = bytearray(encode(sample))
+    record[data.draw(st.integers(0, len(record) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        decode(bytes(record))
+    except CorruptSource:
+        return
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int8, np.bool_, np.uint64, np.complex64])
+def test_numpys_scalars_stay_scalars(kind: type[np.generic]) -> None:
+    found = decode(encode(kind(1)))
+    assert type(found) is kind
+    assert found == kind(1)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6).reshape(2, 3),
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.tensor(2.5),
+        torch.empty(0, 4),
+        torch.arange(12).reshape(3, 4).T,
+        torch.tensor([True, False]),
+        torch.tensor([1 + 2j]).conj(),
+    ],
+)
+def test_tensors(tensor: torch.Tensor) -> None:
+    found = decode(encode({"x": tensor}))["x"]
+    assert type(found) is torch.Tensor
+    assert found.dtype == tensor.dtype
+    assert found.shape == tensor.shape
+    assert torch.equal(found, tensor)
+    found[...] = 0  # its own memory
+
+
+def test_arrays_are_views_that_cannot_be_written_to() -> None:
+    record = np.frombuffer(encode({"x": np.arange(1000)}), np.uint8)
+    found = decode(record)["x"]
+    assert np.shares_memory(found, record)
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 1
+
+
+def test_odd_floats() -> None:
+    found = decode(encode([math.nan, math.inf, -math.inf, -0.0, 1e308, 5.0]))
+    assert math.isnan(found[0])
+    assert found[1:] == [math.inf, -math.inf, -0.0, 1e308, 5.0]
+    assert math.copysign(1, found[3]) == -1
+    assert all(type(number) is float for number in found)
+
+
+class Point(NamedTuple):
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ({"a": [1, {"b": Fraction(1, 2)}]}, ["sample['a'][1]['b']", "Fraction"]),
+        ({1: 2}, ["int", "strings as keys"]),
+        (Point(1), ["Point", "dict, list or tuple"]),
+        (OrderedDict(a=1), ["OrderedDict", "dict"]),
+        (np.array([object()]), ["object"]),
+        (np.zeros(2, [("x", "f4")]), ["x", "numbers or strings"]),
+        (torch.eye(2).to_sparse(), ["ordinary tensor"]),
+        (torch.nn.Parameter(torch.ones(1)), ["Parameter"]),
+    ],
+)
+def test_what_a_record_cannot_hold_is_named(sample: Any, words: list[str]) -> None:
+    with pytest.raises(NotARecord) as caught:
+        encode(sample)
+    for word in words:
+        assert word in str(caught.value)
