@@ -1,15 +1,22 @@
 """Datasets that are made to be loaded quickly."""
 
-from feedline.datasets.arrays import ArrayDataset
-from feedline.datasets.cache import CachedDataset, PrecomputedDataset
-from feedline.datasets.files import FileDataset, ImageFolder
-from feedline.datasets.hdf5 import HDF5Dataset
-from feedline.datasets.lmdb import LMDBDataset
-from feedline.datasets.mix import mix
-from feedline.datasets.parquet import ArrowDataset, ParquetDataset
-from feedline.datasets.sql import SQLDataset
-from feedline.datasets.streams import GrowingFile, RedisStream, StreamDataset
-from feedline.datasets.tar import TarDataset
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from feedline.datasets.mix import mix  # at once: later, the module of this name could be taken for it
+
+if TYPE_CHECKING:
+    from feedline.datasets.arrays import ArrayDataset
+    from feedline.datasets.cache import CachedDataset, PrecomputedDataset
+    from feedline.datasets.files import FileDataset, ImageFolder
+    from feedline.datasets.hdf5 import HDF5Dataset
+    from feedline.datasets.lmdb import LMDBDataset
+    from feedline.datasets.parquet import ArrowDataset, ParquetDataset
+    from feedline.datasets.sql import SQLDataset
+    from feedline.datasets.streams import GrowingFile, RedisStream, StreamDataset
+    from feedline.datasets.tar import TarDataset
 
 __all__ = [
     "ArrayDataset",
@@ -28,3 +35,35 @@ __all__ = [
     "TarDataset",
     "mix",
 ]
+
+_PLACES = {
+    "ArrayDataset": "arrays",
+    "ArrowDataset": "parquet",
+    "CachedDataset": "cache",
+    "FileDataset": "files",
+    "GrowingFile": "streams",
+    "HDF5Dataset": "hdf5",
+    "ImageFolder": "files",
+    "LMDBDataset": "lmdb",
+    "ParquetDataset": "parquet",
+    "PrecomputedDataset": "cache",
+    "RedisStream": "streams",
+    "SQLDataset": "sql",
+    "StreamDataset": "streams",
+    "TarDataset": "tar",
+}
+"""Where each name lives. A source is imported when it is first used: a loader needs none of them."""
+
+
+# Any: a class or a function.
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"feedline.datasets.{place}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
