@@ -20,6 +20,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.thinning import thin
+
 ENGINES = ("inline", "thread", "process")
 
 # How long workers may take to leave after the loader is gone. A guess: torch's own take up to 5 s under load.
@@ -37,6 +39,12 @@ def engine(request: pytest.FixtureRequest) -> str:
     """Every engine in turn."""
     name: str = request.param
     return name
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out combinations that `make slow` runs."""
+    thin(items)
 
 
 def pytest_collection_finish() -> None:

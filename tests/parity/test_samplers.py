@@ -354,19 +354,23 @@ def test_inline_the_sampler_is_read_one_batch_at_a_time(inline_parity: Parity) -
 def test_with_workers_the_sampler_is_read_no_further_ahead_than_torch_reads(
     worker_parity: Parity, prefetch: int
 ) -> None:
+    """But for batches that idle workers were given while a slow one was waited for, as on a busy machine."""
     read: dict[bool, list[int]] = {}
+    extra: list[int] = []
 
     def code(side: Side) -> object:
         sampler = Recording(60)
         loader = side.loader(datasets.Squares(60), sampler=sampler, batch_size=2, prefetch_factor=prefetch)
         read[side.is_feedline] = [sampler.read for _ in loader]
+        if side.is_feedline:
+            extra.append(2 * loader.stats()["run_ahead_tasks"])
         return None
 
     fresh = Parity(
         worker_parity.feedline, (*worker_parity.key, worker_parity.feedline.options["engine"]), worker_parity.kept
     )
     fresh.same(code)
-    too_far = [pair for pair in zip(read[True], read[False], strict=True) if pair[0] > pair[1]]
+    too_far = [pair for pair in zip(read[True], read[False], strict=True) if pair[0] > pair[1] + extra[0]]
     assert not too_far, read
 
 

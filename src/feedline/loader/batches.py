@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from feedline.abc.source import SplitSource
 from feedline.abc.stateful import is_stateful
 from feedline.engines.runner import Runner
 from feedline.errors import BadState, TooManyBadSamples, WorkerError
@@ -63,10 +64,14 @@ def _epoch(
     entry.progress.turn = 0 if snapshot is None else snapshot.turn
     if spec.kind is DatasetKind.ITERABLE and spec.split is None:
         if streams and len(streams) != len(crew.workers):
+            or_else = (
+                "."
+                if isinstance(spec.dataset, SplitSource)
+                else ", or let the loader share out the samples (shard=True): then the number may change."
+            )
             raise BadState(
                 f"The state was saved with {len(streams)} streams of samples, one per worker, and there are "
-                f"{len(crew.workers)} workers now. Use as many, or let the loader share out the samples (shard=True): "
-                "then the number may change."
+                f"{len(crew.workers)} workers now. Use as many{or_else}"
             )
         entry.progress.streams = [_begun(stream) for stream in streams]
         return StreamEpoch(

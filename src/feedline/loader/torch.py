@@ -15,6 +15,8 @@ import torch.utils.data
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 
 from feedline.abc.scheduler import Scheduler
+from feedline.abc.source import SplitSource, StreamSource
+from feedline.datasets.mixture_stream import MixtureStream
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
 from feedline.frameworks.torch import TorchFramework
@@ -284,6 +286,11 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
             f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={self.batch_size}, "
             f"num_workers={self.num_workers}, engine={self._supply.settings.engine_name!r})"
         )
+
+
+# To torch these are iterable datasets, also those that were made before torch was imported.
+for _kind in (MixtureStream, SplitSource, StreamSource):
+    torch.utils.data.IterableDataset.register(_kind)
 
 
 def _is_map(dataset: Any) -> bool:

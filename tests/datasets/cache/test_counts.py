@@ -3,6 +3,8 @@
 import os
 import threading
 
+import pytest
+
 from feedline.datasets.cache.counts import BYTES, Counts
 from feedline.datasets.cache.ground import MemoryGround
 
@@ -33,6 +35,7 @@ def test_processes_and_threads_add_up() -> None:
     assert counts.totals() == {"memory_hits": 7, "disk_hits": 0, "misses": 2000, "damaged": 2000, "random": 0}
 
 
+@pytest.mark.slow
 def test_there_may_be_more_processes_one_after_the_other_than_rows() -> None:
     counts = Counts(MemoryGround(BYTES))
     for _ in range(300):

@@ -1,0 +1,44 @@
+"""Sources that were made before torch was imported are what they are to the drop-in loader."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STREAMS = {
+    "tar": 'feedline.datasets.TarDataset("a.tar", fields="txt")',
+    "parquet": 'feedline.datasets.ParquetDataset("a.parquet", fields="x").stream()',
+    "sql": 'feedline.datasets.SQLDataset("sqlite:///a.db", "SELECT x FROM numbers", key="x").stream()',
+    "growing file": 'feedline.datasets.StreamDataset(feedline.datasets.GrowingFile("a.jsonl"), idle_s=0.1)',
+    "mixture": 'feedline.datasets.mix([feedline.datasets.TarDataset("a.tar", fields="txt")])',
+}
+PROGRAM = """
+import io, json, sqlite3, sys, tarfile
+import pyarrow, pyarrow.parquet
+import feedline
+with tarfile.open("a.tar", "w") as tar:
+    for number in range(6):
+        member = tarfile.TarInfo(f"{number}.txt")
+        member.size = 1
+        tar.addfile(member, io.BytesIO(b"x"))
+pyarrow.parquet.write_table(pyarrow.table({"x": range(6)}), "a.parquet")
+connection = sqlite3.connect("a.db")
+connection.execute("CREATE TABLE numbers (x INTEGER)")
+connection.executemany("INSERT INTO numbers VALUES (?)", [(number,) for number in range(6)])
+connection.commit()
+connection.close()
+open("a.jsonl", "w").write("".join(json.dumps({"x": number}) + chr(10) for number in range(6)))
+dataset = DATASET
+assert "torch" not in sys.modules
+loader = feedline.DataLoader(dataset, 2)
+print(sum(1 for _ in loader))
+"""
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_that_was_made_before_torch_was_imported(name: str, tmp_path: Path) -> None:
+    code = PROGRAM.replace("DATASET", STREAMS[name])
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "3"
