@@ -48,9 +48,11 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 test: lint types
+	@$(BIN)/python -m tests.servers
 	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal
 
 slow: $(VENV)/.installed-dev
+	@$(BIN)/python -m tests.servers
 	$(BIN)/python -m pytest -m slow
 
 drill: $(VENV)/.installed-dev

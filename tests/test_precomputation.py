@@ -12,7 +12,8 @@ import pytest
 
 import feedline
 from feedline.datasets.cache import PrecomputedDataset
-from feedline.datasets.cache.folder import FILE
+from feedline.datasets.cache.folder import FILE, head_of, make_vault, read_vault
+from feedline.datasets.cache.vault import Head
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing import SourceContract
 from tests.datasets.cache.test_cached import Count
@@ -166,6 +167,44 @@ def test_another_dataset_is_not_mixed_in(tmp_path: Path) -> None:
     stored = feedline.precompute(Squares(power=3), tmp_path, overwrite=True, progress=False)
     assert stored[2]["x"][0] == 8
     stored.close()
+
+
+def test_samples_of_another_dataset_are_not_read_as_if_they_were_these(tmp_path: Path) -> None:
+    stored = feedline.precompute([1, 2, 3, 4], tmp_path, progress=False)
+    assert stored[0] == 1
+    again = feedline.precompute([10, 20], tmp_path, overwrite=True, progress=False)
+    assert stored[1] == 2  # of the file that it has open
+    stored.close()
+    with pytest.raises(SourceChanged, match="holds samples of another dataset by now"):
+        stored[1]
+    assert list(again) == [10, 20]
+    stored.close()
+    again.close()
+
+
+class Overtaken(Squares):
+    """Another program takes the folder away while the first sample is made."""
+
+    other = Head(b"o" * 32, 3)
+
+    def __init__(self, count: int, out: Path) -> None:
+        super().__init__(count)
+        self.out = out
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            make_vault(self.out, self.other)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 1, "engine": "process"}], ids=str)
+def test_another_program_that_takes_the_folder_away_is_told(options: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(SourceChanged, match="meanwhile"):
+        feedline.precompute(Overtaken(3, tmp_path), tmp_path, progress=False, **options)
+    assert head_of(tmp_path) == Overtaken.other
+    vault = read_vault(tmp_path)
+    assert (vault.stored, vault.is_whole) == (0, False)
+    vault.close()
 
 
 class Noisy(Squares):

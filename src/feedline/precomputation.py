@@ -90,7 +90,7 @@ def precompute(
     with _shown(progress, head.count, len(missing), path) as advance:
         for sizes in loader:
             advance(len(sizes), sum(sizes))
-    _finish(path, vault, missing)
+    _finish(path, vault, head, missing)
     return PrecomputedDataset(path, transform=transform, pickle=pickle)
 
 
@@ -113,12 +113,21 @@ def _begun(path: Path, head: Head, *, overwrite: bool) -> Vault:
         )
     folder.ensure_vault(path, head)
     vault = folder.open_vault(path, _LIMIT)
-    vault.open(head)
+    if not vault.open(head):
+        raise _overtaken(path)
     return vault
 
 
-def _finish(path: Path, vault: Vault, missing: list[int]) -> None:
+def _overtaken(path: Path) -> SourceChanged:
+    return SourceChanged(
+        f"Another program has put the samples of another dataset into {path} meanwhile. Give each its own folder."
+    )
+
+
+def _finish(path: Path, vault: Vault, head: Head, missing: list[int]) -> None:
     """Read back what was stored, and mark the folder as complete."""
+    if folder.head_of(path) != head:  # this process has the file open that was there before
+        raise _overtaken(path)
     damaged = [index for index in missing if not isinstance(vault.get(index), Found)]
     if damaged:
         raise SourceError(
@@ -157,6 +166,8 @@ class _Filling:
             )
         kind, data = encode(sample, pickles=self._pickles)
         if not self._vault.put(index, kind, data, again=self._vault.has(index)):
+            if not self._vault.is_same():
+                raise _overtaken(self._path)
             raise SourceError(
                 f"The disk of {self._path} is full. Make room and call precompute again: it goes on where it was."
             )

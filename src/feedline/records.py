@@ -172,6 +172,8 @@ class _Flat:
     @classmethod
     def of(cls, header: Any, start: int) -> _Flat | None:
         """Return how to read a sample; None if it is not of this form, or not to be read."""
+        if type(header) is not list:
+            return None  # a string of three letters could be taken apart as well
         letter, keys, parts = header
         if letter != "d" or len(set(keys)) != len(keys):
             return None

@@ -203,7 +203,7 @@ def test_files_that_are_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[st
     [
         ("a.xyz", b"hello", "of no kind that is known"),
         ("a.h5", b"hello", "damaged, cut off, or misnamed"),
-        ("a.parquet", b"", "is empty"),
+        ("a.parquet", b"", "is empty, which no .parquet file is: it is damaged"),
     ],
 )
 def test_what_is_not_known(

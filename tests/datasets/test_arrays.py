@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import feedline
 from feedline.collate import default
 from feedline.datasets import ArrayDataset
-from feedline.errors import BadOption
+from feedline.errors import BadOption, SourceError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
 
@@ -189,6 +189,12 @@ def test_arrays_are_not_copied() -> None:
 def test_what_is_no_dataset(table: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         ArrayDataset(table)
+
+
+@pytest.mark.parametrize("name", ["none", "none.npy", "none.npz", "none.bin"])
+def test_a_path_at_which_nothing_is(tmp_path: Path, name: str) -> None:
+    with pytest.raises(SourceError, match=r"There is (nothing at|no file) .*none"):
+        ArrayDataset(tmp_path / name)
 
 
 def test_a_transform_that_is_no_function() -> None:

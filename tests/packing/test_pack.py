@@ -15,7 +15,7 @@ import pytest
 import torch  # it keeps files open from its import on, which a test would seem to leave behind
 
 import feedline
-from feedline.errors import BadOption, PackError
+from feedline.errors import BadOption, PackError, SourceError
 from feedline.packing import Packed, Stage
 from feedline.packing.digest import START, chained, digest_of
 from feedline.packing.formats import FORMATS as WRITERS
@@ -336,6 +336,8 @@ def test_nothing_but_failures(tmp_path: Path) -> None:
         pack(Fails(), tmp_path / "out.lmdb", on_error="skip")
     with pytest.raises(PackError, match="no samples"):
         pack([], tmp_path / "out.lmdb")
+    with pytest.raises(PackError, match=r"no format holds.*[^.]\.$"):
+        pack([{"x": object()}], tmp_path / "out.lmdb", on_error="skip")
 
 
 class Fails:
@@ -576,3 +578,81 @@ def _pack_in_little_room(out: Path, format_: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
     with pytest.raises(PackError, match=r"no room left.*run again to go on"):
         pack(Large(), out, format=format_, checkpoint_every=64)
+
+
+# -- what it is that is packed ----------------------------------------------------------------------------------------
+
+
+class Numbers:
+    def __init__(self, factor: int, fails_at: int | None = None) -> None:
+        self.factor = factor
+        self._fails_at = fails_at
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if index == self._fails_at:
+            raise ValueError(index)
+        return {"x": self.factor * 1000 + index}
+
+
+def test_another_dataset_does_not_go_on_with_it(tmp_path: Path) -> None:
+    out = tmp_path / "out.lmdb"
+    for source in (None, "the first"):
+        with pytest.raises(ValueError, match="80"):
+            pack(Numbers(1, 80), out, checkpoint_every=16, source=source, restart=True)
+        with pytest.raises(BadOption, match=r"left by a run with (another dataset|source='the first').*--restart"):
+            pack(Numbers(2), out, checkpoint_every=16)
+    packed = pack(Numbers(1), out, checkpoint_every=16, source="the first")  # its name is all that has to be the same
+    assert packed.resumed == 80
+    assert [sample["x"] for sample in read(packed)] == list(range(1000, 1100))
+
+
+@pytest.mark.parametrize("first", [0, 40])
+def test_a_run_that_stored_nothing_leaves_nothing(tmp_path: Path, first: int) -> None:
+    out = tmp_path / "out.lmdb"
+    with pytest.raises(ValueError, match=str(first)):
+        pack(Numbers(1, first), out)
+    assert os.listdir(tmp_path) == []
+    assert pack(Numbers(2), out, fields=["x"]).count == 100
+
+
+def test_what_was_stored_outlives_a_run_that_fails_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out.lmdb"
+    for done in (50, 0):  # the second one goes on, and fails before it stores anything
+
+        def stop(stage: Stage, done: int = done) -> None:
+            if stage.done >= done:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            pack(Numbers(1), out, checkpoint_every=16, report=stop)
+    assert pack(Numbers(1), out, checkpoint_every=16).resumed == 64
+
+
+def test_a_killed_run_that_stored_nothing_is_no_hindrance(tmp_path: Path) -> None:
+    out = tmp_path / "out.lmdb"
+    assert not in_child(lambda: pack(Mixed(), out, report=DieAt(0)))
+    assert os.path.exists(f"{out}.packing")
+    assert pack(Mixed(99), out).count == 99
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_is_opened_as_the_command_does(tmp_path: Path, kind: Any) -> None:
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        (tmp_path / "photos" / name / "1.jpg").write_bytes(b"picture " + name.encode())
+    packed = pack(kind(tmp_path / "photos"), tmp_path / "out.lmdb")
+    assert [(sample["image"], sample["label"]) for sample in read(packed)] == [(b"picture a", 0), (b"picture b", 1)]
+    again = pack(kind(packed.path), tmp_path / "out.tar")
+    assert again.digest == packed.digest
+    with pytest.raises(SourceError, match=r"There is nothing at .*none"):
+        pack(kind(tmp_path / "none"), tmp_path / "none.lmdb")
+    with pytest.raises(BadOption, match=r"lies in .*photos"):
+        pack(kind(tmp_path / "photos"), tmp_path / "photos" / "out.lmdb")
+
+
+def test_bytes_are_no_dataset(tmp_path: Path) -> None:
+    with pytest.raises(BadOption, match="b'photos' is no dataset"):
+        pack(b"photos", tmp_path / "out.lmdb")

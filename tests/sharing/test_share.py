@@ -233,3 +233,23 @@ def test_what_no_record_can_hold_is_refused_by_its_type() -> None:
     for values in ([object()], [1, {"a": [object()]}], {"a": object()}, [np.array([object()], object)]):
         with pytest.raises(TypeError, match="object"):
             feedline.share(values)
+
+
+@pytest.mark.parametrize("travels", [False, True])
+def test_large_arrays_of_different_shapes_are_not_copied_and_cannot_be_written_to(travels: bool) -> None:
+    originals = [np.zeros(20_000), np.zeros(30_000), np.zeros(10)]
+    shared = feedline.share(originals)
+    assert np.shares_memory(shared[0], originals[0])
+    if travels:
+        shared = pickle.loads(pickle.dumps(shared, 5))
+    for array in (*shared, *feedline.share({"a": originals[0], "b": originals[2]}).values()):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 5
+    originals[0][0] = 1  # they themselves can still be written to
+    assert originals[0].flags.writeable
+
+
+def test_short_lists_beside_long_ones_are_copies() -> None:
+    shared = feedline.share({"train": list(range(2000)), "classes": ["cat", "dog"], "seed": 1})
+    shared["classes"].append("cow")
+    assert shared["classes"] == ["cat", "dog"]

@@ -71,6 +71,13 @@ class Acknowledged(ABC):
         """Return receipts for all samples since the last call. Called in the worker, after each batch; picklable."""
 
     @abstractmethod
+    def put_back(self) -> None:
+        """Yield the samples since the last `take_receipts` again, but for those that raised an exception.
+
+        Called in the worker, when a batch was not made because of one of its samples.
+        """
+
+    @abstractmethod
     def acknowledge(self, receipts: Any) -> None:
         """Acknowledge the samples of a batch. Called in the training process.
 

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from feedline.errors import BadOption
 from feedline.packing import Packed, Stage, pack
 from feedline.packing.opening import open_source
+from feedline.packing.options import check_apart
 from feedline.packing.quantities import bytes_text
 
 _REASONS_SHOWN = 5
@@ -56,17 +56,6 @@ def run(arguments: argparse.Namespace) -> None:
     for reason in packed.reasons[:_REASONS_SHOWN]:
         sys.stderr.write(f"left out: {reason}\n")
     sys.stdout.write(summary_of(packed, is_checked=not arguments.no_verify))
-
-
-def check_apart(source: str, out: Path) -> None:
-    """Refuse an output that would become part of its own source.
-
-    Raises:
-        BadOption: it lies in the folder that is packed.
-    """
-    folder = Path(source)
-    if folder.is_dir() and folder.resolve() in (out.resolve(), *out.resolve().parents):
-        raise BadOption(f"{out} lies in {source}, which is to be packed: give a place outside of it.")
 
 
 def summary_of(packed: Packed, *, is_checked: bool) -> str:

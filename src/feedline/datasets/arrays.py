@@ -12,7 +12,7 @@ from feedline._optional import is_tensor
 from feedline.abc.columnar import Columnar
 from feedline.datasets.array_file import ArrayFile, find_folder, find_mapped, find_npy, find_npz
 from feedline.datasets.form import Fields, Form
-from feedline.errors import BadOption
+from feedline.errors import BadOption, SourceError
 
 
 class ArrayDataset(Columnar):
@@ -160,6 +160,11 @@ def _npy(path: str) -> ArrayFile:
             f"{path} holds several arrays, and stands where one is wanted. Give it alone, and choose with fields=."
         )
     if not path.endswith(".npy"):
+        if not os.path.exists(path):
+            raise SourceError(
+                f"There is nothing at {path}. An ArrayDataset is made of a .npy or .npz file, or of a folder of .npy "
+                "files."
+            )
         raise BadOption(
             f"{path} is neither a .npy or .npz file nor a folder of .npy files. Files of bare numbers are mapped by "
             "numpy.memmap."

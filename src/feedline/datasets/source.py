@@ -33,6 +33,9 @@ class Source:
         transform: applied to each sample.
     """
 
+    _lazy: tuple[str, ...] = ()
+    """Attributes that are filled when the source is first used, from what the others say: no part of a fingerprint."""
+
     def __init__(self, transform: Transform | None = None) -> None:
         self.transform = checked_transform(transform)
 

@@ -99,8 +99,11 @@ class Runner:
         begun = time.perf_counter_ns()
         try:
             batch = self.run(task, room)
-            notes = self._notes(task) if task.snapshot or self._watches_split else None
-            if self._acknowledged:
+            acknowledged = self._acknowledged and type(task.indices) is not Call
+            # A feed does not deliver again what was acknowledged: its samples since an older state cannot be counted.
+            snapshot = task.snapshot or acknowledged
+            notes = self._notes(snapshot=snapshot) if snapshot or self._watches_split else None
+            if acknowledged:
                 notes = notes or Notes(place=self.stream.place)
                 notes.receipts = self.take_receipts()
         except Exception as exc:
@@ -222,6 +225,12 @@ class Runner:
         before = randomness.enter(self._scope)
         try:
             return self._fetch(indices)
+        except (StopIteration, ShortBatch):
+            raise
+        except Exception:
+            if self._acknowledged and self._scope.place >= 0:  # not while the batch was collated: it would fail again
+                self._dataset.put_back()
+            raise
         finally:
             randomness.enter(before)
             memory.set_current(None)
@@ -299,9 +308,9 @@ class Runner:
         notes = copy.deepcopy(self.states())
         return None if notes.dataset is None and notes.iterator is None else notes
 
-    def _notes(self, task: Task) -> Notes | None:
+    def _notes(self, *, snapshot: bool) -> Notes | None:
         notes = Notes()
-        if task.snapshot:
+        if snapshot:
             notes = self.states()
             if notes.dataset is not None or notes.iterator is not None:  # which may change while the batch waits
                 notes.dataset, notes.iterator = copy.deepcopy((notes.dataset, notes.iterator))

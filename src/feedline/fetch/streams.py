@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from feedline.abc.source import StreamSource
+from feedline.abc.source import Acknowledged, StreamSource
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
 from feedline.failures import add_note
@@ -53,7 +53,8 @@ class Stream:
                     )
                 self._iterator.load_state_dict(resume.iterator)
             self.place = resume.place
-            self._skip_to = resume.place + resume.skip
+            # What comes now from a feed is not what came then, and must not be dropped.
+            self._skip_to = resume.place + (0 if isinstance(dataset, Acknowledged) else resume.skip)
 
     def skip_to(self, place: int) -> None:
         """Go to a place, or to the end, without reading the samples before it, if the dataset knows how to."""

@@ -49,7 +49,7 @@ class TableFiles:
         try:
             content = Path(path).read_bytes()
         except OSError as exc:
-            raise SourceError(f"Sample {index}, the file {path}, cannot be read: {exc}.") from exc
+            raise SourceError(f"Sample {index}, the file {path}, cannot be read: {str(exc).rstrip('.')}.") from exc
         columns = {name: values[index] for name, values in self.columns.items()}
         return {self.content: content, **columns, "path": self.paths[index]}
 
@@ -136,7 +136,7 @@ def open_table(
         with open(path, encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file, restkey="", restval=None))
     except (OSError, UnicodeDecodeError, csv.Error) as exc:
-        raise SourceError(f"The table {path} cannot be read: {exc}.") from exc
+        raise SourceError(f"The table {path} cannot be read: {str(exc).rstrip('.')}.") from exc
     if not rows:
         raise SourceError(f"The table {path} has no rows under its first line, so that there is nothing to pack.")
     names = [name for name in rows[0] if name]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline import datasets
+from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
 from feedline.errors import BadOption, SourceError
 from feedline.packing.folders import Files, fingerprint, open_folder, open_table
 from feedline.packing.formats import FORMATS
@@ -156,7 +157,16 @@ def _open_object(source: str) -> Opened:
         found = getattr(found, name)
     if isinstance(found, type) or (callable(found) and not _is_dataset(found)):
         found = found()
-    return Opened(found, source)
+    return Opened(found, f"{source} {dataset_fingerprint(found)}".rstrip())
+
+
+# Any: a dataset of any class.
+def dataset_fingerprint(dataset: Any) -> str:
+    """Return what differs if a dataset in Python does; "" if that cannot be told."""
+    try:
+        return fingerprint_of(dataset).hex()[:32]
+    except Exception:  # whatever the objects of a user raise that are looked into
+        return ""
 
 
 def _is_dataset(value: Any) -> bool:

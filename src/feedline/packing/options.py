@@ -114,3 +114,14 @@ def as_path(out: Any) -> Path:
 def as_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
     """Return names as a tuple; a single string stays one, to be refused."""
     return None if names is None else names if isinstance(names, str) else tuple(names)  # type: ignore[return-value]
+
+
+def check_apart(source: str, out: Path) -> None:
+    """Refuse an output that would become part of its own source.
+
+    Raises:
+        BadOption: it lies in the folder that is packed.
+    """
+    folder = Path(source)
+    if folder.is_dir() and folder.resolve() in (out.resolve(), *out.resolve().parents):
+        raise BadOption(f"{out} lies in {source}, which is to be packed: give a place outside of it.")

@@ -12,6 +12,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from feedline.loader.loader import Loader
 from feedline.packing.digest import START, chained, digest_of
 from feedline.packing.formats import Format, format_of
 from feedline.packing.line import loader_line
-from feedline.packing.options import Options, as_names, as_path, check_place
+from feedline.packing.opening import Opened, dataset_fingerprint, open_source
+from feedline.packing.options import Options, as_names, as_path, check_apart, check_place
 from feedline.packing.output import Output, Shards, Single
 from feedline.packing.pictures import Pictures, extension_of, is_picture
 from feedline.packing.prepare import Item, Prepare, numbered
@@ -140,7 +142,8 @@ def pack(
 
     Args:
         dataset: map-style or iterable; an array, or a tuple or dict of arrays. Samples are dicts, tuples or single
-            values of arrays, numbers, strings, bytes, pictures.
+            values of arrays, numbers, strings, bytes, pictures. Or what the command takes: the path of a folder, of a
+            table of files or of a store, or "module:object".
         out: a file whose suffix says the format, or a folder: of shards for tar, hdf5 and parquet, of arrays for npy.
         format: "lmdb", "hdf5", "tar", "parquet" or "npy".
         workers: that read, decode and encode; as many as there are cores if not given.
@@ -159,13 +162,15 @@ def pack(
         checkpoint_every: samples between two points from which an interrupted run goes on.
         engine: of the loader.
         start_method: of the loader's worker processes.
-        source: what the dataset is, in words; an interrupted run is gone on with only if it is the same.
+        source: what the dataset is, in words; an interrupted run is gone on with only if it is the same. If not given,
+            the dataset itself has to be: what it consists of, and the code that makes its samples.
         facts: anything about all samples that is to be stored with them, such as the names of classes; in values that
             JSON keeps. A single tar file has no place for it.
         report: called with a `Stage` from time to time.
 
     Raises:
         BadOption: an option that cannot work, or the output exists already.
+        SourceError: the dataset is a path at which nothing is.
         PackError: a sample cannot be packed, the disk is full, or what was read back differs.
 
     Example:
@@ -181,53 +186,74 @@ def pack(
     """
     begin = time.monotonic()
     path = as_path(out)
-    options = Options(
-        pictures=Pictures(encode, resize, quality),
-        fields=as_names(fields),
-        ragged=as_names(ragged) or (),
-        samples_per_shard=samples_per_shard,
-        shard_bytes=shard_bytes,
-        layout=Layout(compression=compression),
-        on_error=on_error,
-        facts=dict(facts or {}),
-        checkpoint_every=checkpoint_every,
-    )
-    format_ = format_of(path, format)
-    sharded = check_place(path, format_, options, overwrite=overwrite)
-    if sharded and not options.is_sharded:
-        options = replace(options, shard_bytes=_SHARD_BYTES)
-    if is_arrays(dataset):
-        dataset = ArrayDataset(dataset)
-    is_map = kind_of(dataset, "dataset") is DatasetKind.MAP
-    total = len(dataset) if is_map else None
-    if total == 0:
-        raise PackError(f"The dataset has no samples, so that there is nothing to pack into {path.name}.")
-    skips = on_error == "skip"
-    loader = Loader(
-        numbered(dataset, skips=skips),
-        BATCH,
-        collate=Prepare(options.pictures, options.fields, skips=skips),
-        workers=core_count() if workers is None else workers,
-        engine=engine,
-        start_method=start_method,
-        seed=0,
-    )
-    job = {
-        "source": type(dataset).__name__ if source is None else source,
-        "samples": total,
-        "format": format_.name,
-        **options.as_json(),
-    }
-    work = WorkFolder(path, job, restart=restart)
-    run = _Run(loader, work, _output(work.path, format_, options, sharded=sharded), options, total, report)
-    try:
-        with _explained(path, work.path):
-            packed = run.run(path, str(out), format_, verify=verify)
-    finally:
-        run.close()
-        loader.close()
-        work.close()
+    with _opened(dataset, path) as opened:
+        options = Options(
+            pictures=Pictures(encode, resize, quality),
+            fields=as_names(opened.fields if fields is None else fields),
+            ragged=as_names(ragged) or (),
+            samples_per_shard=samples_per_shard,
+            shard_bytes=shard_bytes,
+            layout=Layout(compression=compression),
+            on_error=on_error,
+            facts={**opened.facts, **(facts or {})},
+            checkpoint_every=checkpoint_every,
+        )
+        format_ = format_of(path, format)
+        sharded = check_place(path, format_, options, overwrite=overwrite)
+        if sharded and not options.is_sharded:
+            options = replace(options, shard_bytes=_SHARD_BYTES)
+        dataset = ArrayDataset(opened.dataset) if is_arrays(opened.dataset) else opened.dataset
+        is_map = kind_of(dataset, "dataset") is DatasetKind.MAP
+        total = len(dataset) if is_map else None
+        if total == 0:
+            raise PackError(f"The dataset has no samples, so that there is nothing to pack into {path.name}.")
+        skips = on_error == "skip"
+        # Before anything is read, which may change what the dataset holds.
+        named = {"source": source or opened.text} if source or opened.text else _nameless(dataset)
+        loader = Loader(
+            numbered(dataset, skips=skips),
+            BATCH,
+            collate=Prepare(options.pictures, options.fields, skips=skips),
+            workers=core_count() if workers is None else workers,
+            engine=engine,
+            start_method=start_method,
+            seed=0,
+        )
+        job = {"samples": total, "format": format_.name, **options.as_json(), **named}
+        work = WorkFolder(path, job, restart=restart)
+        run = _Run(loader, work, _output(work.path, format_, options, sharded=sharded), options, total, report)
+        try:
+            with _explained(path, work.path, run):
+                packed = run.run(path, str(out), format_, verify=verify)
+        finally:
+            run.close()
+            loader.close()
+            if not run.has_stored:  # there is nothing to go on with
+                work.remove()
+            work.close()
     return replace(packed, seconds=time.monotonic() - begin)
+
+
+# Any: a dataset of any class.
+@contextmanager
+def _opened(dataset: Any, out: Path) -> Iterator[Opened]:
+    """Open what is named by a path or as module:object, as the command does; a dataset stays what it is."""
+    if isinstance(dataset, os.PathLike):
+        dataset = os.fspath(dataset)
+    if isinstance(dataset, (bytes, bytearray, memoryview)):
+        raise BadOption(
+            f"{bytes(dataset[:40])!r} is no dataset. Give one, or the path of a folder or store as a string."
+        )
+    if not isinstance(dataset, str):
+        yield Opened(dataset, "")
+        return
+    check_apart(dataset, out)
+    with open_source(dataset) as opened:
+        yield opened
+
+
+def _nameless(dataset: Any) -> dict[str, str]:
+    return {"source": type(dataset).__name__, "dataset": dataset_fingerprint(dataset)}
 
 
 def core_count() -> int:
@@ -263,6 +289,8 @@ class _Run:
         self._since = [0, 0]
         """Samples and bytes since the last checkpoint."""
         self._has_begun = False
+        self.has_stored = not work.is_empty
+        """True if a later run has something to go on with."""
 
     def run(self, path: Path, given: str, format_: Format, *, verify: bool) -> Packed:
         done = self._work.done
@@ -301,7 +329,9 @@ class _Run:
             self._flush()
             if not self._has_begun:
                 first = self._progress.reasons[0] if self._progress.reasons else "it yielded none"
-                raise PackError(f"No sample could be packed, so that there is nothing to write. The first: {first}.")
+                raise PackError(
+                    f"No sample could be packed, so that there is nothing to write. The first: {first.rstrip('.')}."
+                )
             self._checkpoint("finished", 0)
         self._leave_shard()
         progress = self._progress
@@ -377,6 +407,7 @@ class _Run:
             return  # nothing but samples that failed
         self._progress.loader, self._progress.done = state, done
         self._output.checkpoint(asdict(self._progress))
+        self.has_stored = True
         self._progress.done = 0
         self._since = [0, 0]
 
@@ -430,19 +461,22 @@ def _may_be_picture(value: Any) -> bool:
 class _explained:  # noqa: N801  (a context manager that reads like a word)
     """Says what to do about a full disk."""
 
-    def __init__(self, out: Path, work: Path) -> None:
+    def __init__(self, out: Path, work: Path, run: _Run) -> None:
         self._out = out
         self._work = work
+        self._run = run
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise PackError(
-                f"There is no room left for {self._out.name}: {error}. What was written is kept in {self._work}: make "
-                "room and run again to go on, or remove that folder."
-            ) from error
+            advice = (
+                f"What was written is kept in {self._work}: make room and run again to go on, or remove that folder."
+                if self._run.has_stored
+                else "Make room and run again."
+            )
+            raise PackError(f"There is no room left for {self._out.name}: {error}. {advice}") from error
 
 
 def size_on_disk(path: Path) -> int:

@@ -32,7 +32,9 @@ def verify(contents: Contents, report: Callable[[int], Any] | None = None) -> st
             if report is not None and count % 256 == 0:
                 report(count)
     except Exception as exc:  # whatever a library makes of damaged bytes
-        raise CorruptSource(f"{contents.path} is damaged: reading sample {count} failed: {exc}.") from exc
+        raise CorruptSource(
+            f"{contents.path} is damaged: reading sample {count} failed: {str(exc).rstrip('.')}."
+        ) from exc
     expected = contents.stored
     if (count, chain) != (expected["count"], expected["digest"]):
         raise CorruptSource(

@@ -13,6 +13,7 @@ from feedline.errors import BadOption
 from feedline.packing.writers.contract import sync_folder, write_durably
 
 ENDING = ".packing"
+_JOB = "job.json"
 
 
 class WorkFolder:
@@ -43,16 +44,16 @@ class WorkFolder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             raise BadOption(f"Another process is packing into {self._out}: {self.path} is locked.") from exc
-        job_path = self.path / "job.json"
+        job_path = self.path / _JOB
         job = json.loads(json.dumps(job))
         left = json.loads(job_path.read_bytes()) if job_path.exists() else None
-        if left is not None and not restart:
+        if left is not None and not restart and not self.is_empty:
             changed = [name for name in {**left, **job} if left.get(name) != job.get(name)]
             if changed:
                 name = changed[0]
                 raise BadOption(
-                    f"{self.path} was left by a run with {name}={left.get(name)!r}, but now it is {job.get(name)!r}. "
-                    "Run again with the same options to go on, or with --restart (restart=True) to begin again."
+                    f"{self.path} was left by a run with {_difference(name, left, job)} Run again with --restart "
+                    "(restart=True) to begin again, or exactly as then to go on."
                 )
             return
         for path in self.path.iterdir():
@@ -63,6 +64,11 @@ class WorkFolder:
             else:
                 path.unlink()
         write_durably(job_path, json.dumps(job).encode())
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing of an output is there."""
+        return {path.name for path in self.path.iterdir()} <= {"lock", _JOB}
 
     @property
     def done(self) -> dict[str, Any] | None:
@@ -83,8 +89,12 @@ class WorkFolder:
                 os.rename(self._out, self.path / "replaced")
             os.replace(built, self._out)
             sync_folder(self._out.parent)
+        self.remove()
+
+    def remove(self) -> None:
+        """Remove the folder, and give up the lock."""
         # First the job: a folder without one is never gone on with, whatever else is still in it.
-        (self.path / "job.json").unlink()
+        (self.path / _JOB).unlink()
         shutil.rmtree(self.path)
         self.close()
 
@@ -93,3 +103,12 @@ class WorkFolder:
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
+
+
+def _difference(name: str, left: dict[str, Any], job: dict[str, Any]) -> str:
+    if name == "dataset":  # a fingerprint, which tells nobody anything
+        return (
+            "another dataset: what it consists of, or the code that makes its samples, is not the same now. (In "
+            "Python, source= names a dataset, and is all that has to stay the same.)"
+        )
+    return f"{name}={left.get(name)!r}, but now it is {job.get(name)!r}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,7 +111,7 @@ class Ragged(Column):
 
 
 class Parts(Column):
-    """A few values that are large: lists and dicts that are shared themselves, arrays as they are."""
+    """A few values that are large: lists and dicts that are shared themselves, arrays, which can be read only."""
 
     def __init__(self, values: list[Any]) -> None:
         self._values = values
@@ -119,7 +120,11 @@ class Parts(Column):
         return len(self._values)
 
     def get(self, place: int) -> Any:
-        return self._values[place]
+        value = self._values[place]
+        if isinstance(value, np.ndarray):  # too large to be copied each time
+            value = value.view()
+            value.flags.writeable = False
+        return copy.deepcopy(value) if isinstance(value, (list, tuple, dict)) else value  # those that are short
 
     @property
     def nbytes(self) -> int:

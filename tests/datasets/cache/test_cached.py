@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 import feedline
-from feedline.datasets import ArrayDataset
+from feedline.datasets import ArrayDataset, ParquetDataset
 from feedline.datasets.cache import CachedDataset
 from feedline.datasets.cache.folder import FILE
 from feedline.datasets.cache.ground import MemoryGround
@@ -317,6 +319,34 @@ def test_a_changed_file_behind_a_cache_is_noticed(tmp_path: Path) -> None:
     with pytest.warns(CacheDropped):
         assert next(iter(feedline.Loader(again, 3))) == ["f", "g", "h"]
     again.close()
+
+
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_two_datasets_that_share_a_folder_by_mistake_stay_apart(start: str, tmp_path: Path) -> None:
+    one, other = CachedDataset(Numbers(20), disk=tmp_path), CachedDataset(Numbers(20, shift=100), disk=tmp_path)
+    assert one[0]["x"][0] == 0
+    with pytest.warns(CacheDropped, match="two datasets share"):
+        assert [other[index]["x"][0] for index in range(3)] == [100, 101, 102]
+    loader = feedline.Loader(one, 5, workers=1, engine="process", start_method=start)
+    for _ in range(2):
+        assert [batch["x"][:, 0].tolist() for batch in loader] == [list(range(low, low + 5)) for low in (0, 5, 10, 15)]
+    assert [other[index]["x"][0] for index in range(20)] == list(range(100, 120))
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_source_that_finds_out_more_when_it_is_read_is_the_same_dataset(workers: int, tmp_path: Path) -> None:
+    parquet.write_table(pyarrow.table({"x": list(range(20))}), tmp_path / "a.parquet")
+    for run in range(2):
+        dataset = ParquetDataset(tmp_path / "a.parquet")
+        cached = CachedDataset(dataset, memory="1MB", disk=tmp_path / "cache")
+        loader = feedline.Loader(cached, 5, workers=workers, engine="process" if workers else "auto")
+        for _ in range(3):  # a warning that the cache was dropped is an error
+            assert [batch["x"].tolist() for batch in loader] == [list(range(low, low + 5)) for low in (0, 5, 10, 15)]
+        assert cached.stats()["misses"] == (0 if run else 20)
+        cached.close()
+        dataset.close()
 
 
 def test_a_damaged_head_drops_what_is_on_disk(tmp_path: Path) -> None:

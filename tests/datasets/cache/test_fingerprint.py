@@ -1,17 +1,30 @@
 """What makes a dataset another one."""
 
+import contextlib
 import functools
+import io
 import os
+import pickle
+import sqlite3
 import subprocess
 import sys
+import tarfile
 import textwrap
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import h5py
+import lmdb
 import numpy as np
+import pyarrow
+import pyarrow.feather
+import pyarrow.parquet
 import pytest
 import torch
 
+import feedline
+from feedline import datasets
 from feedline.datasets.cache.fingerprint import fingerprint
 
 
@@ -70,6 +83,21 @@ def test_other_values_are_noticed(pair: tuple[Any, Any]) -> None:
 
 SAME_LINE = "made = lambda x: x + 1"
 
+SCALED = """
+import functools
+def scaled(k):
+    def decorated(function):
+        @functools.wraps(function)
+        def wrapper(self, i): return function(self, i) * k
+        return wrapper
+    return decorated
+"""
+TIMES = """
+class Times:
+    def __init__(self, k): self.k = k
+    def __call__(self, x): return x * self.k
+"""
+
 PROGRAMS = {
     "the body of a function": ("def made(x): return x + 1", "def made(x): return x - 1"),
     "a constant": ("def made(x): return x + 1", "def made(x): return x + 2"),
@@ -101,6 +129,26 @@ PROGRAMS = {
         "class A:\n    @property\n    def f(self): return 1\nmade = A()",
         "class A:\n    @property\n    def f(self): return 2\nmade = A()",
     ),
+    "an argument of a decorator": (
+        SCALED + "class A:\n    @scaled(2)\n    def __getitem__(self, i): return i\nmade = A()",
+        SCALED + "class A:\n    @scaled(3)\n    def __getitem__(self, i): return i\nmade = A()",
+    ),
+    "a function behind a decorator": (
+        "import functools\n@functools.lru_cache\ndef helper(x): return x + 1\ndef made(x): return helper(x)",
+        "import functools\n@functools.lru_cache\ndef helper(x): return x + 2\ndef made(x): return helper(x)",
+    ),
+    "an instance of the module": (
+        TIMES + "TIMES = Times(2)\ndef made(x): return TIMES(x)",
+        TIMES + "TIMES = Times(3)\ndef made(x): return TIMES(x)",
+    ),
+    "an instance of the class": (
+        TIMES + "class A:\n    times = Times(2)\nmade = A()",
+        TIMES + "class A:\n    times = Times(3)\nmade = A()",
+    ),
+    "a partial function of the module": (
+        "import functools\nMORE = functools.partial(max, 2)\ndef made(x): return MORE(x)",
+        "import functools\nMORE = functools.partial(max, 3)\ndef made(x): return MORE(x)",
+    ),
     "slots": (
         "class A:\n    __slots__ = ('a',)\nmade = A(); made.a = 1",
         "class A:\n    __slots__ = ('a',)\nmade = A(); made.a = 2",
@@ -113,6 +161,69 @@ def test_other_code_is_noticed(name: str) -> None:
     old, new = PROGRAMS[name]
     assert fingerprint(made_by(old)) == fingerprint(made_by(old))
     assert fingerprint(made_by(old)) != fingerprint(made_by(new))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "from sibling import helper\ndef made(x): return helper(x)",
+        "import sibling\ndef made(x): return sibling.helper(x)",
+        "import sibling\ndef made(x): return [sibling.helper(one) for one in x]",
+        "import sibling\nclass A(sibling.Base): pass\nmade = A()",
+    ],
+)
+def test_other_code_in_another_module_of_the_user_is_noticed(
+    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = []
+    for number in (1, 1, 2):
+        source = f"SIZE = {number}\ndef helper(x): return x + SIZE\nclass Base:\n    def f(self): return helper(1)\n"
+        (tmp_path / "sibling.py").write_text(source)
+        monkeypatch.delitem(sys.modules, "sibling", raising=False)
+        found.append(fingerprint(made_by(program)))
+    monkeypatch.delitem(sys.modules, "sibling")
+    assert found[0] == found[1] != found[2]
+
+
+def test_code_of_installed_packages_is_known_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = set()
+    for number in (1, 2):
+        (folder / "installed.py").write_text(f"CALLS = {number}\ndef helper(x): return x + {number}\n")
+        monkeypatch.delitem(sys.modules, "installed", raising=False)
+        found.add(fingerprint(made_by("import installed\nfrom installed import helper\ndef made(x): return helper(x)")))
+    monkeypatch.delitem(sys.modules, "installed")
+    assert len(found) == 1
+
+
+def test_functions_that_call_each_other_may_be_many() -> None:
+    chain = "".join(f"def f{number}(x): return f{number + 1}(x)\n" for number in range(2000))
+    ends = [fingerprint(made_by(f"{chain}def f2000(x): return {end}\nmade = f0")) for end in (1, 1, 2)]
+    assert ends[0] == ends[1] != ends[2]
+
+
+def test_modules_that_hold_each_other_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = ModuleType("one"), ModuleType("other")
+    one.other, other.one = other, one  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "one", one)
+    monkeypatch.setitem(sys.modules, "other", other)
+    found = []
+    for size in (1, 2):
+        other.size = size  # type: ignore[attr-defined]
+        found.append(fingerprint(made_by("import one\ndef made(): return one.other.one.other.size")))
+    assert found[0] != found[1]
+
+
+def test_a_generator_of_the_module_from_which_somebody_draws_does_not_matter() -> None:
+    made = made_by("import random\nRANDOM = random.Random(0)\ndef made(x): return RANDOM.random()")
+    before = fingerprint(made)
+    made(0)
+    assert fingerprint(made) == before
 
 
 def test_comments_and_lines_do_not_matter() -> None:
@@ -165,6 +276,96 @@ def test_an_object_may_say_itself_what_it_is() -> None:
     assert fingerprint(one) == fingerprint(other)
     other.told = "b"
     assert fingerprint(one) != fingerprint(other)
+
+
+def _parquet(path: Path) -> Any:
+    pyarrow.parquet.write_table(pyarrow.table({"x": [1, 2, 3]}), path)
+    return lambda: datasets.ParquetDataset(path, filters=[("x", ">", 0)])
+
+
+def _arrow(path: Path) -> Any:
+    pyarrow.feather.write_feather(pyarrow.table({"x": [1, 2, 3]}), str(path), compression="uncompressed")
+    return lambda: datasets.ArrowDataset(path)
+
+
+def _lmdb(path: Path, **options: Any) -> Any:
+    with lmdb.open(str(path), subdir=False) as database, database.begin(write=True) as transaction:
+        for number in range(3):
+            transaction.put(b"%d" % number, b"sample")
+    return lambda: datasets.LMDBDataset(path, **options)
+
+
+def _lmdb_of_keys(path: Path) -> Any:
+    return _lmdb(path, keys=[b"0", b"2"])
+
+
+def _sql(path: Path) -> Any:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE t (k INTEGER PRIMARY KEY)")
+        database.executemany("INSERT INTO t VALUES (?)", [(0,), (1,), (2,)])
+    return lambda: datasets.SQLDataset(f"sqlite:///{path}", "SELECT * FROM t", key="k")
+
+
+def _tar(path: Path) -> Any:
+    with tarfile.open(path, "w") as file:
+        for number in range(3):
+            member = tarfile.TarInfo(f"{number:09}.cls")
+            member.size = 1
+            file.addfile(member, io.BytesIO(b"7"))
+    return lambda: datasets.TarDataset(str(path), mode="random", index=False)
+
+
+def _hdf5(path: Path) -> Any:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(3)
+    return lambda: datasets.HDF5Dataset(path)
+
+
+def _npy(path: Path) -> Any:
+    np.save(path, np.arange(3))
+    return lambda: datasets.ArrayDataset(path)
+
+
+def _files(path: Path) -> Any:
+    path.write_text("sample")
+    return lambda: datasets.FileDataset([path] * 3, read="bytes")
+
+
+def _precomputed(path: Path) -> Any:
+    feedline.precompute([1, 2, 3], path, progress=False).close()
+    return lambda: datasets.PrecomputedDataset(path)
+
+
+def _cached(path: Path) -> Any:
+    return lambda: datasets.CachedDataset([1, 2, 3], memory="1MB", disk=path)
+
+
+SOURCES = [_parquet, _arrow, _lmdb, _lmdb_of_keys, _sql, _tar, _hdf5, _npy, _files, _precomputed, _cached]
+
+
+@pytest.mark.parametrize("make", SOURCES)
+def test_a_source_that_was_read_is_the_same(make: Any, tmp_path: Path) -> None:
+    path = tmp_path / ("data.npy" if make is _npy else "data.tar" if make is _tar else "data.any")
+    source = make(path)
+    dataset = source()
+    before = fingerprint(dataset)
+    assert len(dataset) > 1
+    assert fingerprint(dataset) == before
+    dataset[0], dataset[1], repr(dataset)
+    if callable(getattr(dataset, "read_columns", None)):
+        dataset.read_columns(np.arange(2))
+    assert fingerprint(dataset) == before
+    assert fingerprint(pickle.loads(pickle.dumps(dataset))) == before
+    if path.is_file() and make not in (_sql, _files):  # of which the page on caches says that it is not noticed
+        os.utime(path, ns=(10**9, 10**9))
+        assert fingerprint(dataset) != before
+    dataset.close()
+
+
+def test_other_keys_of_a_database_are_noticed(tmp_path: Path) -> None:
+    source = _lmdb(tmp_path / "data.mdb")
+    every = [source(), *(datasets.LMDBDataset(tmp_path / "data.mdb", keys=keys) for keys in ([b"0"], [b"1"]))]
+    assert len({fingerprint(one) for one in every}) == 3
 
 
 PROGRAM = """

@@ -20,6 +20,7 @@ def test_a_vault_is_made_once(tmp_path: Path) -> None:
     vault.put(3, Kind.RECORD, b"three")
     assert ensure_vault(folder, HEAD)
     other = read_vault(folder)
+    assert other.open(HEAD)
     assert isinstance(other.get(3), Found)
     vault.close()
     other.close()
@@ -51,6 +52,7 @@ def test_of_several_processes_one_makes_it(tmp_path: Path) -> None:
     for pid in children:
         assert os.waitpid(pid, 0)[1] == 0
     vault = read_vault(tmp_path)
+    assert vault.open(HEAD)
     assert all(isinstance(vault.get(number), Found) for number in range(8))
     vault.close()
 

@@ -1,6 +1,7 @@
 """Samples as bytes that survive killed writers and bad disks, or are known not to have."""
 
 import os
+import pickle
 import random
 import signal
 from pathlib import Path
@@ -127,6 +128,65 @@ def test_another_fingerprint_or_count_is_another_vault() -> None:
     assert vault.open(HEAD)
     assert not vault.open(Head(b"x" * 32, 50))
     assert not vault.open(Head(bytes(32), 51))
+
+
+OTHER = Head(b"o" * 32, HEAD.count)
+
+
+def test_a_sample_of_another_dataset_is_noticed(tmp_path: Path) -> None:
+    """Also if the head is right: a writer may have taken this vault for its own."""
+    path = tmp_path / "vault"
+    vault = file_vault(path)
+    vault.put(3, Kind.RECORD, b"three")
+    vault.close()
+    file_vault(tmp_path / "other", OTHER).close()
+    with open(path, "r+b") as file:
+        file.write((tmp_path / "other").read_bytes()[:64])
+    other = file_vault(path, OTHER)
+    assert other.head() == OTHER
+    assert other.get(3) is Missing.DAMAGED
+    other.close()
+
+
+@pytest.mark.parametrize("way", ["closed", "pickled", "forked"])
+def test_another_vault_behind_the_name_is_neither_read_nor_written(way: str, tmp_path: Path) -> None:
+    path = tmp_path / "vault"
+    vault = file_vault(path)
+    vault.put(3, Kind.RECORD, b"three")
+    other = file_vault(tmp_path / "other", OTHER)
+    other.put(3, Kind.RECORD, b"another three")
+    os.replace(tmp_path / "other", path)
+    content = path.read_bytes()
+    assert data_of(vault.get(3)) == b"three"  # which has the old file open
+
+    def finds_nothing(one: Vault) -> bool:
+        return one.get(3) is Missing.ABSENT and not one.put(4, Kind.RECORD, b"four") and not one.is_same()
+
+    if way == "forked":
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if finds_nothing(vault) else 1)
+        assert os.waitpid(pid, 0)[1] == 0
+    else:
+        found = pickle.loads(pickle.dumps(vault)) if way == "pickled" else vault
+        vault.close()
+        assert finds_nothing(found)
+        found.close()
+    assert path.read_bytes() == content
+    assert data_of(other.get(3)) == b"another three"
+    vault.close()
+    other.close()
+
+
+def test_the_same_vault_behind_the_name_is_used_again(tmp_path: Path) -> None:
+    vault = file_vault(tmp_path / "vault")
+    vault.put(3, Kind.RECORD, b"three")
+    vault.close()
+    found = pickle.loads(pickle.dumps(vault))
+    for one in (vault, found):
+        assert data_of(one.get(3)) == b"three"
+        assert one.put(4, Kind.RECORD, b"four")
+        one.close()
 
 
 def test_an_emptied_vault_is_empty_for_those_who_had_it_checked() -> None:

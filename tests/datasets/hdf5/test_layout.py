@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from feedline.datasets import HDF5Dataset
 from feedline.datasets.hdf5 import layout, selection, unpacking
 from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, SelectedRows
-from feedline.errors import CorruptSource
+from feedline.errors import CorruptSource, SourceChanged
 
 COUNT = 37
 DATA = np.arange(COUNT * 6, dtype=np.float32).reshape(COUNT, 2, 3)
@@ -248,3 +248,50 @@ def test_any_rows_of_any_type(
     assert found.dtype == values.dtype.newbyteorder("=")
     assert found.tobytes() == values[indices].astype(found.dtype).tobytes()
     source.close()
+
+
+class TestLinksToOtherFiles:
+    """What is mapped is the file with the links, never the one that they lead to."""
+
+    @staticmethod
+    def write(path: Path, first: int = 0, count: int = 10, **options: Any) -> None:
+        with h5py.File(path, "w") as file:
+            file["pad"] = np.full(50_000, 7)
+            file.create_dataset("x", data=np.arange(first, first + count), **options)
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        self.write(tmp_path / "other.h5")
+        with h5py.File(tmp_path / "main.h5", "w") as file:
+            file["x"] = h5py.ExternalLink("other.h5", "/x")
+            file["y"] = np.arange(10)
+        return tmp_path
+
+    @pytest.mark.parametrize("filler", [0, 100_000])
+    @pytest.mark.parametrize("options", [{}, {"chunks": (4,)}, {"chunks": (4,), "compression": "gzip"}])
+    def test_values(self, folder: Path, options: dict[str, Any], filler: int) -> None:
+        self.write(folder / "other.h5", 1000, **options)
+        with h5py.File(folder / "main.h5", "a") as file:
+            file["filler"] = np.full(filler, -5)
+        source = HDF5Dataset(folder / "main.h5", ("x", "y"))
+        assert [(int(x), int(y)) for x, y in source.__getitems__(range(10))] == [(1000 + y, y) for y in range(10)]
+        source.close()
+
+    def test_another_content_is_noticed(self, folder: Path) -> None:
+        source = HDF5Dataset(folder / "main.h5", "x")
+        assert int(source[3]) == 3
+        self.write(folder / "new.h5", 500)
+        (folder / "new.h5").replace(folder / "other.h5")
+        assert int(source[3]) == 503
+        self.write(folder / "new.h5", 500, 7)
+        (folder / "new.h5").replace(folder / "other.h5")
+        with pytest.raises(SourceChanged, match=r"other\.h5 was changed .*'x' had 10 samples, and has 7 now"):
+            source[3]
+        self.write(folder / "new.h5", 500, dtype="i2")
+        (folder / "new.h5").replace(folder / "other.h5")
+        with pytest.raises(SourceChanged, match=r"other\.h5 was changed .*'x' was int64\[\], and is int16\[\] now"):
+            source[3]
+        (folder / "other.h5").unlink()
+        with pytest.raises(CorruptSource, match="main"):
+            source[3]
+        source.close()

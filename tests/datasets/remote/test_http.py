@@ -124,6 +124,27 @@ def test_redirections_are_followed_and_end(server: WebServer, storage: Storage) 
         storage.open(f"{server.address}/a.bin")
 
 
+@pytest.mark.parametrize("status", ["401", "403", "404"])
+def test_a_signed_address_that_expired_is_asked_for_anew(server: WebServer, storage: Storage, status: str) -> None:
+    expired = 2
+
+    def fault(request: Request) -> str | None:
+        if request.path == "empty":
+            return "/a.bin?signed=1"
+        return status if request.number == expired else None
+
+    server.fault = fault
+    blob = storage.open(f"{server.address}/empty")  # requests 0 and 1
+    assert blob.read(200_000, 200_005) == DATA[200_000:200_005]
+    assert blob.read(200_005, 200_010) == DATA[200_005:200_010]
+    assert [request.path for request in server.requests] == ["empty", "a.bin", "a.bin", "empty", "a.bin", "a.bin"]
+    server.fault = lambda request: "/a.bin?signed=2" if request.path == "empty" else status
+    with pytest.raises(SourceError, match=f"empty: the server answers {status}") as caught:
+        blob.read(200_010, 200_015)
+    assert type(caught.value) is SourceError
+    assert len(server.requests) == 9  # the original address is asked once
+
+
 @pytest.mark.parametrize("how", ["size", "tag"])
 def test_a_file_that_changes_is_noticed(server: WebServer, storage: Storage, how: str, tmp_path: Path) -> None:
     server.tags["a.bin"] = '"1"'

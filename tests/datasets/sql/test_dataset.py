@@ -342,3 +342,13 @@ def test_one_connection_for_each_thread(sqlite: str) -> None:
     loader = feedline.Loader(dataset, 4, workers=3, engine="thread", shuffle=True, seed=0)
     assert sorted(x for batch in loader for x in batch.tolist()) == [i * 2 - 10 for i in range(COUNT)]
     dataset.close()
+
+
+@pytest.mark.parametrize("count", [899, 900, 950, 5000])
+def test_many_parameters(sqlite: str, count: int) -> None:
+    if count > 990 and sqlite3.sqlite_version_info < (3, 32):
+        pytest.skip("this SQLite takes 999 values in a statement")
+    query = f"{QUERY} WHERE id IN ({', '.join('?' * count)})"
+    dataset = SQLDataset(sqlite, query, key="id", parameters=list(range(count)), fields="id")
+    assert dataset.__getitems__([1, 0]) == [2, 0]
+    dataset.close()

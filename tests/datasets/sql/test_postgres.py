@@ -38,6 +38,7 @@ def test_a_connection_that_is_killed_between_batches(postgres: Any, dataset: Any
         assert kill(postgres) == 1
 
 
+@pytest.mark.slow  # as often as the machine is quick: the attempts of a busy one can run out
 def test_connections_that_are_killed_all_the_time(postgres: Any, dataset: Any) -> None:
     assert len(dataset) == COUNT
     stop = threading.Event()

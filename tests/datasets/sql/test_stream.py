@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -224,4 +226,46 @@ def test_no_rows(address: str) -> None:
     stream = stream_of(address, query=f"{QUERY} WHERE id < -1000")
     assert list(stream) == []
     assert list(SQLReading(stream, 1, 2)) == []
+    finish(stream)
+
+
+def test_keys_have_to_be_unique(address: str) -> None:
+    query = "SELECT id, CASE WHEN id < 10 THEN 0 ELSE id END AS few FROM people WHERE id >= 8"
+    stream = stream_of(address, key="few", query=query, size=1)
+    assert list(stream)[:1] == [8]
+    finish(stream)
+    stream = stream_of(address, key="few", query=query.replace("8", "6"), size=1)
+    rows = iter(stream)
+    assert next(rows) in (6, 8)
+    state = rows.state_dict()
+    with pytest.raises(BadOption, match="Several rows have the key 0: column 'few' is not unique"):
+        next(rows)
+    assert next(rows) == 10  # whoever goes on goes on with the next one
+    again = iter(stream)
+    again.load_state_dict(state)
+    with pytest.raises(BadOption, match="cannot go on after the key 0: 2 rows"):
+        next(again)
+    rows.close()
+    again.close()
+    finish(stream)
+
+
+def test_keys_that_only_the_database_takes_for_equal(tmp_path: Path) -> None:
+    """They come, and a state between them, which could lose one, is refused."""
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
+        db.execute("CREATE TABLE t (k TEXT COLLATE NOCASE, v INTEGER)")
+        db.executemany("INSERT INTO t VALUES (?, ?)", [("a", 1), ("A", 2), ("b", 3), ("c", 4)])
+    stream = stream_of(f"sqlite:///{tmp_path / 'x.db'}", key="k", fields="v", query="SELECT * FROM t")
+    assert sorted(stream) == [1, 2, 3, 4]
+    rows = iter(stream)
+    for count in range(1, 4):
+        next(rows)
+        again = iter(stream)
+        again.load_state_dict(rows.state_dict())
+        if count < 3:
+            with pytest.raises(BadOption, match=r"'a' and 'A'|'A' and 'a'"):
+                next(again)
+        else:
+            assert list(again) == [4]
+    rows.close()
     finish(stream)

@@ -4,6 +4,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from pathlib import Path
@@ -113,10 +114,61 @@ def test_an_error_that_is_raised_leaves_its_message_unacknowledged_until_the_loo
     with pytest.raises(ValueError, match="5"):
         next(batches)
     assert acknowledged(log) == [0, 1, 2, 3]
-    assert next(batches).tolist() == [6, 7, 8, 9]
+    assert next(batches).tolist() == [4, 6, 7, 8]
     assert acknowledged(log) == [0, 1, 2, 3]
     next(batches)
-    assert acknowledged(log) == list(range(10))
+    assert sorted(acknowledged(log)) == list(range(9))
+
+
+@engines
+def test_good_neighbours_of_a_message_that_fails_are_delivered(engine: str, workers: int, tmp_path: Path) -> None:
+    path, offsets = tmp_path / "log.jsonl", tmp_path / "offsets"
+    path.write_text("".join("broken\n" if number in (5, 12, 13) else f"{number}\n" for number in range(20)))
+    dataset = StreamDataset(GrowingFile(path, offsets=offsets), idle_s=0)
+    batches = iter(feedline.Loader(dataset, 3, workers=workers, engine=engine))
+    found: list[int] = []
+    errors = 0
+    while True:
+        try:
+            found += next(batches).tolist()
+        except StopIteration:
+            break
+        except ValueError:
+            errors += 1
+    assert errors == 3
+    assert sorted(found) == [number for number in range(20) if number not in (5, 12, 13)]
+    assert list(feedline.Loader(dataset, 3, workers=workers, engine=engine)) == []
+
+
+def test_a_state_after_an_exception_goes_on_before_the_batch_that_failed(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join("broken\n" if number == 5 else f"{number}\n" for number in range(9)))
+    dataset = StreamDataset(GrowingFile(path), idle_s=0)
+    for workers in (0, 1):
+        loader = feedline.Loader(dataset, 2, workers=workers)
+        batches = iter(loader)
+        found = next(batches).tolist() + next(batches).tolist()
+        with pytest.raises(ValueError, match="Line 6"):
+            next(batches)
+        state = loader.state_dict()
+        del batches
+        other = feedline.Loader(dataset, 2, workers=workers, on_error="skip")
+        other.load_state_dict(state)
+        assert found + np.concatenate(list(other)).tolist() == [0, 1, 2, 3, 4, 6, 7, 8]
+
+
+def test_a_batch_that_cannot_be_collated_is_not_made_again(tmp_path: Path) -> None:
+    def collate(numbers: list[int]) -> list[int]:
+        if 5 in numbers:
+            raise ValueError(numbers)
+        return numbers
+
+    dataset = StreamDataset(ListFeed(12, tmp_path / "log"), idle_s=0)
+    batches = iter(feedline.Loader(dataset, 4, collate=collate))
+    assert next(batches) == [0, 1, 2, 3]
+    with pytest.raises(ValueError, match="5"):
+        next(batches)
+    assert next(batches) == [8, 9, 10, 11]
 
 
 def test_the_drop_in_acknowledges_too(tmp_path: Path) -> None:
@@ -196,12 +248,72 @@ def test_a_state_goes_on_after_the_batches_that_were_delivered(tmp_path: Path) -
         assert first + [batch["x"].tolist() for batch in other] == whole
 
 
+class FolderFeed(Feed):
+    """Numbers whose server knows which are done: a file in a folder for each."""
+
+    def __init__(self, count: int, folder: Path) -> None:
+        self.count = count
+        self.folder = folder
+        self.ready: list[int] = []
+
+    def subscribe(self, number: int, count: int) -> None:
+        self.ready = [n for n in range(number, self.count, count) if not (self.folder / str(n)).exists()]
+
+    def receive(self, most: int, wait_s: float) -> list[Message]:
+        found, self.ready = self.ready[:most], self.ready[most:]
+        return [Message(number, number) for number in found]
+
+    def acknowledge(self, receipts: list[Any]) -> None:
+        for number in receipts:
+            (self.folder / str(number)).touch()
+
+    def close(self) -> None:
+        pass
+
+
+def _folder_loader(folder: Path, every: int, transform: Any = None) -> Any:
+    dataset: Any = StreamDataset(FolderFeed(60, folder), idle_s=0, transform=transform)
+    return feedline.DataLoader(dataset, batch_size=4, num_workers=1, snapshot_every_n_steps=every)
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_state_of_a_feed_whose_server_knows_its_place_loses_nothing(every: int, tmp_path: Path) -> None:
+    loader = _folder_loader(tmp_path, every)
+    batches = iter(loader)
+    found = [number for _ in range(4) for number in next(batches).tolist()]
+    state = loader.state_dict()
+    del batches
+    other = _folder_loader(tmp_path, every)
+    other.load_state_dict(state)
+    found += torch.cat(list(other)).tolist()
+    assert sorted(found) == sorted([*range(60), *range(12, 16)])  # the last batch was not acknowledged
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_a_worker_that_is_killed_loses_nothing_of_such_a_feed(every: int, tmp_path: Path) -> None:
+    (tmp_path / "done").mkdir()
+    loader = _folder_loader(tmp_path / "done", every, Killing(tmp_path / "flag", 30))
+    with pytest.warns(feedline.errors.WorkerRestarted):
+        found = torch.cat(list(loader)).tolist()
+    assert set(found) == set(range(60))
+
+
+def test_a_worker_that_does_not_know_its_rank_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    text = pickle.dumps(StreamDataset(ListFeed(8, tmp_path / "log"), idle_s=0))
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert list(pickle.loads(text)) == [1, 3, 5, 7]
+
+
 class Killing:
-    def __init__(self, flag: Path) -> None:
+    def __init__(self, flag: Path, at: int = 13) -> None:
         self.flag = flag
+        self.at = at
 
     def __call__(self, number: int) -> int:
-        if number == 13 and not self.flag.exists():
+        if number == self.at and not self.flag.exists():
             self.flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return number
@@ -221,6 +333,8 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
     [
         (lambda: StreamDataset([1, 2]), "no feed"),  # type: ignore[arg-type]
         (lambda: StreamDataset(GrowingFile("x"), idle_s=-1), "no time"),
+        (lambda: StreamDataset(GrowingFile("x"), idle_s="1"), "no time"),  # type: ignore[arg-type]
+        (lambda: StreamDataset(GrowingFile("x"), idle_s=float("nan")), "no time"),
         (lambda: StreamDataset(GrowingFile("x"), acknowledge="never"), "neither"),
         (lambda: StreamDataset(GrowingFile("x"), transform=3), "transform"),  # type: ignore[arg-type]
         (lambda: GrowingFile("x", start="middle"), "neither"),

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.datasets.streams import GrowingFile
+from feedline.datasets.streams import GrowingFile, Message
 from feedline.errors import SourceError
 
 
@@ -214,6 +215,113 @@ def test_offsets_with_another_number_of_readers_lose_nothing(tmp_path: Path) -> 
     consumed = {0, 2, 4, 6, 8, 10, 1, 3, 5}
     assert found | consumed == set(range(20))
     assert 0 not in found  # and not everything comes again
+
+
+def rotate(path: Path, age_s: int) -> None:
+    """Rename a file, as if it had been changed so long ago."""
+    for number in range(5, 0, -1):
+        old = Path(f"{path}.{number}")
+        if old.exists():
+            old.rename(f"{path}.{number + 1}")
+    now_s = time.time()
+    os.utime(path, (now_s - age_s, now_s - age_s))
+    path.rename(f"{path}.1")
+
+
+def numbers_in(messages: list[Message]) -> list[int]:
+    return [int(message.payload) for message in messages]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_offsets_in_several_files_with_another_number_of_readers_lose_nothing(count: int, tmp_path: Path) -> None:
+    path, offsets = tmp_path / "log", tmp_path / "offsets"
+    append(path, "".join(f"{number}\n" for number in range(20)))
+    before = [GrowingFile(path, offsets=offsets) for _ in range(2)]
+    for reader, feed in enumerate(before):
+        feed.subscribe(reader, 2)
+    slow, quick = before[0].receive(4, 0), before[1].receive(10, 0)
+    rotate(path, 100)
+    append(path, "".join(f"{number}\n" for number in range(20, 30)))
+    quick += before[1].receive(1, 0)
+    assert numbers_in(quick)[-1] == 21
+    parent = GrowingFile(path, offsets=offsets)
+    for messages in (slow, quick):
+        parent.acknowledge([message.receipt for message in messages])
+    found: list[int] = []
+    for reader in range(count):
+        feed = GrowingFile(path, offsets=offsets)
+        feed.subscribe(reader, count)
+        found += taken(feed)
+        feed.close()
+    assert sorted(found) == list(range(7, 30))  # from where the slow one was
+    for feed in before:
+        feed.close()
+
+
+@pytest.mark.parametrize("consumed", [0, 3])
+def test_a_reader_that_has_consumed_nothing_begins_with_the_oldest_file(consumed: int, tmp_path: Path) -> None:
+    path, offsets = tmp_path / "log", tmp_path / "offsets"
+    append(path, "0\n1\n2\n3\n4\n5\n")
+    feed = GrowingFile(path, offsets=offsets)
+    feed.subscribe(0, 2)
+    messages = feed.receive(consumed, 0)
+    if messages:
+        feed.acknowledge([message.receipt for message in messages])
+    feed.close()
+    rotate(path, 200)
+    append(path, "6\n7\n")
+    rotate(path, 100)
+    append(path, "8\n9\n")
+    found: list[int] = []
+    for reader in range(2):
+        feed = GrowingFile(path, offsets=offsets)
+        feed.subscribe(reader, 2)
+        found += taken(feed)
+        feed.close()
+    assert sorted(found) == list(range(10))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_offsets_in_a_file_that_was_removed_go_on_with_those_that_are_left(count: int, tmp_path: Path) -> None:
+    path, offsets = tmp_path / "log", tmp_path / "offsets"
+    append(path, "0\n1\n2\n")
+    feed = following(path, offsets=offsets)
+    feed.acknowledge([message.receipt for message in feed.receive(2, 0)])
+    feed.close()
+    rotate(path, 200)
+    append(path, "3\n4\n")
+    rotate(path, 100)
+    append(path, "5\n6\n")
+    Path(f"{path}.2").unlink()
+    found: list[int] = []
+    for reader in range(count):
+        feed = GrowingFile(path, offsets=offsets)
+        feed.subscribe(reader, count)
+        found += taken(feed)
+        feed.close()
+    assert sorted(found) == [3, 4, 5, 6]
+
+
+def test_offsets_are_not_taken_for_a_rotated_file(tmp_path: Path) -> None:
+    path, offsets = tmp_path / "log", tmp_path / "log.offsets"
+    append(path, "0\n1\n2\n3\n")
+    append(tmp_path / "log.offsetsabc.tmp", "half of them\n")
+    feed = GrowingFile(path, offsets=offsets)
+    feed.subscribe(0, 2)
+    feed.acknowledge([message.receipt for message in feed.receive(1, 0)])
+    feed.close()
+    assert offsets.exists()
+    again = following(path, offsets=offsets)
+    assert taken(again) == [0, 1, 2, 3]
+    rotate(path, 100)
+    append(path, "4\n")
+    assert taken(again) == [4]
+    again.close()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"no folder .*typo"):
+        following(tmp_path / "typo" / "log")
 
 
 def test_damaged_offsets_are_told(tmp_path: Path) -> None:

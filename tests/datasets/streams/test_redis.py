@@ -303,7 +303,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"url": ""}, {"stream": 3}, {"group": ""}, {"claim_idle_s": -1}, {"retry_s": float("nan")}]
+    "options",
+    [{"url": ""}, {"stream": 3}, {"group": ""}, {"claim_idle_s": -1}, {"claim_idle_s": "1"}, {"retry_s": float("nan")}],
 )
 def test_what_cannot_work_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match=next(iter(options))):

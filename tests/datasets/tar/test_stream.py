@@ -358,6 +358,14 @@ def test_a_sample_that_cannot_be_decoded_does_not_end_the_stream(tmp_path: Path)
     assert list(iterator) == [2]
 
 
+def test_a_field_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([("a.png", b"1"), ("a.cls", b"1"), ("a.txt", b"1")]))
+    for fields in ("jpg", ("jpg", "cls")):
+        with pytest.raises(SourceError, match=r"sample 'a' has no field jpg; it has cls, png, txt\."):
+            next(iter(stream(str(path), fields=fields)))
+
+
 def test_transforms_and_their_errors(shards: list[str]) -> None:
     assert list(stream(shards[1], transform=str)) == ["13"]
 

@@ -256,6 +256,25 @@ def test_a_shard_that_changed_after_it_was_indexed(paths: list[str]) -> None:
     source.close()
 
 
+@pytest.mark.parametrize("fields", ["npy", ["npy"]])
+def test_a_shard_that_is_rewritten_while_it_is_open(tmp_path: Path, fields: Any) -> None:
+    path = tmp_path / "shard.tar"
+
+    def write(first: int) -> None:
+        path.write_bytes(tar_bytes([(f"{number}.npy", npy(np.arange(first + number, 99))) for number in range(5)]))
+
+    write(0)
+    source = table(str(path), fields=fields, index=False)
+    source.__getitems__([0])
+    stamp = os.stat(path)
+    write(0)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns + 1))  # as large as before, at another time
+    for read in (source.__getitems__, source.read_columns):
+        with pytest.raises(SourceChanged, match=r"shard\.tar has changed since its index was made"):
+            read(np.array([1]))
+    source.close()
+
+
 def test_a_shard_that_is_damaged_missing_or_has_a_key_twice(paths: list[str], tmp_path: Path) -> None:
     os.truncate(paths[2], 5000)
     with pytest.raises(CorruptSource, match=r"shard-002\.tar"):

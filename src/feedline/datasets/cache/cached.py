@@ -56,6 +56,8 @@ class CachedDataset(Source, EpochAware):
         ([1.5, 1.5, 3.5], 1)
     """
 
+    _lazy = ("_ground", "_counts", "_memory", "_disk", "_head", "_maker", "_has_told")
+
     # Any: a dataset, a version and a sample are any objects.
     def __new__(cls, dataset: Any = None, **options: Any) -> Any:
         if cls is CachedDataset and inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None)):

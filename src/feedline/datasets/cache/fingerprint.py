@@ -1,10 +1,10 @@
 """Fingerprints of datasets: whether what made a sample then would make the same sample now.
 
 A fingerprint is a hash over the dataset as a graph of objects: values, containers, arrays, the attributes of instances,
-and the compiled code of functions and of the methods of classes, with what they refer to in their own package. Of files
-that an attribute names it holds the size and the time of the last change. It knows nothing else of what lies outside of
-the process: files in a folder that is named, tables that a query reads. It does not look into other packages either:
-that these were upgraded goes unnoticed.
+and the compiled code of functions and of the methods of classes, with what they refer to in the user's own modules. Of
+files that an attribute names it holds the size and the time of the last change. It knows nothing else of what lies
+outside of the process: files in a folder that is named, tables that a query reads. It does not look into the code of
+Python itself and of installed packages either: that these were upgraded goes unnoticed.
 
 An object with a method `fingerprint()` says itself what it is, and is not looked into. It has to return a string.
 """
@@ -15,10 +15,11 @@ import dis
 import enum
 import functools
 import hashlib
-import inspect
 import os
+import random
 import stat
 import sys
+import sysconfig
 import types
 from collections.abc import Callable
 from pathlib import PurePath
@@ -49,6 +50,7 @@ def fingerprint(dataset: Any, *more: Any) -> bytes:
     """
     walk = _Walk()
     walk.enter((dataset, *more))
+    walk.finish()
     return walk.digest()
 
 
@@ -58,6 +60,13 @@ class _Walk:
         self._is_in_code = False
         self._seen: dict[int, tuple[int, Any]] = {}
         """The number of each object, by its id; the object is kept, so that no other gets the id."""
+        self._later: list[Any] = []
+        """What functions refer to. Not at once: from function to function it may be deeper than Python's stack."""
+
+    def finish(self) -> None:
+        """Look into what functions refer to, and these again."""
+        for value in self._later:  # which grows
+            self.enter(value)
 
     def digest(self) -> bytes:
         return self._hash.digest()
@@ -157,9 +166,10 @@ class _Walk:
             return self.enter(("partial", value.func, value.args, value.keywords))
         if isinstance(value, types.MethodType):
             return self.enter(("method", value.__func__, value.__self__))
-        function = inspect.unwrap(value) if callable(value) and hasattr(value, "__wrapped__") else value
-        if isinstance(function, types.FunctionType):
-            return self._function(function)
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if callable(value) and hasattr(value, "__wrapped__"):  # a decorator that is no function, as lru_cache is
+            self.enter(value.__wrapped__)
         if isinstance(value, (types.BuiltinFunctionType, np.ufunc)):
             return self._note("builtin", str(getattr(value, "__module__", "")), value.__name__)
         if isinstance(value, types.CodeType):
@@ -176,6 +186,9 @@ class _Walk:
         if isinstance(reduced, str):
             return self._note("global", reduced)
         make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
+        if type(state) is dict:
+            lazy = _lazy(type(value))
+            state = {name: one for name, one in state.items() if name not in lazy}
         self.enter((_name(make), list(arguments), state))
         self.enter(None if items is None else list(items))
         self.enter(None if pairs is None else list(pairs))
@@ -185,22 +198,24 @@ class _Walk:
         if _is_foreign(kind):
             return
         for base in kind.__mro__:
-            if _is_foreign(base) or _package(base) != _package(kind):
+            if _is_foreign(base):
                 self._note("base", _name(base))
                 continue
             for name, member in sorted(vars(base).items()):
                 if name not in _NO_MEANING:
                     self._note(name)
-                    self._member(member)
+                    self._member(name, member)
 
-    def _member(self, member: Any) -> None:
+    def _member(self, name: str, member: Any) -> None:
         if isinstance(member, property):
             return self.enter((member.fget, member.fset))
         if isinstance(member, (staticmethod, classmethod)):
             return self.enter(member.__func__)
         if isinstance(member, functools.cached_property):
             return self.enter(member.func)
-        if isinstance(member, (types.FunctionType, *_ATOMS, list, tuple, dict, set, frozenset, np.ndarray)):
+        if isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType)):
+            return
+        if isinstance(member, _VALUES) or not name.startswith("__"):
             self.enter(member)
 
     def _function(self, function: types.FunctionType) -> None:
@@ -212,17 +227,26 @@ class _Walk:
                 self.enter(cell.cell_contents)
             except ValueError:
                 self._note("empty cell")
+        if _is_foreign(function):
+            return
+        attributes = _attributes_of(function.__code__)
         for name in sorted(_globals_of(function.__code__)):
             if name in function.__globals__:
-                self._global(name, function.__globals__[name], function)
+                self._global(name, function.__globals__[name], attributes, ())
 
-    def _global(self, name: str, value: Any, function: types.FunctionType) -> None:
-        """Look into what a function refers to, if that is of the same package: others are known by their names."""
+    def _global(self, name: str, value: Any, attributes: set[str], inside: tuple[Any, ...]) -> None:
+        """Look into what a function refers to, if it is the user's: what others wrote is known by its name."""
         self._note("global", name)
-        if isinstance(value, (types.FunctionType, type)) and _package(value) != _package(function):
-            return self._note(_name(value))
-        if isinstance(value, (types.FunctionType, type, np.ndarray, *_ATOMS, list, tuple, dict, set, frozenset)):
-            self.enter(value)
+        if isinstance(value, types.ModuleType):
+            if not _is_foreign(value) and value not in inside:
+                for attribute in sorted(attributes & vars(value).keys()):
+                    self._global(attribute, vars(value)[attribute], attributes, (*inside, value))
+        elif isinstance(value, (types.FunctionType, type)) and _is_foreign(value):
+            self._note(_name(value))
+        elif isinstance(value, _GENERATORS):
+            self._note(_name(type(value)))  # which changes whenever somebody draws from it
+        else:
+            self._later.append(value)
 
     def _code(self, code: types.CodeType) -> None:
         self._note("code", code.co_code.hex(), str(code.co_argcount), str(code.co_flags), *code.co_names)
@@ -242,15 +266,48 @@ _NO_MEANING = frozenset(
         "__slotnames__",  # which pickle leaves behind
         "__static_attributes__",
         "__weakref__",
+        "_abc_impl",
     )
 )
 
 _FOREIGN = frozenset(("numpy", "torch", "feedline", *sys.stdlib_module_names)) - {"__main__"}
-"""Packages whose classes are known by their names: their code is not the user's."""
+"""Packages that are foreign wherever their files are."""
 
 
-def _is_foreign(kind: type) -> bool:
-    return _package(kind) in _FOREIGN
+_VALUES = (types.FunctionType, *_ATOMS, list, tuple, dict, set, frozenset, np.ndarray)
+_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_INSTALLED = ("site-packages", "dist-packages")
+_PYTHON = os.path.realpath(sysconfig.get_path("stdlib"))
+
+
+def _is_foreign(value: types.ModuleType | type | Callable[..., Any]) -> bool:
+    """True for what comes with Python or an installed package: known by its name, its code is not looked into."""
+    if isinstance(value, types.ModuleType):
+        name = value.__name__
+    elif isinstance(value, types.FunctionType):  # a decorator gives its own functions the name of another module
+        name = str(value.__globals__.get("__name__"))
+    else:
+        name = _module(value)
+    return name.partition(".")[0] in _FOREIGN or _is_installed(getattr(sys.modules.get(name), "__file__", None))
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_installed(file: str | None) -> bool:
+    if file is None:
+        return False
+    parts = os.path.realpath(file).split(os.sep)
+    return any(name in parts for name in _INSTALLED) or os.path.realpath(file).startswith(_PYTHON + os.sep)
+
+
+def _lazy(kind: type) -> set[str]:
+    """Return the attributes of feedline's own sources that are filled when they are used, and say nothing new."""
+    own = (vars(base).get("_lazy", ()) for base in kind.__mro__ if _package(base) == "feedline")
+    return {name for names in own for name in names}
+
+
+def _attributes_of(code: types.CodeType) -> set[str]:
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_attributes_of, inner))
 
 
 def _globals_of(code: types.CodeType) -> set[str]:

@@ -51,6 +51,11 @@ class Ground:
     def write(self, offset: int, data: bytes) -> None:
         """Write bytes. OSError if there is no room for them."""
 
+    @property
+    @abstractmethod
+    def openings(self) -> int:
+        """How often this object has opened what it lies in, opened now: another number, and it may be another file."""
+
     @abstractmethod
     def sync(self) -> None:
         """Have the disk hold what was written, if it is a disk."""
@@ -121,6 +126,10 @@ class MemoryGround(Ground):
     def write(self, offset: int, data: bytes) -> None:
         self._view[offset : offset + len(data)] = data
 
+    @property
+    def openings(self) -> int:
+        return 1  # memory has no name behind which something else could be put
+
     def sync(self) -> None:
         pass  # there is no disk
 
@@ -148,8 +157,9 @@ class FileGround(Ground):
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
         self._readonly = readonly
+        self._openings = [0]
         mode = os.O_RDONLY if readonly else os.O_RDWR
-        self._own = Handle(functools.partial(_opened, str(path), mode), os.close, close_inherited=True)
+        self._own = Handle(functools.partial(_opened, str(path), mode, self._openings), os.close, close_inherited=True)
         weakref.finalize(self, self._own.close)
 
     # Any: what pickle takes.
@@ -176,11 +186,17 @@ class FileGround(Ground):
             count = os.pwrite(fd, view, offset)
             offset, view = offset + count, view[count:]
 
+    @property
+    def openings(self) -> int:
+        self._own.get()
+        return self._openings[0]
+
     def sync(self) -> None:
         os.fsync(self._own.get())
 
 
-def _opened(path: str, mode: int) -> int:
+def _opened(path: str, mode: int, openings: list[int]) -> int:
+    openings[0] += 1
     try:
         return os.open(path, mode | os.O_CLOEXEC)
     except OSError as exc:

@@ -10,7 +10,7 @@ from feedline.datasets.cache import folder
 from feedline.datasets.cache.codec import decode
 from feedline.datasets.cache.vault import Missing, Vault
 from feedline.datasets.source import Indices, Source, Transform
-from feedline.errors import CorruptSource, SourceError
+from feedline.errors import CorruptSource, SourceChanged, SourceError
 
 
 class PrecomputedDataset(Source):
@@ -24,6 +24,7 @@ class PrecomputedDataset(Source):
     Raises:
         SourceError: nothing was stored there, or not all of it yet; when the first sample is read.
         CorruptSource: a sample is damaged.
+        SourceChanged: the samples of another dataset have been stored there since the first one was read.
 
     Example:
         >>> import feedline, tempfile
@@ -33,6 +34,8 @@ class PrecomputedDataset(Source):
         >>> PrecomputedDataset(out)[1]
         2.5
     """
+
+    _lazy = ("_vault", "_count")
 
     def __init__(
         self, path: str | os.PathLike[str], *, transform: Transform | None = None, pickle: bool = False
@@ -60,6 +63,7 @@ class PrecomputedDataset(Source):
                 f"The samples in {self.path} are not complete: feedline.precompute was interrupted. Call it again with "
                 "the same dataset, and it goes on where it was."
             )
+        vault.open(head)
         self._count, self._vault = head.count, vault
         return vault
 
@@ -74,6 +78,11 @@ class PrecomputedDataset(Source):
     def _sample(self, vault: Vault, index: int) -> Any:
         found = vault.get(index)
         if isinstance(found, Missing):
+            if not vault.is_same():
+                raise SourceChanged(
+                    f"{self.path} holds samples of another dataset by now: feedline.precompute was called with "
+                    "overwrite=True since this one was opened. Make a new PrecomputedDataset to read them."
+                )
             raise CorruptSource(
                 f"Sample {index} in {self.path} is {found.value}: the file was changed or cut off after it was made. "
                 "Call feedline.precompute again, with the same dataset: what is whole stays, the rest is made again."

@@ -5,8 +5,12 @@
 A sample is written once and stays: nothing is moved, evicted or overwritten until the whole vault is emptied. So a
 writer needs the lock only to get a place for its bytes; it then writes these and, last, the entry that points to them.
 A writer killed at any moment leaves a place that nobody uses, or an entry whose checksum is wrong. The checksum is over
-the bytes, the entry and the index: what passes it is what was put there under this index, in whatever order memory or
-disk saw the writes, and also after a power failure, when the head may be older than the entries.
+the bytes, the entry, the index and the fingerprint: what passes it is what was put there under this index for this
+dataset, in whatever order memory or disk saw the writes, and also after a power failure, when the head may be older
+than the entries.
+
+A file is found by its name, and another vault may have been put there since. So the head is compared whenever the
+ground was opened anew, by a worker for example. To those who find something else the vault has no samples and no room.
 
 Why the first that come are kept, and not the last: an epoch in random order asks for every sample once, so the one that
 was used last is the one that is needed last. Evicting by age throws out what is about to come and hits next to nothing;
@@ -31,7 +35,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.cache.ground import Ground, MemoryGround
 
-FORMAT = 1
+FORMAT = 2
 
 _HEAD = struct.Struct("<8sIIQ32s")
 """Magic, format, checksum of the rest, number of indices, fingerprint."""
@@ -89,7 +93,10 @@ class Vault:
         self._base = base
         self.limit = limit
         self._trusts = trusts
-        self._count = 0
+        self._head: Head | None = None
+        self._openings = 0
+        """Of the ground, when the head was last compared."""
+        self._is_same = False
         self._checked: NDArray[np.bool_] | None = None
         self._generation = 0
         """The one that was opened."""
@@ -117,7 +124,8 @@ class Vault:
         self._adopt(head)
 
     def _adopt(self, head: Head) -> None:
-        self._count = head.count
+        self._head = head
+        self._openings, self._is_same = self._ground.openings, True
         self._generation = self.generation
         self._checked = None
         self.is_full = False
@@ -133,9 +141,17 @@ class Vault:
                     found = head
         if found != head:
             return False
-        if self._generation != self.generation or self._count != head.count:
+        if self._generation != self.generation or self._head != head or not self.is_same():
             self._adopt(head)
         return True
+
+    def is_same(self) -> bool:
+        """Return True if what lies on the ground is still what was opened."""
+        openings = self._ground.openings
+        if openings != self._openings:
+            self._is_same = self._head is not None and self.head() == self._head
+            self._openings = openings  # last: other threads rely on it
+        return self._is_same
 
     def empty(self, head: Head) -> None:
         """Drop all samples and be about something else from now on; readers in other processes notice."""
@@ -161,7 +177,7 @@ class Vault:
 
     # Any: what pickle takes.
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_checked": None}
+        return {**self.__dict__, "_checked": None, "_openings": 0, "_is_same": False}
 
     # -- samples -----------------------------------------------------------------------------------------------------
 
@@ -173,8 +189,9 @@ class Vault:
             view: True for the memory itself instead of a copy, on a ground that is memory. It is valid until the vault
                 is emptied.
         """
-        if self._trusts and self.generation != self._generation:
+        if not self.is_same() or (self._trusts and self.generation != self._generation):
             return Missing.ABSENT
+        assert self._head is not None
         entry = self._ground.read(self._entry_offset(index), _ENTRY.size)
         if len(entry) < _ENTRY.size:
             return Missing.DAMAGED
@@ -190,11 +207,11 @@ class Vault:
         else:
             data = self._ground.read(place, size)
         if self._checked is None or not self._checked[index]:
-            if len(data) != size or checksum != _checksum(index, place, size, number, data):
+            if len(data) != size or checksum != _checksum(self._head, index, place, size, number, data):
                 return Missing.DAMAGED
             if self._trusts:
                 if self._checked is None:
-                    self._checked = np.zeros(self._count, np.bool_)
+                    self._checked = np.zeros(self._head.count, np.bool_)
                 self._checked[index] = True
         if self._trusts and self.generation != self._generation:
             return Missing.ABSENT
@@ -215,7 +232,7 @@ class Vault:
         """
         ground = self._ground
         with ground.locked():
-            if self.generation != self._generation:
+            if not self.is_same() or self.generation != self._generation:
                 return False
             if not again and self.has(index):
                 return True
@@ -232,9 +249,11 @@ class Vault:
                 raise
             self.is_full = True  # the disk is, or a limit of the system was reached
             return False
-        checksum = _checksum(index, place, len(data), kind.value, data)
+        assert self._head is not None
+        checksum = _checksum(self._head, index, place, len(data), kind.value, data)
         with ground.locked():
-            if self.generation == self._generation:  # otherwise the place belongs to somebody else by now
+            # Otherwise the place belongs to somebody else by now.
+            if self.is_same() and self.generation == self._generation:
                 ground.write(self._entry_offset(index), _ENTRY.pack(place, len(data), kind.value, checksum))
         return True
 
@@ -292,8 +311,8 @@ def _head_checksum(count: int, fingerprint: bytes) -> int:
     return zlib.crc32(fingerprint, count & 0xFFFFFFFF)
 
 
-def _checksum(index: int, place: int, size: int, kind: int, data: bytes | bytearray | memoryview) -> int:
-    return zlib.crc32(data, zlib.crc32(_OWN.pack(index, place, size, kind)))
+def _checksum(head: Head, index: int, place: int, size: int, kind: int, data: bytes | bytearray | memoryview) -> int:
+    return zlib.crc32(data, zlib.crc32(_OWN.pack(index, place, size, kind) + head.fingerprint))
 
 
 def _data_start(base: int, count: int) -> int:

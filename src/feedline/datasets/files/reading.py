@@ -69,7 +69,7 @@ def read_npy(path: str) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(read_bytes(path)), allow_pickle=False)
     except ValueError as exc:
-        raise CorruptSource(f"{path} holds no array as numpy.save writes it: {exc}.") from exc
+        raise CorruptSource(f"{path} holds no array as numpy.save writes it: {str(exc).rstrip('.')}.") from exc
     return array
 
 
@@ -87,7 +87,8 @@ def read_image(path: str) -> Any:
     # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
         raise CorruptSource(
-            f"{path} ({len(content)} bytes) cannot be decoded as an image: {exc}. It is damaged, cut off, or no image."
+            f"{path} ({len(content)} bytes) cannot be decoded as an image: {str(exc).rstrip('.')}. It is damaged, cut "
+            "off, or no image."
         ) from exc
 
 

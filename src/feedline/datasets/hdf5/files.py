@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline.datasets.hdf5.cache import ChunkCache
-from feedline.datasets.hdf5.field import Field
+from feedline.datasets.hdf5.field import Field, field_of
 from feedline.datasets.hdf5.layout import rows_of
-from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, look, open_file, stamp_of
+from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, Stamp, look, open_file, stamp_of
 from feedline.datasets.hdf5.rows import Rows, ValueRows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
 
@@ -38,6 +38,8 @@ class OpenFile:
         self.fields: list[Rows | ValueRows] = []
         self.users = 0
         self._swmr = swmr
+        self._linked: dict[str, Stamp] = {}
+        """Other files that fields lie in, by external links, and their stamps."""
         # Any: h5py has no type annotations.
         self._file: Any = None
         self._descriptor = -1
@@ -66,7 +68,11 @@ class OpenFile:
         in_use = False
         try:
             for field in fields:
-                rows, uses_file = rows_of(self._file[field.name], field, mapped, cache, (serial, field.name))
+                dataset = self._file[field.name]
+                own = dataset.file == self._file
+                if not own:
+                    self._note_linked(dataset, field)
+                rows, uses_file = rows_of(dataset, field, mapped if own else None, cache, (serial, field.name))
                 self.fields.append(rows)
                 in_use |= uses_file
         except FeedlineError:
@@ -77,6 +83,21 @@ class OpenFile:
             self._file.close()
             self._file = None
 
+    # Any: h5py has no type annotations.
+    def _note_linked(self, dataset: Any, field: Field) -> None:
+        """Look at a field that lies in another file, by an external link: what is mapped is not that one."""
+        path = dataset.file.filename
+        self._linked[path] = stamp_of(os.stat(path))
+        if self._swmr:
+            return
+        if len(dataset) != self.part.length:
+            was = f"{field.name!r} had {self.part.length} samples, and has {len(dataset)} now."
+            raise SourceChanged(_changed(path, was))
+        found = field_of(field.name, dataset, path)
+        if found != field:
+            was = f"{field.name!r} was {field.describe()}, and is {found.describe()} now."
+            raise SourceChanged(_changed(path, was))
+
     def _mapped(self) -> mmap.mmap | None:
         try:
             return mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
@@ -85,8 +106,15 @@ class OpenFile:
 
     @property
     def is_stale(self) -> bool:
-        """True if the file was written to since it was opened."""
-        return not self._swmr and stamp_of(os.fstat(self._descriptor)) != self._stamp
+        """True if the file, or one that a field of it lies in, was written to since it was opened."""
+        if self._swmr:
+            return False
+        if stamp_of(os.fstat(self._descriptor)) != self._stamp:
+            return True
+        try:
+            return any(stamp_of(os.stat(path)) != stamp for path, stamp in self._linked.items())
+        except OSError:
+            return True  # it is gone: opening says so
 
     def __del__(self) -> None:
         # A dataset that is never closed, only forgotten: h5py closes its file by itself.

@@ -77,6 +77,8 @@ class LMDBDataset(TableSource):
         >>> dataset.close()
     """
 
+    _lazy = ("_keys", "_decoder", "_version", "_has_columns")
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -97,6 +99,7 @@ class LMDBDataset(TableSource):
         self._key_function = keys if callable(keys) else None
         self._keys: Keys | None = None if keys is None or callable(keys) else given(keys)
         self._decoder = _decoder(decode, buffers=buffers)
+        self._given = (self._keys, self._decoder)
         if fields is not None and self._decoder is not None:
             raise BadOption(
                 f"fields={fields!r} is for samples that feedline wrote, which decode={decode!r} does not read. Choose "

@@ -36,6 +36,7 @@ class RowGroupSource(TableSource):
     Subclasses say what is in a file, and read a row group of it.
     """
 
+    _lazy = ("_known", "_made", "_footers", "_opened")
     _endings: tuple[str, ...] = ()
 
     def __init__(

@@ -20,6 +20,7 @@ _HEAD = 1 << 16
 """Bytes that are fetched to find out the size."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+_REFUSED = (401, 403, 404, 410)
 _MOST_REDIRECTS = 8
 
 Connection = http.client.HTTPConnection
@@ -75,6 +76,10 @@ class Connections:
                 connection.close()
 
 
+class _Refused(SourceError):
+    """The server does not give what is asked for at this address."""
+
+
 class HttpBlob(Blob):
     """A file of a web server that answers to ranges.
 
@@ -113,13 +118,22 @@ class HttpBlob(Blob):
         return read_range(self._get, start, stop, name=self.name, patience=self._patience)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
+        address, is_old = self._address, self._address != self.name
         for _ in range(_MOST_REDIRECTS):
-            target = yield from self._ask(self._address, start, stop)
+            try:
+                target = yield from self._ask(address, start, stop)
+            except _Refused as exc:
+                if not is_old:
+                    raise SourceError(str(exc)) from None
+                # A signature that a redirection gave has expired, or what it led to was moved: ask where to go anew.
+                address, is_old = self.name, False
+                continue
             if target is None:
                 return
-            self._address = urllib.parse.urljoin(self._address, target)
-            if urllib.parse.urlsplit(self._address).scheme not in ("http", "https"):
-                raise SourceError(f"{self.name} is redirected to {self._address!r}, which is not on the web.")
+            address = urllib.parse.urljoin(address, target)
+            if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
+                raise SourceError(f"{self.name} is redirected to {address!r}, which is not on the web.")
+            self._address = address
         raise SourceError(f"{self.name} is redirected more than {_MOST_REDIRECTS} times.")
 
     def _ask(self, address: str, start: int, stop: int) -> Generator[bytes, None, str | None]:
@@ -187,7 +201,8 @@ class HttpBlob(Blob):
         if status != 206:
             told = {404: "there is no such file", 410: "it is gone", 401: "one has to log in", 403: "access is refused"}
             why = f" ({told[status]})" if status in told else ""
-            raise SourceError(f"{self.name}: the server answers {status} {answer.reason}{why}.")
+            kind = _Refused if status in _REFUSED else SourceError
+            raise kind(f"{self.name}: the server answers {status} {answer.reason}{why}.")
         found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", answer.getheader("Content-Range", ""))
         if found is None or int(found[1]) != start:
             raise SourceError(

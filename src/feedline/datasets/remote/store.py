@@ -84,7 +84,7 @@ class _told_as:  # noqa: N801  (used like a function)
         if isinstance(exc, FileNotFoundError):
             raise SourceError(f"{self._name}: there is no such object ({text}).") from exc
         if isinstance(exc, _FINAL) or "Credentials" in type(exc).__name__:
-            raise SourceError(f"{self._name} cannot be read: {text}.") from exc
+            raise SourceError(f"{self._name} cannot be read: {text.rstrip('.')}.") from exc
         raise Transient(text) from exc
 
 

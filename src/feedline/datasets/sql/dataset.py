@@ -81,6 +81,8 @@ class SQLDataset(TableSource):
         1 {'id': 9, 'name': 'Alan', 'born': 1912}
     """
 
+    _lazy = ("_types", "_made", "_keys")
+
     def __init__(
         self,
         address: str,

@@ -13,7 +13,10 @@ from feedline.datasets.sql.statement import Parameters
 from feedline.errors import CorruptSource, SourceError
 
 _MOST_KEYS = 900
-"""Keys in one statement. SQLite takes 32,766 values in a statement since version 3.32, before that 999."""
+"""Keys in one statement."""
+
+_MOST_VALUES = 32_766 if sqlite3.sqlite_version_info >= (3, 32) else 999
+"""What SQLite takes in one statement, those of the user's query included."""
 
 _WAIT_S = 30.0
 """How long to wait for somebody who writes."""
@@ -63,7 +66,7 @@ class Sqlite(Database):
 
     def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
         found = []
-        for group in in_groups(keys, _MOST_KEYS - len(parameters or ())):
+        for group in in_groups(keys, max(1, min(_MOST_KEYS, _MOST_VALUES - len(parameters or ())))):
             marks, values = extended(parameters, group, ":")
             found.append((f"{column} IN ({', '.join(marks)})", values))
         return found

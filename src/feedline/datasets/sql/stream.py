@@ -100,6 +100,12 @@ class SQLReading(Iterator[Any]):
                 raise StopIteration
             self._rows = self._fetch()[::-1]
         row = self._rows.pop()
+        if self._taken and row[0] == self._last:
+            raise BadOption(
+                f"Several rows have the key {row[0]!r}: column {dataset.key!r} is not unique in the query's result, so "
+                "that a stream could not be resumed between them. Choose another key=, or make the query return each "
+                "once."
+            )
         self._last = row[0]
         self._taken += 1
         sample = dataset._shape.build(row[1:])
@@ -141,10 +147,27 @@ class SQLReading(Iterator[Any]):
             own = database.query(_HASH.format(key=key, count=self._part_count, part=self._part), None)
             conditions.append(f"({own} OR {key} IS NULL)")
         if self._taken:
+            self._check_last(key)
             after, parameters = database.after_key(self._last, key, parameters)
             conditions.append(after)
         statement = select([dataset.key, *names], text, where=" AND ".join(conditions), order=dataset.key)
         return database.stream(self._connection, statement, parameters, self._stream.size)
+
+    def _check_last(self, key: str) -> None:
+        """Make sure that no other row has the place of the last one: it could not be told whether it has come.
+
+        Keys that differ may have the same place, such as "a" and "A" in a column that does not tell them apart.
+        """
+        dataset = self._stream.dataset
+        ((where, parameters),) = dataset.database.with_keys([self._last], key, dataset.parameters)
+        statement = select([dataset.key], dataset._text, where=where)
+        found = [value for (value,) in dataset.database.rows(self._connection, statement, parameters)]
+        if len(found) > 1:
+            raise BadOption(
+                f"The stream cannot go on after the key {self._last!r}: {len(found)} rows have keys that are equal to "
+                f"the database, such as {found[0]!r} and {found[1]!r}, and it is not known which of them came. Choose "
+                "another key=, or make the query return each once."
+            )
 
     def _is_own(self, key: Any) -> bool:
         text = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.datasets.ranks import rank_and_size
 from feedline.datasets.source import Transform, checked_transform
-from feedline.datasets.streams.feed import Feed, Message
+from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
 
 _WAIT_S = 0.2
@@ -63,7 +63,7 @@ class StreamDataset(SplitSource, Acknowledged):
                 f"{feed!r} is no feed. Give a RedisStream, a GrowingFile, or a Feed of your own "
                 "(feedline.datasets.streams.Feed)."
             )
-        if idle_s is not None and not idle_s >= 0:
+        if idle_s is not None and not is_duration(idle_s):
             raise BadOption(f"idle_s={idle_s!r} is no time to wait. Give seconds, or None to wait for ever.")
         if acknowledge not in ("consumed", "received"):
             raise BadOption(f"acknowledge={acknowledge!r} is neither 'consumed' nor 'received'.")
@@ -72,6 +72,8 @@ class StreamDataset(SplitSource, Acknowledged):
         self.idle_s = idle_s
         self._waits = acknowledge == "consumed"
         self._worker = (0, 1)
+        self._ranks: tuple[int, int] | None = None
+        """Rank and number of ranks as they were where this was pickled: a worker may not know."""
         self._messages: _Messages | None = None
         self._closed = _Closed()
         data = sys.modules.get("torch.utils.data")
@@ -87,7 +89,7 @@ class StreamDataset(SplitSource, Acknowledged):
         info = None if torch_data is None or count > 1 else torch_data.get_worker_info()
         if info is not None:
             number, count = info.id, info.num_workers
-        ranks = rank_and_size()
+        ranks = rank_and_size() or self._ranks
         if ranks is not None:
             number, count = ranks[0] * count + number, ranks[1] * count
         self._closed.forget()
@@ -98,8 +100,11 @@ class StreamDataset(SplitSource, Acknowledged):
     def take_receipts(self) -> list[Any] | None:
         if self._messages is None or not self._waits:
             return None
-        receipts, self._messages.receipts = self._messages.receipts, []
-        return receipts or None
+        return self._messages.take_receipts() or None
+
+    def put_back(self) -> None:
+        if self._messages is not None:
+            self._messages.put_back()
 
     def acknowledge(self, receipts: list[Any]) -> None:
         self.feed.acknowledge(receipts)
@@ -108,6 +113,9 @@ class StreamDataset(SplitSource, Acknowledged):
         """End the iterations of this process, workers that are threads included, and close its connections."""
         self._closed.set()
         self.feed.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_ranks": rank_and_size() or self._ranks}
 
     def __repr__(self) -> str:
         end = "" if self.idle_s is None else f", idle_s={self.idle_s}"
@@ -144,10 +152,12 @@ class _Messages(Iterator[Any]):
         self._feed = copy.deepcopy(dataset.feed)
         weakref.finalize(self, self._feed.close)
         self._ready: deque[Message] = deque()
-        self.receipts: list[Any] = []
-        """Of messages that were handed out since somebody asked for receipts."""
+        self._handed: list[tuple[Message, bool]] = []
+        """Those that were handed out since somebody asked for receipts, and whether they made a sample."""
         self._last: Any = None
         """The receipt of the last of them."""
+        self._last_taken: Any = None
+        """The receipt of the last one before them."""
         self._feed.subscribe(number, count)
 
     def __next__(self) -> Any:
@@ -155,11 +165,28 @@ class _Messages(Iterator[Any]):
         self._last = message.receipt
         dataset = self._dataset
         if dataset._waits:
-            self.receipts.append(message.receipt)
+            self._handed.append((message, False))
         else:
             self._feed.acknowledge([message.receipt])
         sample = self._feed.decode(message)
-        return sample if dataset.transform is None else dataset.transform(sample)
+        sample = sample if dataset.transform is None else dataset.transform(sample)
+        if dataset._waits:
+            self._handed[-1] = (message, True)
+        return sample
+
+    def take_receipts(self) -> list[Any]:
+        """Return the receipts of messages that were handed out since the last call."""
+        handed, self._handed = self._handed, []
+        self._last_taken = self._last
+        return [message.receipt for message, _ in handed]
+
+    def put_back(self) -> None:
+        """Hand out again what made a sample since receipts were asked for."""
+        if not self._dataset._waits:
+            return
+        self._ready.extendleft(message for message, is_good in reversed(self._handed) if is_good)
+        self._handed = [(message, is_good) for message, is_good in self._handed if not is_good]
+        self._last = self._last_taken
 
     def _next_message(self) -> Message:
         idle_s, closed = self._dataset.idle_s, self._dataset._closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 
@@ -71,3 +72,9 @@ class Feed(ABC):
     def restore(self, state: Any) -> None:
         """Go on where a state was taken, if that is not None; called after `subscribe`."""
         raise NotImplementedError(f"{type(self).__name__} has a state, and no method to restore it.")
+
+
+# Any: an option as the user gave it.
+def is_duration(value: Any) -> bool:
+    """True for seconds that can be waited."""
+    return isinstance(value, Real) and float(value) >= 0

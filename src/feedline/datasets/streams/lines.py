@@ -45,10 +45,15 @@ class GrowingFile(Feed):
     of the loader may skip.
 
     Args:
-        path: the file; it may come to be later.
-        start: "beginning" or "end", where a reader begins that has no offsets and no state.
-        offsets: a file in which to keep how far the lines were consumed, so that the next run goes on there.
+        path: the file. It may come to be later, and is waited for without a word; its folder has to be there.
+        start: "beginning" or "end" of the file, where a reader begins that has no offsets and no state.
+        offsets: a file in which to keep how far the lines were consumed, so that the next run goes on there. As long as
+            nothing is kept, reading begins with the oldest file that it was rotated into.
         decode: makes a sample of a line, given as bytes without its end; None to leave it as it is.
+
+    Raises:
+        BadOption: an option is none.
+        SourceError: when it is first used: there is no such folder, or the file cannot be read.
 
     Example:
         >>> import pathlib, tempfile
@@ -84,7 +89,7 @@ class GrowingFile(Feed):
         self._offsets = None if offsets is None else Path(offsets).absolute()
         self._decode = decode
         self._reader: Handle[_Reader] = Handle(
-            functools.partial(_Reader, self.path), _Reader.close, close_inherited=True
+            functools.partial(_Reader, self.path, self._offsets), _Reader.close, close_inherited=True
         )
         self._reader_number, self._readers = 0, 1
         self._begins_at: Place | None = None
@@ -93,8 +98,16 @@ class GrowingFile(Feed):
 
     def subscribe(self, number: int, count: int) -> None:
         self._reader.close()
+        if not self.path.parent.is_dir():
+            raise SourceError(
+                f"There is no folder {str(self.path.parent)!r}, so that {self.path.name!r} cannot come to be in it. "
+                "Correct the path, or make the folder first."
+            )
         self._reader_number, self._readers = number, count
-        self._begins_at = _place_for(number, count, self._kept())
+        self._begins_at = None
+        if self._offsets is not None:
+            files = [inode for inode in map(_inode, _files(self.path, self._offsets)) if inode >= 0]
+            self._begins_at = _place_for(number, count, self._kept(), files)
         self._begins = True
 
     def receive(self, most: int, wait_s: float) -> list[Message]:
@@ -178,8 +191,9 @@ class GrowingFile(Feed):
 class _Reader:
     """Reads whole lines, one after the other, and goes on to the next file when one was rotated."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offsets: Path | None) -> None:
         self._path = path
+        self._offsets = offsets
         self._fd = -1
         self._file = 0
         self._held = b""
@@ -195,13 +209,18 @@ class _Reader:
             if at_end and self._open(self._path):
                 self._offset = os.fstat(self._fd).st_size
             return
-        for path in self._files():
+        files = _files(self._path, self._offsets)
+        for path in files:
             with contextlib.suppress(FileNotFoundError):
                 found = path.stat()
                 if found.st_ino == place.file and found.st_size >= place.offset and self._open(path):
                     self._offset, self._line = place.offset, place.line
                     return
-        # The file is gone, or was cut off: what is there now is new.
+                if found.st_ino == place.file:
+                    return  # it was cut off: what is there now is new
+        for path in files:  # it is gone, as the oldest are: those that are left come after it
+            if self._open(path):
+                return
 
     def next_line(self) -> tuple[bytes, int, int, int] | None:
         """Return a line, its file, where it ends and its number; None if there is no whole line yet."""
@@ -242,21 +261,12 @@ class _Reader:
 
     def _open_next(self) -> None:
         mine = os.fstat(self._fd)
-        files = self._files()
+        files = _files(self._path, self._offsets)
         known = [path for path in files if _inode(path) == self._file]
         later = files[files.index(known[0]) + 1 :] if known else [p for p in files if _changed(p) > mine.st_mtime_ns]
         for path in [*later, self._path]:
             if self._open(path):
                 return
-
-    def _files(self) -> list[Path]:
-        """Return the file and those that it was rotated into, the oldest first; the file itself is the newest."""
-        others = [
-            path
-            for path in self._path.parent.glob(f"{_escaped(self._path.name)}.*")
-            if path.is_file() and path.suffix not in (".gz", ".bz2", ".xz", ".zst")
-        ]
-        return [*sorted(others, key=_changed), self._path]
 
     def _open(self, path: Path) -> bool:
         try:
@@ -279,6 +289,21 @@ class _Reader:
             self._fd = -1
 
 
+def _files(path: Path, offsets: Path | None) -> list[Path]:
+    """Return a file and those that it was rotated into, the oldest first; the file itself is the newest.
+
+    The offsets, and what is about to become them, may have a name that begins alike.
+    """
+    own = None if offsets is None or offsets.parent != path.parent else offsets.name
+    others = [
+        other
+        for other in path.parent.glob(f"{_escaped(path.name)}.*")
+        if other.is_file() and other.suffix not in (".gz", ".bz2", ".xz", ".zst")
+        if own is None or not (other.name == own or (other.name.startswith(own) and other.suffix == ".tmp"))
+    ]
+    return [*sorted(others, key=_changed), path]
+
+
 def _inode(path: Path) -> int:
     with contextlib.suppress(FileNotFoundError):
         return path.stat().st_ino
@@ -295,16 +320,23 @@ def _escaped(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-def _place_for(number: int, count: int, kept: dict[int, Place]) -> Place | None:
-    """Return where a reader goes on: where it was; where the last of them was, if there were more or fewer of them."""
-    if not kept:
-        return None
+def _place_for(number: int, count: int, kept: dict[int, Place], files: list[int]) -> Place | None:
+    """Return where a reader goes on: where it was; where the last of them was, if there were more or fewer of them.
+
+    Args:
+        number: which reader.
+        count: how many there are now.
+        kept: how far the readers were.
+        files: the inodes of the files, the oldest first.
+    """
     if number in kept and kept[number].readers == count and len(kept) == count:
         return kept[number]
-    if len(kept) < next(iter(kept.values())).readers:
-        return None  # one of them has not consumed anything, so that nothing is known to be done
-    files = {place.file for place in kept.values()}
-    return min(kept.values(), key=lambda place: place.offset) if len(files) == 1 else None
+    beginning = Place(files[0], 0, 0, number, count) if files else None
+    if not kept or len(kept) < next(iter(kept.values())).readers:
+        return beginning  # one of them has not consumed anything, so that nothing is known to be done
+    if any(place.file not in files for place in kept.values()):
+        return beginning  # one was in a file that is gone, and those that are left come after it
+    return min(kept.values(), key=lambda place: (files.index(place.file), place.offset))
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

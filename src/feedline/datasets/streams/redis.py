@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from feedline._optional import require
 from feedline.datasets.handle import Handle
-from feedline.datasets.streams.feed import Feed, Message
+from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, SourceError
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class RedisStream(Feed):
             if type(value) is not str or value == "":
                 raise BadOption(f"{name}={value!r} is not a name.")
         for name, seconds in (("claim_idle_s", claim_idle_s), ("retry_s", retry_s)):
-            if not seconds >= 0:
+            if not is_duration(seconds):
                 raise BadOption(f"{name}={seconds!r} is no time.")
         self._url = url
         self._stream = stream

@@ -114,8 +114,8 @@ class Decoder:
                 add_note(exc, f"About {where}.")
                 raise
             raise CorruptSource(
-                f"{where} cannot be decoded: {type(exc).__name__}: {exc}. Its bytes are not what its name says, or are "
-                "damaged. decode=False gives them as they are."
+                f"{where} cannot be decoded: {type(exc).__name__}: {str(exc).rstrip('.')}. Its bytes are not what "
+                "its name says, or are damaged. decode=False gives them as they are."
             ) from exc
 
     def _step_for(self, field: str) -> _Step:

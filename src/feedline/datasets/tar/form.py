@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from feedline.datasets.form import Fields, Form
@@ -74,8 +74,12 @@ class TarForm:
         return self._form.build(columns)
 
     # Any: a sample as it stands in a shard, and what becomes of it.
-    def build(self, data: dict[str, Any]) -> Any:
+    def build(self, data: dict[str, Any], names_there: Collection[str] = ()) -> Any:
         """Return the sample that `data` holds the bytes of.
+
+        Args:
+            data: the fields that are wanted.
+            names_there: of all fields in the shard, if they are known, for the error.
 
         Raises:
             SourceError: it lacks a field.
@@ -91,7 +95,7 @@ class TarForm:
                     values.append(decode(data, name))
                     break
             else:
-                found = ", ".join(sorted(name for name in data if name not in _OWN)) or "none of those asked for"
+                found = ", ".join(sorted({*data, *names_there} - {*_OWN})) or "none of those asked for"
                 raise SourceError(
                     f"{data['__url__']}: sample {data['__key__']!r} has no field {' or '.join(names)}; it has {found}. "
                     "Name alternatives as 'jpg;png', leave the field out of fields=, or correct the shard."

@@ -20,6 +20,8 @@ class RawSample:
     """Its number in the shard."""
     start: int
     """The offset of its first header."""
+    names: set[str]
+    """Of all that it has in the shard, also of what is not wanted."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,13 @@ class Grouping:
             if first is None:
                 return None
             start = self._members.start
-            data, is_bad = self._collect(first, wanted)
+            data, names, is_bad = self._collect(first, wanted)
             if is_bad:  # so the webdataset package marks samples that are to be left out
                 continue
             self.ordinal += 1
-            return RawSample(data, self.ordinal - 1, start)
+            return RawSample(data, self.ordinal - 1, start, names)
 
-    def _collect(self, first: tuple[str, str], wanted: bool) -> tuple[dict[str, Any], bool]:
+    def _collect(self, first: tuple[str, str], wanted: bool) -> tuple[dict[str, Any], set[str], bool]:
         members, fields = self._members, self._selection.fields
         key, field = first
         if self._unique:
@@ -113,7 +115,7 @@ class Grouping:
                 break
             here = self._next = following
         self.start = members.start
-        return data, is_bad
+        return data, seen, is_bad
 
     def _advance(self) -> tuple[str, str] | None:
         """Go on to the next file that belongs to a sample; returns its key and field."""

@@ -145,7 +145,7 @@ class TarIterator(Iterator[Any]):
         if raw is None:
             raise StopIteration
         dataset = self._dataset
-        sample = dataset.form.build(raw.data)
+        sample = dataset.form.build(raw.data, raw.names)
         return sample if dataset.transform is None else dataset.transform(sample)
 
     def state_dict(self) -> dict[str, Any]:

@@ -30,6 +30,8 @@ _SCANNERS = 8
 class TarTable(Source, ColumnSource):
     """A map-style dataset of the samples in shards; `TarDataset(..., mode="random")` makes it."""
 
+    _lazy = ("_index",)
+
     def __init__(
         self,
         shards: list[str],
@@ -211,9 +213,11 @@ class _OpenShards:
             SourceChanged: it is not the one any more that the index is of.
         """
         blob = self._blobs.get(shard)
-        if blob is not None:
+        if blob is not None and not _is_replaced(blob):
             self._blobs.move_to_end(shard)
             return blob
+        if blob is not None:
+            self._blobs.pop(shard).close()
         blob = self._storage.open(self._shards[shard])
         if (blob.size, blob.tag) != (index.size, index.tag):
             blob.close()
@@ -233,3 +237,14 @@ class _OpenShards:
         while self._blobs:
             self._blobs.popitem()[1].close()
         self._storage.close()
+
+
+def _is_replaced(blob: Blob) -> bool:
+    """True if an open file was written to; what is far away would have to be asked, and tells while it is read."""
+    if not blob.is_local:
+        return False
+    try:
+        blob.check()
+    except SourceChanged:
+        return True
+    return False

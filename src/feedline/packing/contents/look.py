@@ -48,7 +48,9 @@ def look(path: Path) -> Contents:
     except FeedlineError:
         raise
     except Exception as exc:  # whatever a library makes of damaged bytes
-        raise CorruptSource(f"{path} cannot be read: {type(exc).__name__}: {exc}. It is damaged or cut off.") from exc
+        raise CorruptSource(
+            f"{path} cannot be read: {type(exc).__name__}: {str(exc).rstrip('.')}. It is damaged or cut off."
+        ) from exc
 
 
 def _looker(path: Path) -> Callable[[Path], Contents]:
@@ -64,7 +66,8 @@ def _looker(path: Path) -> Callable[[Path], Contents]:
     if found is None:
         state = "is empty" if not start else f"begins with {start[:8]!r}"
         if path.suffix.lower() in suffixes():
-            raise CorruptSource(f"{path} {state}, as no {path.suffix} file does: it is damaged, cut off, or misnamed.")
+            never = f"which no {path.suffix} file is" if not start else f"as no {path.suffix} file does"
+            raise CorruptSource(f"{path} {state}, {never}: it is damaged, cut off, or misnamed.")
         raise SourceError(
             f"{path} {state}, and is of no kind that is known: HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, a CSV "
             "table of files, or a folder of these or of files."

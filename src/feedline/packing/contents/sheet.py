@@ -47,7 +47,7 @@ def write_sheet(samples: Sequence[Sample], out: Path) -> int:
     try:
         sheet.save(out, "PNG")
     except OSError as exc:
-        raise BadOption(f"--sheet {out} cannot be written: {exc}.") from exc
+        raise BadOption(f"--sheet {out} cannot be written: {str(exc).rstrip('.')}.") from exc
     return len(found)
 
 

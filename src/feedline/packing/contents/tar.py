@@ -61,7 +61,7 @@ def look(path: Path) -> Contents:
                 counts[field] += 1
                 sizes[field] += member.size
     except (tarfile.TarError, EOFError, OSError) as exc:
-        raise CorruptSource(f"{path} is not a whole tar file: {exc}.") from exc
+        raise CorruptSource(f"{path} is not a whole tar file: {str(exc).rstrip('.')}.") from exc
 
     def take(wanted: int) -> list[Sample]:
         return _take(path, set(spread(keys, wanted)))
