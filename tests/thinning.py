@@ -21,8 +21,8 @@ EVERY = {
     "faults/test_resources.py": 4,
     "faults/test_stuck.py": 2,
     "faults/test_worker_killed.py": 3,
-    "order": 2,
-    "parity": 2,
+    "order": 3,
+    "parity": 3,
 }
 """One in so many combinations of each test, in a file or in all files of a folder."""
 

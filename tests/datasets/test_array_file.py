@@ -267,6 +267,9 @@ class TestDamage:
             ArrayDataset(tmp_path / "x.npy")
         with pytest.raises(BadOption, match=r"folder without \.npy files"):
             ArrayDataset(tmp_path)
+        with pytest.raises(SourceError, match="There is nothing at"):
+            ArrayDataset(tmp_path / "x.bin")
+        (tmp_path / "x.bin").write_bytes(b"x")
         with pytest.raises(BadOption, match=r"neither a \.npy"):
             ArrayDataset(tmp_path / "x.bin")
         np.savez(tmp_path / "x.npz", a=IMAGES)
