@@ -8,7 +8,6 @@ it was, when its next sample is wanted.
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -20,6 +19,7 @@ from feedline.abc.stateful import is_stateful
 from feedline.datasets.mixture import check_weights, form, forward_epoch
 from feedline.datasets.passes import Passes
 from feedline.datasets.quota import Quota
+from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption, BadState
 from feedline.keys import epoch_key, mix
 from feedline.types import DatasetKind
@@ -56,7 +56,7 @@ class MixtureStream(EpochAware):
         self._reading: _Reading | None = None
         self._state: dict[str, Any] | None = None
         self.set_weights(weights)
-        _tell_torch()
+        tell_torch(MixtureStream)
 
     def set_weights(self, weights: Sequence[float] | None) -> None:
         """Mix in other proportions from the next iteration on; None for equal ones.
@@ -107,19 +107,12 @@ class MixtureStream(EpochAware):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _tell_torch()
+        tell_torch(MixtureStream)
 
     def __repr__(self) -> str:
         size = "" if self.size is None else f"{self.size} samples of "
         repeat = ", repeat=True" if self.repeat else ""
         return f"MixtureStream({size}{len(self.datasets)} datasets, {form(self.weights)}, seed={self.seed}{repeat})"
-
-
-def _tell_torch() -> None:
-    """Make the class one of torch's iterable datasets, by which loaders know them, if the program uses torch."""
-    data = sys.modules.get("torch.utils.data")
-    if data is not None:
-        data.IterableDataset.register(MixtureStream)
 
 
 class _Reading:

@@ -41,8 +41,8 @@ from feedline.loader.settings import Settings
 from feedline.loader.sharding import split_of, steps_of
 from feedline.loader.supply import Supply
 from feedline.loader.threads_probe import must_leave_threads
+from feedline.ranks import share_if_known
 from feedline.samplers import RandomSampler, SequentialSampler
-from feedline.samplers.ranks import share_if_known
 from feedline.types import DatasetKind, Key, StreamSplit, WorkerSpec
 
 

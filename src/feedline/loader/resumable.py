@@ -13,7 +13,7 @@ from feedline.loader.audience import Audience
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Order
 from feedline.loader.virtual_epochs import VirtualEpochs
-from feedline.samplers.ranks import share_if_known
+from feedline.ranks import share_if_known
 from feedline.state import Snapshot
 
 

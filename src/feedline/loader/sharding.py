@@ -6,7 +6,7 @@ from typing import Any
 
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.errors import BadOption
-from feedline.samplers.ranks import own_share
+from feedline.ranks import own_share
 from feedline.steps import Steps
 from feedline.types import TAILS, StreamSplit
 

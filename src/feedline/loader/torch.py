@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.datasets.mixture_stream import MixtureStream
+from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
 from feedline.frameworks.torch import TorchFramework
@@ -290,7 +291,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
 
 # To torch these are iterable datasets, also those that were made before torch was imported.
 for _kind in (MixtureStream, SplitSource, StreamSource):
-    torch.utils.data.IterableDataset.register(_kind)
+    tell_torch(_kind)
 
 
 def _is_map(dataset: Any) -> bool:

@@ -14,8 +14,8 @@ from feedline.frameworks.torch_samplers import index_blocks, is_sequential, orig
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.plan.batching import batches_of
+from feedline.ranks import share_if_known
 from feedline.samplers import SequentialSampler
-from feedline.samplers.ranks import share_if_known
 from feedline.types import StreamSplit
 
 

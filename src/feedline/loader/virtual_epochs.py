@@ -9,7 +9,7 @@ from feedline.errors import BadOption
 from feedline.loader.arguments import check_count
 from feedline.loader.ledger import Ledger, VirtualPlace
 from feedline.loader.order import Order
-from feedline.samplers.ranks import own_share
+from feedline.ranks import own_share
 
 
 class _Loader(Protocol):

@@ -7,11 +7,11 @@ from typing import Any
 
 from feedline import abc
 from feedline.errors import BadOption
+from feedline.ranks import own_share
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.distributed import Distributed
 from feedline.samplers.distributed_batches import DistributedBatches
 from feedline.samplers.foreign import ForeignBatchSampler, ForeignSampler, yields_batches
-from feedline.samplers.ranks import own_share
 from feedline.types import Share
 
 

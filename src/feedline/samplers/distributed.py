@@ -8,8 +8,8 @@ from typing import Any
 
 from feedline.abc.sampler import IndexArray, Sampler
 from feedline.errors import BadOption
+from feedline.ranks import own_share
 from feedline.samplers.random import RandomSampler
-from feedline.samplers.ranks import own_share
 from feedline.samplers.sequential import SequentialSampler
 from feedline.types import Key, Share
 

@@ -7,7 +7,6 @@ random order. So where a place of the stream lies can be computed, and an iterat
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from feedline.abc.source import EpochAware, StreamSource
 from feedline.bijection import Bijection
+from feedline.datasets.torch_data import tell_torch, torch_worker
 from feedline.errors import BadOption, BadState
 from feedline.keys import epoch_key, mix
 from feedline.randomness import is_in_loader
@@ -44,7 +44,7 @@ class RowGroupStream(StreamSource, EpochAware):
         self.seed = operator.index(seed)
         self.window = int(window)
         self.epoch = 0
-        _tell_torch()
+        tell_torch(RowGroupStream)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next: each has another order."""
@@ -62,7 +62,7 @@ class RowGroupStream(StreamSource, EpochAware):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        _tell_torch()
+        tell_torch(RowGroupStream)
 
     def __repr__(self) -> str:
         order = f"shuffle=True, seed={self.seed}, window={self.window}" if self.shuffle else "in order"
@@ -185,15 +185,4 @@ def _own_part() -> tuple[int, int]:
 
     Loaders of feedline share out samples themselves; torch's leaves it to the dataset.
     """
-    data = sys.modules.get("torch.utils.data")
-    if data is None or is_in_loader():
-        return 0, 1
-    info = data.get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)
-
-
-def _tell_torch() -> None:
-    """Make the class one of torch's iterable datasets, by which loaders know them, if the program uses torch."""
-    data = sys.modules.get("torch.utils.data")
-    if data is not None:
-        data.IterableDataset.register(RowGroupStream)
+    return (0, 1) if is_in_loader() else torch_worker()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from feedline.abc.source import SplitSource
-from feedline.datasets.ranks import rank_and_size
+from feedline.datasets.parted import PartedSource
 from feedline.datasets.sql.database import Rows
 from feedline.datasets.sql.session import raise_for
 from feedline.datasets.sql.statement import quoted, select
@@ -23,7 +21,7 @@ _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d}
 # Any, throughout: rows, keys and samples are of any kind.
 
 
-class SQLStream(SplitSource):
+class SQLStream(PartedSource):
     """The rows of a query in the order of their keys; `SQLDataset.stream` makes it.
 
     Every worker of every rank reads the rows whose keys are its own, all of them as they were at one moment: a
@@ -37,31 +35,17 @@ class SQLStream(SplitSource):
     def __init__(self, dataset: SQLDataset, size: int) -> None:
         if type(size) is not int or size < 1:
             raise BadOption(f"size={size!r} is not a positive number of rows.")
+        super().__init__()
         self.dataset = dataset
         self.size = size
-        self._worker: tuple[int, int] | None = None
-        self._ranks: tuple[int, int] | None = None
-        """Rank and number of ranks as they were where this was pickled: a worker may not know."""
-        _tell_torch()
-
-    def set_worker(self, number: int, count: int) -> None:
-        self._worker = number, count
 
     def __iter__(self) -> Iterator[Any]:
-        worker, workers = self._worker or _torch_worker()
-        rank, ranks = rank_and_size() or self._ranks or (0, 1)
+        (worker, workers), (rank, ranks) = self._place()
         return SQLReading(self, worker * ranks + rank, workers * ranks)
 
     def close(self) -> None:
         """Close the connections of this process, but for those of iterations that go on."""
         self.dataset.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ranks": rank_and_size() or self._ranks}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        _tell_torch()
 
     def __repr__(self) -> str:
         return f"SQLStream({self.dataset.address!r}, key={self.dataset.key!r}, size={self.size})"
@@ -211,16 +195,3 @@ class SQLReading(Iterator[Any]):
         self.close()
         self._rows = []
         self._last, self._taken, self._has_ended = state["after"], state["taken"], state["ended"]
-
-
-def _torch_worker() -> tuple[int, int]:
-    data = sys.modules.get("torch.utils.data")
-    info = None if data is None else data.get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)
-
-
-def _tell_torch() -> None:
-    """Make the class one of torch's iterable datasets, by which loaders know them, if the program uses torch."""
-    data = sys.modules.get("torch.utils.data")
-    if data is not None:
-        data.IterableDataset.register(SQLStream)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import threading
 import time
 import weakref
@@ -11,8 +10,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from feedline.abc.source import Acknowledged, SplitSource
-from feedline.datasets.ranks import rank_and_size
+from feedline.abc.source import Acknowledged
+from feedline.datasets.parted import PartedSource
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
@@ -24,7 +23,7 @@ _MOST = 64
 """Messages that are asked for at once. More would wait here, unread, while other workers have nothing to do."""
 
 
-class StreamDataset(SplitSource, Acknowledged):
+class StreamDataset(PartedSource, Acknowledged):
     r"""An iterable dataset of messages, as they come. Without `idle_s` it has no end.
 
     Each worker is a reader of its own: every message comes to one of them. A message is acknowledged after the training
@@ -67,33 +66,18 @@ class StreamDataset(SplitSource, Acknowledged):
             raise BadOption(f"idle_s={idle_s!r} is no time to wait. Give seconds, or None to wait for ever.")
         if acknowledge not in ("consumed", "received"):
             raise BadOption(f"acknowledge={acknowledge!r} is neither 'consumed' nor 'received'.")
+        super().__init__()
         self.feed = feed
         self.transform = checked_transform(transform)
         self.idle_s = idle_s
         self._waits = acknowledge == "consumed"
-        self._worker = (0, 1)
-        self._ranks: tuple[int, int] | None = None
-        """Rank and number of ranks as they were where this was pickled: a worker may not know."""
         self._messages: _Messages | None = None
         self._closed = _Closed()
-        data = sys.modules.get("torch.utils.data")
-        if data is not None:  # its loaders, and feedline's drop-in, tell iterable datasets by their class
-            data.IterableDataset.register(StreamDataset)
-
-    def set_worker(self, number: int, count: int) -> None:
-        self._worker = (number, count)
 
     def __iter__(self) -> Iterator[Any]:
-        number, count = self._worker
-        torch_data = sys.modules.get("torch.utils.data")
-        info = None if torch_data is None or count > 1 else torch_data.get_worker_info()
-        if info is not None:
-            number, count = info.id, info.num_workers
-        ranks = rank_and_size() or self._ranks
-        if ranks is not None:
-            number, count = ranks[0] * count + number, ranks[1] * count
+        (worker, workers), (rank, ranks) = self._place()
         self._closed.forget()
-        self._messages = _Messages(self, number, count)
+        self._messages = _Messages(self, rank * workers + worker, ranks * workers)
         return self._messages
 
     # Any: receipts are the feed's affair.
@@ -113,9 +97,6 @@ class StreamDataset(SplitSource, Acknowledged):
         """End the iterations of this process, workers that are threads included, and close its connections."""
         self._closed.set()
         self.feed.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ranks": rank_and_size() or self._ranks}
 
     def __repr__(self) -> str:
         end = "" if self.idle_s is None else f", idle_s={self.idle_s}"

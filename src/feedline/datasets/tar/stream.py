@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import operator
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from feedline.abc.source import EpochAware, SplitSource
+from feedline.abc.source import EpochAware
 from feedline.datasets.handle import Handle
-from feedline.datasets.ranks import rank_and_size
+from feedline.datasets.parted import PartedSource
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.storage import Storage
@@ -28,11 +27,8 @@ from feedline.keys import epoch_key, mix
 _FORMAT = 1
 
 
-class TarStream(SplitSource, EpochAware):
-    """An iterable dataset of the samples in shards; `TarDataset(..., mode="stream")` makes it.
-
-    To torch it is an `IterableDataset`, if the program had imported torch by the time it was made.
-    """
+class TarStream(PartedSource, EpochAware):
+    """An iterable dataset of the samples in shards; `TarDataset(..., mode="stream")` makes it."""
 
     def __init__(
         self,
@@ -45,6 +41,7 @@ class TarStream(SplitSource, EpochAware):
         buffer: int,
         seed: int,
     ) -> None:
+        super().__init__()
         self.shards = shards
         self.form = form
         self.reading = reading
@@ -57,26 +54,18 @@ class TarStream(SplitSource, EpochAware):
         self.buffer = buffer if shuffle else 0
         self.seed = operator.index(seed)
         self.epoch = 0
-        self._worker: tuple[int, int] | None = None
-        self._ranks: tuple[int, int] | None = None
-        """Rank and number of ranks as they were where this was pickled: a worker may not know."""
         self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
-        _tell_torch()
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch comes next: each has its own order. Loaders of feedline do so by themselves."""
         self.epoch = operator.index(epoch)
-
-    def set_worker(self, number: int, count: int) -> None:
-        self._worker = number, count
 
     def __iter__(self) -> TarIterator:
         return TarIterator(self, self._part())
 
     def _part(self) -> Part:
         """Return which part of all shards is read here."""
-        worker, workers = self._worker or _torch_worker()
-        rank, ranks = rank_and_size() or self._ranks or (0, 1)
+        (worker, workers), (rank, ranks) = self._place()
         return Part(worker * ranks + rank, workers * ranks)
 
     def key(self, epoch: int) -> int:
@@ -91,30 +80,10 @@ class TarStream(SplitSource, EpochAware):
         """Close the connections of this process. They are opened again when they are needed."""
         self._storage.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_ranks": rank_and_size() or self._ranks}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        _tell_torch()
-
     def __repr__(self) -> str:
         shuffle = f", shuffle=True, buffer={self.buffer}, seed={self.seed}" if self.shuffle else ""
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         return f"TarStream({len(self.shards)} shards, each sample {self.form!r}{shuffle}{transform})"
-
-
-def _tell_torch() -> None:
-    """Make the class one of torch's iterable datasets, by which loaders know them, if the program uses torch."""
-    data = sys.modules.get("torch.utils.data")
-    if data is not None:
-        data.IterableDataset.register(TarStream)
-
-
-def _torch_worker() -> tuple[int, int]:
-    data = sys.modules.get("torch.utils.data")
-    info = None if data is None else data.get_worker_info()
-    return (0, 1) if info is None else (info.id, info.num_workers)
 
 
 class TarIterator(Iterator[Any]):

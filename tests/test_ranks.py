@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from feedline.errors import BadOption
-from feedline.samplers.ranks import own_share
+from feedline.ranks import own_share
 from feedline.types import Share
 
 distributed = pytest.importorskip("torch.distributed")

@@ -8,6 +8,8 @@ import sys
 from feedline.errors import BadOption
 from feedline.types import Share
 
+_NAMES = ("RANK", "WORLD_SIZE")
+
 
 def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
     """Return the share of this process. What is None comes from torch's process group, else from the environment.
@@ -19,7 +21,7 @@ def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
         BadOption: the values do not fit together, or a variable does not hold a number.
     """
     if rank is None or world_size is None:
-        found_rank, found_size = _from_torch() or _from_environment()
+        found_rank, found_size = _from_torch() or _from_environment() or (0, 1)
         rank = found_rank if rank is None else rank
         world_size = found_size if world_size is None else world_size
     return Share(rank, world_size, tail)
@@ -33,6 +35,26 @@ def share_if_known() -> Share:
         return Share()
 
 
+def rank_if_known() -> tuple[int, int] | None:
+    """Return rank and number of ranks; None if neither torch's process group nor the environment says so.
+
+    Raises:
+        BadOption: the environment makes no sense.
+    """
+    found = _from_torch()
+    if found is not None:
+        return found
+    try:
+        found = _from_environment()
+        return None if found is None else (Share(*found).rank, found[1])
+    except BadOption as exc:
+        given = " and ".join(f"{name}={os.environ.get(name, '')!r}" for name in _NAMES)
+        raise BadOption(
+            f"The environment has {given}, which do not say which of how many ranks this process is, so that it is not "
+            "known which samples are its own. Correct or unset them."
+        ) from exc
+
+
 def _from_torch() -> tuple[int, int] | None:
     torch = sys.modules.get("torch")
     group = getattr(torch, "distributed", None)
@@ -41,20 +63,17 @@ def _from_torch() -> tuple[int, int] | None:
     return group.get_rank(), group.get_world_size()
 
 
-def _from_environment() -> tuple[int, int]:
-    names = ("RANK", "WORLD_SIZE")
-    given = [name for name in names if os.environ.get(name, "") != ""]
-    if not given:
-        return 0, 1
-    if given == ["WORLD_SIZE"] and os.environ["WORLD_SIZE"] == "1":
-        return 0, 1
+def _from_environment() -> tuple[int, int] | None:
+    given = [name for name in _NAMES if os.environ.get(name, "") != ""]
+    if not given or (given == ["WORLD_SIZE"] and os.environ["WORLD_SIZE"] == "1"):
+        return None
     if len(given) == 1:
-        (missing,) = set(names) - set(given)
+        (missing,) = set(_NAMES) - set(given)
         raise BadOption(
             f"The environment has {given[0]}={os.environ[given[0]]!r} but no {missing}, and both are needed to know "
             f"the share of this process. Set {missing} too, or pass rank and world_size."
         )
-    rank, world_size = (_number(name) for name in names)
+    rank, world_size = (_number(name) for name in _NAMES)
     return rank, world_size
 
 
