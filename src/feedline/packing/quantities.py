@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
-_UNITS = {
-    "": 1,
-    "k": 1000,
-    "m": 1000**2,
-    "g": 1000**3,
-    "t": 1000**4,
-    "ki": 1 << 10,
-    "mi": 1 << 20,
-    "gi": 1 << 30,
-    "ti": 1 << 40,
-}
+from feedline.sizes import bytes_in
 
 
 def bytes_text(size: float) -> str:
@@ -41,10 +29,10 @@ def bytes_of(text: str) -> int:
         >>> bytes_of("1.5KiB"), bytes_of("2M")
         (1536, 2000000)
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text.lower())
-    if match is None or match[2] == "i":
+    count = bytes_in(text)
+    if count is None:
         raise ValueError(f"{text!r} is no number of bytes, such as 500M or 1GiB")
-    return int(float(match[1]) * _UNITS[match[2]])
+    return count
 
 
 def size_of(text: str) -> int | tuple[int, int]:

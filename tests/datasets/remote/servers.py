@@ -176,3 +176,19 @@ def start_fsspec() -> None:
     executor = ThreadPoolExecutor(1, "fsspec-helper")
     executor.submit(int).result()
     loop.call_soon_threadsafe(loop.set_default_executor, executor)
+
+
+# Any: boto3 makes its clients' classes as it goes.
+def bucket_at(address: str) -> Any:
+    """Make a bucket named "bucket" and return a client to fill it with; close it afterwards."""
+    import boto3
+
+    client = boto3.client(
+        "s3",
+        endpoint_url=address,
+        aws_access_key_id=S3_OPTIONS["key"],
+        aws_secret_access_key=S3_OPTIONS["secret"],
+        region_name="us-east-1",
+    )
+    client.create_bucket(Bucket="bucket")
+    return client

@@ -2,13 +2,12 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
 
 from feedline.datasets.remote.patience import Patience
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
-from tests.datasets.remote.servers import S3_OPTIONS, s3_server, start_fsspec
+from tests.datasets.remote.servers import S3_OPTIONS, bucket_at, s3_server, start_fsspec
 
 DATA = bytes(i * 7 % 251 for i in range(100_000))
 QUICK = Patience(retries=2, pause_s=0.001, timeout_s=10)
@@ -18,14 +17,7 @@ QUICK = Patience(retries=2, pause_s=0.001, timeout_s=10)
 def s3() -> Iterator[Any]:
     start_fsspec()
     with s3_server() as address:
-        client = boto3.client(
-            "s3",
-            endpoint_url=address,
-            aws_access_key_id="user",
-            aws_secret_access_key="secret",
-            region_name="us-east-1",
-        )
-        client.create_bucket(Bucket="bucket")
+        client = bucket_at(address)
         client.put_object(Bucket="bucket", Key="some/a ä.bin", Body=DATA)
         yield client
         client.close()

@@ -2,7 +2,6 @@
 
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,15 @@ class Server:
                 *("--save", ""),
                 *("--ignore-warnings", "ARM64-COW-BUG"),
             ],
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
         )
-        deadline_s = time.monotonic() + 20
-        while True:
-            try:
-                with self.client() as client:
-                    client.ping()
+        assert self._process.stdout is not None
+        said = b""
+        for line in self._process.stdout:
+            said += line
+            if b"eady to accept connections" in line:
                 return
-            except (redis.ConnectionError, OSError):
-                if time.monotonic() > deadline_s or self._process.poll() is not None:
-                    raise
-                time.sleep(0.01)  # it tells nobody when it is ready
+        raise RuntimeError(f"redis-server did not start: {said.decode(errors='replace')}")
 
     def client(self) -> Any:
         return redis.Redis.from_url(self.url)
@@ -50,7 +46,7 @@ class Server:
     def stop(self) -> None:
         if self._process is not None:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
             self._process = None
 
     def add(self, stream: str, *numbers: int) -> None:

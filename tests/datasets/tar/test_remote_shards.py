@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 import feedline
@@ -14,7 +13,7 @@ from feedline.datasets import TarDataset
 from feedline.datasets.remote import patience
 from feedline.datasets.tar import options as tar_options
 from feedline.errors import SourceChanged, SourceError
-from tests.datasets.remote.servers import S3_OPTIONS, Request, WebServer, s3_server, start_fsspec, web_server
+from tests.datasets.remote.servers import S3_OPTIONS, Request, WebServer, bucket_at, s3_server, start_fsspec, web_server
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
 
 SIZES = (40, 25, 60)
@@ -142,14 +141,7 @@ def test_a_shard_that_is_replaced_on_the_server(server: WebServer, tmp_path: Pat
 def s3() -> Iterator[str]:
     start_fsspec()
     with s3_server() as address:
-        client = boto3.client(
-            "s3",
-            endpoint_url=address,
-            aws_access_key_id="user",
-            aws_secret_access_key="secret",
-            region_name="us-east-1",
-        )
-        client.create_bucket(Bucket="bucket")
+        client = bucket_at(address)
         first = 0
         for place, count in enumerate(SIZES):
             client.put_object(Bucket="bucket", Key=f"x/{place}.tar", Body=tar_bytes(numbered(count, first)))

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from feedline.errors import BadOption
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?\s*", re.IGNORECASE)
+from feedline.sizes import bytes_in
 
 
 def bytes_of(name: str, size: int | str) -> int:
@@ -23,11 +18,9 @@ def bytes_of(name: str, size: int | str) -> int:
     """
     if isinstance(size, int) and not isinstance(size, bool) and size > 0:
         return size
-    match = _TEXT.fullmatch(size) if isinstance(size, str) else None
-    if match is None or (match[3] and not match[2]):
+    count = bytes_in(size) if isinstance(size, str) else None
+    if count is None:
         raise BadOption(f"{name}={size!r} is no size. Give bytes, or a text such as '4GB' or '512MiB'.")
-    units = _BINARY if match[3] else _UNITS
-    count = int(float(match[1]) * units[match[2].upper()])
     if count < 1:
         raise BadOption(f"{name}={size!r} is no room at all.")
     return count
