@@ -1,5 +1,6 @@
 """Datasets into formats that read fast, and what is in such a store."""
 
-from feedline.packing.pack import Packed, Stage, pack
+from feedline.packing.pack import pack
+from feedline.packing.progress import Packed, Stage
 
 __all__ = ["Packed", "Stage", "pack"]

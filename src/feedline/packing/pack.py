@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from feedline.packing.options import Options, as_names, as_path, check_apart, ch
 from feedline.packing.output import Output, Shards, Single
 from feedline.packing.pictures import Pictures, extension_of, is_picture
 from feedline.packing.prepare import Item, Prepare, numbered
+from feedline.packing.progress import Packed, Progress, Stage
 from feedline.packing.schema import Sample, Schema
 from feedline.packing.work import WorkFolder
 from feedline.packing.writers.contract import Layout, Summary
@@ -41,72 +42,6 @@ _BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24
 _CHECKPOINT_BYTES = 1 << 28
 _SHARD_BYTES = 1 << 30
 """Of a shard, if nothing was said. What the webdataset package's authors advise, about."""
-_REASONS_KEPT = 20
-
-
-@dataclass(frozen=True)
-class Packed:
-    """What `pack` did."""
-
-    path: Path
-    format: str
-    count: int
-    """Samples in the output."""
-    digest: str
-    """Of all samples, in order: equal for equal samples, whatever the format."""
-    size: int
-    """Bytes of the output."""
-    skipped: int = 0
-    """Samples that failed and were left out."""
-    reasons: tuple[str, ...] = ()
-    """Why, of the first of these."""
-    resumed: int = 0
-    """Samples that an earlier, interrupted run had written."""
-    seconds: float = 0.0
-    line: str = ""
-    """The line of Python that reads it."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """How far `pack` is, for whoever shows it."""
-
-    name: str
-    """"packing" or "checking"."""
-    done: int
-    total: int | None
-    """None if the dataset has no length."""
-
-
-@dataclass
-class _Progress:
-    """Where a run is. A note of it is made at each checkpoint."""
-
-    loader: Any = None  # a state of the loader
-    done: int = 0
-    """Items of the loader's next batch that were written as well."""
-    taken: int = 0
-    """Samples of the dataset that were dealt with."""
-    count: int = 0
-    digest: str = START
-    form: str = "dict"
-    skipped: int = 0
-    reasons: list[str] = field(default_factory=list)
-    shard: dict[str, Any] = field(default_factory=lambda: {"count": 0, "digest": START, "size": 0})
-
-    def add(self, item: Item) -> None:
-        self.taken += 1
-        if item.sample is None:
-            self.skipped += 1
-            if len(self.reasons) < _REASONS_KEPT:
-                self.reasons.append(f"sample {item.number}: {item.failure}")
-            return
-        self.count += 1
-        self.form = item.form
-        self.digest = chained(self.digest, [item.digest])
-        self.shard["count"] += 1
-        self.shard["size"] += item.size
-        self.shard["digest"] = chained(self.shard["digest"], [item.digest])
 
 
 # Any: a dataset is any object that fits, and so is the path of an output.
@@ -283,7 +218,7 @@ class _Run:
         self._options = options
         self._total = total
         self._report = report or (lambda _: None)
-        self._progress = _Progress()
+        self._progress = Progress()
         self._block: list[Sample] = []
         self._block_bytes = 0
         self._since = [0, 0]
@@ -312,12 +247,12 @@ class _Run:
         self._has_begun = True
         if "finished" in note:
             facts = note["finished"]
-            self._progress = _Progress(**{name: facts[name] for name in ("count", "digest", "form", "skipped")})
+            self._progress = Progress(**{name: facts[name] for name in ("count", "digest", "form", "skipped")})
             self._progress.loader = "finished"
         else:
-            self._progress = _Progress(**note)
+            self._progress = Progress(**note)
         if isinstance(self._output, Shards) and not self._output.is_open:
-            self._progress.shard = _Progress().shard
+            self._progress.shard = Progress().shard
         elif self._shard_is_full():
             self._leave_shard()
         return self._progress.count
@@ -420,7 +355,7 @@ class _Run:
         if isinstance(self._output, Shards):
             shard = self._progress.shard
             self._output.leave(Summary(shard["count"], shard["digest"], self._progress.form))
-            self._progress.shard = _Progress().shard
+            self._progress.shard = Progress().shard
 
     def _check(self, digest: str, count: int) -> None:
         """Read everything again, and compare.

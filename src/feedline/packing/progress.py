@@ -1,0 +1,77 @@
+"""How far packing is, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from feedline.packing.digest import START, chained
+from feedline.packing.prepare import Item
+
+_REASONS_KEPT = 20
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What `pack` did."""
+
+    path: Path
+    format: str
+    count: int
+    """Samples in the output."""
+    digest: str
+    """Of all samples, in order: equal for equal samples, whatever the format."""
+    size: int
+    """Bytes of the output."""
+    skipped: int = 0
+    """Samples that failed and were left out."""
+    reasons: tuple[str, ...] = ()
+    """Why, of the first of these."""
+    resumed: int = 0
+    """Samples that an earlier, interrupted run had written."""
+    seconds: float = 0.0
+    line: str = ""
+    """The line of Python that reads it."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How far `pack` is, for whoever shows it."""
+
+    name: str
+    """"packing" or "checking"."""
+    done: int
+    total: int | None
+    """None if the dataset has no length."""
+
+
+@dataclass
+class Progress:
+    """Where a run is. A note of it is made at each checkpoint."""
+
+    loader: Any = None  # a state of the loader
+    done: int = 0
+    """Items of the loader's next batch that were written as well."""
+    taken: int = 0
+    """Samples of the dataset that were dealt with."""
+    count: int = 0
+    digest: str = START
+    form: str = "dict"
+    skipped: int = 0
+    reasons: list[str] = field(default_factory=list)
+    shard: dict[str, Any] = field(default_factory=lambda: {"count": 0, "digest": START, "size": 0})
+
+    def add(self, item: Item) -> None:
+        self.taken += 1
+        if item.sample is None:
+            self.skipped += 1
+            if len(self.reasons) < _REASONS_KEPT:
+                self.reasons.append(f"sample {item.number}: {item.failure}")
+            return
+        self.count += 1
+        self.form = item.form
+        self.digest = chained(self.digest, [item.digest])
+        self.shard["count"] += 1
+        self.shard["size"] += item.size
+        self.shard["digest"] = chained(self.shard["digest"], [item.digest])
