@@ -184,14 +184,14 @@ def streamed(kind: str, shards: list[str], workers: int, size: int, engine: str)
     return DataLoader(dataset, batch_size=size, engine=engine, **harness.worker_arguments(workers))
 
 
-def random(kind: str, shards: list[str], workers: int, size: int, engine: str) -> Any:
+def random(kind: str, shards: list[str], workers: int, size: int, engine: str, *, index: Path | None = None) -> Any:
     """Return feedline's loader over the shards with random access; their index is made before the clock starts."""
     from feedline import DataLoader
     from feedline.datasets import TarDataset
 
     decode = "rgb8" if kind == "jpeg" else True
-    index = Path(shards[0]).parent / "index"
-    dataset: Any = TarDataset(shards, mode="random", fields=FIELDS[kind], decode=decode, index=index)
+    kept = index or Path(shards[0]).parent / "index"
+    dataset: Any = TarDataset(shards, mode="random", fields=FIELDS[kind], decode=decode, index=kept)
     options = harness.worker_arguments(workers)
     return DataLoader(dataset, batch_size=size, shuffle=True, seed=1, engine=engine, **options)
 

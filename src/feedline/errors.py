@@ -33,6 +33,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── GrowingWorker                     a worker takes more and more memory
     ├── NotCached                         samples draw random numbers, and a cache does not keep them
     ├── CacheDropped                      a cache is of another dataset, and is filled again
+    ├── RowGroupsReadAgain                most of what is decoded of a Parquet file is not used
     └── EpochIgnored                      set_epoch was called, but a restored state says where to go on
 
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
@@ -66,6 +67,7 @@ __all__ = [
     "NotPicklable",
     "PackError",
     "RepeatedSamples",
+    "RowGroupsReadAgain",
     "SharedGenerators",
     "SharedHandle",
     "SourceChanged",
@@ -243,6 +245,10 @@ class NotCached(FeedlineWarning):
 
 class CacheDropped(FeedlineWarning):
     """A cache is of another dataset, transform or version, or damaged: it is emptied, and filled again."""
+
+
+class RowGroupsReadAgain(FeedlineWarning):
+    """Random order over row groups that do not fit into what is kept: most of what is decoded is not used."""
 
 
 class SplitTwice(FeedlineWarning):

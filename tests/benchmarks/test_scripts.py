@@ -142,8 +142,20 @@ def test_tar(sample: str, tmp_path: Path) -> None:
     gc.collect()
 
 
-@pytest.mark.parametrize("against", ["pyarrow", "datasets", "same object"])
-def test_parquet(against: str, tmp_path: Path) -> None:
+def test_remote(tmp_path: Path) -> None:
+    pytest.importorskip("webdataset")
+    flags = ["--samples", "256", "--shards", "2", "--batch-size", "4", "--data", str(tmp_path), "--latency-ms", "1"]
+    ways = ["stream", "random", "objects", "async"]  # curl is not everywhere
+    found = summaries(rows_of("w11_remote", [*STEADY, *flags, "--workers", "0", "--way", *ways], tmp_path))
+    ours = {f"feedline/inline, {way}" for way in ("stream", "random", "async")}
+    assert set(found) == {"torch objects", *ours}
+    assert all(row["figures"]["samples_per_s"]["median"] > 0 for row in found.values())
+
+
+@pytest.mark.parametrize(
+    ("against", "fits"), [("pyarrow", "quarter"), ("datasets", "unpacked"), ("same object", "all")]
+)
+def test_parquet(against: str, fits: str, tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
     flags = [
@@ -158,7 +170,7 @@ def test_parquet(against: str, tmp_path: Path) -> None:
         "--sample",
         "table",
     ]
-    found = summaries(rows_of("w8_parquet", [*STEADY, *flags, "--fits", "quarter", "--workers", "0"], tmp_path))
+    found = summaries(rows_of("w8_parquet", [*STEADY, *flags, "--fits", fits, "--workers", "0"], tmp_path))
     assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
 
 

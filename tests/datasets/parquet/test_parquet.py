@@ -112,7 +112,7 @@ def test_a_batch_reads_each_row_group_once_and_only_what_is_named(
 
 
 def test_what_is_kept_is_bounded(path: Path, reads: list[tuple[int, list[str]]]) -> None:
-    small = ParquetDataset(path, "number", cache_bytes=3 * (7 * 8 + 2048))
+    small = ParquetDataset(path, "number", cache_bytes=3 * (7 * 8 + 8192))
     for index in range(COUNT):
         assert small[index] == index
     assert len(reads) == 6

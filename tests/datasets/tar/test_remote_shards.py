@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,23 @@ def test_streams_over_http(server: WebServer, tmp_path: Path) -> None:
     assert numbers(dataset) == list(range(COUNT))
     sample = next(iter(TarDataset(pattern)))
     assert sample["__url__"] == f"{server.address}/shard-000.tar"
+    dataset.close()
+
+
+def test_the_requests_of_a_random_batch_are_under_way_at_once(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feedline.datasets.tar.ranges._REMOTE_GAP", 0)
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", mode="random", index=False)
+    wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond what comes with the opening of a shard
+    dataset.__getitems__(wanted)  # opens the shards
+    together = threading.Barrier(len(wanted), timeout=30)
+
+    def fault(request: Request) -> None:
+        together.wait()  # breaks, and the server with it, unless all of them arrive
+
+    server.fault = fault
+    assert dataset.__getitems__(wanted) == wanted
     dataset.close()
 
 

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from feedline._optional import require
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
+from feedline.datasets.parquet.condition import checked_condition, kept_groups
 from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
+from feedline.datasets.parquet.mapped import Mapped
 from feedline.datasets.parquet.parquet import CACHE_BYTES
-from feedline.datasets.parquet.table import RowGroupSource, checked_condition, kept_groups, types_of
+from feedline.datasets.parquet.table import RowGroupSource, types_of
 from feedline.datasets.source import Transform
-from feedline.errors import CorruptSource
 
 # Any, throughout: pyarrow has no types to check against.
-
-_END = b"\xff\xff\xff\xff\0\0\0\0"
-"""The mark at the end of a stream: without it, nobody could tell that record batches are missing."""
 
 
 def _pyarrow() -> Any:
@@ -72,10 +69,10 @@ class ArrowDataset(RowGroupSource):
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
         _pyarrow()
         # A map that was inherited by a fork is as good as the parent's, and closing it is a matter of this process.
-        self._opened: Handle[dict[str, _Mapped]] = Handle(dict, dict.clear, close_inherited=True)
+        self._opened: Handle[dict[str, Mapped]] = Handle(dict, dict.clear, close_inherited=True)
 
     def _look(self, file: File, number: int, condition: Any) -> Footer:
-        mapped = _Mapped.of(file)
+        mapped = Mapped.of(file)
         types = types_of(mapped.schema, file)
         batches = range(mapped.count)
         if condition is None:
@@ -98,7 +95,7 @@ class ArrowDataset(RowGroupSource):
         mapped = opened.get(file.path)
         if mapped is None:
             file.check()
-            mapped = opened[file.path] = _Mapped.of(file)
+            mapped = opened[file.path] = Mapped.of(file)
         batch = mapped.batch(number)
         return [batch.column(name) for name in names], mapped.addresses
 
@@ -109,42 +106,3 @@ class ArrowDataset(RowGroupSource):
     def close(self) -> None:
         super().close()
         self._opened.close()
-
-
-@dataclass(frozen=True)
-class _Mapped:
-    """A file in memory."""
-
-    schema: Any
-    addresses: tuple[int, int]
-    """Where it lies."""
-    count: int
-    """How many record batches it has."""
-    reader: Any
-    """Reads one, of a file."""
-    batches: list[Any] | None
-    """All of them, of a stream: it has no index."""
-
-    @classmethod
-    def of(cls, file: File) -> _Mapped:
-        pa = _pyarrow()
-        ipc = require("pyarrow.ipc", extra="parquet", purpose="ArrowDataset")
-        if file.size == 0:
-            raise CorruptSource(f"{file.path!r} is empty: not even a schema is in it. Make it anew, or leave it out.")
-        with pa.memory_map(file.path) as opened:
-            buffer = opened.read_buffer()  # keeps the map, and no file is left open
-        addresses = (buffer.address, buffer.address + buffer.size)
-        if bytes(buffer[:6]) == b"ARROW1":
-            reader = ipc.open_file(pa.BufferReader(buffer))
-            return cls(reader.schema, addresses, reader.num_record_batches, reader, None)
-        if bytes(buffer[-8:]) != _END:
-            raise CorruptSource(
-                f"{file.path!r} does not end as an Arrow file or stream does. It is cut off, still being written, or "
-                "no such file: make it anew, or leave it out."
-            )
-        stream = ipc.open_stream(pa.BufferReader(buffer))
-        batches = list(stream)
-        return cls(stream.schema, addresses, len(batches), None, batches)
-
-    def batch(self, number: int) -> Any:
-        return self.reader.get_batch(number) if self.batches is None else self.batches[number]

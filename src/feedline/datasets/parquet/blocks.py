@@ -14,8 +14,9 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
-_OWN_BYTES = 2048
-"""What an entry costs besides its data. A guess: it bounds the number of entries that hold mapped memory."""
+_OWN_BYTES = 8192
+"""What an entry costs besides its data. A guess: it bounds the number of entries that hold mapped memory, of which a
+process can have some ten thousand."""
 
 _DOORS = 16
 """So many row groups can be read at the same time by threads."""
@@ -35,6 +36,8 @@ class Blocks(Generic[T]):
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        self.has_dropped = False
+        """True if something had to go for something else."""
         self._begin()
         self.clear()
 
@@ -79,6 +82,7 @@ class Blocks(Generic[T]):
             while self._bytes > self.limit_bytes and len(self._entries) > 1:
                 _, (_, size) = self._entries.popitem(last=False)
                 self._bytes -= size + _OWN_BYTES
+                self.has_dropped = True
 
     def __len__(self) -> int:
         return len(self._entries)

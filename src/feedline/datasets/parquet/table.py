@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import operator
 import os
+import time
 from abc import abstractmethod
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,10 +17,13 @@ from feedline._optional import require
 from feedline.datasets.form import Fields, Form
 from feedline.datasets.parquet.block import Block
 from feedline.datasets.parquet.blocks import Blocks
+from feedline.datasets.parquet.condition import condition_of
 from feedline.datasets.parquet.files import File, Paths, found_files
-from feedline.datasets.parquet.layout import Footer, Group, Layout
+from feedline.datasets.parquet.gather import joined, joined_rows, stacked, taken
+from feedline.datasets.parquet.layout import Footer, Layout
 from feedline.datasets.parquet.stream import RowGroupStream
-from feedline.datasets.parquet.values import Numbers, Prepared, prepared, text_of, whole
+from feedline.datasets.parquet.values import prepared, text_of, whole
+from feedline.datasets.parquet.waste import Waste
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, SourceError
 
@@ -36,7 +39,7 @@ class RowGroupSource(TableSource):
     Subclasses say what is in a file, and read a row group of it.
     """
 
-    _lazy = ("_known", "_made", "_footers", "_opened")
+    _lazy = ("_known", "_made", "_footers", "_opened", "_waste", "_unpacked")
     _endings: tuple[str, ...] = ()
 
     def __init__(
@@ -50,6 +53,7 @@ class RowGroupSource(TableSource):
         self._blocks: Blocks[Block] = Blocks(self.cache_bytes)
         self._known: Layout | None = None
         self._made: Form | None = None
+        self._waste = Waste()
 
     @abstractmethod
     def _look(self, file: File, number: int, condition: Any) -> Footer:
@@ -71,7 +75,7 @@ class RowGroupSource(TableSource):
     def _layout(self) -> Layout:
         if self._known is None:
             files = found_files(self.paths, self._endings)
-            condition = _condition(self.filters)
+            condition = condition_of(self.filters)
 
             def look(numbered: tuple[int, str]) -> Footer:
                 file = File.at(numbered[1])
@@ -135,35 +139,49 @@ class RowGroupSource(TableSource):
         layout, width = self._layout, len(self._shape.names)
         if not len(indices):
             return [[] for _ in range(width)]
+        self._waste.note_used(len(indices))
         groups, rows = layout.find(indices)
         present, owners = np.unique(groups, return_inverse=True)
         self._touch({int(layout.group_files[group]) for group in present})
         if len(present) == 1:
             block = self._block(int(present[0]))
-            return [_stacked(_taken(column, rows, empty), empty) for column in block.columns]
+            return [stacked(taken(column, rows, empty), empty) for column in block.columns]
         order = np.argsort(owners, kind="stable")
         ends = np.cumsum(np.bincount(owners))[:-1]
         places = np.split(order, ends)
         own_rows = np.split(rows[order], ends)
         blocks = [self._block(int(group)) for group in present]
-        packed = _joined_rows(blocks, own_rows, places, empty)
+        packed = joined_rows(blocks, own_rows, places, empty)
         for column in range(width):
             if column not in packed:
-                joined = _joined([block.columns[column] for block in blocks], own_rows, places, empty)
-                packed[column] = _stacked(joined, empty)
+                values = joined([block.columns[column] for block in blocks], own_rows, places, empty)
+                packed[column] = stacked(values, empty)
         return [packed[column] for column in range(width)]
 
     def _block(self, group: int) -> Block:
         return self._blocks.get(group, functools.partial(self._read_block, group))
 
     def _read_block(self, group: int) -> tuple[Block, int]:
-        layout = self._layout
+        layout, began = self._layout, time.perf_counter()
         file, number = layout.files[layout.group_files[group]], int(layout.group_numbers[group])
         with reading(file, f"reading row group {number} of {file.path!r}"):
             arrays, mapped = self._load(file, number, list(self._shape.names))
             low, high = mapped
             block = Block([prepared(whole(array)) for array in arrays], lambda address: low <= address < high)
+        self._waste.note_decoded(
+            int(layout.starts[group + 1] - layout.starts[group]),
+            time.perf_counter() - began,
+            has_dropped=self._blocks.has_dropped,
+            advice=self._advice(),
+        )
         return block, block.held_bytes
+
+    def _advice(self) -> str:
+        """Return what to do about row groups that do not fit into what is kept."""
+        return (
+            f"Raise cache_bytes={self.cache_bytes}, which each process may take, shuffle among a few row groups at a "
+            "time (feedline.samplers.BlockSampler, or .stream(shuffle=True)), or write smaller row groups."
+        )
 
     def _build(self, values: list[Any]) -> Any:
         return self._shape.build(values)
@@ -199,38 +217,6 @@ class reading:  # noqa: N801  (used like a function)
             ) from exc
 
 
-def _condition(filters: Any) -> Any:
-    """Return filters as an expression of pyarrow; None if there are none."""
-    if filters is None:
-        return None
-    pq = require("pyarrow.parquet", extra="parquet", purpose="Filters")
-    try:
-        return pq.filters_to_expression(filters)
-    except (ValueError, TypeError, IndexError) as exc:
-        raise BadOption(
-            f"filters={filters!r} is neither an expression of pyarrow, such as pyarrow.compute.field('x') > 3, nor a "
-            f"list of conditions, such as [('x', '>', 3)]: {exc}."
-        ) from exc
-
-
-def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: list[str]) -> Any:
-    """Do something with a filter; say so if the filter is what is wrong.
-
-    Raises:
-        BadOption: the filter names a column that is not there, or compares what cannot be compared.
-    """
-    pa = require("pyarrow", extra="parquet", purpose="Filters")
-    try:
-        return act()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, TypeError) as exc:
-        text = str(exc).splitlines()[0]
-        if "FieldRef" in text or "no kernel" in text or isinstance(exc, (TypeError, pa.ArrowTypeError)):
-            raise BadOption(
-                f"filters={filters!s} cannot be applied to {file.path!r}, whose columns are {names}: {text}."
-            ) from exc
-        raise
-
-
 def types_of(schema: Any, file: File) -> dict[str, Any]:
     """Return the type of each column of a schema.
 
@@ -242,92 +228,6 @@ def types_of(schema: Any, file: File) -> dict[str, Any]:
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
         raise SourceError(f"{file.path!r} has several columns {twice!r}. Write it with another name for all but one.")
     return types
-
-
-def kept_groups(masks: list[tuple[int, Any]], number: int) -> list[Group]:
-    """Return row groups with the rows for which a filter holds; those without any are left out.
-
-    Args:
-        masks: number of a row group, and whether the filter holds for each row (an array of pyarrow).
-        number: that of the file.
-    """
-    groups = []
-    for group, mask in masks:
-        kept = whole(mask).fill_null(False).to_numpy(zero_copy_only=False)
-        rows = np.flatnonzero(kept).astype(np.uint32)
-        if len(rows):
-            groups.append(Group(number, group, len(rows), rows))
-    return groups
-
-
-def _taken(column: Prepared, rows: NDArray[np.int64], empty: Empty) -> Any:
-    """Take rows of one row group, straight to where the batch is wanted if they are numbers."""
-    if isinstance(column, Numbers) and column.is_whole:
-        out = empty((len(rows), *column.array.shape[1:]), column.array.dtype)
-        return column.array.take(rows, 0, out=out, mode="clip")  # checked before; "raise" would go through a copy
-    return column.take(rows)
-
-
-_LARGE_BYTES = 1024
-_FEW = 2
-"""Rows of at least so many bytes, or at most so many of a row group, are quicker copied one by one: once instead of
-twice. Measured with 64 rows of 40 row groups, from 64 bytes to 12 KB: by a quarter to a half."""
-
-
-def _joined_rows(
-    blocks: list[Block], rows: list[NDArray[np.int64]], places: list[NDArray[np.int64]], empty: Empty
-) -> dict[int, Any]:
-    """Take the packed columns of several row groups; return them by their places among all, none if these differ."""
-    kind = blocks[0].kind
-    packed = [Numbers(block.rows, None) for block in blocks if block.rows is not None and block.kind == kind]
-    if kind is None or kind.names is None or len(packed) < len(blocks):
-        return {}
-    records = np.ascontiguousarray(_joined(list(packed), rows, places, np.empty)).view(kind)[:, 0]
-    columns: dict[int, Any] = {}
-    for name in kind.names:
-        column = empty((len(records),), records.dtype[name])
-        column[:] = records[name]
-        columns[int(name)] = column
-    return columns
-
-
-def _joined(
-    columns: list[Prepared], rows: list[NDArray[np.int64]], places: list[NDArray[np.int64]], empty: Empty
-) -> Any:
-    """Take rows of several row groups, and put them in the order of the batch."""
-    count = sum(map(len, places))
-    arrays = [column.array for column in columns if isinstance(column, Numbers) and column.is_whole]
-    if len(arrays) == len(columns):
-        joined = empty((count, *arrays[0].shape[1:]), arrays[0].dtype)
-        are_large = joined.nbytes >= count * _LARGE_BYTES
-        for array, own_rows, own in zip(arrays, rows, places, strict=True):
-            if are_large or len(own) <= _FEW:
-                for place, row in zip(own.tolist(), own_rows.tolist(), strict=True):
-                    joined[place] = array[row]
-            else:
-                joined[own] = array.take(own_rows, 0)
-        return joined
-    parts: list[Any] = [column.take(own_rows) for column, own_rows in zip(columns, rows, strict=True)]
-    if all(isinstance(part, np.ndarray) for part in parts):
-        joined = empty((count, *parts[0].shape[1:]), parts[0].dtype)
-        for part, own in zip(parts, places, strict=True):
-            joined[own] = part
-        return joined
-    listed: list[Any] = [None] * count
-    for part, own in zip(parts, places, strict=True):
-        for place, value in zip(own.tolist(), part, strict=True):
-            listed[place] = value
-    return listed
-
-
-def _stacked(column: Any, empty: Empty) -> Any:
-    """Stack arrays that happen to be of one length, as the default collate function would."""
-    if isinstance(column, np.ndarray) or not isinstance(column[0], np.ndarray):
-        return column
-    first = column[0]
-    if not all(isinstance(value, np.ndarray) and value.shape == first.shape for value in column):
-        return column
-    return np.stack(column, out=empty((len(column), *first.shape), first.dtype))
 
 
 def _checked_bytes(size: Any) -> int:

@@ -83,6 +83,27 @@ class Numbers(Prepared):
                 yield _memory(array)
 
 
+class Nested(Prepared):
+    """Lists of one length of such lists, some of which are missing.
+
+    Args:
+        numbers: all of them; what is missing is not present.
+        array: the same, of pyarrow.
+    """
+
+    def __init__(self, numbers: Numbers, array: Any) -> None:
+        self._numbers = numbers
+        self._array = array
+
+    def take(self, rows: Rows) -> list[Any]:
+        taken = list(self._numbers.take(rows))
+        listed = zip(taken, rows.tolist(), strict=True)
+        return [self._array[row].as_py() if isinstance(value, list) else value for value, row in listed]
+
+    def parts(self) -> Iterator[tuple[int, int]]:
+        yield from self._numbers.parts()
+
+
 class Arrays(Prepared):
     """Lists of numbers."""
 
@@ -311,4 +332,5 @@ def _fixed(array: Any, shape: tuple[int, ...], order: tuple[tuple[int, ...], lis
         present = present if axes is None else present.transpose(axes)
         if valid is not None:
             present = present | ~valid.reshape(-1, *[1] * (present.ndim - 1))
-    return Numbers(numbers, valid, None if present is None or present.all() else present)
+    made = Numbers(numbers, valid, None if present is None or present.all() else present)
+    return Nested(made, array) if inner and not made.is_whole else made

@@ -110,8 +110,8 @@ def TarDataset(  # noqa: N802
         seed: of streams that are shuffled: decides about the order (0).
         index: of random access: the folder in which indices are kept, the user's cache folder (`$FEEDLINE_CACHE`) by
             default; False to keep none.
-        read_ahead: chunks of shards that are fetched ahead, each by a thread. By default 4, none for local files, which
-            the system reads ahead.
+        read_ahead: chunks of shards that are fetched ahead, each by a thread: by default 4, none for local files, which
+            the system reads ahead. With random access: requests for a batch that are under way at once, 32 by default.
         retries: how often a read is tried again when a connection drops. What had arrived is not read again.
         timeout_s: how long a server may say nothing.
         pickle: True to decode fields that are pickles. Whoever wrote them can then run any code here.

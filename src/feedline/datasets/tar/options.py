@@ -14,6 +14,8 @@ LOCAL_CHUNK = 1 << 20
 REMOTE_CHUNK = 1 << 22
 """Large enough that the time of a request does not count, small enough to have several under way. A guess."""
 REMOTE_DEPTH = 4
+REMOTE_REQUESTS = 32
+"""Requests under way for a batch of random samples: each is small, and most of its time is waiting."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Reading:
     """How shards are read."""
 
     read_ahead: int | None = None
-    """Chunks under way, each in a thread of its own; None for as many as make sense where the shards lie."""
+    """Chunks or ranges under way, each in a thread of its own; None for as many as make sense where shards lie."""
     max_field_bytes: int = 1 << 31
     unique_keys: bool = True
     patience: Patience = field(default_factory=Patience)
@@ -45,6 +47,10 @@ class Reading:
         if self.read_ahead is not None:
             return self.read_ahead
         return REMOTE_DEPTH if any(map(protocol_of, shards)) else 0
+
+    def requests(self) -> int:
+        """Return how many ranges are asked for at the same time, far away."""
+        return REMOTE_REQUESTS if self.read_ahead is None else max(1, self.read_ahead)
 
     def chunk_bytes(self, shards: list[str]) -> int:
         """Return how many bytes are fetched at a time."""

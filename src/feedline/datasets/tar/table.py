@@ -18,7 +18,7 @@ from feedline.datasets.source import Indices, Source, Transform
 from feedline.datasets.tar.columns import Columns, Unlike
 from feedline.datasets.tar.form import TarForm
 from feedline.datasets.tar.index import Numbers, ShardIndex, index_of
-from feedline.datasets.tar.options import REMOTE_DEPTH, Reading
+from feedline.datasets.tar.options import Reading
 from feedline.datasets.tar.ranges import Range, coalesced
 from feedline.errors import SourceChanged
 
@@ -148,8 +148,7 @@ class TarTable(Source, ColumnSource):
         blobs = self._blobs(ranges)
         spans = coalesced(ranges, is_local=lambda shard: blobs[shard].is_local)
         if len(spans) > 1 and not all(blob.is_local for blob in blobs.values()):
-            depth = REMOTE_DEPTH if self.reading.read_ahead is None else max(1, self.reading.read_ahead)
-            with ThreadPoolExecutor(min(depth, len(spans)), "feedline-read") as threads:
+            with ThreadPoolExecutor(min(self.reading.requests(), len(spans)), "feedline-read") as threads:
                 contents = list(threads.map(lambda span: blobs[span.shard].read(span.start, span.stop), spans))
         else:
             contents = [blobs[span.shard].read(span.start, span.stop) for span in spans]

@@ -1,0 +1,141 @@
+"""Row groups that were decoded once, as Arrow files in a folder that every process maps.
+
+A row group is written under another name and then renamed, so that nobody maps half of one; two processes that write
+the same one at once write the same twice. Its place follows from path, size and time of change of its Parquet file and
+from the columns, so that a changed file is decoded anew. What was kept of it before is removed then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from feedline._optional import require
+from feedline.datasets.parquet.files import File
+from feedline.datasets.parquet.mapped import Mapped
+from feedline.errors import CorruptSource, FeedlineWarning, tell
+
+_FORGOTTEN_S = 3600.0
+"""A file that nobody has finished after so long was left by a process that died. A guess."""
+
+# Any, throughout: pyarrow has no types to check against.
+
+
+class Unpacked:
+    """The folder.
+
+    Args:
+        folder: where row groups are kept; made when the first is written.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._cannot_write = False
+
+    def columns(
+        self, file: File, number: int, names: Sequence[str], decode: Callable[[], Any]
+    ) -> tuple[list[Any], tuple[int, int]]:
+        """Return columns of a row group, and between which addresses they are mapped.
+
+        Args:
+            file: the Parquet file, as it was when it was looked at.
+            number: that of the row group.
+            names: of the columns.
+            decode: reads them from the Parquet file, as a table of pyarrow.
+        """
+        place = self.folder / _name(file, names)
+        path = place / f"{number}.arrow"
+        mapped = _mapped(path)
+        if mapped is None:
+            table = decode()
+            if not self._write(table, place, path, file):
+                return [table.column(name) for name in names], (0, 0)
+            mapped = _mapped(path)
+            if mapped is None:
+                raise CorruptSource(
+                    f"{str(path)!r} was just written, and cannot be read. Is the disk of unpack_to= damaged?"
+                )
+        batches = [mapped.batch(batch) for batch in range(mapped.count)]
+        table = require("pyarrow", extra="parquet", purpose="unpack_to=").Table.from_batches(batches, mapped.schema)
+        return [table.column(name) for name in names], mapped.addresses
+
+    def _write(self, table: Any, place: Path, path: Path, file: File) -> bool:
+        """Write a row group; return False if that cannot be done, which is told once."""
+        if self._cannot_write:
+            return False
+        name = ""
+        try:
+            _make(place, file)
+            fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=place)
+            with os.fdopen(fd, "wb") as opened:
+                ipc = require("pyarrow.ipc", extra="parquet", purpose="unpack_to=")
+                with ipc.new_file(opened, table.schema) as writer:
+                    writer.write_table(table.combine_chunks())
+                opened.flush()
+                os.fsync(fd)  # a name without its content would survive a loss of power
+            os.replace(name, path)
+        except OSError as exc:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            self._cannot_write = True
+            tell(
+                f"Row groups cannot be unpacked to {str(self.folder)!r} ({exc.strerror or exc}), so that each process "
+                "decodes them for itself, again and again. Give unpack_to= a folder that can be written to, with room "
+                "for all of the columns as they are in memory.",
+                FeedlineWarning,
+            )
+            return False
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self.folder, "_cannot_write": False}
+
+
+def _digest(*about: object) -> str:
+    return hashlib.blake2b(repr(about).encode(), digest_size=6).hexdigest()
+
+
+def _family(file: File) -> str:
+    """Return how the names of all folders for a Parquet file begin."""
+    return f"{Path(file.path).stem}-{_digest(os.path.abspath(file.path))}-"
+
+
+def _name(file: File, names: Sequence[str]) -> str:
+    return f"{_family(file)}{_digest(file.size, file.changed_ns)}-{_digest(sorted(names))}"
+
+
+def _make(place: Path, file: File) -> None:
+    """Make the folder for a Parquet file; remove what was kept of it before it changed, and what was never finished."""
+    try:
+        place.mkdir(parents=True)
+    except FileExistsError:
+        pass
+    else:
+        current = f"{_family(file)}{_digest(file.size, file.changed_ns)}-"
+        for other in place.parent.iterdir():
+            if other.name.startswith(_family(file)) and not other.name.startswith(current):
+                shutil.rmtree(other, ignore_errors=True)
+    for part in place.glob(".*"):
+        with contextlib.suppress(FileNotFoundError):  # another process was quicker
+            if time.time() - part.stat().st_mtime > _FORGOTTEN_S:
+                part.unlink()
+
+
+def _mapped(path: Path) -> Mapped | None:
+    """Map a row group that is kept; None if it is not, or is damaged."""
+    pa = require("pyarrow", extra="parquet", purpose="unpack_to=")
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    try:
+        return Mapped.of(File(str(path), found.st_size, found.st_mtime_ns))
+    except (CorruptSource, pa.ArrowException, OSError):
+        return None

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import feedline
+from feedline.datasets import ParquetDataset
+from feedline.errors import BadOption, FeedlineWarning, SourceChanged
+from feedline.testing.source import SourceContract, assert_same
+from tests.datasets.parquet.tables import COUNT, samples, table, write
+
+GROUPS = 6
+
+
+class TestUnpacked(SourceContract):
+    """All kinds of columns through Arrow files, which the first of several processes writes."""
+
+    @pytest.fixture(autouse=True)
+    def _file(self, tmp_path: Path) -> None:
+        self.path = write(tmp_path / "a.parquet", table())
+        self.folder = tmp_path / "unpacked"
+
+    def make_source(self, **options: Any) -> ParquetDataset:
+        return ParquetDataset(self.path, unpack_to=self.folder, cache_bytes=1, **options)
+
+    def samples(self) -> list[Any]:
+        return samples()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write(tmp_path / "a.parquet", table())
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Row groups that are decoded from Parquet files."""
+    found: list[int] = []
+    decode = ParquetDataset._decoded
+
+    def noted(self: Any, file: Any, number: int, names: list[str]) -> Any:
+        found.append(number)
+        return decode(self, file, number, names)
+
+    monkeypatch.setattr(ParquetDataset, "_decoded", noted)
+    return found
+
+
+def kept(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.arrow"))
+
+
+def test_row_groups_are_decoded_once_whatever_the_cache_and_the_process(path: Path, decoded: list[int]) -> None:
+    folder = path.parent / "unpacked"
+    order = np.random.default_rng(0).permutation(COUNT).tolist()
+    for _ in range(3):
+        dataset = ParquetDataset(path, unpack_to=folder, cache_bytes=0)
+        assert_same([dataset[index] for index in order], [samples()[index] for index in order])
+    assert sorted(decoded) == list(range(GROUPS))
+    assert len(kept(folder)) == GROUPS
+
+
+def test_workers_read_what_another_process_has_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = path.parent / "unpacked"
+    dataset = ParquetDataset(path, ("image", "number"), unpack_to=folder)
+    first = [numbers.tolist() for _, numbers in feedline.Loader(dataset, 8, shuffle=True, seed=1, workers=2)]
+    assert len(kept(folder)) == GROUPS
+
+    def fails(*arguments: Any) -> Any:
+        raise AssertionError("decoded again")
+
+    monkeypatch.setattr(ParquetDataset, "_decoded", fails)  # which forked workers inherit
+    again = ParquetDataset(path, ("image", "number"), unpack_to=folder)
+    loader = feedline.Loader(again, 8, shuffle=True, seed=1, workers=2, start_method="fork")
+    assert [numbers.tolist() for _, numbers in loader] == first
+
+
+def test_mapped_row_groups_take_no_memory(path: Path) -> None:
+    dataset = ParquetDataset(path, "image", unpack_to=path.parent / "unpacked")
+    dataset.__getitems__(range(COUNT))
+    assert dataset._blocks.held_bytes == 8192 * GROUPS
+
+
+def test_each_choice_of_columns_has_its_own(path: Path, decoded: list[int]) -> None:
+    folder = path.parent / "unpacked"
+    assert ParquetDataset(path, ("number", "name"), unpack_to=folder)[0] == (0, "nämé 0")
+    assert ParquetDataset(path, ("name", "number"), unpack_to=folder)[0] == ("nämé 0", 0)
+    assert decoded == [0]
+    assert ParquetDataset(path, "small", unpack_to=folder)[0] == 0
+    assert decoded == [0, 0]
+
+
+def test_filters_choose_rows_of_what_was_unpacked(path: Path) -> None:
+    folder = path.parent / "unpacked"
+    ParquetDataset(path, "name", unpack_to=folder).__getitems__(range(COUNT))
+    few = ParquetDataset(path, "name", unpack_to=folder, filters=[("number", ">=", 37)])
+    assert list(few) == ["nämé 37", "nämé 38", "nämé 39"]
+
+
+@pytest.mark.parametrize("damage", ["cut off", "empty", "nonsense", "zeros"])
+def test_what_is_damaged_is_unpacked_again(path: Path, decoded: list[int], damage: str) -> None:
+    folder = path.parent / "unpacked"
+    list(ParquetDataset(path, unpack_to=folder))
+    for file in kept(folder):
+        content = file.read_bytes()
+        spoilt = {"cut off": content[:-9], "empty": b"", "nonsense": b"nonsense" * 9, "zeros": bytes(len(content))}
+        os.unlink(file)  # others may have it mapped
+        file.write_bytes(spoilt[damage])
+    decoded.clear()
+    assert_same(list(ParquetDataset(path, unpack_to=folder)), samples())
+    assert sorted(decoded) == list(range(GROUPS))
+
+
+def test_a_changed_file_is_unpacked_again_and_the_old_removed(path: Path) -> None:
+    folder = path.parent / "unpacked"
+    old = ParquetDataset(path, "number", unpack_to=folder, cache_bytes=0)
+    other = write(path.parent / "b.parquet", table())
+    assert (old[0], ParquetDataset(other, "number", unpack_to=folder)[0]) == (0, 0)
+    changed = table(50).slice(10)
+    write(path, changed)
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(SourceChanged):
+        old[COUNT - 1]
+    new = ParquetDataset(path, "number", unpack_to=folder)
+    assert new[0] == 10
+    assert len(kept(folder)) == 2, "one of the new file, one of the other"
+
+
+def test_where_nothing_can_be_written_it_is_said_once_and_samples_come(path: Path) -> None:
+    folder = path.parent / "taken"
+    folder.write_text("a file, not a folder")
+    dataset = ParquetDataset(path, unpack_to=folder, cache_bytes=0)
+    with pytest.warns(FeedlineWarning, match="cannot be unpacked to .*taken") as told:
+        assert_same(list(dataset), samples())
+    assert len(told) == 1
+
+
+def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = path.parent / "unpacked"
+
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    dataset = ParquetDataset(path, unpack_to=folder)
+    with pytest.warns(FeedlineWarning, match="No space left"):
+        assert_same(list(dataset), samples())
+    assert [file for file in folder.rglob("*") if file.is_file()] == []
+
+
+def test_what_a_dead_process_left_is_removed(path: Path) -> None:
+    folder = path.parent / "unpacked"
+    dataset = ParquetDataset(path, "number", unpack_to=folder, cache_bytes=0)
+    assert dataset[0] == 0
+    (place,) = (file.parent for file in kept(folder))
+    left, recent = place / ".1.arrow.left", place / ".1.arrow.recent"
+    left.write_bytes(b"half")
+    recent.write_bytes(b"half")
+    os.utime(left, (1, 1))
+    assert dataset[COUNT - 1] == COUNT - 1
+    assert (left.exists(), recent.exists()) == (False, True)
+
+
+def test_it_can_be_pickled_and_is_an_option_that_is_checked(path: Path) -> None:
+    dataset = pickle.loads(pickle.dumps(ParquetDataset(path, unpack_to=path.parent / "unpacked")))
+    assert_same(list(dataset), samples())
+    with pytest.raises(BadOption, match="unpack_to=3"):
+        ParquetDataset(path, unpack_to=3)  # type: ignore[arg-type]
