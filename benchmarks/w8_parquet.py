@@ -40,8 +40,8 @@ from feedline.datasets import ParquetDataset
 COLUMNS = (rows.Column("samples_per_s", "samples/s", with_range=True), *rows.COSTS)
 AGAINST = ("pyarrow", "datasets", "same object")
 FITS = ("all", "quarter", "unpacked")
-MEANT = {"pyarrow": FITS, "datasets": ("all", "unpacked"), "same object": ("all",)}
-"""What can be told apart: Hugging Face's are always unpacked, and do not read Parquet files after that."""
+MEANT = {"pyarrow": ("all", "quarter"), "datasets": ("all", "unpacked"), "same object": ("all",)}
+"""What is worth comparing: Hugging Face's are always unpacked, and do not read Parquet files after that."""
 GROUP = 500
 PIXELS = 3 * 64 * 64
 NUMBERS = 16

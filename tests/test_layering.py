@@ -125,6 +125,16 @@ def test_folders_with_many_files_have_a_map() -> None:
     assert not missing, f"more than three files and no README.md: {missing}"
 
 
+@pytest.mark.parametrize("map_", sorted(PACKAGE.rglob("README.md")), ids=lambda path: path.parent.name)
+def test_a_map_has_a_row_for_every_file(map_: Path) -> None:
+    files = {file.name for file in map_.parent.glob("*.py")} - {"__init__.py"}
+    folders = {f"{file.parent.name}/" for file in map_.parent.glob("*/*.py")}
+    rows = [line.split("|")[1] for line in map_.read_text().splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+    assert files | folders <= named, f"without a row: {sorted((files | folders) - named)}"
+    assert named <= files | folders | {"__init__.py"}, f"not there: {sorted(named - files - folders)}"
+
+
 # The checker itself, on a package made for it.
 
 

@@ -169,6 +169,14 @@ def test_another_dataset_is_not_mixed_in(tmp_path: Path) -> None:
     stored.close()
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_folder_with_other_files_is_left_alone(overwrite: bool, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(BadOption, match=r"holds other files.*new or empty"):
+        feedline.precompute(Squares(), tmp_path, overwrite=overwrite, progress=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_samples_of_another_dataset_are_not_read_as_if_they_were_these(tmp_path: Path) -> None:
     stored = feedline.precompute([1, 2, 3, 4], tmp_path, progress=False)
     assert stored[0] == 1

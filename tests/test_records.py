@@ -150,3 +150,50 @@ def test_what_a_record_cannot_hold_is_named(sample: Any, words: list[str]) -> No
         encode(sample)
     for word in words:
         assert word in str(caught.value)
+
+
+def header_of(record: bytes) -> bytes:
+    return record[8 : 8 + int.from_bytes(record[4:8], "little")]
+
+
+@pytest.mark.parametrize("form", [dict, tuple])
+def test_samples_that_differ_in_numbers_and_words_have_one_header(form: type) -> None:
+    """Which is what makes reading them quick: it is taken apart once."""
+    both = [
+        {"x": np.full((2, 3), number), "label": number, "score": number / 7, "name": f"n{number}", "raw": b"ab"}
+        for number in (3, 7)
+    ]
+    samples = both if form is dict else [tuple(sample.values()) for sample in both]
+    one, other = map(encode, samples)
+    assert header_of(one) == header_of(other)
+    for _ in range(3):  # read in full, then taken apart, then at once
+        for record, sample in zip((one, other), samples, strict=True):
+            assert_same(decode(record), sample)
+
+
+def test_what_was_written_before_numbers_were_buffers_is_read() -> None:
+    header = b'["d",["x","label","score","name"],[["a","<i2",[2]],7,0.5,"n"]]'
+    record = b"FDL1" + len(header).to_bytes(4, "little") + header + bytes(-len(header) % 8) + b"\1\0\2\0\0\0\0\0"
+    for _ in range(3):
+        sample = decode(record)
+        assert sample["x"].tolist() == [1, 2]
+        assert (sample["label"], sample["score"], sample["name"]) == (7, 0.5, "n")
+
+
+@pytest.mark.parametrize(
+    "value", [1 << 63, -(1 << 63) - 1, (1 << 63) - 1, -(1 << 63), -0.0, float("inf"), "", "\ud800", "ä"]
+)
+def test_odd_fields(value: Any) -> None:
+    for sample in ({"a": value, "b": 1}, (value, 2)):
+        for _ in range(3):
+            assert_same(decode(encode(sample)), sample)
+    assert np.isnan(decode(encode({"a": float("nan")}))["a"])
+
+
+def test_arrays_in_memory_of_ones_own_may_be_written_to() -> None:
+    for sample in ({"x": np.arange(3)}, [np.arange(3)]):
+        for _ in range(3):
+            found = decode(bytearray(encode(sample)), owned=True)
+            (array,) = found.values() if isinstance(found, dict) else found
+            array[0] = 7
+            assert array.tolist() == [7, 1, 2]

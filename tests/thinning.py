@@ -6,13 +6,14 @@ engine, loader and format is met many times over.
 
 import zlib
 from collections.abc import Iterable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 EVERY = {
     "benchmarks/test_scripts.py": 8,
-    "faults/test_bad_samples.py": 4,
+    "datasets/streams/test_failures.py": 5,
+    "faults/bad_samples": 4,
     "faults/test_ends.py": 6,
     "faults/test_fault_log.py": 3,
     "faults/test_fork_safety.py": 4,
@@ -20,7 +21,7 @@ EVERY = {
     "faults/test_memory_growth.py": 3,
     "faults/test_resources.py": 4,
     "faults/test_stuck.py": 2,
-    "faults/test_worker_killed.py": 3,
+    "faults/worker_killed": 3,
     "order": 3,
     "parity": 3,
 }
@@ -55,4 +56,5 @@ def thin(items: Iterable[pytest.Item]) -> None:
 
 
 def _every(file: str) -> int:
-    return EVERY.get(file, EVERY.get(file.partition("/")[0], 1))
+    folders = [folder.as_posix() for folder in PurePosixPath(file).parents]
+    return next((EVERY[place] for place in (file, *folders) if place in EVERY), 1)

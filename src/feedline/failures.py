@@ -24,6 +24,16 @@ class WorkerTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
+def words(exc: BaseException) -> str:
+    """Return what an exception says, to be part of a sentence: without a full stop; its class, if it says nothing.
+
+    Example:
+        >>> words(ValueError("too large.")), words(KeyError())
+        ('too large', 'KeyError')
+    """
+    return str(exc).strip().rstrip(".") or type(exc).__name__
+
+
 def without_frames(exc: Exception) -> Exception:
     """Let an exception that is kept for later hold no frames: they would keep alive whoever is up the stack.
 

@@ -55,7 +55,7 @@ def _array_of(labels: Any, name: str) -> NDArray[Any]:
     try:
         array = np.asarray(labels)
     except ValueError as exc:  # lists of lists of different lengths
-        raise BadOption(f"{name} is not one label per sample: {exc}") from exc
+        raise BadOption(f"{name} is not one label per sample: {str(exc).rstrip('.')}.") from exc
     if array.ndim != 1:
         raise BadOption(
             f"{name} has the shape {array.shape}, but one label per sample is needed. "

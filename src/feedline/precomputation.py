@@ -54,20 +54,20 @@ def precompute(
 
     Args:
         dataset: whose samples. Asynchronous ones are read many at a time.
-        out: the folder to store them in.
+        out: the folder to store them in: new, empty, or one that they were stored in before.
         workers: how many workers make them; 0 to make them in this process.
         engine: of the loader that has them: see `feedline.Loader`.
         transform: applied to each sample that the returned dataset delivers, and not stored: what is random belongs
             here.
         version: anything with a `repr`; see `feedline.datasets.CachedDataset`.
-        overwrite: True to drop what another dataset has left in the folder.
+        overwrite: True to drop samples of another dataset that are in the folder.
         pickle: True to pickle samples that a record cannot hold.
         freeze_random: True to store samples that draw random numbers.
         seed: of these random numbers.
         progress: True to show a bar; None to show one in a terminal, if the package `rich` is there.
 
     Raises:
-        BadOption: the dataset is not map-style, or draws random numbers.
+        BadOption: the dataset is not map-style, or draws random numbers; or the folder holds somebody else's files.
         SourceChanged: the folder holds the samples of another dataset.
         SourceError: it cannot be written to, or the disk is full.
 

@@ -5,12 +5,13 @@ Reading one runs no code and copies nothing: arrays are views of the memory that
 
     b"FDL1" | length of the header, 4 bytes, little-endian | header | padding to 8 | buffers, each padded to 8
 
-In the header a value that JSON knows stands for itself; anything else is a list of a letter and its parts.
+In the header a value that JSON knows stands for itself; anything else is a list of a letter and its parts. Numbers and
+strings that are fields of a sample are buffers, too: so the headers of a dataset are alike, and need not be read each
+time anew.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import struct
@@ -27,7 +28,12 @@ _MAGIC = b"FDL1"
 _ALIGN = 8
 _SHORT_BYTES = 512
 """Headers up to this length are remembered when they were read."""
+_REMEMBERED = 1024
+"""So many of them. A guess: a dataset has a few, or one for every sample, and then none is worth it."""
+_FIELDS = 32
+"""A dict or tuple with more values than this is no sample with fields, but one of many numbers."""
 _PLAIN = (str, bool, type(None))
+_INTEGER, _FLOAT = struct.Struct("<q"), struct.Struct("<d")
 
 Buffer = bytes | bytearray | memoryview
 
@@ -59,12 +65,13 @@ def encode(sample: Any) -> bytes:
     return b"".join(parts)
 
 
-def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False) -> Any:
+def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: bool = False) -> Any:
     """Return the sample of a record; its arrays are read-only views of the record's memory, its tensors copies.
 
     Args:
         record: what `encode` returned.
         copy: True for arrays in memory of their own, which may be written to.
+        owned: True if nobody else has the record's memory, so that arrays in it may be written to.
 
     Raises:
         CorruptSource: this is no record, or not a whole one.
@@ -82,29 +89,48 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False) -> Any:
         text = bytes(view[8 : 8 + length])
         header, flat = _known_header(text) if length <= _SHORT_BYTES else (json.loads(text), None)
         if flat is not None and flat.stop <= len(view):
-            return flat.read(view, copy)
-        reader = _Reader(view, 8 + length + -length % _ALIGN, copy)
+            return flat.read(view, copy=copy, owned=owned)
+        reader = _Reader(view, 8 + length + -length % _ALIGN, copy=copy, owned=owned)
         return reader.read(header)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError) as exc:
-        raise CorruptSource(f"A record of {len(view)} bytes is damaged or cut off: {exc}.") from exc
+        raise CorruptSource(f"A record of {len(view)} bytes is damaged or cut off: {str(exc).rstrip('.')}.") from exc
 
 
-@functools.lru_cache(maxsize=1024)
+_known: dict[bytes, tuple[Any, _Flat | None]] = {}
+"""Headers that were read before, and how to read what comes behind them at once. Reading does not change them."""
+_once: dict[bytes, None] = {}
+"""Those that came once: to find out how to read them at once is worth it from the second time on."""
+
+
 def _known_header(text: bytes) -> tuple[Any, _Flat | None]:
-    """Return a header, and how to read it at once; those of one dataset are alike, and reading does not change them."""
+    found = _known.get(text)
+    if found is not None:
+        return found
     header = json.loads(text)
+    seen = _known if text in _once else _once
+    if len(seen) >= _REMEMBERED:
+        seen.clear()
+    if seen is _once:
+        _once[text] = None
+        return header, None
     try:
-        return header, _Flat.of(header, 8 + len(text) + -len(text) % _ALIGN)
+        flat = _Flat.of(header, 8 + len(text) + -len(text) % _ALIGN)
     except (ValueError, TypeError, KeyError, IndexError, AttributeError):
-        return header, None  # the reader finds out what is wrong with it
+        flat = None  # the reader finds out what is wrong with it
+    _known[text] = header, flat
+    return header, flat
 
 
 def _padding(size: int) -> bytes:
     return bytes(-size % _ALIGN)
 
 
-def _described(value: Any, buffers: list[Any], path: tuple[Any, ...]) -> Any:
+def _described(value: Any, buffers: list[Any], path: tuple[Any, ...], *, is_field: bool = False) -> Any:
     kind = type(value)
+    if is_field and (kind is str or kind is int or kind is float):
+        described = _field(value, buffers)
+        if described is not None:
+            return described
     if kind in _PLAIN:
         return value
     if kind is int:
@@ -116,10 +142,13 @@ def _described(value: Any, buffers: list[Any], path: tuple[Any, ...]) -> Any:
         buffers.append(data)
         return ["b", len(data)]
     if kind is dict:
-        return ["d", _checked_keys(value, path), [_described(one, buffers, (*path, key)) for key, one in value.items()]]
+        keys = _checked_keys(value, path)
+        are = not path and len(value) <= _FIELDS
+        return ["d", keys, [_described(one, buffers, (*path, key), is_field=are) for key, one in value.items()]]
     if kind is list or kind is tuple:
         letter = "l" if kind is list else "t"
-        return [letter, [_described(one, buffers, (*path, number)) for number, one in enumerate(value)]]
+        are = kind is tuple and not path and len(value) <= _FIELDS
+        return [letter, [_described(one, buffers, (*path, number), is_field=are) for number, one in enumerate(value)]]
     if kind is np.ndarray or isinstance(value, np.generic):
         return _array("a" if kind is np.ndarray else "s", value, buffers, path)
     if is_tensor(value):
@@ -127,6 +156,21 @@ def _described(value: Any, buffers: list[Any], path: tuple[Any, ...]) -> Any:
     if isinstance(value, Mapping) or (isinstance(value, Sequence) and not isinstance(value, str)):
         raise _refused(value, path, "Turn it into a dict, list or tuple")
     raise _refused(value, path, "Turn it into arrays, numbers, strings or bytes")
+
+
+def _field(value: Any, buffers: list[Any]) -> list[Any] | None:
+    """Put a number or a string into a buffer; None if there is no room for it in one."""
+    if type(value) is str:
+        data = value.encode("utf-8", "surrogatepass")
+        buffers.append(data)
+        return ["u", len(data)]
+    if type(value) is float:
+        buffers.append(_FLOAT.pack(value))
+        return ["g"]
+    if not -(1 << 63) <= value < 1 << 63:
+        return None
+    buffers.append(_INTEGER.pack(value))
+    return ["n"]
 
 
 def _refused(value: Any, path: tuple[Any, ...], advice: str) -> NotARecord:
@@ -159,14 +203,15 @@ def _tensor(value: Any, buffers: list[Any], path: tuple[Any, ...]) -> list[Any]:
 
 
 class _Flat:
-    """A dict of plain values, arrays and bytes, of which it is known where they lie: several times faster to read."""
+    """A dict or tuple of plain values, arrays and bytes, of which it is known where they lie: quick to read."""
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, *, is_tuple: bool) -> None:
+        self._is_tuple = is_tuple
         self.stop = start
         """Where the last buffer ends."""
         self._next = start
-        self._constants: dict[str, Any] = {}
-        self._parts: list[tuple[str, str, int, int, Any, tuple[int, ...]]] = []
+        self._constants: dict[Any, Any] = {}
+        self._parts: list[tuple[Any, str, int, int, Any, tuple[int, ...]]] = []
         """Key, letter, offset, size in bytes or values, type and shape."""
 
     @classmethod
@@ -174,20 +219,25 @@ class _Flat:
         """Return how to read a sample; None if it is not of this form, or not to be read."""
         if type(header) is not list:
             return None  # a string of three letters could be taken apart as well
-        letter, keys, parts = header
-        if letter != "d" or len(set(keys)) != len(keys):
+        letter, *inside = header
+        if letter == "t":
+            (parts,) = inside
+            keys = range(len(parts))
+        else:
+            keys, parts = inside
+        if letter not in ("d", "t") or len(set(keys)) != len(keys):
             return None
-        flat = cls(start)
+        flat = cls(start, is_tuple=letter == "t")
         for key, part in zip(keys, parts, strict=True):
             if not (flat._add(key, part) if type(part) is list else flat._keep(key, part)):
                 return None
         return flat
 
-    def _keep(self, key: str, value: Any) -> bool:
+    def _keep(self, key: Any, value: Any) -> bool:
         self._constants[key] = value
         return True
 
-    def _add(self, key: str, part: list[Any]) -> bool:
+    def _add(self, key: Any, part: list[Any]) -> bool:
         letter = part[0]
         dtype, shape = np.dtype(np.uint8), ()
         if letter == "f":
@@ -195,22 +245,33 @@ class _Flat:
         if letter in ("a", "s"):
             dtype, shape = np.dtype(part[1]), tuple(part[2])
             count = math.prod(shape)
-        elif letter == "b":
+        elif letter in ("b", "u"):
             count = part[1]
+        elif letter in ("n", "g"):
+            count = 8
         else:
             return False
         size = count * dtype.itemsize
         if dtype.hasobject or size < 0 or min(shape, default=0) < 0:
             return False
         self._constants[key] = None  # the place in the dict
-        self._parts.append((key, letter, self._next, size if letter == "b" else count, dtype, shape))
+        self._parts.append((key, letter, self._next, count, dtype, shape))
         self.stop = self._next + size
         self._next = self.stop + -size % _ALIGN
         return True
 
-    def read(self, view: memoryview, copy: bool) -> dict[str, Any]:
+    def read(self, view: memoryview, *, copy: bool, owned: bool) -> Any:
         sample = self._constants.copy()
         for key, letter, offset, count, dtype, shape in self._parts:
+            if letter == "n":
+                (sample[key],) = _INTEGER.unpack_from(view, offset)
+                continue
+            if letter == "g":
+                (sample[key],) = _FLOAT.unpack_from(view, offset)
+                continue
+            if letter == "u":
+                sample[key] = str(view[offset : offset + count], "utf-8", "surrogatepass")
+                continue
             if letter == "b":
                 sample[key] = bytes(view[offset : offset + count])
                 continue
@@ -220,17 +281,18 @@ class _Flat:
                 continue
             if copy:
                 array = array.copy()
-            else:
+            elif not owned:
                 array.flags.writeable = False
             sample[key] = array
-        return sample
+        return tuple(sample.values()) if self._is_tuple else sample
 
 
 class _Reader:
-    def __init__(self, view: memoryview, start: int, copy: bool) -> None:
+    def __init__(self, view: memoryview, start: int, *, copy: bool, owned: bool) -> None:
         self._view = view
         self._next = start
         self._copy = copy
+        self._owned = owned
 
     def read(self, part: Any) -> Any:
         if type(part) is not list:
@@ -248,6 +310,12 @@ class _Reader:
             return float.fromhex(part[1])
         if letter == "b":
             return bytes(self._take(part[1]))
+        if letter == "u":
+            return str(self._take(part[1]), "utf-8", "surrogatepass")
+        if letter == "n":
+            return _INTEGER.unpack(self._take(8))[0]
+        if letter == "g":
+            return _FLOAT.unpack(self._take(8))[0]
         if letter in ("a", "s"):
             return self._array(letter, np.dtype(part[1]), tuple(part[2]))
         if letter == "T":
@@ -269,7 +337,8 @@ class _Reader:
             return array[()]
         if self._copy:
             return array.copy()
-        array.flags.writeable = False
+        if not self._owned:
+            array.flags.writeable = False
         return array
 
     def _tensor(self, name: str, shape: tuple[int, ...]) -> Any:

@@ -1,19 +1,20 @@
 """What is said of a sample that failed.
 
 A `Failure` is the question to a policy, a `Verdict` its answer, and a `Fault` what is kept of both in the log. Faults
-travel from workers and are saved with a loader's state, so they hold nothing but plain values; `plain_index` says what
-becomes of an index that is none.
+travel from workers and are saved with a loader's state, so they hold nothing but plain values: the index of a sample is
+what `feedline.indices.plain_index` makes of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timezone
 from typing import Any
 
 from feedline.errors import BadOption, BadState
+from feedline.indices import pack_index, plain_index, unpack_index
 
 ACTIONS = ("raise", "skip", "retry", "replace")
 """What can become of a sample that failed."""
@@ -174,7 +175,7 @@ class Fault:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.default is MISSING or value != field.default:
-                state[field.name] = _pack(value) if field.name in ("index", "replacement") else value
+                state[field.name] = pack_index(value) if field.name in ("index", "replacement") else value
         return state
 
     @classmethod
@@ -211,125 +212,6 @@ def error_name(kind: type[BaseException]) -> str:
         ('OSError', 'json.decoder.JSONDecodeError')
     """
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-# Any: whatever the sampler yields; a plain value.
-def plain_index(index: Any) -> Any:
-    """Return an index as a plain value, which is the same in every process and after every way of saving it.
-
-    - None, numbers, strings and bytes stay as they are.
-    - Numbers of NumPy, torch and the like become Python's; their arrays become lists.
-    - Tuples and lists stay what they are, of plain values.
-    - Anything else becomes its repr. An object without a repr of its own becomes the name of its class and its fields,
-      because the address in the default one is another in each process. NaN and infinity count as anything else.
-
-    Example:
-        >>> import numpy as np
-        >>> plain_index((np.int64(3), "cat", np.arange(2)))
-        (3, 'cat', [0, 1])
-        >>> plain_index(slice(2, 5))
-        'slice(2, 5, None)'
-    """
-    kind = type(index)
-    if index is None or kind in (int, str, bool, bytes):
-        return index
-    if isinstance(index, tuple):
-        return tuple(map(plain_index, index))
-    if isinstance(index, list):
-        return [plain_index(element) for element in index]
-    if isinstance(index, str):
-        return str.__str__(index)  # the str() of an enum is not the string that it stands for
-    if isinstance(index, (int, bytes)):
-        return int(index) if isinstance(index, int) else bytes(index)
-    if isinstance(index, float):
-        return float(index) if math.isfinite(index) else repr(float(index))
-    dimensions = getattr(index, "ndim", None)
-    if dimensions == 0 and hasattr(index, "item"):
-        value = index.item()
-        # Not every scalar has a counterpart in Python: that of a long double is a long double.
-        return plain_index(value) if type(value) in (int, str, bool, bytes, float) else _repr_of(index)
-    if dimensions and hasattr(index, "tolist"):
-        return plain_index(index.tolist())  # the repr of a large array leaves out most of it
-    return _repr_of(index)
-
-
-# Any: whatever the sampler yields.
-def index_key(index: Any) -> Hashable:
-    """Return what an index is recognised by: equal for an index and all that became of it on its way.
-
-    Example:
-        >>> import numpy as np
-        >>> index_key(np.int64(3)) == index_key(3)
-        True
-        >>> index_key([1, 2])
-        '[1, 2]'
-    """
-    if type(index) is int:  # nearly always; asked of every sample while there is a quarantine
-        return index
-    plain: Hashable = plain_index(index)
-    try:
-        hash(plain)
-    except TypeError:
-        return repr(plain)
-    return plain
-
-
-# Any: a plain index; the same in values that JSON keeps.
-def pack_index(index: Any) -> Any:
-    """Return an index in values that JSON keeps; tuples and bytes, which it does not know, get a mark.
-
-    Example:
-        >>> pack_index((3, "cat"))
-        {'tuple': [3, 'cat']}
-    """
-    return _pack(plain_index(index))
-
-
-# Any: what `pack_index` made, or damage; a plain index.
-def unpack_index(packed: Any) -> Any:
-    """Return the plain index that `pack_index` packed.
-
-    Raises:
-        BadState: it is something else.
-
-    Example:
-        >>> unpack_index({"tuple": [3, "cat"]})
-        (3, 'cat')
-    """
-    if packed is None or isinstance(packed, (bool, int, float, str)):
-        return packed
-    if isinstance(packed, list):
-        return [unpack_index(element) for element in packed]
-    match packed:
-        case {"tuple": list(elements), **rest} if not rest:
-            return tuple(map(unpack_index, elements))
-        case {"bytes": str(text), **rest} if not rest:
-            try:
-                return bytes.fromhex(text)
-            except ValueError as exc:
-                raise BadState(f"The state is damaged: {packed!r:.200} is no index of a sample: {exc}.") from exc
-    raise BadState(f"The state is damaged: {packed!r:.200} is no index of a sample.")
-
-
-def _pack(plain: Any) -> Any:
-    if isinstance(plain, tuple):
-        return {"tuple": [_pack(element) for element in plain]}
-    if isinstance(plain, list):
-        return [_pack(element) for element in plain]
-    if isinstance(plain, bytes):
-        return {"bytes": plain.hex()}
-    return plain
-
-
-def _repr_of(value: Any) -> str:
-    show: Any = type(value).__repr__  # typed as a method, it could not be the function that it is
-    if show is object.__repr__ and hasattr(value, "__dict__"):
-        name = f"{type(value).__module__}.{type(value).__qualname__}"
-        return f"{name}({', '.join(f'{field}={content!r}' for field, content in vars(value).items())})"
-    try:
-        return repr(value)
-    except Exception:  # a user's repr; what failed before it is what has to be reported
-        return object.__repr__(value)
 
 
 def _text_of(error: BaseException) -> str:

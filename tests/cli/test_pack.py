@@ -1,10 +1,7 @@
 from __future__ import annotations
 
 import io
-import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,13 +12,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import webdataset
-from PIL import Image
 from rich.console import Console
 
 from feedline.cli.main import main
 from feedline.cli.pack import Bar
 from feedline.packing import Stage
 from feedline.packing.contents import look
+from tests.cli.packing import fails, run
 from tests.packing.stores import FORMATS, SINGLE
 
 MODULE = """
@@ -54,34 +51,12 @@ number = 3
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Twelve pictures in two folders, of two formats and different sizes."""
-    root = tmp_path / "pictures"
-    for number in range(12):
-        folder = root / ("cat" if number % 2 else "dög")
-        folder.mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(number).integers(0, 256, (30 + number, 40, 3), np.uint8)
-        Image.fromarray(pixels).save(folder / f"{number:02d}.{'png' if number % 3 else 'jpg'}")
-    (root / "cat" / "notes.txt").write_text("no picture either")
-    return root
-
-
-@pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"own_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     return name
-
-
-def run(*arguments: Any) -> None:
-    assert main(["pack", *map(str, arguments), "--workers", "0", "--quiet"]) == 0
-
-
-def fails(capsys: pytest.CaptureFixture[str], *arguments: Any) -> str:
-    assert main(["pack", *map(str, arguments), "--workers", "0", "--quiet"]) == 1
-    return capsys.readouterr().err
 
 
 @pytest.mark.parametrize("format_", [name for name in FORMATS if name != "npy"])
@@ -109,19 +84,6 @@ def test_labels_are_those_of_image_folder(tmp_path: Path, pictures: Path) -> Non
     stored = look(tmp_path / "out").stored
     assert stored is not None
     assert stored["facts"]["classes"] == folder.classes
-
-
-def test_pictures_are_resized_and_encoded(tmp_path: Path, pictures: Path) -> None:
-    run(pictures, tmp_path / "a.lmdb", "--resize", "16", "--encode", "jpg", "--quality", "80")
-    for sample in look(tmp_path / "a.lmdb").take(12):
-        with Image.open(io.BytesIO(sample["image"])) as image:
-            assert image.format == "JPEG"
-            assert min(image.size) == 16
-    run(pictures, tmp_path / "out", "--format", "npy", "--resize", "24x20", "--encode", "raw")
-    assert np.load(tmp_path / "out" / "image.npy").shape == (12, 20, 24, 3)
-    run(pictures, tmp_path / "b.h5", "--resize", "16")
-    kinds = {Image.open(io.BytesIO(sample["image"])).format for sample in look(tmp_path / "b.h5").take(12)}
-    assert kinds == {"JPEG", "PNG"}, "without --encode, what they are"
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # its own
@@ -236,7 +198,7 @@ def test_what_is_said_at_the_end(tmp_path: Path, module: str, capsys: pytest.Cap
         ("nowhere", "There is nothing at nowhere"),
         ("no_module_of_mine:x", "no module 'no_module_of_mine'"),
         ("{module}:nothing", "has no 'nothing'"),
-        ("{module}:number", "neither __getitem__ nor __iter__"),
+        ("{module}:number", "is 3, of type int, which is no dataset"),
         ("{module}.py", "of no kind that can be packed"),
         ("empty", "no files"),
     ],
@@ -263,8 +225,9 @@ def test_a_broken_picture_is_named_or_left_out(
     (pictures / "dög" / "00.jpg").write_bytes(b"not at all")
     run(pictures, tmp_path / "a.lmdb", "--resize", "8", "--on-error", "skip", "--restart")
     said = capsys.readouterr()
-    assert "2 samples failed and were left out" in said.out
-    assert "left out: sample 0" in said.err
+    assert "2 samples were left out:" in said.out
+    assert re.search(r"  sample 0 \(.*cat/01.png\): a picture \(png, 200 bytes\) cannot be decoded", said.out)
+    assert said.err == ""
     assert look(tmp_path / "a.lmdb").count == 10
 
 
@@ -316,31 +279,24 @@ def test_the_bar_shows_samples_speed_and_time() -> None:
     assert "samples/s" in out.getvalue()
 
 
-def test_ctrl_c_and_again(tmp_path: Path) -> None:
-    """The command itself, in a process of its own: interrupted in the middle, then run again."""
-    (tmp_path / "slow_points.py").write_text(
-        """
-import os, signal
-class Points:
-    def __len__(self):
-        return 200
-    def __getitem__(self, index):
-        if index == 100 and not os.path.exists("second"):
-            os.kill(os.getpid(), signal.SIGINT)
-        return {"index": index}
-points = Points()
-"""
-    )
-    command = [sys.executable, "-m", "feedline.cli.main"]
-    command = [sys.executable, "-c", "import sys; from feedline.cli.main import main; sys.exit(main())"]
-    command += ["pack", "slow_points:points", "out.lmdb", "--workers", "0", "--checkpoint-every", "16"]
-    first = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert first.returncode == 130, first.stderr
-    assert sorted(os.listdir(tmp_path / "out.lmdb.packing")) != []
-    assert not (tmp_path / "out.lmdb").exists()
-    (tmp_path / "second").touch()
-    second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert second.returncode == 0, second.stderr
-    assert "were there from the run before" in second.stdout
-    assert [sample["index"] for sample in look(tmp_path / "out.lmdb").take(200)] == list(range(200))
-    assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+def test_fields_of_a_file_of_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["train/x"], file["train/y"], file["mean"] = np.zeros((5, 2)), np.arange(5), np.zeros(2)
+    assert "same length" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb")
+    assert "--fields x=train/x" in fails(capsys, tmp_path / "a.h5", tmp_path / "b.lmdb", "--fields", "train/x")
+    run(tmp_path / "a.h5", tmp_path / "b.lmdb", "--fields", "image=train/x, label=train/y")
+    assert list(look(tmp_path / "b.lmdb").take(1)[0]) == ["image", "label"]
+    with pytest.raises(SystemExit):
+        main(["pack", "a", "b.h5", "--fields", "a,a"])
+    assert "names a field twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["Needs", "fails", "number", "missing"])
+def test_objects_that_are_no_datasets(
+    tmp_path: Path, module: str, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with open(f"{module}.py", "a") as file:
+        file.write("\nclass Needs:\n    def __init__(self, root): pass\ndef fails(): return 1 / 0\n")
+    message = fails(capsys, f"{module}:{name}", tmp_path / "a.lmdb")
+    assert message.startswith("feedline: ")
+    assert message.count("\n") == 1, "one line, and no traceback"

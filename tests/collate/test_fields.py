@@ -43,7 +43,7 @@ def test_single_values_have_no_fields(value: Any) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
 def test_a_field_that_is_missing(sample: Any) -> None:
-    with pytest.raises(CollateError, match="Sample 0 of the batch has no field 'c'"):
+    with pytest.raises(CollateError, match="The samples have no field 'c': sample 0 of the batch has "):
         fields.column([sample], "c")
 
 

@@ -254,8 +254,14 @@ def test_samples_that_cannot_be_padded(samples: list[Any], message: str) -> None
 
 
 def test_fields_that_the_samples_do_not_have() -> None:
-    with pytest.raises(CollateError, match="no field 'ids'"):
-        pad(fields=["ids"])([{"tokens": np.arange(2)}])
+    samples = [{"tokens": np.arange(2), "label": 1}, {"tokens": np.arange(3), "label": 2}]
+    for padding in (pad(fields=["ids"]), pad({"ids": 0}), pad({"tokens": 0, "ids": 0})):
+        with pytest.raises(CollateError, match=r"no field 'ids'.*has 'tokens', 'label'\. Is the name spelled"):
+            padding(samples)
+    with pytest.raises(CollateError, match=r"no field 'count'.*has 0, 1\. Is the name spelled"):
+        pad(fields=["count"])([(np.arange(2), 1)])  # which tuples have, as a method
+    with pytest.raises(CollateError, match=r"Sample 0 of the batch has no field 'ids': it has 'label'"):
+        pad(fields=["ids"])([{"label": 1}, {"label": 2, "ids": np.arange(2)}])
     with pytest.raises(CollateError, match="samples have no fields"):
         pad({"ids": 0})([np.arange(2)])
     with pytest.raises(CollateError, match="cannot add lengths to a ndarray"):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -18,9 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
+from feedline.abc import Repeatable
 from feedline.datasets.mix import mix
 from feedline.datasets.mixture_stream import MixtureStream
+from feedline.datasets.parted import PartedSource
 from feedline.errors import BadOption, BadState
+from feedline.faults import Retry
 
 
 class Stream:
@@ -296,3 +300,219 @@ assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# -- samples that fail ---
+
+
+class Flaky:
+    """Numbers, of which some fail so many times."""
+
+    def __init__(self, start: int, fails: dict[int, int], count: int = 20) -> None:
+        self._range = range(start, start + count)
+        self._fails = dict(fails)
+
+    def __len__(self) -> int:
+        return len(self._range)
+
+    def __getitem__(self, index: int) -> int:
+        number = self._range[index]
+        if self._fails.get(number, 0):
+            self._fails[number] -= 1
+            raise ValueError(number)
+        return number
+
+
+class FlakyStream:
+    def __init__(self, start: int, fails: dict[int, int]) -> None:
+        self._numbers = Flaky(start, fails)
+
+    def __iter__(self) -> Iterator[int]:
+        return FlakyIterator(self._numbers)
+
+
+class FlakyIterator(Repeatable):
+    def __init__(self, numbers: Flaky) -> None:
+        self._numbers = numbers
+        self._place = 0
+
+    def __iter__(self) -> FlakyIterator:
+        return self
+
+    def __next__(self) -> int:
+        self._place += 1
+        if self._place > len(self._numbers):
+            raise StopIteration
+        return self._numbers[self._place - 1]
+
+    def try_again(self) -> None:
+        self._place -= 1
+
+
+ALWAYS = 1 << 30
+
+
+def flaky(times: int) -> MixtureStream:
+    fails = {3: times, 7: times, 101: times, 119: times}
+    mixture = mix([Flaky(0, fails), FlakyStream(100, fails)], size=40)
+    assert isinstance(mixture, MixtureStream)
+    return mixture
+
+
+def all_of(loader: Iterable[Any]) -> list[int]:
+    return [int(value) for batch in loader for value in batch]
+
+
+def test_samples_that_fail_are_left_out_and_the_others_come() -> None:
+    whole = all_of(feedline.Loader(flaky(0), 4, shard=False))
+    assert len(whole) > 30
+    found = all_of(feedline.Loader(flaky(ALWAYS), 4, shard=False, on_error="skip"))
+    assert found == [number for number in whole if number not in (3, 7, 101, 119)]
+
+
+def test_samples_that_fail_are_tried_again() -> None:
+    whole = all_of(feedline.Loader(flaky(0), 4, shard=False))
+    assert all_of(feedline.Loader(flaky(2), 4, shard=False, on_error=Retry(2, wait_s=0))) == whole
+
+
+def test_a_state_among_samples_that_failed() -> None:
+    whole = list(flaky(0))
+    for taken in range(len(whole)):
+        begun = flaky(ALWAYS)
+        iterator = iter(begun)
+        found = _read(iterator, taken)
+        resumed = flaky(ALWAYS)
+        resumed.load_state_dict(begun.state_dict())
+        found += _read(iter(resumed), len(whole))
+        assert found == [number for number in whole if number not in (3, 7, 101, 119)]
+
+
+def _read(iterator: Iterator[int], places: int) -> list[int]:
+    found = []
+    for _ in range(places):
+        try:
+            found.append(next(iterator))
+        except ValueError:
+            continue
+        except StopIteration:
+            break
+    return found
+
+
+def test_an_interrupt_leaves_everything_as_it_was() -> None:
+    class Interrupted(Flaky):
+        left = 3
+
+        def __getitem__(self, index: int) -> int:
+            if index == 5 and self.left:
+                self.left -= 1
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    def mixture(left: int) -> MixtureStream:
+        numbers = Interrupted(0, {})
+        numbers.left = left
+        mixed = mix([numbers, FlakyStream(100, {})])
+        assert isinstance(mixed, MixtureStream)
+        return mixed
+
+    iterator, found = iter(mixture(3)), []
+    interrupts = 0
+    while True:
+        try:
+            found.append(next(iterator))
+        except KeyboardInterrupt:
+            interrupts += 1
+        except StopIteration:
+            break
+    assert interrupts == 3
+    assert found == list(mixture(0))
+
+
+# -- datasets that split themselves ---
+
+
+class Parts(PartedSource):
+    """Numbers by turns."""
+
+    def __init__(self, start: int, count: int) -> None:
+        super().__init__()
+        self.numbers = range(start, start + count)
+
+    def __iter__(self) -> Iterator[int]:
+        (worker, workers), (rank, ranks) = self._place()
+        return iter(self.numbers[worker * ranks + rank :: workers * ranks])
+
+
+def split_mixture(count: int = 240, **options: Any) -> Any:
+    return mix([Parts(0, count), Parts(1000, count), np.arange(2000, 2000 + count)], **options)
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 3), ("process", 1), ("process", 3)])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_mixture_of_datasets_that_split_themselves_splits_itself(
+    engine: str, workers: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    found = []
+    for rank in range(ranks):
+        monkeypatch.setenv("RANK", str(rank))
+        for loader in (feedline.Loader, feedline.DataLoader) if workers < 2 else (feedline.Loader,):
+            how: dict[str, Any] = {"workers" if loader is feedline.Loader else "num_workers": workers}
+            batches = loader(split_mixture(), 4, engine=engine, **how)
+            came = all_of(batches)
+            assert len(came) == len(set(came))
+            thousands = Counter(number // 1000 for number in came)
+            assert max(thousands.values()) - min(thousands.values()) <= 4 * max(1, workers)
+            assert len(came) > 0.9 * 720 / ranks
+        found += came
+    assert len(found) == len(set(found))
+
+
+def test_such_a_mixture_in_torch_s_loader() -> None:
+    found = all_of(torch.utils.data.DataLoader(split_mixture(), 4, num_workers=2))
+    assert len(found) == len(set(found)) > 600
+
+
+def test_the_size_of_such_a_mixture_is_that_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    found = []
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        found += list(split_mixture(50, size=400, repeat=True))
+    assert len(found) == 400
+    maps = Counter(number for number in found if number >= 2000)
+    assert max(maps.values()) - min(maps.values()) <= 1  # passes are gone through together
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_such_a_mixture_is_resumed(workers: int) -> None:
+    def make() -> feedline.Loader:
+        return feedline.Loader(split_mixture(), 4, workers=workers)
+
+    whole = [batch.tolist() for batch in make()]
+    for taken in (0, 1, 5, 60):
+        loader = make()
+        first = [batch.tolist() for batch in islice(loader, taken)]
+        other = make()
+        other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+        loader.close()
+        assert first + [batch.tolist() for batch in other] == whole
+
+
+def test_a_state_of_another_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    mixture = split_mixture()
+    next(iter(mixture))
+    state = mixture.state_dict()
+    monkeypatch.setenv("RANK", "0")
+    other = pickle.loads(pickle.dumps(split_mixture()))
+    other.load_state_dict(state)
+    with pytest.raises(BadState, match="part 1 of 2"):
+        iter(other)
+
+
+def test_who_does_not_split_keeps_the_loader_splitting() -> None:
+    assert repr(split_mixture()).startswith("SplitMixtureStream(3 datasets")
+    assert type(mix([Parts(0, 5), Numbers(0)])) is MixtureStream

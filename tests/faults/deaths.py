@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 
 import feedline
 
+COUNT = 45
+"""Samples of most datasets here: a short last batch, for every batch size."""
+
 
 class Once:
     """True the first time that anybody asks about something, in whatever process."""

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from feedline.errors import BadState
 from feedline.faults import Fault, FaultLog
-from feedline.verdicts import index_key
+from feedline.indices import index_key
 
 indices: st.SearchStrategy[Any] = (
     st.integers(0, 50)

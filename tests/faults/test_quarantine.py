@@ -8,7 +8,8 @@ from collections.abc import Hashable
 import numpy as np
 
 from feedline.faults.quarantine import Quarantine
-from feedline.verdicts import Failure, Fault, index_key
+from feedline.indices import index_key
+from feedline.verdicts import Failure, Fault
 
 
 def fault(index: object) -> Fault:

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.abc import ErrorPolicy
+from feedline.abc import ErrorPolicy, Repeatable
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset
 from feedline.errors import BadOption
@@ -631,6 +631,45 @@ def test_an_iterator_that_is_asked_again_may_have_the_sample_after_all() -> None
     assert bench.told == [(1, "retry", 3)]
     assert len(bench.waits) == 2
     assert bench.make(2) == [2]
+
+
+class Tape(Repeatable, Iterator[Any]):
+    """Goes on after an exception, unless it is told to try again."""
+
+    def __init__(self, dataset: Flaky) -> None:
+        self._dataset = dataset
+        self._place = 0
+
+    def __next__(self) -> Any:
+        if self._place == len(self._dataset):
+            raise StopIteration
+        self._place += 1
+        return self._dataset[self._place - 1][0]
+
+    def try_again(self) -> None:
+        self._place -= 1
+
+
+class Tapes:
+    def __init__(self, dataset: Flaky) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return Tape(self._dataset)
+
+
+@pytest.mark.parametrize(
+    ("on_error", "missing", "told"),
+    [
+        (Retry(2, wait_s=0.0), set(), [(1, "retry", 3), (4, "retry", 2)]),
+        (Retry(1, then="skip", wait_s=0.0), {1}, [(1, "skip", 2), (4, "retry", 2)]),
+        ("skip", {1, 4}, [(1, "skip", 1), (4, "skip", 1)]),
+    ],
+)
+def test_an_iterator_that_can_is_told_to_try_again(on_error: Any, missing: set[int], told: Any) -> None:
+    bench = Bench(Tapes(Flaky({1: 2, 4: 1}, count=6)), on_error, kind=DatasetKind.ITERABLE)
+    assert bench.make(6) == [number for number in range(6) if number not in missing]
+    assert bench.told == told
 
 
 def test_an_iterator_that_fails_once_too_often_is_raised() -> None:

@@ -21,14 +21,14 @@ from feedline.engines.runner import Runner
 from feedline.errors import WorkerDied
 from feedline.faults import Policy
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader import crew as crew_module
-from feedline.loader import map_epoch as map_epoch_module
 from feedline.loader import reserve
 from feedline.loader.account import Account
-from feedline.loader.batches import InlineBatches
 from feedline.loader.bookmark import Bookmark
-from feedline.loader.crew import Counters, Crew
-from feedline.loader.map_epoch import Limits, MapEpoch
+from feedline.loader.counters import Counters
+from feedline.loader.crew import Crew
+from feedline.loader.inline_batches import InlineBatches
+from feedline.loader.limits import Limits
+from feedline.loader.map_epoch import MapEpoch
 from feedline.loader.order import Entry
 from feedline.loader.progress import Progress
 from feedline.loader.rescue import Care
@@ -319,8 +319,7 @@ class Run:
     def _patched(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patches:
             patches.setattr(reserve, "LOOK_AHEAD", self.case.look_ahead)
-            for module in (crew_module, map_epoch_module):
-                patches.setattr(module, "time", self._clock)
+            self._clock.install(patches)
             yield
 
     def take(self, count: int | None = None) -> list[list[int]]:

@@ -6,8 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from feedline.abc import Engine
 from feedline.errors import WorkerDied
+from feedline.loader import crew, map_epoch, rescue, roster, window
 from feedline.types import Result, ResultKind, Task, WorkerSpec
 
 
@@ -22,6 +25,14 @@ class Clock:
 
     def perf_counter_ns(self) -> int:
         return int(self.now_s * 1e9)
+
+    def time(self) -> float:
+        return self.now_s
+
+    def install(self, patches: pytest.MonkeyPatch) -> None:
+        """Have crews and epochs go by this clock."""
+        for module in (crew, map_epoch, rescue, roster, window):
+            patches.setattr(module, "time", self)
 
 
 Cost = Callable[[Task], float]

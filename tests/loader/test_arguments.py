@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
+import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from feedline import Loader
+from feedline import DataLoader, DataLoader2, Loader
+from feedline.datasets import ParquetDataset, StreamDataset, TarDataset
+from feedline.datasets.streams import GrowingFile
 from feedline.errors import BadOption
 from feedline.policies import InOrder
 
@@ -81,7 +88,7 @@ class NoLength:
         ({"worker_init": "seed"}, "worker_init='seed' is not a function"),
         ({"scheduler": "fifo"}, "is not a feedline.abc.Scheduler"),
         ({"memory_budget": -1}, "memory_budget=-1"),
-        ({"memory_budget": "1GB"}, "memory_budget='1GB' is not an integer"),
+        ({"memory_budget": "1 XB"}, "memory_budget='1 XB' is no number of bytes"),
     ],
 )
 def test_arguments_that_cannot_work(arguments: dict[str, Any], message: str) -> None:
@@ -93,3 +100,89 @@ def test_arguments_that_cannot_work(arguments: dict[str, Any], message: str) -> 
 def test_an_epoch_that_is_no_number(epoch: Any) -> None:
     with pytest.raises(BadOption, match="epoch="):
         Loader(range(3)).set_epoch(epoch)
+
+
+def names_of(kind: Any) -> list[str]:
+    return list(inspect.signature(kind).parameters)
+
+
+TRANSLATED = {
+    "workers": "num_workers",
+    "collate": "collate_fn",
+    "prefetch": "prefetch_factor",
+    "timeout_s": "timeout",
+    "persistent": "persistent_workers",
+    "start_method": "multiprocessing_context",
+    "worker_init": "worker_init_fn",
+}
+
+
+@pytest.mark.parametrize("own", [name for name in names_of(Loader) if name not in names_of(DataLoader)])
+def test_names_of_the_loader_in_the_one_for_torch(own: str) -> None:
+    kinds: tuple[Any, ...] = (DataLoader, DataLoader2)
+    for kind in kinds:
+        with pytest.raises(TypeError, match=rf"argument '{own}'\. Did you mean {TRANSLATED[own]}=\?"):
+            kind(range(3), **{own: 1})
+
+
+@pytest.mark.parametrize("name", [name for name in names_of(DataLoader) if name not in names_of(Loader)])
+def test_names_of_torch_in_the_loader(name: str) -> None:
+    meant = {**{theirs: ours for ours, theirs in TRANSLATED.items()}, "generator": "seed"}.get(name)
+    advice = "feedline.DataLoader has it" if meant is None else rf"Did you mean {meant}=\?"
+    wrong: dict[str, Any] = {name: 1}
+    with pytest.raises(TypeError, match=rf"argument '{name}'\. {advice}"):
+        Loader(range(3), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        ("batch_sise", r"Did you mean batch_size=\?"),
+        ("shuffel", r"Did you mean shuffle=\?"),
+        ("n_workers", r"Did you mean (num_)?workers=\?"),
+        ("quack", "There are dataset, batch_size, shuffle"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_mistyped_names(kind: Any, wrong: str, advice: str) -> None:
+    with pytest.raises(
+        TypeError, match=rf"{kind.__name__}\(\) got an unexpected keyword argument '{wrong}'\. {advice}"
+    ):
+        kind(range(3), **{wrong: 1})
+
+
+def test_a_subclass_may_have_arguments_of_its_own() -> None:
+    class Mine(Loader):
+        def __init__(self, dataset: Any, *, extra: int, **options: Any) -> None:
+            super().__init__(dataset, **options)
+            self.extra = extra
+
+    assert Mine(range(3), extra=1, workers=0).extra == 1
+    with pytest.raises(TypeError, match=r"Mine\(\).*'num_workers'\. Did you mean workers="):
+        Mine(range(3), extra=1, num_workers=1)
+
+
+def streams(folder: Path) -> list[Any]:
+    with tarfile.open(folder / "a.tar", "w"):
+        pass
+    pq.write_table(pa.table({"x": [1, 2]}), folder / "a.parquet")
+    (folder / "a.jsonl").write_text("{}\n")
+    return [
+        TarDataset(folder / "a.tar"),
+        ParquetDataset(folder / "a.parquet").stream(),
+        StreamDataset(GrowingFile(folder / "a.jsonl")),
+    ]
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_streams_that_are_to_be_shuffled_say_how(kind: Any, tmp_path: Path) -> None:
+    for stream in streams(tmp_path):
+        for option in ({"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}):
+            (name,) = option
+            with pytest.raises(
+                BadOption, match=rf"^{name}= was given, but a {type(stream).__name__} is a stream"
+            ) as caught:
+                kind(stream, **option)
+            for remedy in ("TarDataset(..., shuffle=True)", 'TarDataset(..., mode="random")', ".stream(shuffle=True)"):
+                assert remedy in str(caught.value)
+        kind(stream, shuffle=False)

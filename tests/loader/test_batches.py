@@ -1,88 +1,29 @@
-"""What `iter(loader)` returns."""
+"""Batches that a crew makes."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from feedline import memory
 from feedline.errors import BadState, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader.batches import CrewBatches, InlineBatches, begin_epoch
+from feedline.loader.batches import CrewBatches, begin_epoch
 from feedline.loader.bookmark import Bookmark
-from feedline.loader.crew import Counters, Crew
+from feedline.loader.counters import Counters
+from feedline.loader.crew import Crew
+from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.map_epoch import MapEpoch
 from feedline.loader.order import Entry
 from feedline.loader.settings import Settings
 from feedline.loader.stream_epoch import StreamEpoch
-from feedline.plan.foreign import ForeignPlan
 from feedline.plan.spans import SpanPlan
 from feedline.state import Snapshot
-from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, Key, Resume, Share, StreamSplit, WorkerSpec
+from tests.loader.beginnings import Numbers, Remembering, Stream, bookmark_of, spec_of
 from tests.loader.stepping import Clock, SteppingEngine
-
-
-class Numbers:
-    def __len__(self) -> int:
-        return 5
-
-    def __getitem__(self, index: int) -> int:
-        if index == 4:
-            raise ValueError("four")
-        return index
-
-
-def spec_of(dataset: Any, kind: DatasetKind = DatasetKind.MAP) -> WorkerSpec:
-    return WorkerSpec(dataset, kind, list, NumpyFramework(), worker_count=0, base_seed=0)
-
-
-def bookmark_of(plan: list[Any], workers: int = 0) -> Bookmark:
-    entry = Entry(Key(0, 0), draw_key=0)
-    return Bookmark(
-        entry, ForeignPlan(iter(plan)), "own batches", dict, draw_seed=0, worker_count=workers, batch_size=1
-    )
-
-
-def inline(plan: list[Any], arena: Arena | None = None, prepare: Any = None) -> InlineBatches:
-    return InlineBatches(spec_of(Numbers()), bookmark_of(plan), None, arena, Counters(), prepare)
-
-
-def test_inline_batches_are_made_when_they_are_asked_for() -> None:
-    batches = inline([[0, 1], [2]])
-    assert [next(batches), next(batches)] == [[0, 1], [2]]
-    with pytest.raises(StopIteration):
-        next(batches)
-    batches.close()
-
-
-def test_inline_iteration_goes_on_after_a_failure() -> None:
-    batches = inline([[0], [4], [2]], Arena(2, shared=False, budget=1 << 20))
-    assert next(batches) == [0]
-    with pytest.raises(ValueError, match="four"):
-        next(batches)
-    assert memory.current() is None
-    assert next(batches) == [2]
-
-
-def test_trouble_while_setting_up_is_raised_at_once() -> None:
-    class Broken:
-        def __iter__(self) -> Iterator[int]:
-            raise OSError("no such shard")
-
-    with pytest.raises(OSError, match="no such shard"):
-        InlineBatches(spec_of(Broken(), DatasetKind.ITERABLE), bookmark_of([1]), None, None, Counters(), None)
-
-
-def test_inline_batches_get_a_last_touch() -> None:
-    assert next(inline([[0]], prepare=tuple)) == (0,)
-
-
-# -- with workers ---
 
 
 def make_crew(**engine_options: Any) -> tuple[Crew, SteppingEngine]:
@@ -165,70 +106,6 @@ def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch:
 
 
 # -- resuming ---
-
-
-class Remembering(Numbers):
-    """A map-style dataset with a state."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    def __getitem__(self, index: int) -> int:
-        self.asked += 1
-        return index
-
-    def state_dict(self) -> dict[str, int]:
-        return {"asked": self.asked}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.asked = state["asked"]
-
-
-class Stream:
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(7))
-
-
-def test_inline_the_dataset_goes_on_from_its_state_and_is_asked_for_it() -> None:
-    dataset = Remembering()
-    bookmark = bookmark_of([[0], [1], [2]])
-    snapshot = Snapshot(0, streams=({"dataset": {"asked": 40}, "place": 0},))
-    batches = InlineBatches(spec_of(dataset), bookmark, snapshot, None, Counters(), None)
-    next(batches)
-    assert bookmark.live is not None
-    assert bookmark.live().dataset == {"asked": 41}
-
-
-def test_inline_a_dataset_without_a_state_is_not_kept_by_the_bookmark() -> None:
-    bookmark = bookmark_of([[0]])
-    InlineBatches(spec_of(Numbers()), bookmark, None, None, Counters(), None)
-    assert bookmark.live is None
-
-
-def test_inline_batches_that_were_delivered_out_of_turn_do_not_come_again() -> None:
-    bookmark = bookmark_of([[0], [1], [2], [3], [0], [1]])
-    batches = InlineBatches(spec_of(Numbers()), bookmark, Snapshot(0, early=(1, 2, 5)), None, Counters(), None)
-    assert list(batches) == [[0], [3], [0]]
-    assert (bookmark.entry.progress.delivered, bookmark.entry.progress.ended) == (6, True)
-
-
-def test_inline_a_stream_goes_on_where_it_was() -> None:
-    bookmark = bookmark_of([2] * 9)
-    snapshot = Snapshot(0, streams=({"batches": 2, "noted_at": 2, "ended": False},))
-    bookmark.batch_size = 2
-    batches = InlineBatches(spec_of(Stream(), DatasetKind.ITERABLE), bookmark, snapshot, None, Counters(), None)
-    assert list(batches) == [[4, 5], [6]]
-    assert bookmark.entry.progress.delivered == 4
-    assert bookmark.entry.progress.ended
-
-
-def test_a_failed_batch_counts_as_delivered() -> None:
-    bookmark = bookmark_of([[0], [4], [2]])
-    batches = InlineBatches(spec_of(Numbers()), bookmark, None, None, Counters(), None)
-    next(batches)
-    with pytest.raises(ValueError, match="four"):
-        next(batches)
-    assert bookmark.entry.progress.delivered == 2
 
 
 def test_states_of_several_workers_need_as_many() -> None:

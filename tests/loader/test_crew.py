@@ -4,174 +4,17 @@ from __future__ import annotations
 
 import gc
 import weakref
-from typing import Any
 
-import numpy as np
 import pytest
 
 from feedline.abc import Engine
 from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerRestarted, WorkerStartError
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader.crew import Counters, Crew
-from feedline.loader.rescue import Answers, Care
+from feedline.loader.counters import Counters
+from feedline.loader.crew import Crew
 from feedline.transport.arena import Arena
-from feedline.transport.codec import Codec, SlotWriter
-from feedline.types import Call, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
-
-CODEC = Codec(NumpyFramework())
-
-
-class HandEngine(Engine):
-    """Answers when the test says so, with batches written into the task's slot."""
-
-    def __init__(self, worker_count: int = 2) -> None:
-        self.worker_count = worker_count
-        self.tasks: list[tuple[int, Task]] = []
-        self.answers: list[Result] = []
-        self.arena: Arena | None = None
-        self.closed = 0
-        self.replaced: list[int] = []
-        self.killed: list[int] = []
-
-    def open(self, spec: WorkerSpec) -> None:
-        return
-
-    def submit(self, worker: int, task: Task) -> None:
-        if task.indices == "unsendable":
-            raise TypeError("cannot be sent")
-        self.tasks.append((worker, task))
-
-    def revoke(self, worker: int) -> int | None:
-        for place, (who, task) in enumerate(self.tasks):
-            if who == worker:
-                del self.tasks[place]
-                return task.id
-        return None
-
-    def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
-        answers, self.answers = self.answers, []
-        return answers
-
-    def replace(self, worker: int) -> None:
-        assert worker not in self.waiting(), "what it had was not taken back"
-        self.replaced.append(worker)
-
-    def kill(self, worker: int) -> bool:
-        self.killed.append(worker)
-        return True
-
-    def stack(self, worker: int) -> str | None:
-        return f'File "loading.py", line 7 in read_{worker}\n'
-
-    def pid(self, worker: int) -> int | None:
-        return 4000 + worker
-
-    def close(self) -> None:
-        self.closed += 1
-
-    def waiting(self) -> list[int]:
-        """Return whose tasks have not been begun."""
-        return [worker for worker, _ in self.tasks]
-
-    def begin(self) -> Task:
-        """Have the oldest task begun: it cannot be taken back any more."""
-        return self.tasks.pop(0)[1]
-
-    def die(self, worker: int = 0, death: BaseException | None = None) -> None:
-        """Have a worker die, who has begun what was taken with `begin`."""
-        self.answers.append(Result(ResultKind.DIED, worker, -1, death or WorkerDied(f"worker {worker} is gone")))
-
-    def finish(self, kind: ResultKind = ResultKind.DONE, size: int = 1000, *, overflow: bool = False) -> None:
-        """Finish the oldest task."""
-        worker, task = self.tasks.pop(0)
-        payload: Any = None
-        if kind is ResultKind.DONE:
-            payload = self._write(task, size, overflow=overflow)
-        elif kind is ResultKind.FAILED:
-            payload = ValueError("torn")
-        self.answers.append(Result(kind, worker, task.id, payload, 1_000_000))
-
-    def _write(self, task: Task, size: int, *, overflow: bool) -> Parcel:
-        assert self.arena is not None
-        memory = np.zeros(1 << 16, np.uint8) if overflow or task.slot < 0 else self.arena.view(task.slot, 1 << 16)
-        writer = SlotWriter(memory, memory.__array_interface__["data"][0])
-        header = CODEC.encode([np.full(size, task.indices, np.uint8)], writer)
-        return Parcel(header, task.slot, writer.used, memory if overflow or task.slot < 0 else None)
-
-
-class Bench:
-    """A crew whose engine is moved by hand; it is an epoch of its own."""
-
-    def __init__(self, slots: int = 4, budget: int = 1 << 30, restarts: int = 0) -> None:
-        self.engine = HandEngine()
-        self.arena = self.engine.arena = Arena(slots, shared=True, budget=budget)
-        self.counters = Counters()
-        self.crew = Crew(self.engine, self.arena, NumpyFramework(), self.counters, care=Care(restarts=restarts))
-        self.resume: Resume | None = None
-        self.owed: dict[int, Resume] = {}
-        self.crew.begin_epoch(self)
-
-    def resume_for(self, worker: int) -> Resume | None:
-        return self.resume
-
-    def owe(self, worker: int, resume: Resume) -> None:
-        self.owed[worker] = resume
-
-    def given(self) -> list[tuple[int, Any]]:
-        """Return who has which task waiting."""
-        return [(worker, task.indices) for worker, task in self.engine.tasks]
-
-    def let_die(self, worker: int = 0, death: BaseException | None = None) -> Answers:
-        """Have a worker die; returns what comes of it."""
-        self.engine.die(worker, death)
-        assert self.crew.collect(0.0) == [], "the epoch takes in what came with it first"
-        return self.crew.collect(0.0)
-
-    def batch(self, number: int, **how: Any) -> Any:
-        """Have a batch made and delivered."""
-        self.crew.submit(self, number, Task(0, number), 0)
-        self.engine.finish(**how)
-        ((pending, result),) = self.crew.collect(0.0)
-        assert pending is not None
-        assert pending.ordinal == number
-        return self.crew.deliver(result)[0]
-
-    def free_slots(self) -> int:
-        slots = []
-        while (slot := self.arena.acquire()) >= 0:
-            slots.append(slot)
-        assert len(slots) == len(set(slots)), "a slot was given back twice"
-        for slot in slots:
-            self.arena.release(slot)
-        return len(slots)
-
-
-def test_a_batch_is_a_view_and_its_slot_comes_back_with_it() -> None:
-    bench = Bench()
-    batch = bench.batch(7)
-    assert batch.tolist() == [7] * 1000
-    assert np.shares_memory(batch, bench.arena.view(0))
-    assert bench.free_slots() == 3
-    del batch
-    assert bench.free_slots() == 4
-
-
-def test_batches_that_are_kept_are_copied_when_slots_run_short_and_never_overwritten() -> None:
-    bench = Bench(slots=3)
-    kept = [bench.batch(number) for number in range(20)]
-    assert [batch.tolist() for batch in kept] == [[number] * 1000 for number in range(20)]
-    assert bench.counters.copied_out == 18, "one slot is always kept for the next task"
-    assert bench.counters.overflowed == 0
-    del kept
-    assert bench.free_slots() == 3
-
-
-def test_a_batch_that_came_in_memory_of_its_own_gives_its_slot_back_at_once() -> None:
-    bench = Bench()
-    batch = bench.batch(5, overflow=True)
-    assert batch.tolist() == [5] * 1000
-    assert bench.counters.overflowed == 1
-    assert bench.free_slots() == 4
+from feedline.types import Call, Result, ResultKind, Resume, Task
+from tests.loader.hand import Bench, HandEngine
 
 
 @pytest.mark.parametrize("kind", [ResultKind.FAILED, ResultKind.ENDED])
@@ -222,31 +65,6 @@ def test_closing_takes_back_every_slot_wherever_its_batch_is() -> None:
     bench.crew.close()
     assert bench.engine.closed == 1
     assert bench.free_slots() == 4
-
-
-def test_a_batch_nobody_wants_is_given_back_once() -> None:
-    bench = Bench()
-    bench.crew.submit(bench, 0, Task(0, 0), 0)
-    bench.engine.finish()
-    ((_, result),) = bench.crew.collect(0.0)
-    bench.crew.discard(result)
-    bench.crew.discard(result)
-    bench.crew.close()
-    assert bench.free_slots() == 4
-
-
-def test_work_moves_from_one_worker_to_another() -> None:
-    bench = Bench()
-    pending = bench.crew.submit(bench, 0, Task(0, 9), 0)
-    assert bench.crew.move(0, 1)
-    assert pending.worker == 1
-    assert [view.outstanding for view in bench.crew.workers] == [0, 1]
-    assert bench.counters.relieved == 1
-    assert not bench.crew.move(0, 1), "nothing is left to move"
-    bench.engine.finish()
-    ((answered, result),) = bench.crew.collect(0.0)
-    assert answered is pending
-    assert result.worker == 1
 
 
 def test_there_is_room_while_slots_are_free_or_nothing_is_under_way() -> None:
@@ -333,7 +151,7 @@ def test_what_the_worker_said_before_it_died_is_taken_in_first() -> None:
     ((pending, result),) = bench.crew.collect(0.0)
     assert pending is not None
     assert bench.engine.replaced == [], "not before the epoch has had a look at it"
-    bench.crew.discard(result)
+    bench.crew.slots.discard(result)
     assert bench.crew.collect(0.0) == []
     assert (bench.engine.replaced, bench.given()) == ([0], [])
 
@@ -409,10 +227,9 @@ class CannotStart(HandEngine):
 
 
 def test_a_worker_that_cannot_be_replaced_is_the_end_and_says_what_led_to_it() -> None:
-    bench = Bench(restarts=1)
-    bench.crew.engine = engine = CannotStart()
+    bench = Bench(restarts=1, engine=CannotStart())
     death = WorkerDied("worker 0 is gone")
-    engine.die(0, death)
+    bench.engine.die(0, death)
     bench.crew.collect(0.0)
     ((pending, result),) = bench.crew.collect(0.0)
     assert (pending, type(result.payload)) == (None, TooManyOpenFiles)
@@ -423,97 +240,11 @@ def test_an_engine_that_never_replaces_workers_ends_the_epoch() -> None:
     class Plain(HandEngine):
         replace = Engine.replace
 
-    bench = Bench(restarts=1)
-    bench.crew.engine = engine = Plain()
-    engine.die()
+    bench = Bench(restarts=1, engine=Plain())
+    bench.engine.die()
     bench.crew.collect(0.0)
     ((_, result),) = bench.crew.collect(0.0)
     assert type(result.payload) is WorkerStartError
-
-
-# -- workers that do not answer ---
-
-
-def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
-    bench = Bench()
-    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
-    told = str(bench.crew.told_of_stuck(late, 30.0))
-    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71)" in told
-    assert told.endswith('What it is doing:\nFile "loading.py", line 7 in read_1')
-
-
-def test_a_stuck_worker_is_killed_and_replaced_and_the_reason_is_told() -> None:
-    bench = Bench(restarts=1)
-    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
-    bench.engine.begin()
-    assert bench.crew.kill_stuck(late, 30.0)
-    assert bench.engine.killed == [1]
-    assert bench.let_die(1, WorkerDied("killed by signal 9")) == []
-    assert bench.given() == [(1, [70, 71])]
-    with pytest.warns(WorkerRestarted, match=r"(?s)timed out after 30.0 seconds.*read_1"):
-        bench.crew.speak()
-
-
-def test_the_task_that_a_worker_is_at_is_the_one_it_was_given_first() -> None:
-    bench = Bench()
-    first = bench.crew.submit(bench, 3, Task(0, 7), 0)
-    bench.crew.submit(bench, 1, Task(0, 8), 0)
-    assert bench.crew.oldest_of(0) is first
-    assert bench.crew.oldest_of(1) is None
-
-
-# -- workers that have grown too large ---
-
-
-def let_grow(bench: Bench, worker: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have it found that a worker has too much memory, with the next answer."""
-    found = [worker]
-    monkeypatch.setattr(bench.crew._watch, "look", lambda _: iter([found.pop()] if found else []))
-    bench.crew._watch.next_s = 0.0
-
-
-def test_a_worker_that_has_grown_is_replaced_when_it_has_done_what_it_had_begun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    bench = Bench()
-    for number in range(3):
-        bench.crew.submit(bench, number, Task(0, number), 0)
-    bench.crew.submit(bench, 3, Task(0, 3), 1)
-    begun = bench.engine.begin()
-    bench.engine.tasks.insert(0, bench.engine.tasks.pop())  # the other worker answers first
-    let_grow(bench, 0, monkeypatch)
-    bench.engine.finish()
-    ((_, result),) = bench.crew.collect(0.0)
-    bench.crew.discard(result)
-    assert bench.given() == [], "what it has not begun is taken from it"
-    bench.crew.submit(bench, 4, Task(0, 4), 0)
-    assert bench.crew.collect(0.0) == []
-    assert (bench.given(), bench.engine.replaced) == ([], []), "it is still at something"
-    bench.engine.tasks = [(0, begun)]
-    bench.engine.finish()
-    ((_, result),) = bench.crew.collect(0.0)
-    bench.crew.discard(result)
-    assert bench.crew.collect(0.0) == []
-    assert bench.engine.replaced == [0]
-    assert bench.given() == [(0, 1), (0, 2), (0, 4)], "in the order in which it was to be done"
-    assert (bench.counters.recycled, bench.counters.restarts) == (1, 0)
-    assert bench.crew.workers[0].outstanding == 3
-
-
-def test_leaving_an_epoch_takes_back_what_a_worker_that_is_to_go_was_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench()
-    for number in range(2):
-        bench.crew.submit(bench, number, Task(0, number), 0)
-    bench.engine.begin()
-    bench.crew.submit(bench, 2, Task(0, 2), 1)
-    bench.engine.tasks.reverse()
-    let_grow(bench, 0, monkeypatch)
-    bench.engine.finish()
-    ((_, result),) = bench.crew.collect(0.0)
-    bench.crew.discard(result)
-    bench.crew.abandon(bench)
-    assert bench.free_slots() == 3, "all but that of the task which has begun"
-    assert bench.crew.workers[0].outstanding == 1
 
 
 # -- batches that are made again ---
@@ -618,16 +349,3 @@ def test_calls_outlive_the_epoch_in_which_they_were_made() -> None:
     assert calls_of(bench) == [(0, "set_epoch"), (1, "set_epoch")]
     assert len(bench.engine.tasks) == 2
     assert bench.free_slots() == 4
-
-
-@pytest.mark.parametrize("task", [Task(0, 7, resume=Resume({"n": 1})), None])
-def test_what_is_meant_for_one_worker_does_not_move(task: Task | None) -> None:
-    bench = Bench()
-    if task is None:
-        bench.crew.call(Call("set_epoch", (3,)))
-    else:
-        bench.crew.submit(bench, 0, task, 0)
-    before = [worker for worker, _ in bench.engine.tasks]
-    assert not bench.crew.move(0, 1)
-    assert sorted(worker for worker, _ in bench.engine.tasks) == before
-    assert bench.counters.relieved == 0

@@ -13,12 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.errors import WorkerDied, WorkerTimeout
+from feedline.errors import WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.faults import Policy, Replace, Retry
 from feedline.faults.function_policy import FunctionPolicy
+from feedline.loader.limits import Limits
 from feedline.loader.rescue import _MOST_STARTS, Care, Rescue
-from feedline.types import Result, ResultKind, Share
+from feedline.types import Result, ResultKind, Share, Task
 from tests.loader.dice import Case, Run
+from tests.loader.hand import Bench
 
 RAISES = Policy()
 REPLACES = Policy(otherwise="replace", max_share=1.0)
@@ -274,8 +276,47 @@ def test_the_words_of_whoever_killed_it_count_more_than_those_of_the_engine() ->
 def test_deaths_over_tasks_of_an_epoch_that_was_left_are_forgotten() -> None:
     run = Case(6, 3, killers=(4,), workers=1, policy=RAISES).begin()
     assert run.take(1) == [[0, 1, 2]]
-    run.crew.abandon(run.epoch)
+    run.epoch.close()
     dead = Result(ResultKind.DIED, 0, -1, WorkerDied("worker 0 is gone"))
     assert run.crew.rescue.see_to(dead) == []
     assert not run.crew.is_busy
     assert run.counters.restarts == 1
+
+
+# -- workers that do not answer ---
+
+
+def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
+    bench = Bench()
+    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
+    with pytest.raises(WorkerTimeout) as told_of:
+        bench.crew.rescue.see_to_stuck(late, Limits(4, 2, timeout_s=30.0))
+    assert bench.engine.killed == []
+    told = str(told_of.value)
+    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71)" in told
+    assert told.endswith('What it is doing:\nFile "loading.py", line 7 in read_1')
+
+
+def test_a_stuck_worker_is_killed_and_replaced_and_the_reason_is_told() -> None:
+    bench = Bench(restarts=1)
+    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
+    bench.engine.begin()
+    bench.crew.rescue.see_to_stuck(late, Limits(4, 2, timeout_s=30.0, kills_stuck=True))
+    assert bench.engine.killed == [1]
+    assert bench.let_die(1, WorkerDied("killed by signal 9")) == []
+    assert bench.given() == [(1, [70, 71])]
+    with pytest.warns(WorkerRestarted, match=r"(?s)timed out after 30.0 seconds.*read_1"):
+        bench.crew.speak()
+
+
+def test_without_a_restart_left_nobody_is_killed() -> None:
+    bench = Bench(restarts=0)
+    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
+    with pytest.raises(WorkerTimeout, match="worker 1"):
+        bench.crew.rescue.see_to_stuck(late, Limits(4, 2, timeout_s=30.0, kills_stuck=True))
+    assert bench.engine.killed == []
+
+
+def test_if_nobody_has_anything_to_do_it_is_a_time_out_all_the_same() -> None:
+    with pytest.raises(WorkerTimeout, match=r"timed out after 30\.0 seconds"):
+        Bench(restarts=1).crew.rescue.see_to_stuck(None, Limits(4, 2, timeout_s=30.0, kills_stuck=True))

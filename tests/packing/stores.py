@@ -11,6 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from feedline.packing import Packed, Stage
+from feedline.packing.digest import START, chained, digest_of
+from feedline.packing.formats import FORMATS as WRITERS
+from feedline.packing.output import read_file, shard_paths
+
 FORMATS = ("lmdb", "hdf5", "tar", "parquet", "npy")
 SINGLE = {"lmdb": "out.lmdb", "hdf5": "out.h5", "tar": "out.tar", "parquet": "out.parquet", "npy": "out"}
 """The name of an output of one file, or of one folder."""
@@ -100,3 +105,24 @@ def _kill_at(number: int) -> None:
 
     for name in CRASHES:
         setattr(os, name, watched(getattr(os, name)))
+
+
+def read(packed: Packed) -> list[dict[str, Any]]:
+    format_ = WRITERS[packed.format]
+    paths = shard_paths(packed.path, format_) if packed.path.is_dir() and packed.format != "npy" else [packed.path]
+    return [sample for path in paths for sample in read_file(format_, path)]
+
+
+def digest(samples: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> str:
+    return chained(START, [digest_of(sample) for sample in samples])
+
+
+class DieAt:
+    """Kills its process when so many samples were packed."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __call__(self, stage: Stage) -> None:
+        if stage.name == "packing" and stage.done >= self.count:
+            os.kill(os.getpid(), 9)

@@ -54,13 +54,77 @@ def test_nothing_is_done_twice() -> None:
     assert Pictures().apply(data) is data
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "F"])
+MODES = ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV", "I;16"]
+
+
+def in_mode(mode: str) -> Any:
+    if mode == "I;16":
+        return Image.fromarray(np.asarray(PHOTO.convert("L")).astype(np.uint16) << 8)
+    return PHOTO.convert(mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_every_mode_becomes_jpeg_and_pixels(mode: str) -> None:
-    image = PHOTO.convert("L").convert("I").convert(mode) if mode == "I;16" else PHOTO.convert(mode)
-    assert opened(Pictures(encode="jpg").apply(image)).format == "JPEG"
-    pixels = Pictures(encode="raw", resize=(9, 6)).apply(image)
-    assert pixels.dtype == np.uint8
-    assert pixels.shape[:2] == (6, 9)
+    image = in_mode(mode)
+    jpeg = opened(Pictures(encode="jpg").apply(image))
+    assert (jpeg.format, jpeg.mode) == ("JPEG", "L" if mode == "L" else "RGB")
+    for resize in (None, (9, 6)):
+        pixels = Pictures(encode="raw", resize=resize).apply(image)
+        assert pixels.dtype == np.uint8
+        assert pixels.shape == ((60, 90, 3) if resize is None else (6, 9, 3)), "three colours, whatever it was"
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"),
+    [("RGB", "JPEG"), ("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("LA", "PNG"), ("P", "PNG"), ("P", "GIF"),
+     ("1", "PNG"), ("I;16", "PNG"), ("CMYK", "TIFF"), ("I;16", "TIFF")],
+)  # fmt: skip
+def test_files_of_every_mode_become_rgb(mode: str, kind: str) -> None:
+    data = encoded(in_mode(mode), kind)
+    pixels = Pictures(encode="raw").apply(data)
+    assert pixels.shape == (60, 90, 3)
+    assert opened(Pictures(encode="png", resize=30).apply(data)).size == (45, 30)
+    off = abs(pixels.astype(int).mean(2) - np.asarray(PHOTO).mean(2)).mean()
+    assert off < (120 if mode == "1" else 60), "it is the same picture"
+
+
+def test_16_bits_lose_their_lower_half() -> None:
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    pixels = Pictures(encode="raw").apply(encoded(Image.fromarray(values), "PNG"))
+    assert np.array_equal(pixels, np.repeat((values >> 8).astype(np.uint8)[..., None], 3, 2))
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_32_bits_are_refused(mode: str) -> None:
+    for encode in ("raw", "jpg"):
+        with pytest.raises(PackError, match=f"32 bits .Pillow's mode '{mode}'"):
+            Pictures(encode=encode).apply(encoded(PHOTO.convert("L").convert(mode), "TIFF"))
+
+
+def test_transparency_in_a_palette() -> None:
+    """Pillow warns of it when it is converted carelessly, and warnings are errors here."""
+    data = encoded(PHOTO.convert("P"), "PNG", transparency=bytes(range(256)))
+    assert Pictures(encode="raw").apply(data).shape == (60, 90, 3)
+    assert opened(Pictures(encode="jpg").apply(data)).mode == "RGB"
+    assert opened(Pictures(resize=30).apply(data)).mode == "RGBA"
+
+
+@pytest.mark.parametrize(("mode", "shape"), [("L", (60, 90)), ("RGBA", (60, 90, 4)), ("1", (60, 90, 3))])
+def test_images_of_pillow_that_are_kept_keep_their_colours(mode: str, shape: tuple[int, ...]) -> None:
+    assert Pictures().apply(PHOTO.convert(mode)).shape == shape
+
+
+def test_arrays_keep_their_number_of_colours() -> None:
+    assert Pictures(encode="raw", resize=(9, 6)).apply(np.zeros((60, 90, 4), np.uint8)).shape == (6, 9, 4)
+    assert Pictures(encode="raw", resize=(9, 6)).apply(np.zeros((60, 90), np.uint8)).shape == (6, 9)
+    assert Pictures(encode="raw", resize=(9, 6)).apply(np.zeros((60, 90, 1), np.uint8)).shape == (6, 9, 1)
+
+
+def test_a_profile_of_other_colours_is_dropped() -> None:
+    data = encoded(PHOTO.convert("CMYK"), "JPEG", icc_profile=b"a profile of CMYK")
+    assert "icc_profile" not in opened(Pictures(resize=30).apply(data)).info
+    data = encoded(PHOTO, "JPEG", icc_profile=b"a profile of RGB")
+    assert opened(Pictures(resize=30).apply(data)).info["icc_profile"] == b"a profile of RGB"
 
 
 def test_pixels_are_the_decoders() -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from feedline.errors import PackError
-from feedline.packing.schema import Column, Schema
+from feedline.packing.schema import Column, Schema, Unfit
 
 
 @pytest.mark.parametrize(
@@ -26,8 +27,8 @@ from feedline.packing.schema import Column, Schema
         ([b"a", "a"], "nested", "", ()),
         ([np.zeros((2, 3))], "array", "<f8", (2, 3)),
         ([np.zeros(2), np.zeros(3)], "ragged", "<f8", (-1,)),
-        ([np.zeros(2), np.zeros(2, int)], "nested", "", ()),
-        ([np.zeros(2), np.zeros((2, 2))], "nested", "", ()),
+        ([np.zeros(2), np.zeros(2, int)], "mixed", "", ()),
+        ([np.zeros(2), np.zeros((2, 2))], "mixed", "", ()),
         ([None], "nested", "", ()),
         ([[1, 2]], "nested", "", ()),
     ],
@@ -57,8 +58,40 @@ def test_what_a_column_holds(values: list[Any], kind: str, dtype: str, shape: tu
 )
 def test_what_does_not_fit(first: Any, later: Any) -> None:
     schema = Schema.of([{"x": first}])
-    with pytest.raises(PackError, match="Field 'x' of sample 12"):
-        schema.fitted({"x": later}, 12)
+    with pytest.raises(Unfit, match=r"its field 'x' is .* as in the first samples") as caught:
+        schema.fitted({"x": later})
+    assert caught.value.advice.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("later", "advice"),
+    [(np.zeros(3), "--ragged x .* any format but npy"), (np.zeros((2, 2)), "alike"), ([0.0], "alike")],
+)
+def test_what_to_do_about_it(later: Any, advice: str) -> None:
+    with pytest.raises(Unfit) as caught:
+        Schema.of([{"x": np.zeros(2)}]).fitted({"x": later})
+    assert re.search(advice, caught.value.advice)
+
+
+def test_pictures_of_another_size() -> None:
+    with pytest.raises(Unfit) as caught:
+        Schema.of([{"x": np.zeros((4, 4, 3), np.uint8)}]).fitted({"x": np.zeros((4, 5, 3), np.uint8)})
+    assert "--resize" in caught.value.advice
+
+
+def test_other_fields() -> None:
+    schema = Schema.of([{"x": 1, "y": 2}])
+    assert list(schema.fitted({"y": 3, "x": 4})) == ["x", "y"]
+    for sample in ({"x": 1}, {"x": 1, "y": 2, "z": 3}, {}):
+        with pytest.raises(Unfit, match="but the first ones have the fields 'x', 'y'"):
+            schema.fitted(sample)
+    with pytest.raises(Unfit):
+        Schema.of([{"x": 1}, {"y": 1}])
+
+
+def test_further_extensions() -> None:
+    schema = Schema.of([{"x": b"\xff\xd8\xff", "y": 1}]).with_extension("x", "png")
+    assert [column.extension for column in schema.columns] == ["jpg;png", ""]
 
 
 def test_nothing_is_rounded() -> None:

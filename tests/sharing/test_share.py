@@ -253,3 +253,47 @@ def test_short_lists_beside_long_ones_are_copies() -> None:
     shared = feedline.share({"train": list(range(2000)), "classes": ["cat", "dog"], "seed": 1})
     shared["classes"].append("cow")
     assert shared["classes"] == ["cat", "dog"]
+
+
+def test_short_values_beside_long_ones_are_as_they_were_when_they_were_shared() -> None:
+    tensor, array, names, classes = torch.zeros(3), np.zeros(3), ["cat"], {0: "cat", (1, 2): "dog"}
+    values = {"paths": list(range(2000)), "t": tensor, "a": array, "names": names, "classes": classes, "none": None}
+    shared = feedline.share(values)
+    for change in (shared["t"], shared["a"], tensor, array):  # what was read, and what was given
+        change[0] = 7
+    shared["names"].append("dog")
+    names.append("cow")
+    classes[5] = "fish"
+    assert shared["t"].tolist() == shared["a"].tolist() == [0, 0, 0]
+    assert type(shared["t"]) is torch.Tensor
+    assert (shared["names"], shared["classes"], shared["none"]) == (["cat"], {0: "cat", (1, 2): "dog"}, None)
+    assert shared == {**values, "t": torch.zeros(3), "a": np.zeros(3), "names": ["cat"], "classes": shared["classes"]}
+
+
+class Weights:
+    """A dataset that writes into what it reads from a shared dict."""
+
+    def __init__(self) -> None:
+        self.shared = feedline.share({"long": list(range(2000)), "weights": torch.zeros(3)})
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        weights = self.shared["weights"]
+        before = float(weights[0])
+        weights[0] += 1
+        return before
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 1, "engine": "thread"}, {"workers": 2, "engine": "process"}])
+def test_writing_to_a_tensor_that_was_read_changes_nothing_for_anybody(options: dict[str, Any]) -> None:
+    dataset = Weights()
+    dataset.shared["weights"][0] = 9
+    assert [batch.tolist() for batch in feedline.Loader(dataset, 2, **options)] == [[0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("odd", [{1, 2}, object()])
+def test_what_cannot_be_shared_is_refused_beside_long_values_as_well(odd: Any) -> None:
+    with pytest.raises(TypeError, match="which a record cannot hold"):
+        feedline.share([list(range(2000)), odd])

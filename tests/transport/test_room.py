@@ -58,7 +58,7 @@ def test_without_a_free_slot_there_is_no_room() -> None:
 
 
 def test_what_does_not_fit_is_refused_and_smaller_things_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.transport.arena._LARGEST_MAPPING", 2 << 20)
+    monkeypatch.setattr("feedline.transport.sparse._LARGEST_MAPPING", 2 << 20)
     room = LocalRoom(make_arena(2))
     assert room.allocate(2 << 20) is None
     assert room.allocate(LARGE) is not None

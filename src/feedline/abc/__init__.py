@@ -7,7 +7,7 @@ from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
 from feedline.abc.selection import Selection
-from feedline.abc.source import ColumnSource, EpochAware, SplitSource, StreamSource
+from feedline.abc.source import ColumnSource, EpochAware, Repeatable, SplitSource, StreamSource
 from feedline.abc.stateful import Stateful
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "EpochAware",
     "ErrorPolicy",
     "Framework",
+    "Repeatable",
     "Sampler",
     "Scheduler",
     "Selection",

@@ -72,9 +72,9 @@ class Acknowledged(ABC):
 
     @abstractmethod
     def put_back(self) -> None:
-        """Yield the samples since the last `take_receipts` again, but for those that raised an exception.
+        """Yield the samples since the last `take_receipts` again, but for those that raised an `Exception`.
 
-        Called in the worker, when a batch was not made because of one of its samples.
+        Called in the worker, when a batch was not made: because of one of its samples, or of an interrupt.
         """
 
     @abstractmethod
@@ -82,6 +82,20 @@ class Acknowledged(ABC):
         """Acknowledge the samples of a batch. Called in the training process.
 
         May block. Called again with the same receipts if it has raised an exception.
+        """
+
+
+class Repeatable(ABC):
+    """An iterator of samples that can try again to make the one that raised an exception.
+
+    After an exception `__next__` goes on with the next sample. If the policy of the loader is to try again, it says so.
+    """
+
+    @abstractmethod
+    def try_again(self) -> None:
+        """Let the next `__next__` make the sample that raised the last exception. Called right after it, if at all.
+
+        If the exception was not about one sample, there is nothing to do.
         """
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from feedline.cli.finding import Finding
 from feedline.errors import BadState
+from feedline.failures import words
 from feedline.faults import Fault, FaultLog
 from feedline.state import Snapshot
 
@@ -59,7 +60,7 @@ def read(file: Path) -> FaultFile:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
-        raise BadState(f"{file} is neither JSON nor CSV: {exc}. {_WANTED}") from exc
+        raise BadState(f"{file} is neither JSON nor CSV: {words(exc)}. {_WANTED}") from exc
     return _read_state(file, text) if text.lstrip()[:1] in ("{", "[") else _read_table(file, text)
 
 
@@ -67,7 +68,7 @@ def _read_state(file: Path, text: str) -> FaultFile:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise BadState(f"{file} is not JSON: {exc}. {_WANTED}") from exc
+        raise BadState(f"{file} is not JSON: {words(exc)}. {_WANTED}") from exc
     state = _state_in(found)
     if state is None:
         raise BadState(f"{file} holds no state of a feedline loader: nothing in it has 'feedline'. {_WANTED}")
@@ -76,7 +77,7 @@ def _read_state(file: Path, text: str) -> FaultFile:
         snapshot = Snapshot.from_dict(state)
         log.restore(state.get("faults", {}))
     except BadState as exc:
-        raise BadState(f"{file}: {exc}") from exc
+        raise BadState(f"{file}: {words(exc)}.") from exc
     return FaultFile(log, snapshot)
 
 
@@ -98,7 +99,7 @@ def _read_table(file: Path, text: str) -> FaultFile:
         for row in table:
             log.append(_fault_of(row))
     except BadState as exc:
-        raise BadState(f"{file}, line {table.line_num}: {exc}") from exc
+        raise BadState(f"{file}, line {table.line_num}: {words(exc)}.") from exc
     except (csv.Error, KeyError, TypeError, ValueError) as exc:
         raise BadState(f"{file}, line {table.line_num}, is not as to_csv writes it: {exc!r}. {_WANTED}") from exc
     return FaultFile(log, None)

@@ -43,7 +43,7 @@ def run(*, path: str, sample_count: int, sheet: Path | None, verify: bool, as_js
     require("rich", extra="pack", purpose="The tables of `feedline inspect` (with --json there are none)")
     from rich.console import Console
 
-    show(facts, Console())
+    show(_printable(facts), Console())
     if sheet is not None:
         sys.stdout.write(f"\n{facts['pictures on the sheet']} pictures in {sheet}\n")
 
@@ -91,10 +91,11 @@ def show(facts: dict[str, Any], console: Console) -> None:
     if "verified" in facts:
         summary.add_row("verified", Text("all samples were read, and their digest is the one that was stored"))
     console.print(summary)
-    fields = table("\nFields", "name", "type", "stored")
-    for field in facts["fields"]:
-        fields.add_row(Text(field["name"]), Text(field["type"]), Text(field["stored"]))
-    console.print(fields)
+    if facts["fields"]:
+        fields = table("\nFields", "name", "type", "stored")
+        for field in facts["fields"]:
+            fields.add_row(Text(field["name"]), Text(field["type"]), Text(field["stored"]))
+        console.print(fields)
     if facts["examples"]:
         examples = table("\nSamples", "field", *(str(number) for number in range(1, len(facts["examples"]) + 1)))
         for name in dict.fromkeys(name for sample in facts["examples"] for name in sample):
@@ -105,9 +106,20 @@ def show(facts: dict[str, Any], console: Console) -> None:
         console.print(Text(f"  {facts['line']}"), soft_wrap=True)
 
 
+# Any, here and below: values that JSON keeps.
+def _printable(value: Any) -> Any:
+    """Write as escapes what no terminal takes, such as odd bytes in the names of files."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_printable(name): _printable(one) for name, one in value.items()}
+    return list(map(_printable, value)) if isinstance(value, list) else value
+
+
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items())
+        between = "\n" if any(isinstance(one, str) for one in value.values()) else ", "
+        return between.join(f"{name}: {_plain(one)}" for name, one in value.items())
     if isinstance(value, list):
         return ", ".join(map(_plain, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

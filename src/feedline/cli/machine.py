@@ -18,6 +18,7 @@ import numpy as np
 import feedline
 from feedline._optional import require
 from feedline.cli.finding import Finding
+from feedline.cores import core_count
 from feedline.engines import abilities
 from feedline.errors import MissingExtra
 from feedline.loader.settings import local_rank_count, memory_limit
@@ -91,7 +92,7 @@ def look() -> Machine:
         torch_trouble=trouble,
         cuda=cuda,
         devices=devices,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=core_count(),
         machine_cores=os.cpu_count() or 1,
         cpu_quota=cpu_quota(groups),
         memory_bytes=physical,

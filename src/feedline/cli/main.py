@@ -81,7 +81,10 @@ def _add_pack(commands: Any) -> None:
         "--workers", type=_at_least(0), help="processes that read and encode (as many as there are cores)"
     )
     pack.add_argument(
-        "--fields", type=_names, metavar="A,B", help="fields to keep, or names for the elements of tuples"
+        "--fields",
+        type=_fields,
+        metavar="A,B=C",
+        help="fields to keep (B is the new name of C), or names for the elements of tuples",
     )
     pack.add_argument(
         "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="what pictures become (%(default)s)"
@@ -97,7 +100,10 @@ def _add_pack(commands: Any) -> None:
     )
     pack.add_argument("--compression", help="hdf5: gzip, lzf; parquet: snappy, zstd, lz4, gzip, none")
     pack.add_argument(
-        "--on-error", choices=("raise", "skip"), default="raise", help="for samples that fail (%(default)s)"
+        "--on-error",
+        choices=("raise", "skip"),
+        default="raise",
+        help="for samples that cannot be read, or do not fit the others or the format (%(default)s)",
     )
     pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     pack.add_argument("--restart", action="store_true", help="begin again instead of going on with an interrupted run")
@@ -120,7 +126,9 @@ def _add_pack(commands: Any) -> None:
 def _add_inspect(commands: Any) -> None:
     inspect = commands.add_parser("inspect", help="show what is in a store or folder of samples")
     inspect.add_argument(
-        "path", metavar="PATH", help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, or a folder of these or of files"
+        "path",
+        metavar="PATH",
+        help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, JSON lines, or a folder of these or of files",
     )
     inspect.add_argument("--samples", type=_at_least(0), default=3, metavar="N", help="samples to show (%(default)s)")
     inspect.add_argument("--sheet", type=Path, metavar="OUT.png", help="write a contact sheet of pictures")
@@ -155,6 +163,13 @@ def _positive(text: str) -> float:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _fields(text: str) -> dict[str, str]:
+    pairs = [(new.strip(), old.strip() or new.strip()) for new, _, old in (one.partition("=") for one in _names(text))]
+    if len({new for new, _ in pairs}) < len(pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} names a field twice")
+    return dict(pairs)
 
 
 def _picture_size(text: str) -> int | tuple[int, int]:

@@ -13,10 +13,11 @@ from rich.text import Text
 
 from feedline.packing import Packed, Stage, pack
 from feedline.packing.opening import open_source
-from feedline.packing.options import check_apart
+from feedline.packing.options import as_fields, check_apart
 from feedline.packing.quantities import bytes_text
+from feedline.packing.work import WorkFolder
 
-_REASONS_SHOWN = 5
+_REASONS_SHOWN = 10
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -27,11 +28,21 @@ def run(arguments: argparse.Namespace) -> None:
         SourceError: there is no such source.
         PackError: it could not be packed.
     """
+    try:
+        packed = _packed(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"feedline: {interruption_of(Path(arguments.out))}\n")
+        raise
+    sys.stdout.write(summary_of(packed, is_checked=not arguments.no_verify))
+
+
+def _packed(arguments: argparse.Namespace) -> Packed:
     out = Path(arguments.out)
-    opened = open_source(arguments.source, root=arguments.root, path_column=arguments.path_column)
+    fields = as_fields(arguments.fields)
+    opened = open_source(arguments.source, fields=fields, root=arguments.root, path_column=arguments.path_column)
     check_apart(arguments.source, out)
     with Bar(quiet=arguments.quiet) as bar, opened:
-        packed = pack(
+        return pack(
             opened.dataset,
             out,
             format=arguments.format,
@@ -53,9 +64,13 @@ def run(arguments: argparse.Namespace) -> None:
             facts=opened.facts,
             report=bar.show,
         )
-    for reason in packed.reasons[:_REASONS_SHOWN]:
-        sys.stderr.write(f"left out: {reason}\n")
-    sys.stdout.write(summary_of(packed, is_checked=not arguments.no_verify))
+
+
+def interruption_of(out: Path) -> str:
+    """Say whether an interrupted run can be gone on with."""
+    if WorkFolder.is_left(out):
+        return "Interrupted. Run the same command again: it goes on where this one stopped."
+    return "Interrupted before anything was kept. Run the same command again to begin anew."
 
 
 def summary_of(packed: Packed, *, is_checked: bool) -> str:
@@ -69,7 +84,11 @@ def summary_of(packed: Packed, *, is_checked: bool) -> str:
         f"digest {packed.digest}{', read back and compared' if is_checked else ', not checked'}",
     ]
     if packed.skipped:
-        lines.append(f"{packed.skipped:,} samples failed and were left out")
+        shown = packed.reasons[:_REASONS_SHOWN]
+        lines.append(f"{packed.skipped:,} sample{'s were' if packed.skipped > 1 else ' was'} left out:")
+        lines += [f"  {reason}" for reason in shown]
+        if packed.skipped > len(shown):
+            lines.append(f"  ... and {packed.skipped - len(shown):,} more")
     return "\n".join([*lines, "", "Read it with:", f"  {packed.line}", ""])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Sequence
 from statistics import median
@@ -15,6 +14,7 @@ from rich.table import Table
 
 import feedline
 from feedline.cli.contest import Comparison, Round
+from feedline.cores import core_count
 
 EVEN = 0.05  # ratios this close to 1 are called even
 BUSY_CORES = 0.1  # other load above this spoils a measurement
@@ -68,7 +68,7 @@ def to_json_line(comparison: Comparison) -> str:
 def describe_versions() -> dict[str, str | int | None]:
     """Say what the figures were measured on, without naming the host."""
     return {
-        "cores": _count_cores(),
+        "cores": core_count(),
         "system": platform.system(),
         "processor": platform.machine(),
         "python": platform.python_version(),
@@ -125,10 +125,3 @@ def _describe_machine(comparisons: Sequence[Comparison]) -> str:
         f"{versions['cores']} cores, {versions['system']} {versions['processor']}, Python {versions['python']}, "
         f"torch {versions['torch']}, feedline {versions['feedline']}"
     )
-
-
-def _count_cores() -> int | None:
-    """Count the cores this process may use, which a container often limits."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()

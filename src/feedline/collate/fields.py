@@ -43,10 +43,17 @@ def column(samples: Sequence[Any], name: Field, path: Path = ()) -> list[Any]:
             return [getattr(sample, name) for sample in samples]  # type: ignore[call-overload]  # a str here
         return [sample[name] for sample in samples]
     except (KeyError, IndexError, AttributeError, TypeError) as exc:
-        raise _missing(samples, name, path) from exc
+        raise missing(samples, name, path) from exc
 
 
-def _missing(samples: Sequence[Any], name: Field, path: Path) -> CollateError:
+def missing(samples: Sequence[Any], name: Field, path: Path = ()) -> CollateError:
+    """Return the error about a field that some sample, or all of them, do not have."""
+    first = names_of(samples[0])
+    if first is not None and all(name not in (names_of(sample) or ()) for sample in samples):
+        return CollateError(
+            f"The samples have no field {place(name, path)}: sample 0 of the batch has "
+            f"{', '.join(map(repr, first)) or 'none'}. Is the name spelled as in the dataset?"
+        )
     for position, sample in enumerate(samples):
         names = names_of(sample)
         if names is None or name not in names:

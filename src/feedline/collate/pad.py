@@ -14,6 +14,7 @@ from feedline.collate.binding import Collate, CollateFunction
 from feedline.collate.default import default
 from feedline.collate.fields import Field
 from feedline.errors import BadOption, CollateError
+from feedline.failures import words
 
 Side = Literal["left", "right"]
 
@@ -125,7 +126,7 @@ class Pad(Collate):
                 f"Sample 0 of the batch is a {type(samples[0]).__name__}: pad() takes arrays, lists of numbers, and "
                 "dicts or tuples of these."
             )
-        chosen = self._chosen(samples[0], names)
+        chosen = self._chosen(samples, names)
         columns = {name: self._sequences(fields.column(samples, name), name, arrays) for name in chosen}
         if self.sort and chosen:
             order = columns[chosen[0]].longest_first()
@@ -153,11 +154,14 @@ class Pad(Collate):
         padded = self._padded(sequences, None, arrays)
         return (padded, self._lengths(sequences, arrays)) if self.lengths else padded
 
-    def _chosen(self, sample: Any, names: Sequence[Field]) -> list[Field]:
+    def _chosen(self, samples: Sequence[Any], names: Sequence[Field]) -> list[Field]:
         """Return the fields to pad."""
-        if self.fields is not None:
-            return list(self.fields)
-        return [name for name in names if self._has_axis(fields.column([sample], name)[0])]
+        if self.fields is None:
+            return [name for name in names if self._has_axis(fields.column(samples[:1], name)[0])]
+        for name in self.fields:
+            if name not in names:
+                raise fields.missing(samples, name)
+        return list(self.fields)
 
     def _has_axis(self, value: Any) -> bool:
         dimensions = _dimensions(value)
@@ -173,8 +177,8 @@ class Pad(Collate):
             sequences = arrays.workable(values)
         except (TypeError, ValueError) as exc:  # lists that are no array
             raise CollateError(
-                f"The sequences{_inside(name)} cannot be read as arrays of numbers: {exc}. Return lists of numbers, or "
-                "arrays, from the dataset."
+                f"The sequences{_inside(name)} cannot be read as arrays of numbers: {words(exc)}. Return lists of "
+                "numbers, or arrays, from the dataset."
             ) from exc
         first = sequences[0]
         if not self._has_axis(first):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import zipfile
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -17,7 +18,9 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
+from feedline.datasets.packed_order import in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.failures import words
 
 _LOCAL_HEADER = 30
 """Bytes of what stands before a member of a zip file, without its name and extra field."""
@@ -95,11 +98,14 @@ def find_npy(path: str) -> ArrayFile:
     return found
 
 
-def find_npz(path: str) -> dict[str, ArrayFile]:
-    """Return the arrays of a .npz file by name. Raises what `find_npy` does."""
+def find_npz(path: str, wanted: Container[str] | None = None) -> dict[str, ArrayFile | None]:
+    """Return the arrays of a .npz file by name; None for those that are not wanted. Raises what `find_npy` does."""
     with _opened(path) as file, _zip(file, path) as archive:
-        members = {info.filename: info for info in archive.infolist()}
-        return {name.removesuffix(".npy"): _member(file, path, info) for name, info in members.items()}
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        return {
+            name: _member(file, path, info) if wanted is None or name in wanted else None
+            for name, info in members.items()
+        }
 
 
 def find_member(path: str, member: str) -> ArrayFile:
@@ -112,12 +118,26 @@ def find_member(path: str, member: str) -> ArrayFile:
         return _member(file, path, info)
 
 
-def find_folder(path: str) -> dict[str, ArrayFile]:
-    """Return the arrays of all .npy files of a folder by name, sorted. Raises what `find_npy` does."""
-    files = sorted(Path(path).glob("*.npy"))
+def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, ArrayFile | None]:
+    """Return the arrays of all .npy files of a folder by name; None for those that are not wanted.
+
+    They are sorted, unless `feedline pack` wrote the folder: then they are in the order that the fields had.
+    Raises what `find_npy` does.
+    """
+    files = {file.stem: file for file in sorted(Path(path).glob("*.npy"))}
     if not files:
         raise BadOption(f"{path} is a folder without .npy files. Each field of a dataset is one such file there.")
-    return {file.stem: find_npy(str(file)) for file in files}
+    return {
+        name: find_npy(str(files[name])) if wanted is None or name in wanted else None
+        for name in in_packed_order(files, _stored(path))
+    }
+
+
+def _stored(folder: str) -> bytes | None:
+    try:
+        return (Path(folder) / "feedline.json").read_bytes()
+    except OSError:
+        return None
 
 
 def find_mapped(array: NDArray[Any]) -> ArrayFile | None:
@@ -146,7 +166,7 @@ def _opened(path: str) -> BinaryIO:
     except FileNotFoundError as exc:
         raise SourceError(f"There is no file {path}.") from exc
     except OSError as exc:
-        raise SourceError(f"{path} cannot be opened: {exc}") from exc
+        raise SourceError(f"{path} cannot be opened: {words(exc)}.") from exc
 
 
 def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
@@ -193,7 +213,7 @@ def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
     except BadOption:
         raise
     except (ValueError, OSError, SyntaxError) as exc:
-        raise CorruptSource(f"{name} is not a .npy file, or not all of one: {exc}") from exc
+        raise CorruptSource(f"{name} is not a .npy file, or not all of one: {words(exc)}.") from exc
     _check_type(dtype, name)
     if not shape:
         raise BadOption(f"{name} holds a single number, without an axis that counts samples.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,7 @@ class ArrayDataset(Columnar):
     def __init__(self, arrays: Any, fields: Fields = None, *, transform: Callable[[Any], Any] | None = None) -> None:
         if transform is not None and not callable(transform):
             raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
-        table = _found(arrays)
+        table = _found(arrays, fields)
         if fields is not None:
             table = _chosen(table, fields, arrays)
         self._length = _check(table)
@@ -138,13 +138,14 @@ def _portable(array: Any) -> Any:
     return array if found is None else found
 
 
-def _found(given: Any) -> Any:
-    """Return the table that a user means, with files in place of paths."""
+def _found(given: Any, fields: Fields) -> Any:
+    """Return the table that a user means, with files in place of paths; None for files of fields that are not meant."""
     if _is_path(given):
         path = os.path.abspath(os.path.expanduser(os.fspath(given)))
+        wanted = fields.values() if isinstance(fields, Mapping) else [fields] if isinstance(fields, str) else fields
         if os.path.isdir(path):
-            return find_folder(path)
-        return find_npz(path) if path.endswith(".npz") else _npy(path)
+            return find_folder(path, wanted)
+        return find_npz(path, wanted) if path.endswith(".npz") else _npy(path)
     if isinstance(given, (tuple, dict)):
         return _each(given, lambda one: _npy(os.path.abspath(os.path.expanduser(one))) if _is_path(one) else one)
     return given

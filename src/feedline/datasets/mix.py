@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.source import SplitSource
 from feedline.datasets.kind import kind_of
 from feedline.datasets.mixture import Mixture
-from feedline.datasets.mixture_stream import MixtureStream
+from feedline.datasets.mixture_stream import MixtureStream, SplitMixtureStream
 from feedline.errors import BadOption
 from feedline.types import DatasetKind
 
@@ -35,7 +36,8 @@ def mix(
     ended, so that a dataset with a small share is seen as a whole in the course of time.
 
     If one is iterable, so is the mixture. It ends when it is the turn of a dataset that has ended. Iterable datasets
-    are read in their own order. It has `state_dict` and `load_state_dict`.
+    are read in their own order. It has `state_dict` and `load_state_dict`. If all the iterable ones split themselves
+    over workers and ranks, as streams of tar shards do, the mixture does too: each worker mixes its own parts.
 
     Both have `set_epoch(epoch)`, which loaders call by themselves, and `set_weights(weights)`, which `loader.broadcast`
     takes to worker processes, since these have copies.
@@ -68,7 +70,10 @@ def mix(
     limit = None if size is None else _check_size(size)
     kinds = [kind_of(dataset, f"datasets[{number}]") for number, dataset in enumerate(parts)]
     if DatasetKind.ITERABLE in kinds:
-        return MixtureStream(parts, kinds, weights, limit, seed=operator.index(seed), repeat=repeat)
+        pairs = zip(parts, kinds, strict=True)
+        split = all(isinstance(part, SplitSource) for part, kind in pairs if kind is DatasetKind.ITERABLE)
+        made = SplitMixtureStream if split else MixtureStream
+        return made(parts, kinds, weights, limit, seed=operator.index(seed), repeat=repeat)
     if repeat:
         raise BadOption(
             "repeat=True is for iterable datasets, and all of these are map-style: they are repeated until `size` "

@@ -7,16 +7,17 @@ it was, when its next sample is wanted.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from feedline.abc.source import EpochAware
+from feedline.abc.source import EpochAware, Repeatable, SplitSource
 from feedline.abc.stateful import is_stateful
 from feedline.datasets.mixture import check_weights, form, forward_epoch
+from feedline.datasets.parted import PartedSource
 from feedline.datasets.passes import Passes
 from feedline.datasets.quota import Quota
 from feedline.datasets.torch_data import tell_torch
@@ -32,8 +33,7 @@ class MixtureStream(EpochAware):
     """An iterable dataset that takes its samples from several others; `mix` makes it.
 
     To torch it is an `IterableDataset`, if the program had imported torch by the time it was made. As of any iterable
-    dataset, each worker has a stream of its own: either the datasets in it divide themselves among the workers, or the
-    loader divides what comes out. Map-style datasets in it are not divided.
+    dataset, each worker has a stream of its own, and the loader divides what comes out.
     """
 
     # Any: datasets are any objects that fit.
@@ -71,9 +71,13 @@ class MixtureStream(EpochAware):
         self.epoch = operator.index(epoch)
         forward_epoch(self.datasets, self.epoch)
 
+    def _part(self) -> tuple[int, int]:
+        """Return which of how many parts is read here."""
+        return 0, 1
+
     def __iter__(self) -> Iterator[Any]:
         state, self._state = self._state, None
-        self._reading = _Reading(self, state)
+        self._reading = _Reading(self, state, *self._part())
         return self._reading
 
     def state_dict(self) -> dict[str, Any]:
@@ -112,33 +116,77 @@ class MixtureStream(EpochAware):
     def __repr__(self) -> str:
         size = "" if self.size is None else f"{self.size} samples of "
         repeat = ", repeat=True" if self.repeat else ""
-        return f"MixtureStream({size}{len(self.datasets)} datasets, {form(self.weights)}, seed={self.seed}{repeat})"
+        name = type(self).__name__
+        return f"{name}({size}{len(self.datasets)} datasets, {form(self.weights)}, seed={self.seed}{repeat})"
 
 
-class _Reading:
-    """One iteration over a mixture."""
+class SplitMixtureStream(MixtureStream, PartedSource):
+    """A mixture whose iterable datasets split themselves over workers and ranks, and so does it; `mix` makes it.
 
-    def __init__(self, mixture: MixtureStream, state: dict[str, Any] | None) -> None:
+    Every worker of every rank mixes its own parts of them, and every so-manieth sample of the map-style ones, in the
+    given proportions, so that each sample comes once. It ends when one of its parts does.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        PartedSource.__init__(self)
+        MixtureStream.__init__(self, *arguments, **options)
+
+    def set_worker(self, number: int, count: int) -> None:
+        super().set_worker(number, count)
+        # Copies: workers that are threads share the datasets otherwise.
+        self.datasets = [copy.copy(d) if isinstance(d, SplitSource) else d for d in self.datasets]
+        for dataset in self.datasets:
+            if isinstance(dataset, SplitSource):
+                dataset.set_worker(number, count)
+
+    def _part(self) -> tuple[int, int]:
+        (worker, workers), (rank, ranks) = self._place()
+        return worker * ranks + rank, workers * ranks
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**PartedSource.__getstate__(self), "_reading": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        PartedSource.__setstate__(self, state)
+        tell_torch(MixtureStream)
+
+
+class _Reading(Repeatable):
+    """One iteration over a mixture, or over one of several parts of it.
+
+    A sample that cannot be made has its place all the same: whoever goes on after an exception gets the next one.
+    """
+
+    def __init__(self, mixture: MixtureStream, state: dict[str, Any] | None, part: int, part_count: int) -> None:
         secret = epoch_key(mixture.seed, mixture.epoch)
         self._epoch = mixture.epoch
-        self._size = mixture.size
-        self._quota = Quota(mixture.weights, mix(secret, 0))
+        self._size = None if mixture.size is None else len(range(part, mixture.size, part_count))
+        self._part = [part, part_count]
+        self._quota = Quota(mixture.weights, mix(secret, 0) if part == 0 else mix(mix(secret, 2), part))
         passes = Passes([size or 1 for size in mixture._sizes], mix(secret, 1))
         self._parts: list[_MapPart | _StreamPart] = [
             _StreamPart(dataset, number, mixture.repeat)
             if size is None
-            else _MapPart(dataset, number, size, passes, mixture.repeat)
+            else _MapPart(dataset, number, range(part, size, part_count), passes, mixture.repeat)
             for number, (dataset, size) in enumerate(zip(mixture.datasets, mixture._sizes, strict=True))
         ]
         self._taken = 0
         self._ended = False
         self._block: Iterator[int] = iter(())
+        self._failed: _MapPart | _StreamPart | None = None
+        """Whose last sample could not be made."""
         if state is not None:
+            if (was := state.get("part", self._part)) != self._part:
+                raise BadState(
+                    f"The state is that of part {was[0]} of {was[1]} of the mixture, but this is part {part} of "
+                    f"{part_count}. A mixture of datasets that split themselves goes on with as many workers and ranks "
+                    "as before."
+                )
             self._taken = state["taken"]
             self._ended = state["ended"]
-            for part, own_state in zip(self._parts, state["datasets"], strict=True):
+            for dataset_part, own_state in zip(self._parts, state["datasets"], strict=True):
                 if own_state is not None:
-                    part.restore(own_state)
+                    dataset_part.restore(own_state)
 
     def __iter__(self) -> _Reading:
         return self
@@ -146,6 +194,7 @@ class _Reading:
     def __next__(self) -> Any:
         if self._ended or (self._size is not None and self._taken >= self._size):
             raise StopIteration
+        self._failed = None
         number = next(self._block, None)
         if number is None:
             numbers, _ = self._quota.at(np.arange(self._taken, self._taken + _BLOCK))
@@ -156,35 +205,58 @@ class _Reading:
         except StopIteration:
             self._ended = True
             raise
+        except Exception:
+            self._taken += 1
+            self._failed = self._parts[number]
+            raise
+        except BaseException:  # an interrupt: the place is still to be filled
+            self._block = iter(())
+            raise
         self._taken += 1
         return sample
+
+    def try_again(self) -> None:
+        if self._failed is not None:
+            self._failed.try_again()
+            self._failed = None
+            self._taken -= 1
+            self._block = iter(())  # which begins with this place again
 
     def state(self) -> dict[str, Any]:
         return {
             "epoch": self._epoch,
             "taken": self._taken,
             "ended": self._ended,
+            "part": self._part,
             "datasets": [part.state() for part in self._parts],
         }
 
 
 class _MapPart:
-    """A map-style dataset in a mixture, in random order."""
+    """A map-style dataset in a mixture, in random order: some of its turns, in the first pass and so on in others."""
 
-    def __init__(self, dataset: Any, number: int, size: int, passes: Passes, repeat: bool) -> None:
+    def __init__(self, dataset: Any, number: int, turns: range, passes: Passes, repeat: bool) -> None:
         self._dataset = dataset
         self._number = number
-        self._size = size
+        self._turns = turns
         self._passes = passes
         self._repeat = repeat
         self._turn = 0
 
     def read(self) -> Any:
-        if self._turn >= self._size and not self._repeat:
+        if self._turn >= len(self._turns) and not self._repeat:
             raise StopIteration
-        sample = self._dataset[self._passes.one(self._number, self._turn)]
+        turn = self._turns.start + self._turn * self._turns.step
+        try:
+            sample = self._dataset[self._passes.one(self._number, turn)]
+        except Exception:
+            self._turn += 1
+            raise
         self._turn += 1
         return sample
+
+    def try_again(self) -> None:
+        self._turn -= 1
 
     def state(self) -> dict[str, Any]:
         return {"taken": self._turn}
@@ -207,13 +279,29 @@ class _StreamPart:
         self._skip = 0
 
     def read(self) -> Any:
+        try:
+            sample = self._read()
+        except StopIteration:
+            raise
+        except Exception:
+            self._taken += 1
+            raise
+        self._taken += 1
+        return sample
+
+    def _read(self) -> Any:
         if self._iterator is None:
             self._iterator = iter(self._dataset)
-        if self._skip:
-            skip, self._skip = self._skip, 0
-            next(islice(self._iterator, skip, skip), None)
+        while self._skip:
+            self._skip -= 1
+            try:
+                next(self._iterator)
+            except StopIteration:
+                break
+            except Exception:  # it was raised, or left out, when its turn came
+                continue
         try:
-            sample = next(self._iterator)
+            return next(self._iterator)
         except StopIteration:
             if not self._repeat:
                 raise
@@ -222,9 +310,12 @@ class _StreamPart:
             self._iterator = None
             self._taken = 0
             self._passes += 1
-            return self.read()
-        self._taken += 1
-        return sample
+            return self._read()
+
+    def try_again(self) -> None:
+        self._taken -= 1
+        if isinstance(self._iterator, Repeatable):
+            self._iterator.try_again()
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"taken": self._taken, "passes": self._passes}

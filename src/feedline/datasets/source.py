@@ -82,6 +82,13 @@ class Source:
             raise IndexError(f"index {wrong} is out of range for a {type(self).__name__} of {count} samples")
         return np.where(array < 0, array + count, array) if low < 0 else array
 
+    def _stored_in(self) -> Iterable[str]:
+        """Return the paths of the files that samples are read from, as far as no attribute names them.
+
+        A cache looks at size and time of each when an epoch begins, to notice that one has changed.
+        """
+        return ()
+
     @abstractmethod
     def _form(self) -> str:
         """Return what a sample looks like, for people."""

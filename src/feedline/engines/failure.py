@@ -11,7 +11,7 @@ import traceback
 from typing import Any
 
 from feedline.errors import BatchNotPicklable
-from feedline.failures import WorkerTraceback, add_note
+from feedline.failures import WorkerTraceback, add_note, words
 from feedline.types import Call
 
 UNPICKLABLE = (pickle.PicklingError, TypeError, AttributeError, RecursionError)
@@ -83,10 +83,10 @@ def unsendable(indices: Any, exc: BaseException) -> BatchNotPicklable:
     """Return what to raise about indices that cannot be pickled."""
     if type(indices) is Call:
         return BatchNotPicklable(
-            f"The arguments of {indices.name}() cannot be sent to worker processes: {exc}. Give values that can be "
-            "pickled, or use engine='thread', which sends nothing."
+            f"The arguments of {indices.name}() cannot be sent to worker processes: {words(exc)}. Give values that can "
+            "be pickled, or use engine='thread', which sends nothing."
         )
     return BatchNotPicklable(
-        f"The indices of a batch ({indices!r:.80}) cannot be sent to a worker process: {exc}. Let the sampler yield "
-        "numbers, strings or tuples of these, or use engine='thread', which sends nothing."
+        f"The indices of a batch ({indices!r:.80}) cannot be sent to a worker process: {words(exc)}. Let the sampler "
+        "yield numbers, strings or tuples of these, or use engine='thread', which sends nothing."
     )

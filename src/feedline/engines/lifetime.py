@@ -28,6 +28,7 @@ from feedline.abc.engine import Engine
 from feedline.engines import unpicklable
 from feedline.engines.failure import UNPICKLABLE
 from feedline.errors import TooManyOpenFiles, WorkerStartError, tell
+from feedline.failures import words
 from feedline.types import WorkerSpec
 
 _PATIENCE_S = 0.15
@@ -60,8 +61,8 @@ def explained_start(engine: Engine, spec: WorkerSpec | None) -> Iterator[None]:
             raise TooManyOpenFiles(f"starting {engine.worker_count} workers") from exc
         if code in (errno.EAGAIN, errno.ENOMEM):
             raise WorkerStartError(
-                f"{engine.worker_count} workers could not be started: {exc}. The limit on processes (`ulimit -u`) "
-                "or memory is reached; use fewer workers or engine='thread'."
+                f"{engine.worker_count} workers could not be started: {words(exc)}. The limit on processes (`ulimit "
+                "-u`) or memory is reached; use fewer workers or engine='thread'."
             ) from exc
         if isinstance(exc, (EOFError, ConnectionError)):
             raise WorkerStartError(

@@ -231,6 +231,10 @@ class Runner:
             if self._acknowledged and self._scope.place >= 0:  # not while the batch was collated: it would fail again
                 self._dataset.put_back()
             raise
+        except BaseException:  # an interrupt: the batch is made when it is asked for again
+            if self._acknowledged:
+                self._dataset.put_back()
+            raise
         finally:
             randomness.enter(before)
             memory.set_current(None)

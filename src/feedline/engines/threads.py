@@ -26,7 +26,7 @@ from feedline.engines import interrupts
 from feedline.engines.inline import run_task
 from feedline.engines.runner import Runner
 from feedline.errors import WorkerStartError
-from feedline.failures import add_note
+from feedline.failures import add_note, words
 from feedline.transport.arena import Arena
 from feedline.types import Result, ResultKind, Task, WorkerIdentity, WorkerSpec
 
@@ -68,8 +68,8 @@ class ThreadEngine(Engine):
         except RuntimeError as exc:
             self.close()
             raise WorkerStartError(
-                f"Worker {number} of {self.worker_count} could not be started: {exc}. The limit on processes, which "
-                "counts threads (`ulimit -u`), or memory is reached; use fewer workers."
+                f"Worker {number} of {self.worker_count} could not be started: {words(exc)}. The limit on processes, "
+                "which counts threads (`ulimit -u`), or memory is reached; use fewer workers."
             ) from exc
         return thread
 

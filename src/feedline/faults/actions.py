@@ -13,7 +13,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from feedline.errors import BadOption
-from feedline.verdicts import NEIGHBOUR, Failure, Verdict, index_key
+from feedline.indices import index_key
+from feedline.verdicts import NEIGHBOUR, Failure, Verdict
 
 ALLOWED = (
     "Use 'raise', 'skip', 'retry' or 'replace', or with options one of Raise(), Skip(...), Retry(...), Replace(...) "

@@ -12,7 +12,8 @@ from typing import Any, overload
 
 from feedline.errors import BadState
 from feedline.faults.quarantine import Quarantine
-from feedline.verdicts import ACTIONS, Fault, index_key
+from feedline.indices import index_key
+from feedline.verdicts import ACTIONS, Fault
 
 MOST_ENTRIES = 10_000
 """Faults that are kept in detail. A guess: more than anybody reads, and a few megabytes in a saved state at most."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
-from feedline.verdicts import Fault, index_key
+from feedline.indices import index_key
+from feedline.verdicts import Fault
 
 
 class Quarantine(Set[Any]):  # Any: indices, whatever the sampler yields

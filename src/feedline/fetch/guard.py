@@ -308,6 +308,10 @@ class Guard:
         verdict = self._decide(self._failure(exc, 0, attempt))
         return verdict.action == "retry" and not self._pause(verdict.wait_s)
 
+    def note_retry(self, exc: Exception, place: int, attempt: int) -> None:
+        """Note that a sample of a stream was made at this attempt, after it had failed."""
+        self._note(self._failure(exc, place, attempt), "retry")
+
     def leaves_out(self, exc: Exception, place: int) -> bool:
         """Say whether a sample of a stream that cannot be read again may be left out, and note it if so."""
         failure = self._failure(exc, place, _MANY)
@@ -339,7 +343,7 @@ class Guard:
                         continue
                     if verdict.action != "retry" or self._pause(verdict.wait_s):
                         raise
-                    stream.place -= 1  # an attempt is no sample
+                    stream.try_again()
                     attempt += 1
                     continue
                 if failure is not None:
@@ -368,6 +372,9 @@ class Readable(Protocol):
 
     def read(self) -> Any:
         """Return the next sample."""
+
+    def try_again(self) -> None:
+        """Let the next sample be the one that raised an exception."""
 
 
 def neighbour_of(index: Any, dataset: Any, exc: BaseException) -> int | None:

@@ -103,16 +103,33 @@ class SpanFetcher:
             stream.skip_to(low)
         while self._total is None and stream.place < end:
             place = stream.place
+            own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
             try:
-                sample = stream.read()
+                sample = self._read(place, is_own=own)
             except StopIteration:
                 self._total = stream.place
                 return
-            except Exception as exc:  # raised in the batch that it belongs to
-                sample = _Failed(without_frames(exc))
-            own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
             if own or (self._exact and place >= low):
                 held[place] = sample
+
+    def _read(self, place: int, *, is_own: bool) -> Any:
+        """Return the next sample; if it cannot be made, what says so: it is raised in the batch that it belongs to."""
+        stream, guard, attempt = self.stream, self._guard, 1
+        failed: Exception | None = None
+        while True:
+            try:
+                sample = stream.read()
+            except StopIteration:
+                raise
+            except Exception as exc:
+                if guard is None or not stream.is_repeatable or not guard.tries_again(exc, attempt):
+                    return _Failed(without_frames(exc))
+                stream.try_again()
+                failed, attempt = without_frames(exc), attempt + 1
+                continue
+            if failed is not None and guard is not None and is_own:
+                guard.note_retry(failed, place, attempt)
+            return sample
 
 
 @dataclass(frozen=True)

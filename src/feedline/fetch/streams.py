@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from feedline.abc.source import Acknowledged, StreamSource
+from feedline.abc.source import Acknowledged, Repeatable, StreamSource
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
 from feedline.failures import add_note
@@ -73,7 +73,7 @@ class Stream:
                 if self.is_retried is None or not self.is_retried(exc, attempt):
                     attempt = 1
                     continue
-                self.place -= 1  # it was asked for again then, and is now
+                self.try_again()  # it was asked for again then, and is now
                 attempt += 1
         return self._read()
 
@@ -101,6 +101,17 @@ class Stream:
             self.first_digest = _digest(sample)
         self.place += 1
         return sample
+
+    def try_again(self) -> None:
+        """Ask for the sample again that raised an exception, of an iterator that knows how to give it."""
+        self.place -= 1  # an attempt is no sample
+        if isinstance(self._iterator, Repeatable):
+            self._iterator.try_again()
+
+    @property
+    def is_repeatable(self) -> bool:
+        """True if the iterator can be asked again for a sample that raised an exception."""
+        return isinstance(self._iterator, Repeatable)
 
     @property
     def is_stateful(self) -> bool:

@@ -10,9 +10,10 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import exceeded
+from feedline.indices import index_key
 from feedline.loader.batch_indices import as_list, reusable, with_item
 from feedline.types import Result
-from feedline.verdicts import Fault, index_key
+from feedline.verdicts import Fault
 
 _LONGEST_CHAIN = 16
 """Samples that each replace the one before. A policy that goes round in circles ends here, and is asked again."""

@@ -1,20 +1,64 @@
-"""Checks of single arguments of `feedline.Loader`. The torch drop-in leaves its checks to torch."""
+"""Checks of single arguments of the loaders. The torch drop-in leaves those of torch's arguments to torch."""
 
 from __future__ import annotations
 
+import difflib
+import functools
+import inspect
 import math
 import multiprocessing
 import sys
+from collections.abc import Callable, Collection
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
+from feedline.abc.source import SplitSource, StreamSource
 from feedline.errors import BadOption
 from feedline.faults.actions import Replace, Retry
 from feedline.types import DatasetKind
+
+P = ParamSpec("P")
+
+_OTHERWISE = {"generator": "seed", "multiprocessing_context": "start_method", "start_method": "multiprocessing_context"}
+"""What one of the loaders calls an argument, and the other does, where the names have nothing in common."""
+
+
+_OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps", "split")
+"""What `feedline.DataLoader` alone has."""
+
+
+def named(init: Callable[P, None]) -> Callable[P, None]:
+    """Let a constructor say how an argument is called that it does not know by the name it was given.
+
+    The two loaders have torch's names and feedline's, which are easily mixed up.
+    """
+    known = list(inspect.signature(init).parameters)[1:]
+
+    @functools.wraps(init)
+    def checked(*arguments: P.args, **options: P.kwargs) -> None:
+        for name in options:
+            if name not in known:
+                kind = type(arguments[0]).__name__
+                raise TypeError(f"{kind}() got an unexpected keyword argument {name!r}. {_meant(name, known)}")
+        init(*arguments, **options)
+
+    return checked
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """Say which argument was probably meant."""
+    if name in _OF_TENSORS:
+        return "feedline.DataLoader has it, the loader for torch."
+    inside = sorted((one for one in known if one in name or name in one), key=lambda one: abs(len(one) - len(name)))
+    close = [_OTHERWISE.get(name, ""), *inside, *difflib.get_close_matches(name, known)]
+    meant = next((one for one in close if one in known), None)
+    if meant is not None:
+        return f"Did you mean {meant}=?"
+    return f"There are {', '.join(known)}."
 
 
 def kind_of(dataset: Any) -> DatasetKind:
@@ -58,6 +102,17 @@ def check_not_batches(sampler: Any, batch_size: int | None) -> None:
         raise BadOption(
             f"sampler= is a {type(sampler).__name__}, which yields batches already. Give it as batch_sampler=, without "
             "batch_size."
+        )
+
+
+def check_unordered(dataset: Any, given: str) -> None:
+    """Refuse to order the samples of a stream of feedline's own; `given` is the argument that was to do so."""
+    if isinstance(dataset, (SplitSource, StreamSource)):
+        raise BadOption(
+            f"{given}= was given, but a {type(dataset).__name__} is a stream, which decides the order of its samples "
+            f"itself. Drop {given}=. To shuffle, say so where the stream is made, as in TarDataset(..., shuffle=True) "
+            "or ParquetDataset(...).stream(shuffle=True); or read samples by their index, in any order: "
+            'TarDataset(..., mode="random"), ParquetDataset(...), SQLDataset(..., key=...).'
         )
 
 

@@ -26,13 +26,16 @@ from feedline.loader.arguments import (
     check_sampler,
     check_sized,
     check_timeout,
+    check_unordered,
     context_of,
     kind_of,
+    named,
 )
 from feedline.loader.audience import Audience
-from feedline.loader.batches import CrewBatches, InlineBatches, begin_epoch
+from feedline.loader.batches import CrewBatches, begin_epoch
 from feedline.loader.bookmark import Bookmark
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
+from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
 from feedline.loader.reserve import with_reserve
@@ -43,6 +46,7 @@ from feedline.loader.supply import Supply
 from feedline.loader.threads_probe import must_leave_threads
 from feedline.ranks import share_if_known
 from feedline.samplers import RandomSampler, SequentialSampler
+from feedline.sizes import byte_count
 from feedline.types import DatasetKind, Key, StreamSplit, WorkerSpec
 
 
@@ -72,12 +76,14 @@ class Loader(Resumable):
         start_method: of worker processes: "fork", "forkserver" or "spawn"; None for Python's default.
         worker_init: called with the worker's number when it starts.
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
-        memory_budget: bytes that batches under way may take; a quarter of the memory if not given.
+        memory_budget: bytes that batches under way may take, or a text such as "4GB"; a quarter of the memory if not
+            given.
         on_error: what becomes of a sample that fails: "raise", "skip", "retry", "replace", or a policy of
             `feedline.faults` that says it by the kind of exception; see `faults` for what happened.
         restarts: how many workers that died may be replaced in an epoch (32 if not given). If it is given, a worker
             that takes longer than `timeout_s` is replaced as well, instead of an error.
-        max_memory_per_worker: bytes that a worker process may have for itself before another takes its place.
+        max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another
+            takes its place.
 
     Raises:
         BadOption: an argument, or a combination of arguments, that cannot work.
@@ -90,6 +96,7 @@ class Loader(Resumable):
         [[0, 10, 20, 30], [40, 50]]
     """
 
+    @named
     def __init__(
         self,
         dataset: Any,
@@ -110,11 +117,11 @@ class Loader(Resumable):
         start_method: str | None = None,
         worker_init: Callable[[int], None] | None = None,
         scheduler: Scheduler | None = None,
-        memory_budget: int | None = None,
+        memory_budget: int | str | None = None,
         shard: bool | str = True,
         on_error: Any = "raise",
         restarts: int | None = None,
-        max_memory_per_worker: int | None = None,
+        max_memory_per_worker: int | str | None = None,
     ) -> None:
         for name, value in (
             ("shuffle", shuffle),
@@ -127,9 +134,7 @@ class Loader(Resumable):
         check_count("workers", workers, least=0)
         check_count("prefetch", prefetch, least=1)
         check_count("seed", seed, least=0, optional=True)
-        check_count("memory_budget", memory_budget, least=0, optional=True)
         check_count("restarts", restarts, least=0, optional=True)
-        check_count("max_memory_per_worker", max_memory_per_worker, least=1, optional=True)
         check_callable("collate", collate, "takes a list of samples and returns a batch")
         check_callable("worker_init", worker_init, "takes the number of a worker")
         self.dataset = ArrayDataset(dataset) if is_arrays(dataset) else dataset
@@ -160,9 +165,9 @@ class Loader(Resumable):
             persistent=check_persistent(persistent, workers),
             context=context_of(start_method, workers, engine),
             scheduler=scheduler,
-            memory_budget=memory_budget,
+            memory_budget=byte_count("memory_budget", memory_budget, least=0),
             restarts=restarts,
-            worker_bytes=max_memory_per_worker,
+            worker_bytes=byte_count("max_memory_per_worker", max_memory_per_worker),
         )
         self._shard = shard
         self._stream_split = self._split_now()
@@ -187,6 +192,7 @@ class Loader(Resumable):
         order = {"shuffle": self.shuffle or None, "sampler": self.sampler, "batch_sampler": self.batch_sampler}
         given = [name for name, value in order.items() if value is not None]
         if self._kind is DatasetKind.ITERABLE and given:
+            check_unordered(self.dataset, given[0])
             raise BadOption(
                 f"{given[0]}= was given, but the dataset has no __getitem__: its own iterator decides the order. Drop "
                 f"{given[0]}, or give the dataset a __getitem__ and a __len__."

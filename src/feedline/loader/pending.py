@@ -17,7 +17,7 @@ class Pending:
     """A task that is under way."""
 
     owner: Any
-    """The epoch that asked for it; None if that was left."""
+    """The epoch that asked for it, `CALLS` or `PROBES`; None if the epoch was left."""
     ordinal: int
     worker: int
     task: Task
@@ -38,3 +38,10 @@ class Pending:
     """Looks for such a sample."""
     suspect: Pending | None = None
     """If this is a probe: of which task it is a part."""
+
+
+CALLS = object()
+"""Owns tasks that are calls, whatever epoch it is."""
+
+PROBES = object()
+"""Owns tasks that are parts of others, made to find out which sample kills."""

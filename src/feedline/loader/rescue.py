@@ -16,11 +16,13 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import WorkerError, WorkerRestarted, WorkerTimeout
 from feedline.failures import add_note, told_indices
 from feedline.fetch.guard import neighbour_of
+from feedline.indices import index_key
 from feedline.loader.batch_indices import as_list, rows_of, with_item
 from feedline.loader.isolation import Isolation
+from feedline.loader.limits import Limits
 from feedline.loader.pending import Pending
 from feedline.types import Call, Draw, Notes, Result, ResultKind, Task
-from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict, index_key
+from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
 
 if TYPE_CHECKING:
     from feedline.loader.crew import Crew
@@ -76,6 +78,41 @@ class Rescue:
         """True while another worker may be replaced."""
         return self._left > 0
 
+    def see_to_stuck(self, late: Pending | None, limits: Limits) -> None:
+        """Kill the worker that has been at a task for too long, so that it is replaced.
+
+        Raises:
+            WorkerTimeout: that cannot be done, or is not wanted, or nobody has anything to do.
+        """
+        if late is None:
+            raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
+        if not (limits.kills_stuck and self.may_restart and self._kill(late, limits.timeout_s)):
+            raise self._told_of_stuck(late, limits.timeout_s)
+
+    def _kill(self, late: Pending, timeout_s: float) -> bool:
+        told = self._told_of_stuck(late, timeout_s)  # first: afterwards it does nothing that could be told
+        if not self._crew.engine.kill(late.worker):
+            return False
+        self.stuck[late.worker] = told
+        return True
+
+    def _told_of_stuck(self, late: Pending, timeout_s: float) -> WorkerTimeout:
+        """Return what to say about a worker that does not answer: its task, and what it is doing."""
+        crew = self._crew
+        pid = crew.engine.pid(late.worker)
+        who = f"worker {late.worker}" + ("" if pid is None else f" (pid {pid})")
+        since_s = crew.workers[late.worker].since_s
+        elapsed_s = max(timeout_s, time.monotonic() - since_s)  # a worker that is starting has more time
+        samples = "" if late.stays else f" (samples {told_indices(self.samples_of(late))})"
+        samples += "" if late.owner is not None else " of an iteration that was left"
+        stack = crew.engine.stack(late.worker)
+        doing = "What it is doing could not be had." if stack is None else f"What it is doing:\n{stack.rstrip()}"
+        return WorkerTimeout(
+            f"DataLoader timed out after {timeout_s} seconds: {who} is still at batch {late.ordinal}{samples}, since "
+            f"{elapsed_s:.1f} seconds. Raise `timeout`, or look for a sample that blocks (a network read without its "
+            f"own time-out is the usual cause). {doing}"
+        )
+
     def see_to(self, result: Result) -> Answers:
         """Replace a worker that died; returns the answers that come of it: a death, if there is no going on."""
         crew, worker = self._crew, result.worker
@@ -83,7 +120,7 @@ class Rescue:
         is_ready = isinstance(death, WorkerError)  # otherwise it is the exception that kept it from getting ready
         failed = not is_ready or not getattr(death, "was_ready", True)
         self._starts_failed[worker] = self._starts_failed.get(worker, 0) + 1 if failed else 0
-        begun, waiting = crew.take_back(worker)
+        begun, waiting = crew.roster.take_back(worker)
         if begun is not None and not is_ready:
             waiting.insert(0, begun)
             begun = None
@@ -98,14 +135,10 @@ class Rescue:
             return self._end(worker, death, begun, waiting)
         self._left -= 1
         crew.counters.restarts += 1
-        try:
-            crew.start_another(worker)
-        except BaseException as exc:  # whatever it is, there is no going on
-            if not isinstance(exc, Exception):
-                crew.close()
-                raise
-            exc.__cause__ = death
-            return self._end(worker, exc, begun, waiting)
+        trouble = crew.start_another(worker)
+        if trouble is not None:
+            trouble.__cause__ = death
+            return self._end(worker, trouble, begun, waiting)
         crew.say(self._told(death, worker, begun), WorkerRestarted)
         answers: Answers = []
         if begun is not None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.errors import BadState
+from feedline.failures import words
 from feedline.loader.batch_indices import as_list, count_of
 from feedline.plan.plan import Plan
 from feedline.types import Draw
@@ -67,7 +68,7 @@ class ReserveState:
             if len(set(numbers)) < len(numbers):
                 raise TypeError(f"{numbers!r:.100} names a batch twice")
         except (AttributeError, TypeError) as exc:
-            raise BadState(f"The state is damaged: {state!r:.200} is no reserve of samples: {exc}.") from exc
+            raise BadState(f"The state is damaged: {state!r:.200} is no reserve of samples: {words(exc)}.") from exc
         return cls(source, used, tuple(eaten))
 
 

@@ -16,6 +16,9 @@ from feedline.abc.framework import Framework
 from feedline.loader.batch_indices import rows_of
 from feedline.types import Draw, IndexBlock, Parcel, Part, Result, ResultKind
 
+Parts = list[tuple[int, Any, Part]]
+"""Of each part its first row, its indices, and the places of its rows."""
+
 
 @dataclass(slots=True)
 class Group:
@@ -29,8 +32,17 @@ class Group:
     trouble: Result | None = None
     """The first part that failed."""
     misfit: bool = False
+    """True if a part did not come out as expected, or was lost: the batch has to be made as a whole."""
     draw: Draw = field(default_factory=lambda: Draw(0))
     """Where the random numbers of the whole batch come from."""
+
+    def answered(self, result: Result) -> bool:
+        """Take the answer of one part; returns True if it was the last."""
+        self.remaining -= 1
+        if result.kind is ResultKind.FAILED and self.trouble is None:
+            self.trouble = result
+        self.misfit = self.misfit or result.kind is ResultKind.MISFIT
+        return not self.remaining
 
     def result(self, worker: int, task_id: int) -> Result:
         """Return what became of the batch, once no part remains."""
@@ -69,8 +81,8 @@ class Splitter:
         self._layouts.pop(len(indices), None)
         self._unlike.add(len(indices))
 
-    def cut(self, indices: Any, slot: int) -> tuple[Group, list[tuple[int, Any, Part]]] | None:
-        """Cut a task into parts (first row, indices, places); None if its layout is not known or it is too small."""
+    def cut(self, indices: Any, slot: int) -> tuple[Group, Parts] | None:
+        """Cut a task into parts; None if its layout is not known or it is too small."""
         if slot < 0 or not _is_rows(indices):
             return None
         count = len(indices)

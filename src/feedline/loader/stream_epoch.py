@@ -12,13 +12,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
-from feedline.errors import RepeatedSamples, TooManyBadSamples, WorkerTimeout, tell
+from feedline.errors import TooManyBadSamples
 from feedline.keys import mix
 from feedline.loader.account import Account
 from feedline.loader.crew import Crew
-from feedline.loader.map_epoch import Limits
+from feedline.loader.death import raise_death
+from feedline.loader.limits import Limits
 from feedline.loader.progress import Progress, StreamProgress, has_state
 from feedline.loader.receipts import Receipts
+from feedline.loader.stream_watch import OwnStreams
 from feedline.types import Draw, Result, ResultKind, Resume, Task
 
 
@@ -53,6 +55,9 @@ class StreamEpoch:
 
     bookmark: Any = None
     """Where the loader notes how far this epoch is."""
+
+    replays = False
+    """A worker that is new goes on where the last state of its stream says."""
 
     def __init__(
         self,
@@ -89,8 +94,7 @@ class StreamEpoch:
         self._active = [number for number, stream in enumerate(progress.streams) if not stream.ended]
         self._turn = self._position_of(progress.turn)
         self._ordinal = 0
-        self._digests: set[bytes] | None = set()
-        """Of the first samples of workers whose dataset does not split itself; None once that was told."""
+        self._streams = OwnStreams(count)
         for _ in range(max(1, limits.depth)):
             for worker in self._active:
                 self._ask(worker)
@@ -157,7 +161,7 @@ class StreamEpoch:
                     stream.notes, stream.noted_at = result.notes, stream.batches
                 del self._active[position]
                 while self._arrived[worker]:  # an iterator that went on after its end
-                    self._crew.discard(self._arrived[worker].popleft())
+                    self._crew.slots.discard(self._arrived[worker].popleft())
                 self._turn = position % len(self._active) if self._active else 0
                 continue
             if self._account is not None:
@@ -171,7 +175,7 @@ class StreamEpoch:
                 self._note(worker, result)
                 return self._crew.deliver(result)
             finally:
-                self._crew.discard(result)  # if a warning, made an error, kept it from being delivered
+                self._crew.slots.discard(result)  # if a warning, made an error, kept it from being delivered
                 del result  # its exception refers to this frame: no cycle for the garbage collector
                 self._ask(worker)
         if self._account is not None:
@@ -202,23 +206,7 @@ class StreamEpoch:
             self._receipts.hold(result.notes.receipts)
             if has_state(result.notes):
                 stream.notes, stream.noted_at = result.notes, stream.batches
-            if result.notes.digest is not None:
-                self._compare(result.notes.digest)
-
-    def _compare(self, digest: bytes) -> None:
-        """Tell the user if a second worker begins with the same sample, and never asked which worker it is."""
-        if self._digests is None:
-            return
-        if digest not in self._digests:
-            self._digests.add(digest)
-            return
-        self._digests = None
-        tell(
-            f"Every one of the {len(self._crew.workers)} workers delivers the whole dataset: each iterates over a copy "
-            "of it, and the dataset does not split itself. Give the loader shard=True to get each sample once, let "
-            "__iter__ leave out what belongs to other workers (torch.utils.data.get_worker_info()), or use one worker.",
-            RepeatedSamples,
-        )
+            self._streams.look_at(result.notes)
 
     def _next_position(self) -> int | None:
         """Whose batch comes next, as a place among the active workers; None to wait."""
@@ -237,15 +225,7 @@ class StreamEpoch:
             answers = self._crew.collect(None if deadline is None else max(0.0, deadline - time.monotonic()))
             for pending, result in answers:
                 if pending is None:
-                    self._crew.close()
-                    if self._account is not None:
-                        self._account.enter(result, 0, self._number)  # samples that were found to kill
-                    death = result.payload
-                    del answers, pending, result  # its traceback will refer to this frame: no cycle for the collector
-                    try:
-                        raise death
-                    finally:
-                        del death
+                    raise_death(result, self._crew, self._account, self._number)
                 self._take_in(result)
             if answers:
                 return
@@ -254,7 +234,7 @@ class StreamEpoch:
                 worker = self._active[self._turn]
                 due_s = self._crew.workers[worker].since_s + timeout_s
                 if time.monotonic() >= due_s:  # otherwise it is starting, or reads again what another has read
-                    self._deal_with_lateness(worker)
+                    self._crew.rescue.see_to_stuck(self._crew.roster.oldest_of(worker), self._limits)
                 deadline = max(time.monotonic() + timeout_s, due_s)
 
     def _take_in(self, result: Result) -> None:
@@ -270,21 +250,11 @@ class StreamEpoch:
             self._origins[worker] = Resume(notes.dataset, notes.iterator, notes.place)
         self._arrived[worker].append(result)
 
-    def _deal_with_lateness(self, worker: int) -> None:
-        """Replace the worker that does not answer, or raise what there is to say about it."""
-        late = self._crew.oldest_of(worker)
-        if late is None:
-            raise WorkerTimeout(f"DataLoader timed out after {self._limits.timeout_s} seconds.")
-        may_kill = self._limits.kills_stuck and self._crew.rescue.may_restart
-        if may_kill and self._crew.kill_stuck(late, self._limits.timeout_s):
-            return
-        raise self._crew.told_of_stuck(late, self._limits.timeout_s)
-
     def close(self) -> None:
         """Leave the epoch; what is under way is dropped."""
         for results in self._arrived:
             for result in results:
-                self._crew.discard(result)
+                self._crew.slots.discard(result)
             results.clear()
         self._active.clear()
         if not self._crew.closed:

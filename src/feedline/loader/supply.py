@@ -10,7 +10,8 @@ from feedline.abc.framework import Framework
 from feedline.abc.stateful import is_stateful
 from feedline.engines import abilities
 from feedline.fetch.fetcher import draws_apart
-from feedline.loader.crew import Counters, Crew, Prepare
+from feedline.loader.counters import Counters
+from feedline.loader.crew import Crew, Prepare
 from feedline.loader.rescue import Care
 from feedline.loader.settings import Settings
 from feedline.loader.splitting import Splitter

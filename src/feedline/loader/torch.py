@@ -23,7 +23,7 @@ from feedline.faults.policy import policy_of
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.loader.account import Account
-from feedline.loader.arguments import check_count, check_not_batches, check_policy
+from feedline.loader.arguments import check_count, check_not_batches, check_policy, check_unordered, named
 from feedline.loader.audience import Audience
 from feedline.loader.ledger import Ledger
 from feedline.loader.order import Order
@@ -35,6 +35,7 @@ from feedline.loader.threads_probe import must_leave_threads
 from feedline.loader.torch_batches import TorchBatches, fresh_seed
 from feedline.loader.torch_order import torch_order
 from feedline.samplers import RandomSampler
+from feedline.sizes import byte_count
 from feedline.types import StreamSplit
 
 T_co = TypeVar("T_co", covariant=True)
@@ -56,12 +57,14 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         snapshot_every_n_steps: how often a worker saves the state of its stateful iterable dataset, as in torchdata.
         engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes.
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
-        memory_budget: bytes that batches under way may take; a quarter of the memory if not given.
+        memory_budget: bytes that batches under way may take, or a text such as "4GB"; a quarter of the memory if not
+            given.
         on_error: what becomes of a sample that fails: "raise", "skip", "retry", "replace", or a policy of
             `feedline.faults` that says it by the kind of exception; see `faults` for what happened.
         restarts: how many workers that died may be replaced in an epoch (32 if not given). If it is given, a worker
             that takes longer than `timeout` is replaced as well, instead of an error.
-        max_memory_per_worker: bytes that a worker process may have for itself before another takes its place.
+        max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another
+            takes its place.
         split: how many workers share one batch, each filling some of its rows; for batches so large that the first one
             takes too long, or a window of them too much memory.
 
@@ -77,6 +80,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
     _iterator: Any
     """The iterator of persistent workers, under torch's name for it."""
 
+    @named
     def __init__(
         self,
         dataset: Dataset[T_co],
@@ -102,11 +106,11 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         shard: bool | str | None = None,
         engine: str | None = None,
         scheduler: Scheduler | None = None,
-        memory_budget: int | None = None,
+        memory_budget: int | str | None = None,
         split: int = 1,
         on_error: Any = "raise",
         restarts: int | None = None,
-        max_memory_per_worker: int | None = None,
+        max_memory_per_worker: int | str | None = None,
     ) -> None:
         options: dict[str, Any] = {
             "prefetch_factor": prefetch_factor,
@@ -117,8 +121,10 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
             options["in_order"] = in_order
         check_count("seed", seed, least=0, optional=True)
         check_not_batches(sampler, batch_size)
+        for name, value in {"shuffle": shuffle or None, "sampler": sampler, "batch_sampler": batch_sampler}.items():
+            if value is not None:
+                check_unordered(dataset, name)
         check_count("restarts", restarts, least=0, optional=True)
-        check_count("max_memory_per_worker", max_memory_per_worker, least=1, optional=True)
         account = Account(policy_of(on_error))
         check_policy(account.policy, is_map=_is_map(dataset))
         if seed is not None and generator is not None:
@@ -194,12 +200,12 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
             persistent=self.persistent_workers,
             context=self.multiprocessing_context,
             scheduler=self.scheduler,
-            memory_budget=self.memory_budget,
+            memory_budget=byte_count("memory_budget", self.memory_budget, least=0),
             split=self.split,
             snapshot_every=self.snapshot_every_n_steps or 0,
             pin=bool(self.pin_memory) and torch.cuda.is_available(),
             restarts=self.restarts,
-            worker_bytes=self.max_memory_per_worker,
+            worker_bytes=byte_count("max_memory_per_worker", self.max_memory_per_worker),
         )
 
     def __len__(self) -> int:

@@ -15,9 +15,10 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 
 from feedline.frameworks.torch import TorchFramework
 from feedline.keys import epoch_key
-from feedline.loader.batches import CrewBatches, Epoch, InlineBatches, begin_epoch
+from feedline.loader.batches import CrewBatches, Epoch, begin_epoch
 from feedline.loader.bookmark import Bookmark
 from feedline.loader.crew import Crew
+from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.ledger import Start
 from feedline.loader.order import Entry, Order
 from feedline.loader.reserve import with_reserve

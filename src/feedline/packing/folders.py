@@ -16,6 +16,7 @@ from typing import Any
 from feedline.datasets.files import FileDataset, ImageFolder
 from feedline.datasets.files.image_folder import IMAGES
 from feedline.errors import BadOption, SourceError
+from feedline.failures import words
 from feedline.packing.schema import Sample, listed
 
 PICTURES = frozenset(IMAGES)
@@ -60,6 +61,17 @@ class TableFiles:
 Files = FileDataset | TableFiles
 
 
+# Any: a dataset of any class.
+def called(dataset: Any, number: int) -> str:
+    """Return what people call a sample: by its file, if the dataset says which that is, as torchvision's do, too."""
+    path = None
+    if callable(path_of := getattr(dataset, "path_of", None)):
+        path = path_of(number)
+    elif isinstance(pairs := getattr(dataset, "samples", None), list) and number < len(pairs):
+        path = pairs[number][0] if isinstance(pairs[number], tuple) and pairs[number] else None
+    return f"sample {number} ({path})" if isinstance(path, (str, os.PathLike)) else f"sample {number}"
+
+
 def fingerprint(files: Files) -> str:
     """Return a digest of names, sizes and times: another one if a file was changed, added or removed."""
     hashed = blake2b(digest_size=16)
@@ -68,7 +80,7 @@ def fingerprint(files: Files) -> str:
         try:
             found = os.stat(path)
         except OSError as exc:
-            raise SourceError(f"The file {path} cannot be looked at: {exc}.") from exc
+            raise SourceError(f"The file {path} cannot be looked at: {words(exc)}.") from exc
         hashed.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
     return hashed.hexdigest()
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from collections.abc import Iterable
+import zipfile
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from feedline import datasets
 from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
 from feedline.errors import BadOption, SourceError
+from feedline.failures import words
 from feedline.packing.folders import Files, fingerprint, open_folder, open_table
 from feedline.packing.formats import FORMATS
 from feedline.packing.line import CLASSES, fields_for
-from feedline.packing.schema import Schema
+from feedline.packing.objects import open_object
+from feedline.packing.options import Renamed
+from feedline.packing.schema import Schema, listed
+from feedline.packing.writers.npy import stored as stored_in_folder
 
 _OTHER_SUFFIXES = {".npz": "ArrayDataset", ".arrow": "ArrowDataset", ".feather": "ArrowDataset"}
 
@@ -42,19 +47,28 @@ class Opened:
             close()
 
 
-def open_source(source: str, *, root: Path | None = None, path_column: str | None = None) -> Opened:
+def open_source(
+    source: str, *, fields: Renamed | None = None, root: Path | None = None, path_column: str | None = None
+) -> Opened:
     """Open what a user names: a folder, a table, a store of any of the formats, or `module:object`.
 
+    Args:
+        source: what the user names.
+        fields: that are wanted; None for all. Of a store no others are looked at.
+        root: the folder that the files of a table are relative to.
+        path_column: the column of a table that names files.
+
     Raises:
-        BadOption: it is nothing of these.
+        BadOption: it is nothing of these, or has no such fields.
         SourceError: it is not there, or empty.
     """
     path = Path(source)
     if not path.exists() and ":" in source and "://" not in source:
-        return _open_object(source)
+        found = open_object(source)
+        return Opened(found, f"{source} {dataset_fingerprint(found)}".rstrip())
     name = class_for(source)
     if name is not None:
-        return Opened(_open_store(name, source), f"{source} {_stamp(source)}")
+        return _open_store(name, source, None if fields is None else [old for _, old in fields])
     if not path.exists():
         raise SourceError(
             f"There is nothing at {source}. A source is a folder, a CSV file, a file or pattern of one of the formats "
@@ -62,37 +76,82 @@ def open_source(source: str, *, root: Path | None = None, path_column: str | Non
         )
     files: Files
     if path.is_dir():
-        files, fields, facts = open_folder(path)
+        files, names, facts = open_folder(path)
     elif path.suffix.lower() in (".csv", ".tsv"):
-        files, fields, facts = open_table(path, root=root, path_column=path_column)
+        files, names, facts = open_table(path, root=root, path_column=path_column)
     else:
         raise BadOption(f"{source} is of no kind that can be packed: known are {', '.join(suffixes())} and .csv.")
-    return Opened(files, f"{source} {fingerprint(files)}", fields, facts)
+    return Opened(files, f"{source} {fingerprint(files)}", names, facts)
 
 
-# Any: a dataset of any class.
-def _open_store(name: str, source: str) -> Any:
+def _open_store(name: str, source: str, wanted: list[str] | None) -> Opened:
     """Open a store; what `feedline pack` wrote with samples in the form, and with the names, that they had."""
     path = Path(source)
     files = sorted(map(str, shards_in(path))) if path.is_dir() and name != CLASSES["npy"] else []
     options: dict[str, Any] = {}
-    stored = _stored(name, Path(files[0]) if files else path)
-    if stored is not None:
-        format_name = next(one for one, kind in CLASSES.items() if kind == name)
-        options["fields"] = fields_for(format_name, Schema.from_json(stored["fields"]), stored["form"])
+    stored = _stored(name, path, files)
+    fields = _fields(name, path, stored, wanted)
+    if fields is not None:
+        options["fields"] = fields
     if name == CLASSES["tar"]:
         compressed = any(not one.endswith(".tar") for one in files or [source])
         options |= {"mode": "stream", "shuffle": False} if compressed else {"mode": "random"}
-    return getattr(datasets, name)(files or source, **options)
+    unpacked = _unpacked(path, wanted) if path.suffix.lower() == ".npz" else None
+    dataset = getattr(datasets, name)(files or source if unpacked is None else unpacked, **options)
+    return Opened(dataset, f"{source} {_stamp(source)}", None, stored.get("facts", {}) if stored else {})
 
 
-def _stored(name: str, path: Path) -> dict[str, Any] | None:
+# Any: arrays of any type.
+def _unpacked(path: Path, wanted: list[str] | None) -> dict[str, Any] | None:
+    """Return the arrays of a compressed .npz file, which cannot be mapped, but held in memory; None if it is no such.
+
+    Raises:
+        BadOption: one of them cannot be read.
+    """
+    if not zipfile.is_zipfile(path):
+        return None
+    with zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info.compress_type for info in archive.infolist()}
+    names = list(members) if wanted is None else wanted
+    if all(members.get(name, zipfile.ZIP_STORED) == zipfile.ZIP_STORED for name in names):
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in names}
+    except (ValueError, KeyError, OSError, zlib.error, zipfile.BadZipFile) as exc:
+        raise BadOption(
+            f"{path} cannot be read: {words(exc)}. Choose fields that can be with --fields (fields=)."
+        ) from exc
+
+
+# Any: whatever `fields=` of a source takes.
+def _fields(name: str, path: Path, stored: dict[str, Any] | None, wanted: list[str] | None) -> Any:
+    """Return `fields=` for a source, so that it looks at no others than are wanted."""
+    if stored is None:
+        has_names = name != CLASSES["lmdb"] and not (name == CLASSES["npy"] and path.suffix.lower() == ".npy")
+        return wanted if has_names else None
+    format_name = next(one for one, kind in CLASSES.items() if kind == name)
+    schema, form = Schema.from_json(stored["fields"]), stored["form"]
+    if wanted is None or (form != "dict" and not set(wanted) <= set(schema.names)):
+        return fields_for(format_name, schema, form)  # of tuples, names may also be new ones
+    missing = next((one for one in wanted if one not in schema.names), None)
+    if missing is not None:
+        raise BadOption(f"{path} has no field {missing!r}, only {listed(schema.names)}.")
+    columns = {column.name: column for column in schema.columns}
+    chosen = fields_for(format_name, Schema(tuple(columns[one] for one in wanted)), form)
+    return list(wanted) if chosen is None else chosen
+
+
+def _stored(name: str, path: Path, files: Sequence[str]) -> dict[str, Any] | None:
+    """Return what `feedline pack` stored about all samples, None if it was someone else."""
     format_ = next((one for one in FORMATS.values() if CLASSES[one.name] == name), None)
-    if format_ is None or not path.exists() or path.suffix in (".gz", ".tgz", ".zst", ".zstd"):
+    first = Path(files[0]) if files else path
+    if format_ is None or not first.exists() or first.suffix in (".gz", ".tgz", ".zst", ".zstd"):
         return None
-    if format_.name == "npy" and path.is_file():
+    if format_.name == "npy" and first.is_file():
         return None
-    found: dict[str, Any] | None = format_.module.stored(path)
+    in_folder = stored_in_folder(path) if files else None
+    found: dict[str, Any] | None = in_folder or format_.module.stored(first)
     return found
 
 
@@ -136,30 +195,6 @@ def _stamp(source: str) -> str:
     return " ".join(f"{one.stat().st_size}@{one.stat().st_mtime_ns}" for one in files[:1000])
 
 
-def _open_object(source: str) -> Opened:
-    module_name, _, attribute = source.partition(":")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does: the module of a user lies where the command is run
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as exc:
-        if exc.name is None or module_name.split(".")[0] != exc.name.split(".")[0]:
-            raise  # the module is there, and lacks one of its own
-        raise BadOption(
-            f"{source!r} is neither a path nor module:object: there is no file of that name, and no module "
-            f"{module_name!r} in {here} or among the installed packages."
-        ) from exc
-    found: Any = module
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} asks for.")
-        found = getattr(found, name)
-    if isinstance(found, type) or (callable(found) and not _is_dataset(found)):
-        found = found()
-    return Opened(found, f"{source} {dataset_fingerprint(found)}".rstrip())
-
-
 # Any: a dataset of any class.
 def dataset_fingerprint(dataset: Any) -> str:
     """Return what differs if a dataset in Python does; "" if that cannot be told."""
@@ -167,7 +202,3 @@ def dataset_fingerprint(dataset: Any) -> str:
         return fingerprint_of(dataset).hex()[:32]
     except Exception:  # whatever the objects of a user raise that are looked into
         return ""
-
-
-def _is_dataset(value: Any) -> bool:
-    return hasattr(type(value), "__getitem__") or hasattr(type(value), "__iter__")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from feedline.errors import BadOption
 from feedline.packing.formats import Format
 from feedline.packing.pictures import Pictures
 from feedline.packing.writers.contract import Layout
+
+Renamed = tuple[tuple[str, str], ...]
+"""Pairs: what a field is called in the output, and in the dataset."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,8 @@ class Options:
     """
 
     pictures: Pictures = field(default_factory=Pictures)
-    fields: tuple[str, ...] | None = None
-    """Names of fields to keep, or names for the elements of tuples."""
+    fields: Renamed | None = None
+    """Fields to keep, or names for the elements of tuples."""
     ragged: tuple[str, ...] = ()
     """Array fields whose shapes differ."""
     samples_per_shard: int | None = None
@@ -44,14 +47,6 @@ class Options:
                 raise BadOption(f"{name}={value!r} is not a number of at least 1.")
         if self.on_error not in ("raise", "skip"):
             raise BadOption(f"on_error={self.on_error!r} is neither 'raise' nor 'skip'.")
-        for name in ("fields", "ragged"):
-            names = getattr(self, name) or ()
-            if isinstance(names, str) or not all(isinstance(one, str) for one in names):
-                raise BadOption(f"{name}={names!r} is not a list of names.")
-            if len(set(names)) < len(names):
-                raise BadOption(f"{name}={list(names)} names a field twice.")
-        if self.fields == ():
-            raise BadOption("fields=() names no field, so that nothing would be written.")
 
     @property
     def is_sharded(self) -> bool:
@@ -111,9 +106,53 @@ def as_path(out: Any) -> Path:
     return path
 
 
-def as_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return names as a tuple; a single string stays one, to be refused."""
-    return None if names is None else names if isinstance(names, str) else tuple(names)  # type: ignore[return-value]
+# Any: whatever a user gives.
+def as_fields(fields: Any) -> Renamed | None:
+    """Return which fields are kept, with their new names first.
+
+    Raises:
+        BadOption: it is neither a list of names nor a dict of them.
+
+    Example:
+        >>> as_fields(["image", "label"]), as_fields({"image": "train/x"})
+        ((('image', 'image'), ('label', 'label')), (('image', 'train/x'),))
+    """
+    if fields is None:
+        return None
+    names = as_names(fields, "fields")
+    old_names = as_names(fields.values(), "fields") if isinstance(fields, Mapping) else names
+    pairs = tuple(zip(names, old_names, strict=True))
+    if not names:
+        raise BadOption("fields=() names no field, so that nothing would be written.")
+    if len(set(names)) < len(names):
+        raise BadOption(f"fields={list(names)} names a field twice.")
+    odd = next((name for name in names if not is_name(name)), None)
+    if odd is not None:
+        old = next(old for new, old in pairs if new == odd)
+        raise BadOption(
+            f"{odd!r} cannot be the name of a field in every format: it is empty, begins with a dot or two "
+            f"underscores, or has a slash in it. Give it another: --fields x={old} (fields={{'x': {old!r}}} in Python)."
+        )
+    return pairs
+
+
+def is_name(name: str) -> bool:
+    """True if a field may have this name in every format."""
+    return bool(name) and not name.startswith((".", "__")) and not any(sign in name for sign in "/\\\0\n")
+
+
+def as_names(names: Any, option: str) -> tuple[str, ...]:
+    """Return names of fields as a tuple.
+
+    Raises:
+        BadOption: it is no list of names.
+    """
+    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+        raise BadOption(f"{option}={names!r} is not a list of names.")
+    found = tuple(names)
+    if not all(isinstance(one, str) for one in found):
+        raise BadOption(f"{option}={names!r} is not a list of names.")
+    return found
 
 
 def check_apart(source: str, out: Path) -> None:

@@ -34,9 +34,10 @@ class Output(ABC):
     def begin(self, schema: Schema) -> None:
         """Begin a new output."""
 
+    # Any: whatever the format's writer makes of a sample.
     @abstractmethod
-    def write(self, samples: Sequence[Sample]) -> None:
-        """Append samples."""
+    def write(self, samples: Sequence[Any]) -> None:
+        """Append samples, as the class of the writer encoded them."""
 
     @abstractmethod
     def checkpoint(self, note: Any) -> None:
@@ -74,7 +75,7 @@ class Single(Output):
     def begin(self, schema: Schema) -> None:
         self._writer.begin(schema)
 
-    def write(self, samples: Sequence[Sample]) -> None:
+    def write(self, samples: Sequence[Any]) -> None:
         self._writer.write(samples)
 
     def checkpoint(self, note: Any) -> None:
@@ -148,7 +149,7 @@ class Shards(Output):
         self.schema = schema
         self.path.mkdir(exist_ok=True)
 
-    def write(self, samples: Sequence[Sample]) -> None:
+    def write(self, samples: Sequence[Any]) -> None:
         if self._writer is None:
             self._writer = self._make_writer(self._number)
             self._writer.begin(self.schema)
@@ -170,6 +171,7 @@ class Shards(Output):
         self.path.mkdir(exist_ok=True)
         os.replace(self._writer.path, self._finished(self._number))
         sync_folder(self.path)
+        self.schema = self._writer.schema  # which may know more by now
         self._left, self._writer = self._writer, None
         self._number += 1
         self._count += summary.count

@@ -10,6 +10,7 @@ import numpy as np
 
 from feedline._optional import require
 from feedline.errors import BadOption, PackError
+from feedline.failures import words
 
 ENCODINGS = ("keep", "jpg", "png", "raw")
 
@@ -22,7 +23,9 @@ _MAGIC = (
     (b"MM\0*", "tiff"),
 )
 _FORMATS = {"jpg": "JPEG", "png": "PNG"}
-_JPEG_MODES = ("L", "RGB", "CMYK")
+_JPEG_MODES = ("L", "RGB")
+_ARRAY_MODES = ("L", "RGB", "RGBA")
+"""Of images of Pillow that become arrays as they are."""
 
 
 def extension_of(data: bytes) -> str:
@@ -48,8 +51,8 @@ class Pictures:
     """
 
     encode: str = "keep"
-    """"jpg" or "png": encoded so; "raw": decoded into uint8 arrays; "keep": files stay as they are, images of Pillow
-    become arrays."""
+    """"jpg" or "png": encoded so; "raw": decoded into uint8 arrays of height, width and three colours; "keep": files
+    stay as they are, images of Pillow become arrays, grey ones of two axes."""
     resize: int | tuple[int, int] | None = None
     """A number: the shorter side is made as short, if it is longer; (width, height): exactly that."""
     quality: int = 90
@@ -78,7 +81,7 @@ class Pictures:
         """Return a picture as it is to be stored; what is no picture comes back as it is.
 
         Raises:
-            PackError: the bytes are a picture's, but it cannot be decoded.
+            PackError: the bytes are a picture's, but it cannot be decoded, or not be stored in the way that was asked.
         """
         if isinstance(value, bytes):
             kind = extension_of(value) if self.does_something else "bin"
@@ -88,10 +91,17 @@ class Pictures:
         if _is_pillow(value):
             return self._stored(self._resized(value), value.info, "raw")
         if isinstance(value, np.ndarray) and self.does_something and is_picture(value):
-            image = require("PIL.Image", extra="images", purpose="Encoding pictures")
-            pixels = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
-            return self._stored(self._resized(image.fromarray(np.ascontiguousarray(pixels))), {}, "raw")
+            return self._of_array(value)
         return value
+
+    def _of_array(self, value: Any) -> Any:
+        image = require("PIL.Image", extra="images", purpose="Encoding pictures")
+        pixels = value[..., 0] if value.ndim == 3 and value.shape[2] == 1 else value
+        resized = self._resized(image.fromarray(np.ascontiguousarray(pixels)))
+        if self.encode in _FORMATS:
+            return self._stored(resized, {}, "raw")
+        made = np.asarray(resized)  # with as many colours as it had: whoever gives arrays has decided about them
+        return made[..., None] if made.ndim < value.ndim else made
 
     def _of_file(self, data: bytes, kind: str) -> Any:
         image = require("PIL.Image", extra="images", purpose="Decoding pictures")
@@ -105,7 +115,9 @@ class Pictures:
                 opened.load()
                 return self._stored(self._resized(opened, target), info, kind)
         except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as exc:
-            raise PackError(f"a picture ({kind}, {len(data)} bytes) cannot be decoded or encoded: {exc}") from exc
+            raise PackError(
+                f"a picture ({kind}, {len(data)} bytes) cannot be decoded or encoded: {words(exc)}."
+            ) from exc
 
     def _target(self, size: tuple[int, int]) -> tuple[int, int] | None:
         if isinstance(self.resize, tuple):
@@ -120,8 +132,8 @@ class Pictures:
         target = target or self._target(image.size)
         if target is None:
             return image
-        if image.mode in ("P", "1"):  # the neighbours of a pixel can be mixed only where there are colours
-            image = image.convert("RGBA" if "transparency" in image.info else "RGB")
+        if image.mode in ("P", "PA", "1"):  # the neighbours of a pixel can be mixed only where there are colours
+            image = image.convert("L" if image.mode == "1" else _with_colours(image))
         bicubic = require("PIL.Image", extra="images", purpose="Resizing pictures").Resampling.BICUBIC
         return image.resize(target, bicubic)
 
@@ -130,16 +142,44 @@ class Pictures:
         if encoding == "keep":
             encoding = kind if kind in _FORMATS or kind == "raw" else "png"
         if encoding == "raw":
-            plain = image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")
-            return np.asarray(plain)
+            has_mode = self.encode == "keep" and image.mode in _ARRAY_MODES
+            return np.asarray(image if has_mode else rgb(image))
         kept = {name: info[name] for name in ("exif", "icc_profile") if info.get(name)}
+        if image.mode == "CMYK" or (encoding == "jpg" and image.mode not in _JPEG_MODES):
+            if image.mode not in ("P", "RGBA"):
+                kept.pop("icc_profile", None)  # it is about the colours that the picture had
+            image = rgb(image)
         out = io.BytesIO()
-        if encoding == "jpg":
-            plain = image if image.mode in _JPEG_MODES else image.convert("RGB")
-            plain.save(out, "JPEG", quality=self.quality, **kept)
-        else:
-            image.save(out, "PNG", **kept)
+        options = {"quality": self.quality} if encoding == "jpg" else {}
+        image.save(out, _FORMATS[encoding], **options, **kept)
         return out.getvalue()
+
+
+# Any: images of Pillow.
+def rgb(image: Any) -> Any:
+    """Return an image in the three colours and eight bits that most code expects, without transparency.
+
+    Raises:
+        PackError: nobody knows which of its values are black and white.
+    """
+    if image.mode == "RGB":
+        return image
+    if image.mode.startswith("I;16"):
+        pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+        values = np.asarray(image).astype(np.uint16)  # in the byte order of this machine
+        return pillow.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise PackError(
+            f"a picture has values of 32 bits (Pillow's mode {image.mode!r}), which do not say what is black and what "
+            "is white. Leave --encode and --resize out, or turn it into 8 bits in a dataset in Python."
+        )
+    if image.mode in ("P", "PA"):
+        image = image.convert(_with_colours(image))
+    return image.convert("RGB")
+
+
+def _with_colours(image: Any) -> str:
+    return "RGBA" if image.mode == "PA" or "transparency" in image.info else "RGB"
 
 
 def is_picture(array: Any) -> bool:

@@ -12,7 +12,9 @@ import numpy as np
 from feedline._optional import is_tensor
 from feedline.datasets.kind import kind_of
 from feedline.errors import PackError
+from feedline.failures import words
 from feedline.packing.digest import digest_of
+from feedline.packing.options import Renamed, is_name
 from feedline.packing.pictures import Pictures, extension_of
 from feedline.packing.schema import Sample, listed, said
 from feedline.types import DatasetKind
@@ -96,13 +98,13 @@ class Prepare:
 
     Args:
         pictures: what becomes of pictures.
-        fields: names of the fields to keep, or names for the elements of tuples.
+        fields: those to keep, or names for the elements of tuples.
         skips: True if samples that cannot be prepared are left out, not an error.
     """
 
-    def __init__(self, pictures: Pictures, fields: Sequence[str] | None, *, skips: bool) -> None:
+    def __init__(self, pictures: Pictures, fields: Renamed | None, *, skips: bool) -> None:
         self.pictures = pictures
-        self.fields = None if fields is None else tuple(fields)
+        self.fields = fields
         self.skips = skips
 
     def __call__(self, batch: Sequence[Any]) -> list[Item]:
@@ -116,7 +118,7 @@ class Prepare:
             sample = {name: self._value(name, value) for name, value in named.items()}
         except PackError as exc:
             if not self.skips:
-                raise PackError(f"Sample {number}{_called(raw)} cannot be packed: {exc}") from exc
+                raise PackError(f"Sample {number}{_called(raw)} cannot be packed: {words(exc)}.") from exc
             return Item(number, None, failure=str(exc))
         return Item(number, sample, digest_of(sample), sum(map(size_of, sample.values())), form)
 
@@ -128,7 +130,7 @@ class Prepare:
         return plain(self.pictures.apply(value), name)
 
 
-def named_fields(sample: Any, fields: Sequence[str] | None) -> tuple[str, dict[str, Any]]:
+def named_fields(sample: Any, fields: Renamed | None) -> tuple[str, dict[str, Any]]:
     """Return what form a sample has, and its values by name.
 
     Raises:
@@ -143,13 +145,10 @@ def named_fields(sample: Any, fields: Sequence[str] | None) -> tuple[str, dict[s
             sample = {
                 key: value for key, value in sample.items() if key not in ("__key__", "__url__", "__local_path__")
             }
-        odd = next((key for key in sample if not isinstance(key, str) or not is_name(key)), None)
-        if odd is not None:
-            raise PackError(f"its field {odd!r:.80} has no name that can be part of a file's: give it another.")
         return "dict", _chosen(dict(sample), fields)
     values = list(sample) if isinstance(sample, (tuple, list)) else [sample]
     form = "tuple" if isinstance(sample, (tuple, list)) else "one"
-    names = list(fields) if fields is not None else [str(place) for place in range(len(values))]
+    names = [name for name, _ in fields] if fields is not None else [str(place) for place in range(len(values))]
     if form == "one" and fields is None:
         names = [VALUE]
     if len(names) != len(values):
@@ -157,18 +156,19 @@ def named_fields(sample: Any, fields: Sequence[str] | None) -> tuple[str, dict[s
     return form, dict(zip(names, values, strict=True))
 
 
-def is_name(name: str) -> bool:
-    """True if a field may have this name in every format."""
-    return bool(name) and not name.startswith((".", "__")) and not any(sign in name for sign in "/\\\0\n")
-
-
-def _chosen(sample: dict[str, Any], fields: Sequence[str] | None) -> dict[str, Any]:
+def _chosen(sample: dict[Any, Any], fields: Renamed | None) -> dict[str, Any]:
     if fields is None:
+        for key in sample:
+            if not isinstance(key, str) or not is_name(key):
+                raise PackError(
+                    f"its field {key!r:.80} has no name that can be part of a file's. Choose others, or give it "
+                    f"another name: --fields x={key!s:.80} (fields={{'x': {key!r:.80}}} in Python)."
+                )
         return sample
-    missing = [name for name in fields if name not in sample]
+    missing = [old for _, old in fields if old not in sample]
     if missing:
         raise PackError(f"it has no field {missing[0]!r}, only {listed(list(sample))}.")
-    return {name: sample[name] for name in fields}
+    return {new: sample[old] for new, old in fields}
 
 
 def plain(value: Any, name: str = "") -> Any:

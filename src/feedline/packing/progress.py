@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from feedline.packing.digest import START, chained
 from feedline.packing.prepare import Item
 
 _REASONS_KEPT = 20
+_REASON_LENGTH = 400
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,9 @@ class Packed:
     size: int
     """Bytes of the output."""
     skipped: int = 0
-    """Samples that failed and were left out."""
+    """Samples that were left out: they could not be read, or did not fit."""
     reasons: tuple[str, ...] = ()
-    """Why, of the first of these."""
+    """Which these were, and why: the first 20."""
     resumed: int = 0
     """Samples that an earlier, interrupted run had written."""
     seconds: float = 0.0
@@ -62,16 +64,25 @@ class Progress:
     reasons: list[str] = field(default_factory=list)
     shard: dict[str, Any] = field(default_factory=lambda: {"count": 0, "digest": START, "size": 0})
 
-    def add(self, item: Item) -> None:
+    def add(self, item: Item, digest: bytes) -> None:
+        """Count a sample that is written, whose digest this is."""
         self.taken += 1
-        if item.sample is None:
-            self.skipped += 1
-            if len(self.reasons) < _REASONS_KEPT:
-                self.reasons.append(f"sample {item.number}: {item.failure}")
-            return
         self.count += 1
         self.form = item.form
-        self.digest = chained(self.digest, [item.digest])
+        self.digest = chained(self.digest, [digest])
         self.shard["count"] += 1
         self.shard["size"] += item.size
-        self.shard["digest"] = chained(self.shard["digest"], [item.digest])
+        self.shard["digest"] = chained(self.shard["digest"], [digest])
+
+    def leave_out(self, called: Callable[[], str], reason: str) -> None:
+        """Count a sample that is left out, and note why, with its name, of the first ones."""
+        self.taken += 1
+        self.skipped += 1
+        if len(self.reasons) < _REASONS_KEPT:
+            self.reasons.append(shortened(f"{called()}: {reason}"))
+
+
+def shortened(text: str) -> str:
+    """Return a text in one line of bounded length."""
+    text = " ".join(text.split())
+    return text if len(text) <= _REASON_LENGTH else f"{text[: _REASON_LENGTH - 3]}..."

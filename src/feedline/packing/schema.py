@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from feedline.errors import PackError
-from feedline.packing.pictures import extension_of
+from feedline.packing.pictures import extension_of, is_picture
 
 # Any, throughout: the value of a field.
 Sample = dict[str, Any]
@@ -29,13 +30,15 @@ class Column:
 
     name: str
     kind: str
-    """"array" (of one shape), "ragged" (of several), "number", "str", "bytes" or "nested" (lists, dicts, mixtures)."""
+    """"array" (of one shape), "ragged" (of several), "mixed" (arrays of several types or numbers of axes), "number",
+    "str", "bytes" or "nested" (lists, dicts, values of different kinds)."""
     dtype: str = ""
     """Of arrays and numbers, as NumPy writes it."""
     shape: tuple[int, ...] = ()
     """Of one array; for ragged ones -1 along each axis."""
     extension: str = ""
-    """bytes: what they are by their first bytes, such as "jpg"; "bin" if that says nothing."""
+    """bytes: what they are by their first bytes, such as "jpg"; "bin" if that says nothing. In a tar file, in which
+    members are called by it, all that occur: "jpg;png"."""
     nullable: bool = False
     """True if it may be None."""
 
@@ -66,7 +69,7 @@ class Column:
             return value
         if self.kind == "number":
             return self._number(value)
-        if self.kind in ("array", "ragged"):
+        if self.kind in ("array", "ragged", "mixed"):
             return self._array(value)
         if not isinstance(value, str if self.kind == "str" else bytes):
             raise ValueError(f"{said(value)}, not {self.described}")
@@ -88,9 +91,11 @@ class Column:
         return number
 
     def _array(self, value: Any) -> Any:
-        if not isinstance(value, np.ndarray) or value.dtype.str != self.dtype or value.ndim != len(self.shape):
-            raise ValueError(f"{said(value)}, not {self.described}")
-        if self.kind == "array" and value.shape != self.shape:
+        is_array = isinstance(value, np.ndarray)
+        alike = is_array and value.dtype.str == self.dtype and value.ndim == len(self.shape)
+        if self.kind == "array":
+            alike = alike and value.shape == self.shape
+        if not (is_array if self.kind == "mixed" else alike):
             raise ValueError(f"{said(value)}, not {self.described}")
         return value
 
@@ -103,7 +108,12 @@ class Column:
             return f"{np.dtype(self.dtype).name} arrays of different shapes ({len(self.shape)}-dimensional)"
         if self.kind == "number":
             return f"{np.dtype(self.dtype).name} numbers"
-        return {"str": "strings", "bytes": "bytes", "nested": "lists, dicts or values of different kinds"}[self.kind]
+        return {
+            "str": "strings",
+            "bytes": "bytes",
+            "mixed": "arrays of different types or numbers of axes",
+            "nested": "lists, dicts or values of different kinds",
+        }[self.kind]
 
 
 @dataclass(frozen=True)
@@ -121,43 +131,48 @@ class Schema:
             ragged: names of array fields whose shapes differ, even if those of these samples do not.
 
         Raises:
-            PackError: their fields differ, or a field that is said to be ragged is not there.
+            Unfit: their fields differ.
+            PackError: a field that is said to be ragged is not there.
         """
-        names, varying = list(samples[0]), set(ragged)
-        for number, sample in enumerate(samples):
-            check_names(sample, names, number)
-        if varying - set(names):
-            raise PackError(f"ragged={sorted(varying - set(names))[0]!r} is no field: samples have {listed(names)}.")
+        names = list(samples[0])
+        for sample in samples:
+            check_names(sample, names)
+        varying = check_ragged(ragged, names)
         return cls(
             tuple(Column.of(name, [sample[name] for sample in samples], ragged=name in varying) for name in names)
         )
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the fields, in order."""
         return tuple(column.name for column in self.columns)
 
-    def fitted(self, sample: Sample, number: int) -> Sample:
-        """Return a sample with values as the columns hold them.
+    def fitted(self, sample: Sample) -> Sample:
+        """Return a sample with the fields in the order of the columns, and values as these hold them.
 
         Raises:
-            PackError: it does not fit; it is called `number` there.
+            Unfit: it is not like the first ones.
         """
-        check_names(sample, self.names, number)
+        if tuple(sample) != self.names:  # which is quicker to say than whether they are the same in another order
+            check_names(sample, self.names)
         values: Sample = {}
         for column in self.columns:
             try:
                 values[column.name] = column.fitted(sample[column.name])
             except ValueError as exc:
-                advice = (
-                    f" Say that its shapes differ: --ragged {column.name} (ragged={[column.name]} in Python)."
-                    if column.kind == "array" and isinstance(sample[column.name], np.ndarray)
-                    else " The first samples decide what a field holds. Make all samples alike in the dataset."
-                )
-                raise PackError(
-                    f"Field {column.name!r} of sample {number} is {exc} as in the first samples.{advice}"
+                raise Unfit(
+                    f"its field {column.name!r} is {exc} as in the first samples", _advice(column, sample)
                 ) from exc
         return values
+
+    def with_extension(self, name: str, extension: str) -> Schema:
+        """Return it with one more extension for a field of bytes."""
+        return Schema(
+            tuple(
+                replace(column, extension=f"{column.extension};{extension}") if column.name == name else column
+                for column in self.columns
+            )
+        )
 
     def as_json(self) -> list[dict[str, Any]]:
         """Return it in values that JSON keeps."""
@@ -169,17 +184,56 @@ class Schema:
         return cls(tuple(Column(**{**column, "shape": tuple(column["shape"])}) for column in columns))
 
 
-def check_names(sample: Sample, names: Sequence[str], number: int) -> None:
+class Unfit(ValueError):
+    """A sample is not like the first ones, or not what the format holds.
+
+    Whoever knows which sample it is makes a `PackError` of it, or leaves the sample out.
+
+    Args:
+        text: in what it differs; follows the name of the sample.
+        advice: what to do, in sentences.
+    """
+
+    def __init__(self, text: str, advice: str) -> None:
+        super().__init__(text)
+        self.advice = advice
+
+
+def check_names(sample: Sample, names: Sequence[str]) -> None:
     """Refuse a sample whose fields are not those of the first.
 
     Raises:
-        PackError: they differ.
+        Unfit: they differ.
     """
-    if list(sample) != list(names):
-        raise PackError(
-            f"Sample {number} has {listed(list(sample))}, but the first has {listed(names)}. All samples of a store "
-            "have the same fields in the same order: make them alike in the dataset."
+    if sample.keys() != set(names):
+        raise Unfit(
+            f"it has {listed(list(sample))}, but the first ones have {listed(names)}",
+            "All samples of a store have the same fields: make them alike in the dataset, or choose fields that all "
+            "have with --fields (fields=).",
         )
+
+
+def _advice(column: Column, sample: Sample) -> str:
+    value = sample[column.name]
+    is_like = isinstance(value, np.ndarray) and column.kind == "array" and value.dtype.str == column.dtype
+    if not is_like or value.ndim != len(column.shape):
+        return "The first samples decide what a field holds: make all samples alike in the dataset."
+    if is_picture(value):
+        return "Give all pictures one size, such as --resize 256x256 (resize=(256, 256))."
+    formats = "any format but npy" if value.ndim == 1 else "lmdb or tar"
+    return f"Say that its shapes differ: --ragged {column.name} (ragged={[column.name]} in Python), in {formats}."
+
+
+def check_ragged(ragged: Iterable[str], names: Sequence[str]) -> set[str]:
+    """Return names of fields whose shapes differ.
+
+    Raises:
+        PackError: one of them is no field.
+    """
+    varying = set(ragged)
+    if varying - set(names):
+        raise PackError(f"ragged={sorted(varying - set(names))[0]!r} is no field: samples have {listed(names)}.")
+    return varying
 
 
 def listed(names: Sequence[str]) -> str:
@@ -208,7 +262,7 @@ def is_utf8(text: str) -> bool:
 def _array_column(name: str, arrays: Sequence[Any], *, ragged: bool) -> Column:
     first = arrays[0]
     if any(array.dtype != first.dtype or array.ndim != first.ndim for array in arrays):
-        return Column(name, "nested")
+        return Column(name, "mixed")
     if ragged or any(array.shape != first.shape for array in arrays):
         return Column(name, "ragged", first.dtype.str, (-1,) * first.ndim)
     return Column(name, "array", first.dtype.str, first.shape)

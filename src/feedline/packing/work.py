@@ -14,6 +14,8 @@ from feedline.packing.writers.contract import sync_folder, write_durably
 
 ENDING = ".packing"
 _JOB = "job.json"
+_OWN = ("lock", _JOB)
+"""What is in the folder before anything of an output is."""
 
 
 class WorkFolder:
@@ -38,6 +40,12 @@ class WorkFolder:
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def is_left(cls, out: Path) -> bool:
+        """True if something was left that a run into `out` would go on with."""
+        folder = out.with_name(out.name + ENDING)
+        return (folder / _JOB).exists() and any(path.name not in _OWN for path in folder.iterdir())
 
     def _begin(self, job: dict[str, Any], *, restart: bool) -> None:
         try:
@@ -68,7 +76,7 @@ class WorkFolder:
     @property
     def is_empty(self) -> bool:
         """True if nothing of an output is there."""
-        return {path.name for path in self.path.iterdir()} <= {"lock", _JOB}
+        return all(path.name in _OWN for path in self.path.iterdir())
 
     @property
     def done(self) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,7 +110,11 @@ class Ragged(Column):
 
 
 class Parts(Column):
-    """A few values that are large: lists and dicts that are shared themselves, arrays, which can be read only."""
+    """A few values that are large: lists and dicts that are shared themselves, arrays, which can be read only.
+
+    Args:
+        values: those; and for each short one among them a column with nothing else, which it is copied out of.
+    """
 
     def __init__(self, values: list[Any]) -> None:
         self._values = values
@@ -124,7 +127,7 @@ class Parts(Column):
         if isinstance(value, np.ndarray):  # too large to be copied each time
             value = value.view()
             value.flags.writeable = False
-        return copy.deepcopy(value) if isinstance(value, (list, tuple, dict)) else value  # those that are short
+        return value.get(0) if isinstance(value, Column) else value
 
     @property
     def nbytes(self) -> int:

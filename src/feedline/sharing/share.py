@@ -145,7 +145,7 @@ def _mixed(values: Sequence[Any]) -> Column:
     if not values:
         return Numbers(np.empty(0, np.bool_))
     if _is_few_large(values):
-        return Parts([share(value) if _is_long(value) else value for value in values])
+        return Parts([share(value) if _is_long(value) else column_of([value]) for value in values])
     return Records(values)
 
 

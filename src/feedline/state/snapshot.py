@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.errors import BadState
+from feedline.failures import words
 
 VERSION = 1
 
@@ -98,7 +99,7 @@ class Snapshot:
                 virtual=_pair(state.get("virtual")),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as exc:
-            raise BadState(f"The state is damaged: {type(exc).__name__}: {exc}.") from exc
+            raise BadState(f"The state is damaged: {type(exc).__name__}: {words(exc)}.") from exc
 
 
 def _pair(values: Any) -> tuple[int, int] | None:

@@ -24,10 +24,8 @@ Test: tests/transport/test_arena.py::test_a_slot_leased_during_a_fork_is_never_r
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
-import platform
 import threading
 import weakref
 from collections import deque
@@ -37,22 +35,13 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.errors import TooManyOpenFiles, TransportError
+from feedline.transport.sparse import map_sparse
 
 Bytes = NDArray[np.uint8]
 
 _PAGE = mmap.PAGESIZE
-_LARGEST_MAPPING = 256 << 30
-"""Address space to ask for, not memory. Small enough for 39-bit address spaces; halved where it is refused."""
-
-_SMALLEST_SLOT = 1 << 20
-
 _FEW_SLOTS = 8
 """Slots that may be in use before the size of a batch is known."""
-
-_NO_RESERVE = 0x4000 if platform.machine() in ("x86_64", "aarch64", "arm64", "riscv64") else 0
-"""MAP_NORESERVE, which Python's mmap module does not name: the kernel is not to count address space as memory. Counted,
-a fork of this process may be refused. Where the number is not known, less address space is granted and used."""
 
 
 class Arena:
@@ -74,8 +63,8 @@ class Arena:
         self.shared = shared
         self.budget = budget
         self.pid = os.getpid()
-        self.fd = -1
-        self._map, self.slot_bytes = _map_sparse(self, slot_count)
+        self.fd = -1  # first: there may be nothing to close
+        self._map, self.slot_bytes, self.fd = map_sparse(slot_count, shared=shared)
         self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
         self._free: deque[int] = deque()
         self._opened = 0
@@ -277,73 +266,6 @@ class _Returner:
         arena = self.arena()
         if arena is not None:
             arena._returned(self.slot)
-
-
-def _map_sparse(arena: Arena, slot_count: int) -> tuple[mmap.mmap, int]:
-    """Map as much address space as the system grants; returns the mapping and the size of one slot."""
-    size = max(min(_LARGEST_MAPPING, _addresses_left() // 4), slot_count * _PAGE)
-    while True:
-        slot_bytes = (size // slot_count) & ~(_PAGE - 1)
-        try:
-            if arena.shared:
-                arena.fd = create_memfd(slot_bytes * slot_count)
-                mapping = mmap.mmap(arena.fd, slot_bytes * slot_count)
-            else:
-                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-                mapping = mmap.mmap(-1, slot_bytes * slot_count, flags=flags)
-        except (OSError, OverflowError) as exc:
-            if arena.fd >= 0:
-                os.close(arena.fd)
-                arena.fd = -1
-            if isinstance(exc, OSError) and exc.errno in (errno.EMFILE, errno.ENFILE):
-                raise TooManyOpenFiles("making the memory for batches") from exc
-            if slot_bytes <= _SMALLEST_SLOT:
-                raise TransportError(
-                    f"The system refused {slot_bytes * slot_count >> 20} MiB of address space for batches ({exc}). "
-                    "A limit on virtual memory (`ulimit -v`) is the usual cause: raise it, or use fewer workers."
-                ) from exc
-            size //= 2
-            continue
-        advise_huge_pages(mapping)
-        return mapping, slot_bytes
-
-
-def _addresses_left() -> int:
-    """Return how many addresses this process may still map: others need some as well."""
-    if os.name != "posix":
-        return 1 << 62
-    import resource  # not on Windows
-
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return 1 << 62
-    try:
-        with open("/proc/self/statm") as file:
-            return max(0, limit - int(file.read().split()[0]) * _PAGE)
-    except OSError:
-        return limit
-
-
-def create_memfd(size: int) -> int:
-    """Make a sparse file of `size` bytes that has no name and is inherited by nobody by accident."""
-    fd = os.memfd_create("feedline", os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(fd, size)
-    except OSError:
-        os.close(fd)
-        raise
-    return fd
-
-
-def advise_huge_pages(mapping: mmap.mmap) -> None:
-    """Ask for huge pages where the system leaves the choice to the program."""
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    if advice is not None:
-        try:
-            mapping.madvise(advice)
-        except OSError as exc:  # a kernel built without huge pages says EINVAL, and small pages do as well
-            if exc.errno != errno.EINVAL:
-                raise
 
 
 _arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from feedline.abc.framework import Framework, Reducer
 from feedline.errors import BatchNotPicklable
+from feedline.failures import words
 from feedline.memory import set_being_read
 from feedline.transport.arena import Bytes
 
@@ -190,7 +191,7 @@ class Codec:
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
             raise BatchNotPicklable(
                 f"The batch (a {type(batch).__name__}) cannot be sent from a worker process to the training loop: "
-                f"{exc}. Return tensors, arrays, numbers, strings and containers of these from the dataset and "
+                f"{words(exc)}. Return tensors, arrays, numbers, strings and containers of these from the dataset and "
                 "collate function, or use engine='thread', which sends nothing."
             ) from exc
 

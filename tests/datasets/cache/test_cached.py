@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 import feedline
 from feedline.datasets import ArrayDataset, ParquetDataset
-from feedline.datasets.cache import CachedDataset
+from feedline.datasets.cache import CachedDataset, PrecomputedDataset
 from feedline.datasets.cache.folder import FILE
 from feedline.datasets.cache.ground import MemoryGround
 from feedline.errors import BadOption, CacheDropped, NotCached, SourceError
@@ -577,8 +577,8 @@ def test_asynchronous_samples_that_are_random() -> None:
     ("make", "message"),
     [
         (lambda: CachedDataset([1]), "needs room"),
-        (lambda: CachedDataset([1], memory="lots"), "no size"),
-        (lambda: CachedDataset([1], memory=0), "no size"),
+        (lambda: CachedDataset([1], memory="lots"), "no number of bytes"),
+        (lambda: CachedDataset([1], memory=0), "less than 1"),
         (lambda: CachedDataset([1], memory="99999TB"), "this machine has"),
         (lambda: CachedDataset([1], memory="1MB", disk_limit=5), "without disk="),
         (lambda: CachedDataset(range(10**7), memory="1MB")[0], "too few"),
@@ -596,6 +596,39 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SourceError, match="has to be a folder that can be written to"):
         CachedDataset([1], disk=tmp_path / "file")[0]
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(BadOption, match=r"holds other files.*new or empty"):
+        CachedDataset([1], disk=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_other_files_in_the_folder_of_a_cache_stay(tmp_path: Path) -> None:
+    cached = CachedDataset([1, 2], disk=tmp_path)
+    assert list(cached) == [1, 2]
+    (tmp_path / "notes.txt").write_text("mine")
+    cached.clear()
+    cached.close()
+    other = CachedDataset([3, 4], disk=tmp_path)
+    with pytest.warns(CacheDropped):
+        assert list(other) == [3, 4]
+    other.close()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_cache_does_not_drop_what_was_precomputed(tmp_path: Path) -> None:
+    feedline.precompute([1, 2], tmp_path, progress=False).close()
+    cached = CachedDataset([1, 2], disk=tmp_path)  # of the same dataset: it is all there
+    assert list(cached) == [1, 2]
+    assert cached.stats()["misses"] == 0
+    with pytest.raises(BadOption, match=r"precompute has stored"):
+        cached.clear()
+    cached.close()
+    with pytest.raises(BadOption, match=r"precompute has stored"):
+        CachedDataset([3, 4], disk=tmp_path)[0]
+    assert PrecomputedDataset(tmp_path)[1] == 2
 
 
 def test_an_empty_dataset() -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets.cache.folder import FILE, ensure_vault, head_of, open_vault, read_vault
+from feedline.datasets.cache.folder import FILE, ensure_vault, head_of, make_vault, open_vault, read_vault
 from feedline.datasets.cache.vault import Found, Head, Kind
-from feedline.errors import SourceError
+from feedline.errors import BadOption, SourceError
 
 HEAD = Head(b"h" * 32, 10)
 
@@ -35,7 +35,7 @@ def test_another_one_is_dropped(tmp_path: Path) -> None:
 
 def test_nothing_else_is_left_in_the_folder(tmp_path: Path) -> None:
     ensure_vault(tmp_path, HEAD)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", FILE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, f"{FILE}.lock"]
 
 
 def test_of_several_processes_one_makes_it(tmp_path: Path) -> None:
@@ -61,3 +61,37 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SourceError, match="folder that can be written to"):
         ensure_vault(tmp_path / "file", HEAD)
+
+
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("mine")
+    with pytest.raises(BadOption, match=r"other files, such as 'thesis\.tex'.*new or empty"):
+        ensure_vault(tmp_path, HEAD)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_other_files_in_a_folder_of_samples_stay(tmp_path: Path) -> None:
+    ensure_vault(tmp_path, HEAD)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert not ensure_vault(tmp_path, Head(b"o" * 32, 10))
+    make_vault(tmp_path, HEAD)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("left", [".lock", "x1y2.tmp"])
+def test_what_a_killed_program_has_left_is_no_hindrance(left: str, tmp_path: Path) -> None:
+    (tmp_path / f"{FILE}{left}").touch()
+    assert ensure_vault(tmp_path, HEAD)
+
+
+def test_a_whole_vault_is_kept_on_request(tmp_path: Path) -> None:
+    ensure_vault(tmp_path, HEAD)
+    vault = open_vault(tmp_path, 1 << 20)
+    vault.open(HEAD)
+    vault.note_whole()
+    vault.close()
+    other = Head(b"o" * 32, 10)
+    with pytest.raises(BadOption, match=r"precompute has stored.*folder of its own"):
+        ensure_vault(tmp_path, other, keeps_whole=True)
+    assert head_of(tmp_path) == HEAD
+    assert not ensure_vault(tmp_path, other)

@@ -117,13 +117,21 @@ def test_without_labels_a_sample_is_an_image(root: Path) -> None:
 
 def test_classes_without_images(root: Path) -> None:
     (root / "fish").mkdir()
-    with pytest.raises(SourceError, match="'fish' of 5 classes has no files"):
+    with pytest.raises(SourceError, match=f"'fish' of 5 classes in {root} has no files"):
         ImageFolder(root)
     dataset = ImageFolder(root, allow_empty=True)
     assert dataset.classes == ["Zebra", "cat", "cat-2", "dog", "fish"]
     assert len(dataset) == 7
     with pytest.raises(SourceError, match="have no files"):
         ImageFolder(root, extensions=".gif")
+
+
+def test_the_folder_of_a_single_class(root: Path) -> None:
+    with pytest.raises(SourceError, match="has no directories") as caught:
+        ImageFolder(root / "cat")
+    assert str(root / "cat") in str(caught.value)
+    assert f"give the folder above it: {str(root)!r}" in str(caught.value)
+    assert len(ImageFolder(root / "cat", labels=None)) > 0
 
 
 def damaged_files() -> dict[str, bytes]:

@@ -373,7 +373,11 @@ def test_construction_opens_nothing(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(dataset))
 
 
-@pytest.mark.parametrize("size", [-1, 1.5, "1G", True])
+def test_sizes_may_be_written_out(path: Path) -> None:
+    assert ParquetDataset(path, cache_bytes="64MB").cache_bytes == 64_000_000
+
+
+@pytest.mark.parametrize("size", [-1, 1.5, "much", True])
 def test_cache_bytes_that_are_none(size: Any) -> None:
     with pytest.raises(BadOption, match="cache_bytes="):
         ParquetDataset("a.parquet", cache_bytes=size)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.parquet.stream import Reading, RowGroupStream
-from feedline.errors import BadOption, BadState
+from feedline.errors import BadOption, BadState, CorruptSource
 from tests.datasets.parquet.tables import write
 
 COUNT = 53
@@ -223,3 +224,38 @@ def test_any_stream_entered_anywhere(
     reading = Reading(stream)
     assert reading.skip(start) == min(start, count)
     assert [int(x) for x in reading] == whole[start:]
+
+
+class FailsOnce:
+    """A transform that fails the first time for some samples."""
+
+    def __init__(self, numbers: set[int]) -> None:
+        self.left = numbers
+
+    def __call__(self, number: Any) -> Any:
+        if int(number) in self.left:
+            self.left.remove(int(number))
+            raise OSError("not yet")
+        return number
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sample_that_is_tried_again_is_not_lost(dataset: Any, workers: int) -> None:
+    dataset.transform = FailsOnce({0, 11, COUNT - 1})
+    again = feedline.faults.Retry(1, wait_s=0)
+    loader = feedline.Loader(dataset.stream(), 4, workers=workers, on_error=again)
+    assert numbers(loader) == list(range(COUNT))
+    assert loader.stats()["faults"]["retry"] == 3
+
+
+def test_of_a_damaged_row_group_only_its_own_samples_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"x": np.arange(60)})
+    pq.write_table(rows, path, 10, compression="none", use_dictionary=False, write_page_checksum=True)
+    data = bytearray(path.read_bytes())
+    data[data.find(np.arange(25, 28).tobytes())] ^= 1
+    path.write_bytes(data)
+    stream = ParquetDataset(path, "x").stream()
+    assert numbers(feedline.Loader(stream, 4, on_error="skip")) == [*range(20), *range(30, 60)]
+    with pytest.raises(CorruptSource):
+        numbers(feedline.Loader(stream, 4))

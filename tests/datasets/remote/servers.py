@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import http.client
 import re
+import select
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+S = TypeVar("S", "WebServer", "Proxy")
 Fault = Callable[["Request"], str | None]
 
 
@@ -34,8 +39,14 @@ class WebServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, certificate: Path | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.certificate = certificate
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            # The handshake belongs to the thread of the connection: a client that breaks it off must not end all.
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.folder = folder
         self.fault: Fault = lambda request: None
         self.requests: list[Request] = []
@@ -46,7 +57,7 @@ class WebServer(ThreadingHTTPServer):
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"{'https' if self.certificate else 'http'}://127.0.0.1:{self.server_port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self.lock:
@@ -131,10 +142,82 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data[start:stop])
 
 
+class Proxy(ThreadingHTTPServer):
+    """Passes requests on to the web servers behind the hosts that it knows, by tunnel or one by one."""
+
+    daemon_threads = True
+    block_on_close = True
+
+    def __init__(self, hosts: dict[str, WebServer]) -> None:
+        super().__init__(("127.0.0.1", 0), _ProxyHandler)
+        self.hosts = hosts
+        self.asked: list[tuple[str, str, str | None]] = []
+        """Method, target and who asked, of every request."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+    def close_all(self) -> None:
+        """Nothing: a connection serves one request."""
+
+
+class _ProxyHandler(BaseHTTPRequestHandler):
+    server: Proxy
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+    def _web_server(self, host: str) -> WebServer | None:
+        self.server.asked.append((self.command, self.path, self.headers.get("Proxy-Authorization")))
+        found = self.server.hosts.get(host)
+        if found is None:
+            self.send_error(502)
+        return found
+
+    def do_CONNECT(self) -> None:
+        server = self._web_server(self.path)
+        if server is None:
+            return
+        with socket.create_connection(("127.0.0.1", server.server_port)) as there:
+            self.send_response(200)
+            self.end_headers()
+            ends = {self.connection: there, there: self.connection}
+            while True:
+                for end in select.select(list(ends), [], [])[0]:
+                    data = end.recv(1 << 16)
+                    if not data:
+                        return
+                    ends[end].sendall(data)
+
+    def do_GET(self) -> None:
+        host, _, path = self.path.removeprefix("http://").partition("/")
+        server = self._web_server(host)
+        if server is None:
+            return
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port)
+        with contextlib.closing(connection):
+            connection.request("GET", f"/{path}", headers={"Range": self.headers["Range"], "Connection": "close"})
+            answer = connection.getresponse()
+            self.send_response(answer.status)
+            for name, value in answer.getheaders():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.read())
+
+
+def web_server(folder: Path, certificate: Path | None = None) -> contextlib.AbstractContextManager[WebServer]:
+    """Serve a folder; with a file that has a certificate and its key, by https."""
+    return _serving(WebServer(folder, certificate))
+
+
+def proxy_for(hosts: dict[str, WebServer]) -> contextlib.AbstractContextManager[Proxy]:
+    """Run a proxy."""
+    return _serving(Proxy(hosts))
+
+
 @contextlib.contextmanager
-def web_server(folder: Path) -> Iterator[WebServer]:
-    """Serve a folder; afterwards no thread and no socket is left."""
-    server = WebServer(folder)
+def _serving(server: S) -> Iterator[S]:
+    """Serve; afterwards no thread and no socket is left."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, name="test-web-server")
     thread.start()
     try:
@@ -164,6 +247,22 @@ def s3_server() -> Iterator[str]:
         yield f"http://{host}:{port}"
     finally:
         server.stop()
+
+
+@contextlib.contextmanager
+def gs_server() -> Iterator[str]:
+    """Run a server of Google's storage with a bucket named "bucket"; yields its address."""
+    from gcp_storage_emulator.server import create_server
+
+    server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
+    server.start()
+    api = server._api
+    api._httpd.handle_error = lambda request, client_address: None  # clients that leave early
+    try:
+        yield f"http://127.0.0.1:{api._httpd.server_port}"
+    finally:
+        server.stop()
+        threading.Thread.join(api)  # its own does not wait
 
 
 def start_fsspec() -> None:

@@ -38,24 +38,53 @@ def test_a_connection_that_is_killed_between_batches(postgres: Any, dataset: Any
         assert kill(postgres) == 1
 
 
-@pytest.mark.slow  # as often as the machine is quick: the attempts of a busy one can run out
-def test_connections_that_are_killed_all_the_time(postgres: Any, dataset: Any) -> None:
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_connections_that_are_killed_all_the_time(
+    postgres: Any, dataset: Any, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed wherever they are: while a worker connects for the first time, between its queries, in one of them."""
+    monkeypatch.setattr(session, "RETRIES", 1000)  # a busy machine may take longer for one than from kill to kill
     assert len(dataset) == COUNT
     stop = threading.Event()
+    killed = []
 
     def keep_killing() -> None:
-        while not stop.wait(0.02):
-            kill(postgres)
+        while not stop.wait(0.005):
+            killed.append(kill(postgres))
 
     killer = threading.Thread(target=keep_killing)
     killer.start()
     try:
-        loader = feedline.Loader(dataset, 3, workers=2, engine="process")
+        start_method = "fork" if engine == "process" else None  # which leaves the attempts as they are here
+        loader = feedline.Loader(dataset, 3, workers=2, engine=engine, start_method=start_method)
         found = [x for batch in loader for x in batch.tolist()]
     finally:
         stop.set()
         killer.join()
     assert found == [i * 2 - 10 for i in range(COUNT)]
+    assert sum(killed) > 0
+
+
+def test_a_worker_that_finds_the_server_away(postgres: Any, dataset: Any) -> None:
+    """Another process was let in before, so the copy of a worker tries again."""
+    import psycopg
+
+    assert len(dataset) == COUNT
+    dataset.close()
+    copied = pickle.loads(pickle.dumps(dataset))
+    attempts: list[int] = []
+    connect = copied.database.connect
+
+    def refused_once() -> Any:
+        attempts.append(len(attempts))
+        if attempts == [0]:
+            raise psycopg.OperationalError("the server is starting")
+        return connect()
+
+    copied.database.connect = refused_once
+    assert copied[3] == -4
+    assert attempts == [0, 1]
+    copied.close()
 
 
 def test_a_query_that_is_killed_while_it_runs(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:

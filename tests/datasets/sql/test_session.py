@@ -136,6 +136,14 @@ def test_who_was_never_let_in_does_not_knock_again(flaky: Flaky, pauses: list[fl
     assert caught.value.__cause__ is None  # it says the password
 
 
+def test_who_was_let_in_before_knocks_again(flaky: Flaky, pauses: list[float]) -> None:
+    flaky.refuses = True
+    session = session_of(flaky, pauses)
+    with pytest.raises(SourceError, match="3 further attempts"):
+        session.ask(lambda connection: connection, "asking", is_known=True)
+    assert len(pauses) == 3
+
+
 def test_a_server_that_does_not_come_back(flaky: Flaky, pauses: list[float]) -> None:
     session = session_of(flaky, pauses)
     assert session.ask(lambda connection: connection, "asking") == 1

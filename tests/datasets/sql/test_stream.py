@@ -14,6 +14,7 @@ import feedline
 from feedline.datasets import SQLDataset
 from feedline.datasets.sql.stream import SQLReading, SQLStream
 from feedline.errors import BadOption, BadState, SourceError
+from feedline.faults import Retry
 from feedline.testing.source import assert_same
 from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, rows, samples
 
@@ -269,3 +270,54 @@ def test_keys_that_only_the_database_takes_for_equal(tmp_path: Path) -> None:
             assert list(again) == [4]
     rows.close()
     finish(stream)
+
+
+class Failing:
+    """Fails once, or always, for some rows."""
+
+    def __init__(self, *, always: bool) -> None:
+        self._always = always
+        self._failed: set[int] = set()
+
+    def __call__(self, number: int) -> int:
+        if number % 6 == 0 and (self._always or number not in self._failed):
+            self._failed.add(number)
+            raise ValueError(number)
+        return number
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_row_that_fails_is_tried_again(sqlite: str, workers: int) -> None:
+    stream = stream_of(sqlite, transform=Failing(always=False))
+    loader = feedline.Loader(stream, 4, workers=workers, on_error=Retry(1, wait_s=0))
+    assert sorted(x for batch in loader for x in batch.tolist()) == IDS
+    assert {fault.action for fault in loader.faults} == {"retry"}
+    finish(stream)
+
+
+def test_a_row_that_always_fails_is_left_out_after_its_attempts(sqlite: str) -> None:
+    stream = stream_of(sqlite, transform=Failing(always=True))
+    loader = feedline.Loader(stream, 4, on_error=Retry(2, then="skip", wait_s=0))
+    assert [x for batch in loader for x in batch.tolist()] == [x for x in IDS if x % 6]
+    assert {(fault.action, fault.attempt) for fault in loader.faults} == {("skip", 3)}
+    finish(stream)
+
+
+def test_a_state_after_another_attempt(sqlite: str) -> None:
+    stream = stream_of(sqlite, transform=Failing(always=False))
+    reading = iter(stream)
+    found = []
+    for _ in IDS[:10]:
+        try:
+            found.append(next(reading))
+        except ValueError:
+            reading.try_again()
+            reading.try_again()  # of which the second does nothing
+            found.append(next(reading))
+    rest = stream_of(sqlite)
+    other = iter(rest)
+    other.load_state_dict(reading.state_dict())
+    assert [*found, *other] == IDS
+    reading.close()
+    finish(stream)
+    finish(rest)

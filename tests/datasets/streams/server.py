@@ -59,7 +59,11 @@ class Server:
             return int(client.xpending(stream, group)["pending"])
 
 
+def has_server() -> bool:
+    return shutil.which("redis-server") is not None
+
+
 def find_server() -> None:
     """Skip if there is no server."""
-    if shutil.which("redis-server") is None:
+    if not has_server():
         pytest.skip("no redis-server is installed: python -m tests.servers")

@@ -415,3 +415,25 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_repeated(
     with pytest.warns(WorkerRestarted):
         assert [[int(n) for n in batch] for batch in loader] == expected
     assert (tmp_path / "killed").exists()
+
+
+class FailsOnce:
+    """A transform that fails the first time for some samples."""
+
+    def __init__(self, numbers: set[int]) -> None:
+        self.left = numbers
+
+    def __call__(self, number: int) -> int:
+        if number in self.left:
+            self.left.remove(number)
+            raise OSError("not yet")
+        return number
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_sample_that_is_tried_again_is_not_lost(shards: list[str], workers: int, shuffle: bool) -> None:
+    again = feedline.faults.Retry(1, wait_s=0)
+    dataset = stream(shards, transform=FailsOnce({0, 11, 33}), shuffle=shuffle)
+    loader = feedline.Loader(dataset, 4, workers=workers, on_error=again)
+    assert sorted(listed(loader)) == list(range(COUNT))

@@ -178,7 +178,7 @@ class Wide:
 
 
 def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.transport.arena._LARGEST_MAPPING", 4 << 20)  # slots of one MiB
+    monkeypatch.setattr("feedline.transport.sparse._LARGEST_MAPPING", 4 << 20)  # slots of one MiB
     with at_work(Wide()) as engine:
         for number in range(3):
             parcel = answer(engine, Task(number, [number, 3], slot=0)).payload

@@ -26,7 +26,7 @@ from feedline.engines.processes.messages import (
     task_message,
 )
 from feedline.errors import TooManyOpenFiles
-from feedline.transport.arena import create_memfd
+from feedline.transport.sparse import create_memfd
 from feedline.types import Call, Draw, IndexBlock, Part, Resume, Span, Task
 from tests.faults.limits import descriptors_left
 

@@ -3,13 +3,15 @@ from __future__ import annotations
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from feedline.packing.schema import Schema
+from feedline.packing.schema import Schema, Unfit
 from feedline.packing.writers.contract import Layout, Summary
 from feedline.packing.writers.tar import TarWriter, header_of, member_names, stored
+from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
 
 
 @pytest.mark.parametrize("name", ["000000000.jpg", "a" * 100, "a" * 101, "näme.txt", "x"])
@@ -42,7 +44,7 @@ def test_the_comment_is_passed_over_by_readers(tmp_path: Path, facts: dict[str, 
     writer = TarWriter(tmp_path / "a.tar", Layout())
     assert writer.resume() is None
     writer.begin(Schema.of([{"x": "a"}]))
-    writer.write([{"x": "a"}, {"x": ""}])
+    writer.write([[b"a"], [b""]])
     writer.checkpoint({})
     writer.finish(Summary(2, "ab" * 16, facts=facts))
     data = (tmp_path / "a.tar").read_bytes()
@@ -58,7 +60,78 @@ def test_the_comment_is_passed_over_by_readers(tmp_path: Path, facts: dict[str, 
 def test_an_unfinished_file_has_nothing_stored(tmp_path: Path) -> None:
     writer = TarWriter(tmp_path / "a.tar", Layout())
     writer.begin(Schema.of([{"x": "a"}]))
-    writer.write([{"x": "a"}])
+    writer.write([[b"a"]])
     writer.checkpoint({})
     writer.close()
     assert stored(tmp_path / "a.tar") is None
+
+
+JPG, PNG, GIF = b"\xff\xd8\xff\xe0 jpg", b"\x89PNG\r\n\x1a\n png", b"GIF89a gif"
+
+
+def test_every_picture_has_the_extension_of_its_own_bytes(tmp_path: Path) -> None:
+    samples: list[dict[str, Any]] = [
+        {"image": data, "mask": mask, "label": number}
+        for number, (data, mask) in enumerate([(JPG, PNG), (PNG, PNG), (b"?", GIF), (JPG, PNG)])
+    ]
+    path = written("tar", tmp_path, samples)
+    with tarfile.open(path) as archive:
+        assert archive.getnames() == [
+            *("000000000.jpg", "000000000.mask.png", "000000000.cls"),
+            *("000000001.png", "000000001.mask.png", "000000001.cls"),
+            *("000000002.image.bin", "000000002.mask.gif", "000000002.cls"),
+            *("000000003.jpg", "000000003.mask.png", "000000003.cls"),
+        ]
+    assert samples_in("tar", path) == samples
+    meta = stored(path)
+    assert meta is not None
+    assert member_names(Schema.from_json(meta["fields"])) == {
+        "image": "jpg;png;image.bin",
+        "mask": "mask.png;mask.gif",
+        "label": "cls",
+    }
+
+
+def test_extensions_outlive_an_interruption(tmp_path: Path) -> None:
+    writer = writer_of("tar", tmp_path)
+    writer.begin(Schema.of([{"x": JPG}]))
+    put(writer, [{"x": JPG}, {"x": PNG}])
+    writer.checkpoint({})
+    put(writer, [{"x": GIF}])  # which is lost
+    writer.close()
+    again = writer_of("tar", tmp_path)
+    again.resume()
+    put(again, [{"x": JPG}])
+    finish(again, 3)
+    assert again.schema.columns[0].extension == "jpg;png"
+    assert samples_in("tar", again.path) == [{"x": JPG}, {"x": PNG}, {"x": JPG}]
+
+
+def test_the_comment_has_room_for_all_extensions(tmp_path: Path) -> None:
+    names = [f"field{number}" for number in range(40)]
+    kinds = [JPG, PNG, GIF, b"II*\0", b"RIFF....WEBP", b"?", b"BM\x10\0\0\0" + bytes(10)]
+    samples = [dict.fromkeys(names, data) for data in kinds]
+    path = written("tar", tmp_path, samples)
+    assert samples_in("tar", path) == samples
+
+
+def test_a_field_that_is_called_like_an_extension(tmp_path: Path) -> None:
+    """Were the picture called png as well, one of the two would be lost."""
+    samples = [{"image": PNG, "png": JPG}, {"image": JPG, "png": PNG}]
+    path = written("tar", tmp_path, samples)
+    assert samples_in("tar", path) == samples
+    with tarfile.open(path) as archive:
+        assert len(set(archive.getnames())) == 4
+
+
+def test_arrays_of_different_types(tmp_path: Path) -> None:
+    samples: list[dict[str, Any]] = [{"x": np.zeros(2)}, {"x": np.zeros((2, 2), np.uint8)}, {"x": np.array(["a"])}]
+    found = samples_in("tar", written("tar", tmp_path, samples))
+    assert [(one["x"].dtype, one["x"].shape) for one in found] == [(one["x"].dtype, one["x"].shape) for one in samples]
+
+
+@pytest.mark.parametrize("value", [{"a": b"x"}, [np.zeros(2)], {"a": {1, 2}}])
+def test_what_json_cannot_hold(value: Any) -> None:
+    with pytest.raises(Unfit, match="becomes JSON") as caught:
+        TarWriter.encoded(Schema.of([{"x": value}]), {"x": value})
+    assert "Use lmdb" in caught.value.advice

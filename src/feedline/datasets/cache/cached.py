@@ -6,22 +6,22 @@ import inspect
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from feedline.abc.source import EpochAware
 from feedline.datasets.cache import counts, folder
 from feedline.datasets.cache.chance import Watch
+from feedline.datasets.cache.check import affordable, check_dataset
 from feedline.datasets.cache.codec import decode, encode
 from feedline.datasets.cache.counts import Counts
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.ground import MemoryGround
-from feedline.datasets.cache.size import bytes_of
 from feedline.datasets.cache.vault import Found, Head, Missing, Vault
-from feedline.datasets.kind import kind_of
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, CacheDropped, CorruptSource, NotCached, tell
-from feedline.types import DatasetKind
+from feedline.sizes import byte_count
 
 
 class CachedDataset(Source, EpochAware):
@@ -37,8 +37,9 @@ class CachedDataset(Source, EpochAware):
     Args:
         dataset: whose samples. Map-style; if its `__getitem__` is an `async def`, that of the cache is one as well.
         memory: how much shared memory they may take: bytes, or a text such as "4GB".
-        disk: a folder for them, which outlives the program and which several programs may use at once. One folder per
-            dataset: what another dataset, or another transform, has left there is dropped.
+        disk: a folder for them, which outlives the program and which several programs may use at once. New, empty, or
+            one that held a cache before. One folder per dataset: what a cache of another dataset, or of another
+            transform, has left there is dropped.
         disk_limit: how much disk they may take; half of what is free on it, if not given.
         version: anything with a `repr`; a cache on disk of another version is dropped. Change it when files change
             that the dataset reads: see `docs/sources/cache.md` for what is noticed without it.
@@ -78,7 +79,7 @@ class CachedDataset(Source, EpochAware):
         copy: bool = True,
     ) -> None:
         super().__init__(transform)
-        _check(dataset, freeze_random=freeze_random)
+        check_dataset(dataset, freeze_random=freeze_random)
         if memory is None and disk is None:
             raise BadOption("A cache needs room: give memory='4GB', disk='some/folder', or both.")
         if disk is None and disk_limit is not None:
@@ -88,12 +89,14 @@ class CachedDataset(Source, EpochAware):
         self._pickles = pickle
         self._freezes = freeze_random
         self._copies = copy
-        size = None if memory is None else _affordable(bytes_of("memory", memory))
+        size = None if memory is None else affordable(byte_count("memory", memory))
         self._ground = MemoryGround(max(counts.BYTES, size or 0))
         self._counts = Counts(self._ground)
         self._memory = None if size is None else Vault(self._ground, base=counts.BYTES, limit=size, trusts=True)
         self._folder = None if disk is None else Path(disk).absolute()
-        self._disk_limit = None if disk_limit is None else bytes_of("disk_limit", disk_limit)
+        if self._folder is not None:
+            folder.check_own(self._folder)
+        self._disk_limit = byte_count("disk_limit", disk_limit)
         self._disk: Vault | None = None
         self._head: Head | None = None
         self._maker = os.getpid()
@@ -123,7 +126,7 @@ class CachedDataset(Source, EpochAware):
         self._head = head
 
     def _open_disk(self, place: Path, head: Head) -> None:
-        if not folder.ensure_vault(place, head):
+        if not folder.ensure_vault(place, head, keeps_whole=True):
             tell(
                 f"The cache in {place} was damaged, of another version, or of a dataset or transform that is not this "
                 "one any more. It was dropped, and is filled again. If two datasets share the folder by mistake, give "
@@ -163,7 +166,7 @@ class CachedDataset(Source, EpochAware):
             self._memory.empty(head)
         self.close()
         if self._folder is not None:
-            folder.make_vault(self._folder, head)
+            folder.make_vault(self._folder, head, keeps_whole=True)
             self._open_disk(self._folder, head)
         self._head = head
 
@@ -175,7 +178,10 @@ class CachedDataset(Source, EpochAware):
     # -- samples -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Any:
-        sample = self._read_listed([self._listed_index(index)])[0]
+        listed = self._listed_index(index)
+        sample = self._look_up(listed)
+        if type(sample) is _Nothing:
+            sample = self._made([listed], [sample])[0]
         return sample if self.transform is None else self.transform(sample)
 
     @property
@@ -192,15 +198,19 @@ class CachedDataset(Source, EpochAware):
         samples = [self._look_up(index) for index in listed]
         missing = [place for place, sample in enumerate(samples) if type(sample) is _Nothing]
         if missing:
-            self._counts.add("misses", len(missing))
-            wanted = [listed[place] for place in missing]
-            made, generators = self._make(wanted)
-            keeps = not generators or self._freezes
-            if not keeps:
-                self._tell_random(generators, len(missing))
+            made = self._made([listed[place] for place in missing], [samples[place] for place in missing])
             for place, sample in zip(missing, made, strict=True):
-                samples[place] = self._keep(listed[place], sample, samples[place]) if keeps else sample
+                samples[place] = sample
         return samples
+
+    def _made(self, indices: list[int], nothings: list[_Nothing]) -> list[Any]:
+        """Make samples that are missing, and keep them."""
+        self._counts.add("misses", len(indices))
+        made, generators = self._make(indices)
+        if generators and not self._freezes:
+            self._tell_random(generators, len(indices))
+            return made
+        return [self._keep(*one) for one in zip(indices, made, nothings, strict=True)]
 
     def _listed_index(self, index: Any) -> int:
         """Return an index, checked; opens the cache if need be."""
@@ -213,17 +223,20 @@ class CachedDataset(Source, EpochAware):
 
     def _look_up(self, index: int) -> Any:
         """Return a sample that is kept; `_Nothing` otherwise."""
-        nothing = _Nothing()
+        nothing = _NOTHING
         if self._memory is not None:
             found = self._memory.get(index, view=not self._copies)
             sample = self._decoded(found, nothing, "memory")
             if type(sample) is not _Nothing:
                 self._counts.add("memory_hits")
                 return sample
+            nothing = sample
         if self._disk is not None:
             found = self._disk.get(index)
             sample = self._decoded(found, nothing, "disk")
-            if type(sample) is not _Nothing:
+            if type(sample) is _Nothing:
+                nothing = sample
+            else:
                 self._counts.add("disk_hits")
                 if self._memory is not None and isinstance(found, Found) and not self._memory.is_full:
                     self._memory.put(index, found.kind, bytes(found.data), again="memory" in nothing.damaged)
@@ -238,7 +251,7 @@ class CachedDataset(Source, EpochAware):
                 found = Missing.DAMAGED
         if found is Missing.DAMAGED:
             self._counts.add("damaged")
-            nothing.damaged.append(where)
+            return _Nothing((*nothing.damaged, where))
         return nothing
 
     def _make(self, indices: list[int]) -> tuple[list[Any], list[str]]:
@@ -339,39 +352,15 @@ class AsyncCachedDataset(CachedDataset):
         return self._keep(index, sample, nothing)
 
 
+@dataclass(frozen=True)
 class _Nothing:
     """Stands in for a sample that is not kept."""
 
-    def __init__(self) -> None:
-        self.damaged: list[str] = []
-        """Where there is one that is damaged."""
+    damaged: tuple[str, ...] = ()
+    """Where there is one that is damaged."""
 
 
-def _check(dataset: Any, *, freeze_random: bool) -> None:
-    name = type(dataset).__name__
-    if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
-        raise BadOption(
-            f"A {name} has no __getitem__, so that a cache would not know which sample is which. Store what it yields "
-            "in files, or give a map-style dataset."
-        )
-    one, several = (getattr(type(dataset), getter, None) for getter in ("__getitem__", "__getitems__"))
-    if inspect.iscoroutinefunction(several) and not inspect.iscoroutinefunction(one):
-        raise BadOption(
-            f"A {name} has an async __getitems__, but its __getitem__ is not async, and a cache asks for single "
-            "samples. Make both async."
-        )
-    if callable(getattr(dataset, "set_epoch", None)) and not freeze_random:
-        raise BadOption(
-            f"A {name} has a set_epoch: its samples depend on the epoch, and a cache would keep those of the first. "
-            "Cache what lies below it, or give freeze_random=True to keep the first anyway."
-        )
-
-
-def _affordable(size: int) -> int:
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > whole:
-        raise BadOption(f"memory={size} bytes are more than the {whole} bytes of memory that this machine has.")
-    return size
+_NOTHING = _Nothing()
 
 
 __all__ = ["CachedDataset"]

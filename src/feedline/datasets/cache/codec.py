@@ -5,8 +5,6 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-import numpy as np
-
 from feedline import records
 from feedline.datasets.cache.vault import Found, Kind
 from feedline.errors import CorruptSource
@@ -43,21 +41,7 @@ def decode(found: Found, *, pickles: bool) -> Any:
         CorruptSource: these bytes are no sample, or one that was pickled, which was not asked for.
     """
     if found.kind is Kind.RECORD:
-        sample = records.decode(found.data)
-        return _owned(sample) if isinstance(found.data, bytearray) else sample
+        return records.decode(found.data, owned=type(found.data) is bytearray)
     if not pickles:
         raise CorruptSource("A sample was stored with pickle, and pickle=True was not given to read it.")
     return pickle.loads(found.data)
-
-
-def _owned(sample: Any) -> Any:
-    """Let the arrays of a sample be written to: nobody else has their memory."""
-    if isinstance(sample, np.ndarray):
-        sample.flags.writeable = True
-    elif isinstance(sample, dict):
-        for value in sample.values():
-            _owned(value)
-    elif isinstance(sample, (list, tuple)):
-        for value in sample:
-            _owned(value)
-    return sample

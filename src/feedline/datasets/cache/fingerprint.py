@@ -2,9 +2,10 @@
 
 A fingerprint is a hash over the dataset as a graph of objects: values, containers, arrays, the attributes of instances,
 and the compiled code of functions and of the methods of classes, with what they refer to in the user's own modules. Of
-files that an attribute names it holds the size and the time of the last change. It knows nothing else of what lies
-outside of the process: files in a folder that is named, tables that a query reads. It does not look into the code of
-Python itself and of installed packages either: that these were upgraded goes unnoticed.
+files that an attribute names, and of those that a source of feedline's reads, it holds the size and the time of the
+last change. It knows nothing else of what lies outside of the process: files in a folder that is named, tables that a
+query reads. It does not look into the code of Python itself and of installed packages either: that these were upgraded
+goes unnoticed.
 
 An object with a method `fingerprint()` says itself what it is, and is not looked into. It has to return a string.
 """
@@ -28,6 +29,8 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import is_tensor
+from feedline.datasets.source import Source
+from feedline.sharing.packed import Packed
 
 _WHOLE_BYTES = 1 << 20
 """Arrays up to this size are hashed as a whole; of larger ones pieces that are as large together."""
@@ -117,6 +120,9 @@ class _Walk:
         """Note what can be told of a file at a glance, if this is the name of one."""
         if self._is_in_code or len(name) > _LONGEST_NAME or not ("." in name or os.sep in name) or "\0" in name:
             return
+        self._stat(name)
+
+    def _stat(self, name: str) -> None:
         try:
             found = os.stat(name)
             if stat.S_ISDIR(found.st_mode):
@@ -138,6 +144,15 @@ class _Walk:
         count = max(1, _WHOLE_BYTES // per_row // _PIECES)
         for start in np.linspace(0, max(0, len(rows) - count), _PIECES).astype(np.int64).tolist():
             self._hash.update(np.ascontiguousarray(rows[start : start + count]).tobytes()[:_WHOLE_BYTES])
+
+    def _packed(self, strings: Packed) -> None:
+        """Look at all of the strings, however many: they are the names of files, most often."""
+        for name, array in strings.arrays().items():
+            if isinstance(array, np.ndarray):
+                self._note(name, array.dtype.str, str(array.shape))
+                self._hash.update(np.ascontiguousarray(array).data)
+            else:
+                self._note(name, repr(array))
 
     def _tensor(self, tensor: Any) -> None:
         self._note("tensor", str(tensor.dtype), str(tuple(tensor.shape)))
@@ -179,6 +194,11 @@ class _Walk:
     def _instance(self, value: Any) -> None:
         self._note("object")
         self.enter(type(value))
+        if isinstance(value, Source):
+            for path in value._stored_in():
+                self._stat(path)
+        if isinstance(value, Packed):
+            return self._packed(value)
         try:
             reduced = value.__reduce_ex__(4)
         except Exception:  # a lock, an open file: what it is can be told, what is in it cannot

@@ -9,10 +9,29 @@ from pathlib import Path
 
 from feedline.datasets.cache.ground import FileGround
 from feedline.datasets.cache.vault import Head, Vault
-from feedline.errors import SourceError
+from feedline.errors import BadOption, SourceError
 
 FILE = "samples.feedline"
-_LOCK = "lock"
+"""The samples; and the mark by which a folder is known to be one for them."""
+_LOCK = f"{FILE}.lock"
+
+
+def check_own(folder: Path) -> None:
+    """Refuse a folder that holds anything, unless samples were kept in it before: it is somebody else's.
+
+    Raises:
+        BadOption: it does.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return  # there is none yet, or it is told when it is written to
+    foreign = [name for name in names if not name.startswith(FILE)]  # with what a program that was killed has left
+    if foreign and FILE not in names:
+        raise BadOption(
+            f"{folder} holds other files, such as {foreign[0]!r}, and nothing is stored among files that are not "
+            f"feedline's own. Give a folder that is new or empty, such as {str(folder / 'samples')!r}."
+        )
 
 
 def read_vault(folder: Path) -> Vault:
@@ -29,14 +48,21 @@ def head_of(folder: Path) -> Head | None:
         vault.close()
 
 
-def ensure_vault(folder: Path, head: Head) -> bool:
+def ensure_vault(folder: Path, head: Head, *, keeps_whole: bool = False) -> bool:
     """Have a vault of this head in a folder; False if there was another one, which is dropped.
 
     Of several processes that do this at the same time, one makes the vault.
 
+    Args:
+        folder: where; nothing but feedline's own files is touched in it.
+        head: what the vault is to be about.
+        keeps_whole: True not to drop what `feedline.precompute` has stored.
+
     Raises:
+        BadOption: the folder holds somebody else's files, or a whole vault that is to be kept.
         SourceError: the folder cannot be written to.
     """
+    check_own(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / _LOCK).touch()
@@ -48,20 +74,26 @@ def ensure_vault(folder: Path, head: Head) -> bool:
             was_there = (folder / FILE).exists()
             if was_there and head_of(folder) == head:
                 return True
-            make_vault(folder, head)
+            make_vault(folder, head, keeps_whole=keeps_whole)
             return not was_there
     finally:
         lock.close()
 
 
-def make_vault(folder: Path, head: Head) -> None:
+def make_vault(folder: Path, head: Head, *, keeps_whole: bool = False) -> None:
     """Put an empty vault into a folder, in place of one that may be there; at once, so that nobody sees half of it.
 
     Programs that have the old one open go on with it.
 
     Raises:
+        BadOption: a whole one is there, which is to be kept.
         SourceError: the folder cannot be written to.
     """
+    if keeps_whole and _is_whole(folder):
+        raise BadOption(
+            f"{folder} holds what feedline.precompute has stored, and a cache does not drop that. Give the cache a "
+            "folder of its own; or remove this one, if the dataset has changed and nobody needs it any more."
+        )
     name = ""
     try:
         fd, name = tempfile.mkstemp(prefix=FILE, suffix=".tmp", dir=folder)
@@ -76,6 +108,16 @@ def make_vault(folder: Path, head: Head) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise _refused(folder, exc) from exc
+
+
+def _is_whole(folder: Path) -> bool:
+    if not (folder / FILE).exists():
+        return False
+    vault = read_vault(folder)
+    try:
+        return vault.head() is not None and vault.is_whole
+    finally:
+        vault.close()
 
 
 def _refused(folder: Path, exc: OSError) -> SourceError:

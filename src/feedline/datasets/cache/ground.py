@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import mmap
 import os
+import struct
 import sys
 import threading
 import weakref
@@ -26,9 +27,12 @@ from typing import Any
 
 from feedline.datasets.handle import Handle
 from feedline.errors import BadOption, SourceError
+from feedline.failures import words
 
 if sys.platform != "win32":
     import fcntl
+
+NUMBER = struct.Struct("<Q")
 
 _one_thread = threading.Lock()
 if hasattr(os, "register_at_fork"):
@@ -46,6 +50,11 @@ class Ground:
     @abstractmethod
     def read(self, offset: int, size: int) -> bytearray:
         """Return a copy of these bytes; fewer, if the ground ends before."""
+
+    def number(self, offset: int) -> int:
+        """Return eight bytes as a number; 0 if the ground ends before."""
+        data = self.read(offset, NUMBER.size)
+        return int(NUMBER.unpack(data)[0]) if len(data) == NUMBER.size else 0
 
     @abstractmethod
     def write(self, offset: int, data: bytes) -> None:
@@ -104,8 +113,8 @@ class MemoryGround(Ground):
             self.map = mmap.mmap(fd, size)
         except (OSError, OverflowError, ValueError) as exc:
             raise SourceError(
-                f"A cache of {size} bytes cannot be mapped: {exc}. A limit on virtual memory (`ulimit -v`) is the "
-                "usual cause; give memory= less."
+                f"A cache of {size} bytes cannot be mapped: {words(exc)}. A limit on virtual memory (`ulimit -v`) is "
+                "the usual cause; give memory= less."
             ) from exc
         self.size = size
         self._view = memoryview(self.map)
@@ -118,6 +127,9 @@ class MemoryGround(Ground):
 
     def read(self, offset: int, size: int) -> bytearray:
         return bytearray(self._view[offset : offset + size])
+
+    def number(self, offset: int) -> int:
+        return int(NUMBER.unpack_from(self._view, offset)[0])
 
     def view(self, offset: int, size: int) -> memoryview:
         """Return the bytes themselves, read-only; they keep the memory alive."""

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.cache.ground import Ground, MemoryGround
+from feedline.datasets.cache.ground import NUMBER, Ground, MemoryGround
 
 FORMAT = 2
 
@@ -41,7 +41,6 @@ _HEAD = struct.Struct("<8sIIQ32s")
 """Magic, format, checksum of the rest, number of indices, fingerprint."""
 _MAGIC = b"FDLVAULT"
 _NEXT, _STORED, _GENERATION, _WHOLE = 128, 136, 144, 152
-_NUMBER = struct.Struct("<Q")
 _ENTRY = struct.Struct("<QQII8x")
 """Place, size, kind, checksum. All zero: nothing is there."""
 _HEAD_BYTES = 4096
@@ -263,11 +262,10 @@ class Vault:
     # -- numbers of the head -----------------------------------------------------------------------------------------
 
     def _number(self, offset: int) -> int:
-        data = self._ground.read(self._base + offset, _NUMBER.size)
-        return int.from_bytes(data, "little") if len(data) == _NUMBER.size else 0
+        return self._ground.number(self._base + offset)
 
     def _write_number(self, offset: int, value: int) -> None:
-        self._ground.write(self._base + offset, _NUMBER.pack(value))
+        self._ground.write(self._base + offset, NUMBER.pack(value))
 
     @property
     def _next(self) -> int:

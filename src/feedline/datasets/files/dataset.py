@@ -26,6 +26,9 @@ Path = str | os.PathLike[str]
 LabelSource = str | os.PathLike[str] | tuple[Path, str, str] | Callable[[str], Any] | Sequence[Any] | None
 """Where labels come from: see `FileDataset`."""
 
+_LOOKED_AT = 10_000
+"""Files that a cache looks at when an epoch begins, to notice changes; of more, about so many, from all over."""
+
 
 class FileDataset(Source):
     """A dataset with a sample for each file.
@@ -115,7 +118,7 @@ class FileDataset(Source):
         self._labels: Labels | None = None
         everything = range(len(self._paths))
         if labels == "folder":
-            self._labels = label_sources.of_folders(listing, allow_empty=allow_empty)
+            self._labels = label_sources.of_folders(listing, root, allow_empty=allow_empty)
             self._first = int(listing.counts[0])  # those in no directory
             self._labels = Labels(self._labels.values[self._first :], self._labels.classes)
         elif isinstance(labels, (str, os.PathLike, tuple)):
@@ -200,6 +203,9 @@ class FileDataset(Source):
     def samples(self) -> Sequence[tuple[str, Any]]:
         """Path and label of each sample, without reading a file; the label is None if there are none."""
         return _Samples(self)
+
+    def _stored_in(self) -> Iterable[str]:
+        return map(self.path_of, range(0, len(self), -(-len(self) // _LOOKED_AT)))
 
     def close(self) -> None:
         """Do nothing: files are open only while they are read."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.files.listing import Listing
 from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.failures import words
 
 _INTEGERS = ("uint8", "uint16", "uint32", "int32", "int64")
 _SHOWN = 5
@@ -29,7 +30,7 @@ class Labels:
     """The names that the numbers stand for, None if they are just numbers."""
 
 
-def of_folders(listing: Listing, *, allow_empty: bool) -> Labels:
+def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     """Return the directory of the folder that each file is in, however deep, as its class.
 
     Raises:
@@ -39,8 +40,9 @@ def of_folders(listing: Listing, *, allow_empty: bool) -> Labels:
     classes = sorted(set(tops) - {""})
     if not classes:
         raise SourceError(
-            "The folder has no directories, so its files have no classes. Put the files of each class into a directory "
-            'of its own, or give labels="labels.csv" or a function.'
+            f"{root} has no directories, so its files have no classes. If it is the directory of a class, give the "
+            f"folder above it: {os.path.dirname(os.path.abspath(root))!r}. Otherwise put the files of each class into "
+            'a directory of their own, or give labels="labels.csv", a function, or None for files without labels.'
         )
     number_of = {name: number for number, name in enumerate(classes)}
     counts = np.zeros(len(classes), np.int64)
@@ -49,8 +51,9 @@ def of_folders(listing: Listing, *, allow_empty: bool) -> Labels:
     empty = [classes[number] for number in np.flatnonzero(counts == 0)]
     if empty and not allow_empty:
         raise SourceError(
-            f"{_named(empty)} of {len(classes)} classes {_has(empty)} no files with the endings that are asked for. "
-            "Remove the directory, change extensions=, or give allow_empty=True to count it as a class nevertheless."
+            f"{_named(empty)} of {len(classes)} classes in {root} {_has(empty)} no files with the endings that are "
+            "asked for. Remove the directory, change extensions=, or give allow_empty=True to count it as a class "
+            "nevertheless."
         )
     return Labels(_small(np.repeat(numbers, listing.counts)), classes)
 
@@ -155,7 +158,7 @@ def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[st
                     )
                 rows[name] = line[label_at], lines.line_num
     except (UnicodeDecodeError, csv.Error) as exc:
-        raise CorruptSource(f"{table} is no table of comma-separated values in UTF-8: {exc}.") from exc
+        raise CorruptSource(f"{table} is no table of comma-separated values in UTF-8: {words(exc)}.") from exc
     except OSError as exc:
         if isinstance(exc, SourceError):
             raise

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from feedline._optional import require
 from feedline.errors import BadOption, CorruptSource
-from feedline.failures import add_note
+from feedline.failures import add_note, words
 
 # Any, throughout: what a file holds.
 Read = Callable[[str], Any]
@@ -61,7 +61,7 @@ def read_text(path: str) -> str:
     try:
         return read_bytes(path).decode()
     except UnicodeDecodeError as exc:
-        raise CorruptSource(f'{path} is no text in UTF-8: {exc}. Read it with read="bytes".') from exc
+        raise CorruptSource(f'{path} is no text in UTF-8: {words(exc)}. Read it with read="bytes".') from exc
 
 
 def read_npy(path: str) -> NDArray[Any]:
@@ -69,7 +69,7 @@ def read_npy(path: str) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(read_bytes(path)), allow_pickle=False)
     except ValueError as exc:
-        raise CorruptSource(f"{path} holds no array as numpy.save writes it: {str(exc).rstrip('.')}.") from exc
+        raise CorruptSource(f"{path} holds no array as numpy.save writes it: {words(exc)}.") from exc
     return array
 
 
@@ -87,7 +87,7 @@ def read_image(path: str) -> Any:
     # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
         raise CorruptSource(
-            f"{path} ({len(content)} bytes) cannot be decoded as an image: {str(exc).rstrip('.')}. It is damaged, cut "
+            f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}. It is damaged, cut "
             "off, or no image."
         ) from exc
 

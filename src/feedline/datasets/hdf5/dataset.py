@@ -18,6 +18,8 @@ from feedline.datasets.hdf5.paths import PathLike, files_of
 from feedline.datasets.hdf5.rows import Rows, ValueRows
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
+from feedline.failures import words
+from feedline.sizes import byte_count
 
 
 class HDF5Dataset(TableSource):
@@ -35,7 +37,7 @@ class HDF5Dataset(TableSource):
             tuples; a list gives dicts; a dict {"image": "group/x"} gives dicts with other names. All by default.
         transform: applied to each sample; batches are then made sample by sample.
         swmr: read while another process writes in SWMR mode. `refresh` counts what was added.
-        cache_bytes: how much memory a process may use for unpacked chunks.
+        cache_bytes: how much memory a process may use for unpacked chunks: bytes, or a text such as "64MB".
 
     Raises:
         BadOption: there is no such file or field, fields differ in length, or files differ in their fields.
@@ -68,12 +70,10 @@ class HDF5Dataset(TableSource):
         *,
         transform: Transform | None = None,
         swmr: bool = False,
-        cache_bytes: int = 64 << 20,
+        cache_bytes: int | str = 64 << 20,
     ) -> None:
         super().__init__(transform)
-        if type(cache_bytes) is not int or cache_bytes < 0:
-            raise BadOption(f"cache_bytes={cache_bytes!r} is not a number of bytes.")
-        self.cache_bytes = cache_bytes
+        self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self.swmr = bool(swmr)
         first, *others = files_of(path)
         part, self._shape, self._fields = look(first, fields, swmr=swmr)
@@ -182,7 +182,8 @@ class HDF5Dataset(TableSource):
             raise
         except UNREADABLE as exc:
             raise CorruptSource(
-                f"Rows {rows.min()} to {rows.max()} of field {field.name!r} of {file.part.path} cannot be read: {exc}"
+                f"Rows {rows.min()} to {rows.max()} of field {field.name!r} of {file.part.path} cannot be read: "
+                f"{words(exc)}."
             ) from exc
 
     def _split(self, indices: Indices) -> Iterator[tuple[int, Indices, Indices | None]]:

@@ -23,6 +23,7 @@ from feedline.datasets.hdf5.layout import rows_of
 from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, Stamp, look, open_file, stamp_of
 from feedline.datasets.hdf5.rows import Rows, ValueRows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
+from feedline.failures import words
 
 _OPEN_AT_ONCE = 64
 """Files; each takes up to three descriptors. A guess: processes often have 1,024 for everything."""
@@ -48,7 +49,7 @@ class OpenFile:
         except FileNotFoundError as exc:
             raise SourceError(f"There is no file {part.path} any more.") from exc
         except OSError as exc:
-            raise SourceError(f"{part.path} cannot be opened: {exc}") from exc
+            raise SourceError(f"{part.path} cannot be opened: {words(exc)}.") from exc
         try:
             self._open(fields, cache)
         except BaseException:
@@ -78,7 +79,7 @@ class OpenFile:
         except FeedlineError:
             raise
         except UNREADABLE as exc:
-            raise CorruptSource(f"What is in {path} cannot be made out: {exc}") from exc
+            raise CorruptSource(f"What is in {path} cannot be made out: {words(exc)}.") from exc
         if not in_use:
             self._file.close()
             self._file = None

@@ -14,10 +14,15 @@ import numpy as np
 from feedline._optional import require
 from feedline.datasets.form import Fields, Form
 from feedline.datasets.hdf5.field import Field, field_of, has_samples
+from feedline.datasets.packed_order import in_packed_order
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
+from feedline.failures import words
 
 _BLOCK_BYTES = 1 << 20
 """Rows that lie one after the other count as chunks of this size."""
+
+_STORED = "feedline"
+"""Attribute of a file that `feedline pack` wrote: what it stored about all samples."""
 
 UNREADABLE = (KeyError, OSError, OverflowError, RuntimeError, TypeError, ValueError)
 """What h5py raises, and NumPy after it, when a file is damaged."""
@@ -106,7 +111,7 @@ def open_file(path: str, *, swmr: bool) -> Any:
     except FileNotFoundError as exc:
         raise SourceError(f"There is no file {path}.") from exc
     except PermissionError as exc:
-        raise SourceError(f"{path} must not be read: {exc}") from exc
+        raise SourceError(f"{path} must not be read: {words(exc)}.") from exc
     except BlockingIOError as exc:
         raise SourceError(_being_written(path)) from exc
     except OSError as exc:
@@ -124,7 +129,7 @@ def _not_opened(path: str, exc: OSError) -> SourceError:
         )
     if "already open for" in text or "lock" in text:
         return SourceError(_being_written(path))
-    return CorruptSource(f"{path} cannot be opened as an HDF5 file: {text}")
+    return CorruptSource(f"{path} cannot be opened as an HDF5 file: {words(exc)}.")
 
 
 def _being_written(path: str) -> str:
@@ -157,7 +162,7 @@ def look(path: str, fields: Fields, *, swmr: bool) -> tuple[Part, Form, tuple[Fi
     except FeedlineError:
         raise
     except UNREADABLE as exc:
-        raise CorruptSource(f"What is in {path} cannot be made out: {exc}") from exc
+        raise CorruptSource(f"What is in {path} cannot be made out: {words(exc)}.") from exc
 
 
 def _form(file: Any, fields: Fields, path: str) -> Form:
@@ -174,6 +179,8 @@ def _form(file: Any, fields: Fields, path: str) -> Form:
     names: list[str] = []
     file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)
     if fields is None:
+        stored = file.attrs.get(_STORED)
+        names = in_packed_order(names, stored if isinstance(stored, str) else None)
         names = [name for name in names if has_samples(file[name])]
         if not names:
             raise BadOption(f"{path} has no dataset with an axis that counts samples.")

@@ -23,6 +23,7 @@ from feedline.datasets.hdf5.cells import Cells, cells_of, copy
 from feedline.datasets.hdf5.field import BYTES, RAGGED, Field
 from feedline.datasets.hdf5.selection import Selection, runs
 from feedline.errors import CorruptSource
+from feedline.failures import words
 
 Indices = NDArray[np.int64]
 
@@ -163,8 +164,8 @@ class ValueRows:
             return value if isinstance(value, str) else bytes(value).decode()
         except UnicodeDecodeError as exc:
             raise CorruptSource(
-                f"The text of field {self._field.name!r} in row {row} of {self._path} is not UTF-8: {exc}. Bytes that "
-                "are no text belong into a variable-length uint8 dataset."
+                f"The text of field {self._field.name!r} in row {row} of {self._path} is not UTF-8: {words(exc)}. "
+                "Bytes that are no text belong into a variable-length uint8 dataset."
             ) from exc
 
 

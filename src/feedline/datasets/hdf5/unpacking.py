@@ -14,6 +14,7 @@ from feedline.datasets.hdf5.cells import Cells, cells_of
 from feedline.datasets.hdf5.field import Field
 from feedline.datasets.hdf5.selection import Selection
 from feedline.errors import CorruptSource, MissingExtra
+from feedline.failures import words
 
 Inflate = Callable[[Any, int], Any]
 """Unpacks zlib data, given how many bytes come out. Any: buffers."""
@@ -82,7 +83,7 @@ class ByInflating:
         try:
             unpacked = self._inflate(packed, self._chunk_bytes)
         except Exception as exc:  # each library has an error of its own
-            raise CorruptSource(f"Chunk {number} of {self._path} cannot be unpacked: {exc}") from exc
+            raise CorruptSource(f"Chunk {number} of {self._path} cannot be unpacked: {words(exc)}.") from exc
         if len(unpacked) != self._chunk_bytes:
             raise CorruptSource(
                 f"Chunk {number} of {self._path} unpacks to {len(unpacked)} bytes, not to {self._chunk_bytes}."

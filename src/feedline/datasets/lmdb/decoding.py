@@ -15,7 +15,7 @@ from feedline import records
 from feedline.datasets.form import Form
 from feedline.datasets.source import Empty
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
-from feedline.failures import add_note
+from feedline.failures import add_note, words
 
 _OWN_REFERENCES = 2
 """To an object that nobody else knows: a variable, and the argument of the function that counts."""
@@ -80,7 +80,7 @@ class Raw(Decoder):
         except (ValueError, TypeError, KeyError) as exc:
             raise BadOption(
                 f"decode={description!r} does not say what array a value is, as "
-                f'{{"dtype": "float32", "shape": (3, 64, 64)}} does: {exc}.'
+                f'{{"dtype": "float32", "shape": (3, 64, 64)}} does: {words(exc)}.'
             ) from exc
         return raw
 
@@ -104,7 +104,7 @@ class Raw(Decoder):
 
     def _check(self, value: memoryview) -> None:
         if len(value) != self._size:
-            raise CorruptSource(f"it has {len(value)} bytes, but {self.form()} takes {self._size}")
+            raise CorruptSource(f"it has {len(value)} bytes, but {self.form()} takes {self._size}.")
 
     def form(self) -> str:
         return f"{self._dtype}[{', '.join(map(str, self._shape))}]"
@@ -134,7 +134,7 @@ class Records(Decoder):
         try:
             return [record[name] for name in self._form.names]
         except (KeyError, TypeError, IndexError) as exc:
-            raise CorruptSource(f"it has not the fields {', '.join(self._form.names)}") from exc
+            raise CorruptSource(f"it has not the fields {', '.join(self._form.names)}.") from exc
 
     def build(self, parts: Sequence[Any]) -> Any:
         return self._form.build(parts)
@@ -165,7 +165,7 @@ class Function(Decoder):
         if sys.getrefcount(owner) > _OWN_REFERENCES:
             raise SourceError(
                 "with buffers=True the decode function returned something that still looks at the database's memory, "
-                "which is not valid any more. Copy it, for instance with numpy.array(...), or leave buffers=True out"
+                "which is not valid any more. Copy it, for instance with numpy.array(...), or leave buffers=True out."
             )
         return sample
 
@@ -176,17 +176,12 @@ class Function(Decoder):
 def tell_key(exc: Exception, key: bytes, path: str) -> Exception:
     """Return an exception that says which value it is about."""
     if isinstance(exc, CorruptSource):
-        return CorruptSource(f"The value of key {key!r} in {path} is not what it should be: {_sentence(exc)}")
+        return CorruptSource(f"The value of key {key!r} in {path} is not what it should be: {words(exc)}.")
     if isinstance(exc, SourceError):
-        return SourceError(f"The value of key {key!r} in {path}: {_sentence(exc)}")
+        return SourceError(f"The value of key {key!r} in {path}: {words(exc)}.")
     if not isinstance(exc, FeedlineError):
         add_note(exc, f"while decoding the value of key {key!r} in {path}")
     return exc
-
-
-def _sentence(exc: Exception) -> str:
-    text = str(exc)
-    return text if text.endswith(".") else f"{text}."
 
 
 def _stacked(values: list[Any], empty: Empty) -> Any:

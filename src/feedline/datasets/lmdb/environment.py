@@ -21,6 +21,7 @@ from typing import Any
 
 from feedline._optional import require
 from feedline.errors import CorruptSource, SourceChanged, SourceError
+from feedline.failures import words
 
 FileId = tuple[int, int]
 
@@ -79,7 +80,7 @@ class Environment:
                 yield transaction
                 self._check_version(self._env.info()["last_txnid"])
         except lmdb.Error as exc:
-            raise CorruptSource(f"{self.path} cannot be read: {exc}. The database is damaged.") from exc
+            raise CorruptSource(f"{self.path} cannot be read: {words(exc)}. The database is damaged.") from exc
 
     def _check_version(self, version: int) -> None:
         if version != self.version:
@@ -181,4 +182,4 @@ def _opened(lmdb: Any, path: str, file: str) -> Any:
                 "twice in one process: close the other environment first."
             ) from exc
         size = os.stat(file).st_size
-        raise CorruptSource(f"{file} ({size} bytes) is no LMDB database, or a damaged one: {exc}.") from exc
+        raise CorruptSource(f"{file} ({size} bytes) is no LMDB database, or a damaged one: {words(exc)}.") from exc

@@ -64,7 +64,7 @@ class ArrowDataset(RowGroupSource):
         *,
         filters: Any = None,
         transform: Transform | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | str = CACHE_BYTES,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
         _pyarrow()

@@ -12,6 +12,7 @@ from feedline.datasets.parquet.files import File
 from feedline.datasets.parquet.layout import Group
 from feedline.datasets.parquet.values import whole
 from feedline.errors import BadOption
+from feedline.failures import words
 
 # Any, throughout: pyarrow has no types to check against.
 
@@ -26,7 +27,7 @@ def condition_of(filters: Any) -> Any:
     except (ValueError, TypeError, IndexError) as exc:
         raise BadOption(
             f"filters={filters!r} is neither an expression of pyarrow, such as pyarrow.compute.field('x') > 3, nor a "
-            f"list of conditions, such as [('x', '>', 3)]: {exc}."
+            f"list of conditions, such as [('x', '>', 3)]: {words(exc)}."
         ) from exc
 
 
@@ -40,10 +41,10 @@ def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: l
     try:
         return act()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, TypeError) as exc:
-        text = str(exc).splitlines()[0]
-        if "FieldRef" in text or "no kernel" in text or isinstance(exc, (TypeError, pa.ArrowTypeError)):
+        why = words(exc).splitlines()[0].rstrip(".")
+        if "FieldRef" in why or "no kernel" in why or isinstance(exc, (TypeError, pa.ArrowTypeError)):
             raise BadOption(
-                f"filters={filters!s} cannot be applied to {file.path!r}, whose columns are {names}: {text}."
+                f"filters={filters!s} cannot be applied to {file.path!r}, whose columns are {names}: {why}."
             ) from exc
         raise
 

@@ -82,7 +82,7 @@ class ParquetDataset(RowGroupSource):
         *,
         filters: Any = None,
         transform: Transform | None = None,
-        cache_bytes: int = CACHE_BYTES,
+        cache_bytes: int | str = CACHE_BYTES,
         unpack_to: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.source import EpochAware, StreamSource
+from feedline.abc.source import EpochAware, Repeatable, StreamSource
 from feedline.bijection import Bijection
 from feedline.datasets.torch_data import tell_torch, torch_worker
-from feedline.errors import BadOption, BadState
+from feedline.errors import BadOption, BadState, SourceError
 from feedline.keys import epoch_key, mix
 from feedline.randomness import is_in_loader
 
@@ -69,8 +69,8 @@ class RowGroupStream(StreamSource, EpochAware):
         return f"RowGroupStream({self.source!r}, {order})"
 
 
-class Reading:
-    """One iteration over a stream.
+class Reading(Repeatable):
+    """One iteration over a stream. After an exception it goes on with the next sample.
 
     Args:
         stream: the stream.
@@ -109,14 +109,25 @@ class Reading:
         count = len(self)
         if self._place >= count:
             raise StopIteration
-        if not self._first <= self._place < self._first + len(self._ahead):
-            places = np.arange(self._place, min(self._place + _RUN, count))
-            self._ahead = self._stream.source._read(self._indices(places))
-            self._first = self._place
-        sample = self._ahead[self._place - self._first]
+        place = self._place
         self._place += 1
+        if not self._first <= place < self._first + len(self._ahead):
+            self._ahead, self._first = self._read(place, count), place
+        sample = self._ahead[place - self._first]
         transform = self._stream.source.transform
         return sample if transform is None else transform(sample)
+
+    def _read(self, place: int, count: int) -> list[Any]:
+        """Read the sample at a place and some after it; it alone if one of them cannot be read."""
+        source, places = self._stream.source, np.arange(place, min(place + _RUN, count))
+        try:
+            return source._read(self._indices(places))
+        except SourceError:
+            return source._read(self._indices(places[:1]))
+
+    def try_again(self) -> None:
+        """Go back to the sample that raised an exception."""
+        self._place -= 1
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import operator
 import os
 import time
 from abc import abstractmethod
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -26,6 +26,8 @@ from feedline.datasets.parquet.values import prepared, text_of, whole
 from feedline.datasets.parquet.waste import Waste
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.failures import words
+from feedline.sizes import byte_count
 
 _LOOKING = 8
 """Files that are looked at at the same time, at first use. A guess."""
@@ -43,13 +45,13 @@ class RowGroupSource(TableSource):
     _endings: tuple[str, ...] = ()
 
     def __init__(
-        self, paths: Paths, fields: Fields, *, filters: Any, transform: Transform | None, cache_bytes: int
+        self, paths: Paths, fields: Fields, *, filters: Any, transform: Transform | None, cache_bytes: int | str
     ) -> None:
         super().__init__(transform)
         self.paths = paths if isinstance(paths, (str, os.PathLike)) else list(paths)
         self.fields = fields
         self.filters = filters
-        self.cache_bytes = _checked_bytes(cache_bytes)
+        self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self._blocks: Blocks[Block] = Blocks(self.cache_bytes)
         self._known: Layout | None = None
         self._made: Form | None = None
@@ -130,6 +132,9 @@ class RowGroupSource(TableSource):
             [0, 1, 2, 3, 4, 5]
         """
         return RowGroupStream(self, shuffle=shuffle, seed=seed, window=window)
+
+    def _stored_in(self) -> Iterable[str]:
+        return found_files(self.paths, self._endings)
 
     def close(self) -> None:
         """Forget the row groups that this process has read. They are read again when a sample is asked for."""
@@ -212,8 +217,8 @@ class reading:  # noqa: N801  (used like a function)
         if isinstance(exc, (pa.ArrowException, OSError, EOFError)):
             self._file.check()  # somebody writing to it is the better explanation
             raise CorruptSource(
-                f"Something went wrong while {self._doing} ({self._file.size} bytes): {exc}. It is cut off, damaged, "
-                "or no file of this kind: make it anew, or leave it out."
+                f"Something went wrong while {self._doing} ({self._file.size} bytes): {words(exc)}. It is cut off, "
+                "damaged, or no file of this kind: make it anew, or leave it out."
             ) from exc
 
 
@@ -228,13 +233,3 @@ def types_of(schema: Any, file: File) -> dict[str, Any]:
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
         raise SourceError(f"{file.path!r} has several columns {twice!r}. Write it with another name for all but one.")
     return types
-
-
-def _checked_bytes(size: Any) -> int:
-    try:
-        checked = operator.index(size)
-    except TypeError:
-        checked = -1
-    if checked < 0 or isinstance(size, bool):
-        raise BadOption(f"cache_bytes={size!r} is not a number of bytes.")
-    return checked

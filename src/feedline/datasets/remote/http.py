@@ -10,6 +10,7 @@ import threading
 import urllib.parse
 import urllib.request
 from collections.abc import Generator, Iterator
+from typing import Any
 
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.patience import Patience, Transient, read_range
@@ -22,6 +23,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _REFUSED = (401, 403, 404, 410)
 _MOST_REDIRECTS = 8
+_NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
+"""What versions of OpenSSL call an answer that is none of theirs."""
 
 Connection = http.client.HTTPConnection
 
@@ -61,8 +64,11 @@ class Connections:
         if proxy is None:
             return kind(host, timeout=self._timeout_s)
         parts = urllib.parse.urlsplit(proxy if "//" in proxy else f"//{proxy}")
-        connection = kind(parts.netloc.rpartition("@")[2], timeout=self._timeout_s)
+        address = parts.netloc.rpartition("@")[2]
         headers = {"Proxy-" + name: value for name, value in _authorisation(parts).items()}
+        if scheme == "http":
+            return _ThroughProxy(address, host, headers, self._timeout_s)
+        connection = kind(address, timeout=self._timeout_s)
         connection.set_tunnel(host, headers=headers)
         return connection
 
@@ -74,6 +80,19 @@ class Connections:
         for connections in idle.values():
             for connection in connections:
                 connection.close()
+
+
+class _ThroughProxy(Connection):
+    """Asks a proxy for the files of a web server. Tunnels are for https: most proxies refuse them to other ports."""
+
+    def __init__(self, proxy: str, host: str, headers: dict[str, str], timeout_s: float) -> None:
+        super().__init__(proxy, timeout=timeout_s)
+        self._web_host = host
+        self._headers = headers
+
+    # Any: what the standard library takes.
+    def request(self, method: str, url: str, body: Any = None, headers: Any = None, **options: Any) -> None:
+        super().request(method, f"http://{self._web_host}{url}", body, {**(headers or {}), **self._headers}, **options)
 
 
 class _Refused(SourceError):
@@ -168,7 +187,14 @@ class HttpBlob(Blob):
                         yield piece
                     whole = answer.length in (0, None) and not answer.will_close
             except ssl.SSLCertVerificationError as exc:
-                raise SourceError(f"{self.name}: the server's certificate is not trusted: {exc}") from exc
+                raise SourceError(
+                    f"{self.name}: the server's certificate is not trusted: {exc.verify_message or exc}. If it is "
+                    "signed by an authority of your own, let SSL_CERT_FILE name a file with its certificate."
+                ) from exc
+            except ssl.SSLError as exc:
+                if exc.reason in _NO_TLS:
+                    raise SourceError(f"{self.name}: what answers there does not speak https ({exc.reason}).") from exc
+                raise Transient(f"{type(exc).__name__}: {exc}") from exc
             except (http.client.HTTPException, OSError) as exc:
                 if isinstance(exc, SourceError):
                     raise

@@ -14,6 +14,7 @@ from feedline.datasets.remote.local import LocalBlob
 from feedline.datasets.remote.patience import Patience
 from feedline.datasets.remote.store import StoreBlob, close_system
 from feedline.errors import BadOption, MissingExtra
+from feedline.failures import words
 
 if TYPE_CHECKING:
     from feedline.datasets.remote.http import Connections
@@ -120,18 +121,32 @@ def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
     extra = _EXTRAS.get(protocol, "s3")
     purpose = f"reading {protocol}://"
     fsspec = require("fsspec", extra=extra, purpose=purpose)
-    try:
-        kind = fsspec.get_filesystem_class(protocol)
-    except ImportError as exc:
-        module = exc.name or {"s3": "s3fs", "gs": "gcsfs"}.get(extra, protocol)
-        raise MissingExtra(module=module, extra=extra, purpose=purpose) from exc
-    except ValueError as exc:
-        raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {exc}") from exc
+    kind = _gs_system(purpose) if extra == "gs" else _kind_of(fsspec, protocol, extra, purpose)
     try:
         # A new one in every process: one that was made before a fork does not work after it.
         system = kind(skip_instance_cache=True, **options)
     except TypeError as exc:
-        raise BadOption(f"storage_options={dict(options)!r} do not fit {protocol}://: {exc}") from exc
+        raise BadOption(f"storage_options={dict(options)!r} do not fit {protocol}://: {words(exc)}.") from exc
     if "retries" not in options and hasattr(system, "retries"):
         system.retries = 1  # of s3fs: trying again is done here, and patience should not be multiplied
     return system
+
+
+def _kind_of(fsspec: Any, protocol: str, extra: str, purpose: str) -> Any:
+    try:
+        return fsspec.get_filesystem_class(protocol)
+    except ImportError as exc:
+        module = exc.name or {"s3": "s3fs"}.get(extra, protocol)
+        raise MissingExtra(module=module, extra=extra, purpose=purpose) from exc
+    except ValueError as exc:
+        raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
+
+
+def _gs_system(purpose: str) -> Any:
+    """Return gcsfs's file system, but not what newer versions have by this name.
+
+    That asks by gRPC what kind of bucket it is, which gives up after a minute where only http gets through (as to the
+    server of the tests), and is not made for processes that fork (which was not tried).
+    """
+    require("gcsfs", extra="gs", purpose=purpose)
+    return require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem

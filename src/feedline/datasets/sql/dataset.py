@@ -136,7 +136,8 @@ class SQLDataset(TableSource):
         return self._made
 
     def _ask(self, act: Any, doing: str) -> Any:
-        return self._session.get().ask(act, doing)
+        # A worker's first connection is not the dataset's first: whoever knows the columns was let in.
+        return self._session.get().ask(act, doing, is_known=self._made is not None)
 
     @property
     def _all_keys(self) -> Keys:

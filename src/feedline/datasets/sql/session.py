@@ -33,14 +33,20 @@ class Session:
         self._has_connected = False
         self._pid = os.getpid()
 
-    def ask(self, act: Callable[[Any], T], doing: str) -> T:
+    def ask(self, act: Callable[[Any], T], doing: str, *, is_known: bool = False) -> T:
         """Do something with the connection that only reads; do it again with another one if it was lost.
+
+        Args:
+            act: what to do.
+            doing: what that is, in words.
+            is_known: another connection was had before, perhaps in another process.
 
         Raises:
             CorruptSource: the database is damaged.
             SourceError: it failed for another reason, or the connection could not be had again.
         """
         attempt = 0
+        self._has_connected |= is_known
         while True:
             try:
                 if self._connection is None:
@@ -82,18 +88,18 @@ def raise_for(database: Database, exc: Exception, doing: str, attempts: int | No
         CorruptSource: the database is damaged.
         SourceError: always, otherwise.
     """
-    text = database.address.hide(" ".join(str(exc).split())).rstrip(".?") or type(exc).__name__
+    why = database.address.hide(" ".join(str(exc).split())).rstrip(".?") or type(exc).__name__
     where = repr(database.address)
     cause = exc if str(exc) == database.address.hide(str(exc)) else None
     if database.is_corrupt(exc):
         raise CorruptSource(
-            f"{where} is damaged, or no such database: {text} (while {doing}). Restore it from a copy; text that is "
+            f"{where} is damaged, or no such database: {why} (while {doing}). Restore it from a copy; text that is "
             "not UTF-8 can be selected as CAST(column AS BLOB)."
         ) from cause
     if attempts is not None:
         tried = f", and {attempts} further attempts did not help" if attempts else ""
         raise SourceError(
-            f"{where} could not be reached, or was lost while {doing}{tried}: {text}. Is the server running, and does "
+            f"{where} could not be reached, or was lost while {doing}{tried}: {why}. Is the server running, and does "
             "it let this user in?"
         ) from cause
-    raise SourceError(f"{where} refused or failed while {doing}: {text}. Check query= and parameters=.") from cause
+    raise SourceError(f"{where} refused or failed while {doing}: {why}. Check query= and parameters=.") from cause

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from feedline.abc.source import Repeatable
 from feedline.datasets.parted import PartedSource
 from feedline.datasets.sql.database import Rows
 from feedline.datasets.sql.session import raise_for
@@ -51,7 +52,7 @@ class SQLStream(PartedSource):
         return f"SQLStream({self.dataset.address!r}, key={self.dataset.key!r}, size={self.size})"
 
 
-class SQLReading(Iterator[Any]):
+class SQLReading(Repeatable, Iterator[Any]):
     """One pass over the rows of a part.
 
     A class, not a generator: whoever goes on after an error goes on after the last row that came.
@@ -72,6 +73,8 @@ class SQLReading(Iterator[Any]):
         """Those that were fetched and not given yet, the next one last."""
         self._last: Any = None
         self._taken = 0
+        self._failed: tuple[Any, ...] | None = None
+        """The last row, if it made no sample, and what was the last one before it."""
         self._has_ended = False
 
     def __iter__(self) -> SQLReading:
@@ -79,6 +82,7 @@ class SQLReading(Iterator[Any]):
 
     def __next__(self) -> Any:
         dataset = self._stream.dataset
+        self._failed = None
         while not self._rows:
             if self._has_ended:
                 raise StopIteration
@@ -90,10 +94,20 @@ class SQLReading(Iterator[Any]):
                 "that a stream could not be resumed between them. Choose another key=, or make the query return each "
                 "once."
             )
-        self._last = row[0]
+        before, self._last = self._last, row[0]
         self._taken += 1
-        sample = dataset._shape.build(row[1:])
-        return sample if dataset.transform is None else dataset.transform(sample)
+        try:
+            sample = dataset._shape.build(row[1:])
+            return sample if dataset.transform is None else dataset.transform(sample)
+        except Exception:
+            self._failed = row, before
+            raise
+
+    def try_again(self) -> None:
+        if self._failed is not None:
+            (row, self._last), self._failed = self._failed, None
+            self._rows.append(row)
+            self._taken -= 1
 
     def _fetch(self) -> list[tuple[Any, ...]]:
         """Return the next rows that are this part's, none if those that came are not or there are no more."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from feedline.abc.source import Acknowledged
+from feedline.abc.source import Acknowledged, Repeatable
 from feedline.datasets.parted import PartedSource
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
@@ -124,7 +124,7 @@ class _Closed:
         return _Closed, ()
 
 
-class _Messages(Iterator[Any]):
+class _Messages(Repeatable, Iterator[Any]):
     """One reader's messages."""
 
     def __init__(self, dataset: StreamDataset, number: int, count: int) -> None:
@@ -134,7 +134,9 @@ class _Messages(Iterator[Any]):
         weakref.finalize(self, self._feed.close)
         self._ready: deque[Message] = deque()
         self._handed: list[tuple[Message, bool]] = []
-        """Those that were handed out since somebody asked for receipts, and whether they made a sample."""
+        """Those that were handed out since somebody asked for receipts, and whether they failed to make a sample."""
+        self._failed: Message | None = None
+        """The last one, if it failed."""
         self._last: Any = None
         """The receipt of the last of them."""
         self._last_taken: Any = None
@@ -142,6 +144,7 @@ class _Messages(Iterator[Any]):
         self._feed.subscribe(number, count)
 
     def __next__(self) -> Any:
+        self._failed = None
         message = self._next_message()
         self._last = message.receipt
         dataset = self._dataset
@@ -149,11 +152,21 @@ class _Messages(Iterator[Any]):
             self._handed.append((message, False))
         else:
             self._feed.acknowledge([message.receipt])
-        sample = self._feed.decode(message)
-        sample = sample if dataset.transform is None else dataset.transform(sample)
-        if dataset._waits:
-            self._handed[-1] = (message, True)
-        return sample
+        try:
+            sample = self._feed.decode(message)
+            return sample if dataset.transform is None else dataset.transform(sample)
+        except Exception:  # not an interrupt, which is not the message's fault
+            self._failed = message
+            if dataset._waits:
+                self._handed[-1] = (message, True)
+            raise
+
+    def try_again(self) -> None:
+        message, self._failed = self._failed, None
+        if message is not None:
+            self._ready.appendleft(message)
+            if self._dataset._waits:
+                self._handed.pop()
 
     def take_receipts(self) -> list[Any]:
         """Return the receipts of messages that were handed out since the last call."""
@@ -162,11 +175,11 @@ class _Messages(Iterator[Any]):
         return [message.receipt for message, _ in handed]
 
     def put_back(self) -> None:
-        """Hand out again what made a sample since receipts were asked for."""
+        """Hand out again what did not fail since receipts were asked for."""
         if not self._dataset._waits:
             return
-        self._ready.extendleft(message for message, is_good in reversed(self._handed) if is_good)
-        self._handed = [(message, is_good) for message, is_good in self._handed if not is_good]
+        self._ready.extendleft(message for message, has_failed in reversed(self._handed) if not has_failed)
+        self._handed = [(message, has_failed) for message, has_failed in self._handed if has_failed]
         self._last = self._last_taken
 
     def _next_message(self) -> Message:

@@ -19,6 +19,7 @@ from feedline._optional import require
 from feedline.datasets.handle import Handle
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, SourceError
+from feedline.failures import words
 
 T = TypeVar("T")
 
@@ -178,7 +179,7 @@ class RedisStream(Feed):
             try:
                 return act(self._client.get())
             except redis.AuthenticationError as exc:
-                raise SourceError(f"The Redis server at {self._told_url} refuses: {exc}.") from exc
+                raise SourceError(f"The Redis server at {self._told_url} refuses: {words(exc)}.") from exc
             except (redis.ConnectionError, redis.TimeoutError) as exc:
                 self._client.close()
                 if reads:
@@ -186,14 +187,15 @@ class RedisStream(Feed):
                 if time.monotonic() + pause_s > deadline_s:
                     raise SourceError(
                         f"The Redis server at {self._told_url} cannot be reached, and has not been for "
-                        f"{self._retry_s:g} seconds: {exc}. Nothing is lost: what was not acknowledged comes again."
+                        f"{self._retry_s:g} seconds: {words(exc)}. Nothing is lost: what was not "
+                        "acknowledged comes again."
                     ) from exc
                 time.sleep(pause_s)
                 pause_s = min(_MOST_PAUSE_S, 2 * pause_s)
             except redis.ResponseError as exc:
                 raise SourceError(
                     f"The Redis server at {self._told_url} refuses to serve group {self._group!r} of stream "
-                    f"{self._stream!r}: {exc}."
+                    f"{self._stream!r}: {words(exc)}."
                 ) from exc
 
     @property

@@ -17,6 +17,7 @@ from feedline.datasets.tar.shards import expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.datasets.tar.table import TarTable
 from feedline.errors import BadOption
+from feedline.sizes import byte_count
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -38,7 +39,7 @@ def TarDataset(
     timeout_s: float = ...,
     pickle: bool = ...,
     unique_keys: bool = ...,
-    max_field_bytes: int = ...,
+    max_field_bytes: int | str = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> TarStream: ...
 
@@ -60,7 +61,7 @@ def TarDataset(
     timeout_s: float = ...,
     pickle: bool = ...,
     unique_keys: bool = ...,
-    max_field_bytes: int = ...,
+    max_field_bytes: int | str = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> TarTable: ...
 
@@ -84,7 +85,7 @@ def TarDataset(  # noqa: N802
     timeout_s: float = 60.0,
     pickle: bool = False,
     unique_keys: bool = True,
-    max_field_bytes: int = 1 << 31,
+    max_field_bytes: int | str = 1 << 31,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TarStream | TarTable:
     """Return a dataset of the samples in WebDataset shards: tar archives in which files of one name make a sample.
@@ -144,16 +145,17 @@ def TarDataset(  # noqa: N802
     if mode not in ("stream", "random"):
         raise BadOption(f'mode={mode!r} is not one of "stream", "random".')
     names = expand(shards)
+    limit = byte_count("max_field_bytes", max_field_bytes)
     reading = Reading(
         read_ahead=read_ahead,
-        max_field_bytes=max_field_bytes,
+        max_field_bytes=limit,
         unique_keys=unique_keys,
         patience=Patience(retries, timeout_s=timeout_s),
         storage_options={} if storage_options is None else storage_options,
     )
     if not isinstance(pickle, bool):
         raise BadOption(f"pickle={pickle!r} is not True or False.")
-    form = TarForm(fields, Decoder(decode, trusts_pickle=pickle, limit=max_field_bytes))
+    form = TarForm(fields, Decoder(decode, trusts_pickle=pickle, limit=limit))
     if mode == "stream":
         _refuse("stream", "random", index=index)
         return TarStream(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from feedline.datasets.tar.headers import BLOCK, EMPTY, EXTENSION_LIMIT, BadHeader, Extension, Header
 from feedline.errors import CorruptSource
+from feedline.failures import words
 
 
 class Bytes:
@@ -117,8 +118,8 @@ class Members:
                     name, size = (extension or Extension()).settle(header, self._common)
             except BadHeader as exc:
                 raise CorruptSource(
-                    f"{self._shard}: what stands at byte {here} is not the header of a file: {exc}. The shard is "
-                    "damaged, or no tar archive. Write it again."
+                    f"{self._shard}: what stands at byte {here} is not the header of a file: {words(exc)}. The shard "
+                    "is damaged, or no tar archive. Write it again."
                 ) from None
             extension = None
             if not header.has_content:

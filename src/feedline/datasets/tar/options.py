@@ -31,12 +31,9 @@ class Reading:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("read_ahead", "max_field_bytes"):
-            value = getattr(self, name)
-            if name == "read_ahead" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise BadOption(f"{name}={value!r} is not a whole number from 0 up.")
+        ahead: Any = self.read_ahead  # whatever the user gave
+        if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0):
+            raise BadOption(f"read_ahead={ahead!r} is not a whole number from 0 up.")
         if not isinstance(self.unique_keys, bool):
             raise BadOption(f"unique_keys={self.unique_keys!r} is not True or False.")
         if not isinstance(self.storage_options, Mapping):

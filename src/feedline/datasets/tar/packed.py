@@ -12,6 +12,7 @@ from typing import Any
 
 from feedline._optional import require
 from feedline.errors import CorruptSource, FeedlineError
+from feedline.failures import words
 
 _PIECE = 1 << 18
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
@@ -70,7 +71,7 @@ class Unpacking:
             raise
         except self._broken as exc:
             raise CorruptSource(
-                f"{self._shard} cannot be unpacked: {exc}. It was cut off or damaged. Write or copy it again."
+                f"{self._shard} cannot be unpacked: {words(exc)}. It was cut off or damaged. Write or copy it again."
             ) from exc
         return data
 

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from feedline.abc.source import EpochAware
+from feedline.abc.source import EpochAware, Repeatable
 from feedline.datasets.handle import Handle
 from feedline.datasets.parted import PartedSource
 from feedline.datasets.remote.ahead import Ahead
@@ -86,7 +86,7 @@ class TarStream(PartedSource, EpochAware):
         return f"TarStream({len(self.shards)} shards, each sample {self.form!r}{shuffle}{transform})"
 
 
-class TarIterator(Iterator[Any]):
+class TarIterator(Repeatable, Iterator[Any]):
     """One pass over the shards of a part.
 
     A class, not a generator: after an exception it goes on, with the next sample if one could not be decoded, with the
@@ -103,6 +103,10 @@ class TarIterator(Iterator[Any]):
         self._epoch = dataset.epoch
         self._start: dict[str, Any] | None = None
         self._pass: _Pass | None = None
+        self._failed: RawSample | None = None
+        """The sample that raised the last exception."""
+        self._again: RawSample | None = None
+        """The one that is asked for once more."""
 
     def __iter__(self) -> TarIterator:
         return self
@@ -110,12 +114,21 @@ class TarIterator(Iterator[Any]):
     def __next__(self) -> Any:
         if self._pass is None:
             self._pass = _Pass(self._dataset, self._part, self._epoch, self._start)
-        raw = self._pass.next()
+        raw, self._again, self._failed = self._again, None, None
+        raw = raw or self._pass.next()
         if raw is None:
             raise StopIteration
         dataset = self._dataset
-        sample = dataset.form.build(raw.data, raw.names)
-        return sample if dataset.transform is None else dataset.transform(sample)
+        try:
+            sample = dataset.form.build(raw.data, raw.names)
+            return sample if dataset.transform is None else dataset.transform(sample)
+        except Exception:
+            self._failed = raw
+            raise
+
+    def try_again(self) -> None:
+        """Make the sample that raised the last exception once more, if it was about one."""
+        self._again, self._failed = self._failed, None
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass is: a few numbers, whatever is held for shuffling."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from feedline.engines.failure import pack_failure
 from feedline.errors import TooManyOpenFiles
-from feedline.transport.arena import create_memfd
+from feedline.transport.sparse import create_memfd
 from feedline.types import Draw, IndexBlock, Task
 
 _PACKET_BYTES = 48 << 10

@@ -19,8 +19,8 @@ import numpy as np
 
 from feedline.abc.framework import Framework
 from feedline.errors import TransportError
-from feedline.transport.arena import create_memfd
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.transport.sparse import create_memfd
 from feedline.types import WorkerSpec
 
 _ADDRESS_SPACE = 1 << 40

@@ -28,8 +28,8 @@ from feedline.engines.processes.arena_view import ArenaView
 from feedline.engines.processes.messages import Kind, Message, read_task, receive, send, set_receive_timeout
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
-from feedline.transport.arena import create_memfd
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.transport.sparse import create_memfd
 from feedline.types import Call, ResultKind, Task, WorkerSpec
 
 _OVERFLOW_BYTES = 64 << 30

@@ -6,17 +6,24 @@ import os
 from collections import Counter
 from pathlib import Path
 
+from feedline._optional import require
+from feedline.datasets.files import FileDataset
+from feedline.errors import MissingExtra, SourceError
 from feedline.packing.contents.contents import Contents, Field, spread, type_text
-from feedline.packing.folders import Files, open_folder, open_table
+from feedline.packing.folders import Files, Relative, is_picture_name, open_folder, open_table
 from feedline.packing.schema import Sample
 
+_LOOKED_AT = 200
+"""Pictures whose size is looked at."""
 
-def look(path: Path) -> Contents:
-    """Look into a folder of files."""
-    files, fields, facts = open_folder(path)
-    names = (files.path_of(index) for index in range(len(files)))
-    kinds = Counter(os.path.splitext(name)[1].lower() or "(none)" for name in names)
-    details: dict[str, object] = {"suffixes": dict(kinds.most_common(10))}
+
+def look(path: Path, suffixes: Counter[str]) -> Contents:
+    """Look into a folder of files; `suffixes` says how many of each there are."""
+    try:
+        files, fields, facts = open_folder(path)
+    except SourceError:  # pictures in some folders only, so that these are no classes
+        files, fields, facts = FileDataset(path, transform=Relative(str(path))), ("data", "path"), {}
+    details: dict[str, object] = {"suffixes": dict(suffixes.most_common(10))}
     if "classes" in facts:
         targets = files.targets
         assert targets is not None  # there are classes
@@ -26,6 +33,8 @@ def look(path: Path) -> Contents:
         if len(classes) > 20:
             details["further classes"] = len(classes) - 20
         kind, text = "folder of pictures, one folder per class", f"ImageFolder({str(path)!r})"
+    elif "image" in fields:
+        kind, text = "folder of pictures", f"ImageFolder({str(path)!r}, labels=None)"
     else:
         kind, text = "folder of files", f"FileDataset({str(path)!r})"
     return _contents(path, kind, files, fields, details, text)
@@ -46,6 +55,43 @@ def _contents(
         return [files[number] for number in spread(len(files), wanted)]
 
     first = files[0]
+    details.update(_picture_sizes(files))
     types = {"image": "picture", "data": "bytes"}
     shown = tuple(Field(name, types.get(name) or type_text(first[name])) for name in dict.fromkeys((*fields, "path")))
     return Contents(path, kind, len(files), size, shown, take, details, text, file_count=len(files))
+
+
+def _picture_sizes(files: Files) -> dict[str, object]:
+    """Return what can be told of the sizes of pictures, from their beginnings."""
+    places = [files.path_of(number) for number in spread(len(files), _LOOKED_AT)]
+    paths = [place for place in places if is_picture_name(place)]
+    try:
+        image = require("PIL.Image", extra="images", purpose="Looking at pictures")
+    except MissingExtra:
+        return {}
+    sizes: Counter[tuple[int, int]] = Counter()
+    damaged = []
+    for place in paths:
+        try:
+            with image.open(place) as picture:
+                sizes[picture.size] += 1
+        except (OSError, SyntaxError, ValueError):
+            damaged.append(place)
+    found: dict[str, object] = {}
+    looked = "" if len(paths) == len(files) else f", of {len(paths):,} that were looked at"
+    if len(sizes) == 1:
+        found["size of pictures"] = f"all {_text(next(iter(sizes)))} (width x height){looked}"
+    elif sizes:
+        most = sizes.most_common(1)[0][0]
+        low, high = (tuple(pick(size[axis] for size in sizes) for axis in (0, 1)) for pick in (min, max))
+        found["size of pictures"] = (
+            f"{len(sizes)} sizes from {_text(low)} to {_text(high)} (width x height), most often {_text(most)}{looked}"
+            "; they have to be made equal before they make batches"
+        )
+    if damaged:
+        found["not readable"] = f"{len(damaged)} of {len(paths):,} pictures that were looked at, such as {damaged[0]}"
+    return found
+
+
+def _text(size: tuple[int, ...]) -> str:
+    return " x ".join(map(str, size))

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from feedline._optional import require
+from feedline.datasets.packed_order import in_packed_order
 from feedline.packing.contents.contents import Contents, Field, spread
+from feedline.packing.contents.npy import type_of
+from feedline.packing.line import stored_text
 from feedline.packing.schema import Sample
 from feedline.packing.writers import hdf5
 
@@ -17,20 +20,32 @@ def look(path: Path) -> Contents:
     with h5py.File(path, "r") as store:
         found: dict[str, Any] = {}
         store.visititems(lambda name, item: found.__setitem__(name, item) if isinstance(item, h5py.Dataset) else None)
+        found = {name: found[name] for name in in_packed_order(found, store.attrs.get(hdf5.META))}
         fields = tuple(_field(name, dataset) for name, dataset in found.items())
-        lengths = {len(dataset) for dataset in found.values() if dataset.shape}
-        details = {"attributes": {name: str(value)[:200] for name, value in store.attrs.items() if name != hdf5.META}}
-    count = lengths.pop() if len(lengths) == 1 else None
-    names = [field.name for field in fields]
-    if count is None and len(lengths) > 1:
-        details["lengths"] = {
-            "differ": "the datasets have different numbers of rows, so it is not known what a sample is"
+        lengths: dict[int, list[str]] = {}
+        for name, dataset in found.items():
+            if dataset.shape:
+                lengths.setdefault(len(dataset), []).append(name)
+        compound = {name for name, dataset in found.items() if dataset.dtype.names}
+        details: dict[str, Any] = {
+            "attributes": {name: str(value)[:200] for name, value in store.attrs.items() if name != hdf5.META}
         }
+    stored = hdf5.stored(path)
+    # Of several lengths, the one that most datasets have: which of them are samples, a file does not say.
+    length, names = max(lengths.items(), key=lambda item: (len(item[1]), item[0]), default=(0, []))
+    count = length if len(lengths) == 1 else None
+    if not fields:
+        details["empty"] = "there are no datasets in it"
+    elif count is None:
+        details["rows"] = {f"{rows:,}": ", ".join(listed) for rows, listed in lengths.items()} or "single values only"
+    if len(lengths) > 1:
+        details["shown"] = f"samples of the datasets with {length:,} rows: which of them are samples is not known"
+    loadable = [name for name in names if name not in compound]
+    given = "" if len(loadable) == len(fields) else f", fields={loadable!r}"
 
     def take(wanted: int) -> list[Sample]:
         with h5py.File(path, "r") as opened:
-            rows = spread(count or 0, wanted)
-            return [{name: _value(opened[name], row) for name in names if opened[name].shape} for row in rows]
+            return [{name: _value(opened[name], row) for name in names} for row in spread(length, wanted)]
 
     return Contents(
         path,
@@ -40,8 +55,8 @@ def look(path: Path) -> Contents:
         fields,
         take,
         {name: value for name, value in details.items() if value},
-        f"HDF5Dataset({str(path)!r})" if count is not None else "",
-        hdf5.stored(path),
+        stored_text("hdf5", str(path), stored, f"HDF5Dataset({str(path)!r}{given})" if loadable else ""),
+        stored,
     )
 
 
@@ -56,7 +71,9 @@ def _field(name: str, dataset: Any) -> Field:
     elif h5py.check_vlen_dtype(dataset.dtype) is not None:
         kind = f"{h5py.check_vlen_dtype(dataset.dtype).name}[different lengths]"
     else:
-        kind = f"{dataset.dtype}[{shape}]"
+        kind = f"{type_of(dataset.dtype)}[{shape}]"
+    if dataset.shape is None:
+        return Field(name, kind, "no value")
     notes = [f"{len(dataset):,} rows" if dataset.shape else "a single value"]
     notes.append("contiguous" if dataset.chunks is None else f"chunks of {' x '.join(map(str, dataset.chunks))}")
     if dataset.compression:

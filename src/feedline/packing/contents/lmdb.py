@@ -8,6 +8,7 @@ from typing import Any
 from feedline import records
 from feedline.errors import CorruptSource
 from feedline.packing.contents.contents import Contents, Field, fields_of, spread
+from feedline.packing.line import stored_text
 from feedline.packing.schema import Sample
 from feedline.packing.writers import lmdb
 
@@ -45,9 +46,8 @@ def look(path: Path) -> Contents:
     if stored is None and first and "key" in first[0]:
         fields = (Field("key", "bytes", f"such as {first[0]['key'][:60]!r}"), *fields[1:])
     data = path / "data.mdb" if path.is_dir() else path
-    return Contents(
-        path, "LMDB", count, data.stat().st_size, fields, take, details, f"LMDBDataset({str(path)!r})", stored
-    )
+    text = stored_text("lmdb", str(path), stored, f"LMDBDataset({str(path)!r})")
+    return Contents(path, "LMDB", count, data.stat().st_size, fields, take, details, text, stored)
 
 
 def _sample(key: bytes, value: bytes | None, *, is_record: bool) -> Sample:

@@ -2,26 +2,51 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from feedline.datasets.cache.folder import FILE as SAMPLES
 from feedline.errors import CorruptSource, FeedlineError, SourceError
+from feedline.failures import words
+from feedline.packing.contents import folder
 from feedline.packing.contents.contents import Contents
+from feedline.packing.folders import is_picture_name
+from feedline.packing.formats import FORMATS
+from feedline.packing.line import stored_text
 from feedline.packing.opening import suffixes
 from feedline.packing.schema import Sample
-from feedline.packing.writers.npy import META
+from feedline.packing.writers import npy
 
 _MAGIC = (
     (b"\x89HDF\r\n\x1a\n", "hdf5", "look"),
     (b"PAR1", "parquet", "look"),
     (b"ARROW1", "parquet", "look_at_arrow"),
+    (b"\xff\xff\xff\xff", "parquet", "look_at_arrow"),
+    (b"SQLite format 3\0", "sqlite", "look"),
+    (b"FDLVAULT", "vault", "look"),
     (b"\x93NUMPY", "npy", "look"),
     (b"PK\x03\x04", "npy", "look"),
+    (b"PK\x05\x06", "npy", "look"),
     (b"\x1f\x8b", "tar", "look"),
     (b"\x28\xb5\x2f\xfd", "tar", "look"),
 )
+_TABLES = {
+    ".csv": "look_at_csv",
+    ".tsv": "look_at_csv",
+    ".json": "look_at_json",
+    ".jsonl": "look_at_json",
+    ".ndjson": "look_at_json",
+}
+_DATABASES = (".db", ".sqlite", ".sqlite3")
+_IN_FOLDERS = ("data.mdb", SAMPLES)
+"""Files that make their folder a store."""
+_MOST_STORES = 20
 _SHARD_SUFFIXES = (".tar", ".gz", ".zst", ".tgz", ".h5", ".hdf5", ".hdf", ".parquet", ".pq", ".arrow", ".feather")
 
 
@@ -41,15 +66,31 @@ def look(path: Path) -> Contents:
         >>> contents.count, contents.fields[0].type
         (5, 'float32[3]')
     """
-    if not path.exists():
-        raise SourceError(f"There is nothing at {path}.")
+    with _reading(path):
+        if not path.exists():
+            raise SourceError(f"There is nothing at {path}.")
+        if not path.is_file() and not path.is_dir():
+            raise SourceError(f"{path} is neither a file nor a folder, but a device or a pipe.")
+        contents = _look_into_folder(path) if path.is_dir() else _looker(path)(path)
+
+    def take(wanted: int) -> list[Sample]:
+        with _reading(path):
+            return contents.take(wanted)
+
+    return replace(contents, take=take)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        return _look_into_folder(path) if path.is_dir() else _looker(path)(path)
+        yield
     except FeedlineError:
         raise
     except Exception as exc:  # whatever a library makes of damaged bytes
+        if isinstance(exc, OSError) and exc.errno is not None and exc.strerror:
+            raise SourceError(f"{exc.filename or path} cannot be read: {exc.strerror.rstrip('.')}.") from exc
         raise CorruptSource(
-            f"{path} cannot be read: {type(exc).__name__}: {str(exc).rstrip('.')}. It is damaged or cut off."
+            f"{path} cannot be read: {type(exc).__name__}: {words(exc)}. It is damaged or cut off."
         ) from exc
 
 
@@ -61,37 +102,89 @@ def _looker(path: Path) -> Callable[[Path], Contents]:
         found = ("tar", "look")
     if found is None and start[16:20] == b"\xde\xc0\xef\xbe":
         found = ("lmdb", "look")
-    if found is None and path.suffix.lower() in (".csv", ".tsv"):
-        found = ("folder", "look_at_table")
+    if found is None and path.suffix.lower() == ".tar" and start and tarfile.is_tarfile(path):
+        found = ("tar", "look")  # empty, or of the format before POSIX
+    if found is None and start and path.suffix.lower() in _TABLES:
+        found = ("table", _TABLES[path.suffix.lower()])
     if found is None:
-        state = "is empty" if not start else f"begins with {start[:8]!r}"
-        if path.suffix.lower() in suffixes():
-            never = f"which no {path.suffix} file is" if not start else f"as no {path.suffix} file does"
-            raise CorruptSource(f"{path} {state}, {never}: it is damaged, cut off, or misnamed.")
-        raise SourceError(
-            f"{path} {state}, and is of no kind that is known: HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, a CSV "
-            "table of files, or a folder of these or of files."
-        )
+        raise _unknown(path, start)
     looker: Callable[[Path], Contents] = getattr(
         importlib.import_module(f"feedline.packing.contents.{found[0]}"), found[1]
     )
     return looker
 
 
+def _unknown(path: Path, start: bytes) -> SourceError:
+    suffix = path.suffix.lower()
+    if start[:4] == b"FEA1":
+        return SourceError(f"{path} is of version 1 of Feather, which Arrow gave up. Write it again, with version 2.")
+    if suffix in (*suffixes(), *_TABLES):
+        begins = (
+            f"begins with {start[:8]!r}, as no {suffix} file does" if start else f"is empty, which no {suffix} file is"
+        )
+        return CorruptSource(f"{path} {begins}: it is damaged, cut off, or misnamed.")
+    if not start:
+        return SourceError(f"{path} is empty: there is nothing in it to look at.")
+    return SourceError(
+        f"{path} begins with {start[:8]!r}, and is of no kind that is known: HDF5, LMDB, tar, Parquet, Arrow, .npy, "
+        ".npz, SQLite, CSV, JSON lines, or a folder of these or of files."
+    )
+
+
 def _look_into_folder(path: Path) -> Contents:
     if (path / "data.mdb").exists():
         return importlib.import_module("feedline.packing.contents.lmdb").look(path)  # type: ignore[no-any-return]
-    files = sorted(one for one in path.iterdir() if one.is_file() and not one.name.startswith(".") and one.name != META)
-    folders = any(one.is_dir() and not one.name.startswith(".") for one in path.iterdir())
-    endings = {one.suffix.lower() for one in files}
-    if files and not folders and endings == {".npy"}:
+    if (path / SAMPLES).exists():
+        return importlib.import_module("feedline.packing.contents.vault").look(path)  # type: ignore[no-any-return]
+    files = sorted(_files_below(path))
+    if not files:
+        hidden = ", but for hidden ones" if any(path.iterdir()) else ""
+        raise SourceError(f"{path} is empty: there are no files in it{hidden}.")
+    endings = Counter(one.suffix.lower() or "(none)" for one in files)
+    is_flat = all(one.parent == path for one in files)
+    if is_flat and set(endings) == {".npy"}:
         return importlib.import_module("feedline.packing.contents.npy").look(path)  # type: ignore[no-any-return]
-    if files and not folders and len(endings) == 1 and endings <= set(_SHARD_SUFFIXES):
-        return _look_at_shards(path, files)
-    return importlib.import_module("feedline.packing.contents.folder").look(path)  # type: ignore[no-any-return]
+    if len(endings) == 1 and set(endings) <= set(_SHARD_SUFFIXES):
+        return _look_at_shards(path, files, is_flat=is_flat)
+    known = (*suffixes(), *_TABLES, *_DATABASES)
+    stores = [one for one in files if one.suffix.lower() in known or one.name in _IN_FOLDERS]
+    pictures = sum(is_picture_name(one.name) for one in files)
+    if stores and 2 * pictures < len(files):
+        return _look_at_several(path, files, stores, endings)
+    return folder.look(path, endings)
 
 
-def _look_at_shards(folder: Path, files: list[Path]) -> Contents:
+def _files_below(path: Path) -> Iterator[Path]:
+    """Yield all files that are data: neither hidden, nor what programs leave beside it."""
+    for place, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith((".", "_")) and name != npy.META:
+                yield Path(place, name)
+
+
+def _look_at_several(path: Path, files: list[Path], stores: list[Path], endings: Counter[str]) -> Contents:
+    """Look at each store in a folder that holds several things, which are no samples of one dataset."""
+    places = list(dict.fromkeys(one.parent if one.name in _IN_FOLDERS else one for one in stores))
+    found: dict[str, str] = {}
+    for place in places[:_MOST_STORES]:
+        try:
+            contents = look(place)
+            count = "" if contents.count is None else f", {contents.count:,} samples"
+            found[str(place.relative_to(path))] = f"{contents.kind}{count}"
+        except FeedlineError as exc:
+            found[str(place.relative_to(path))] = f"cannot be read: {exc}"
+    details: dict[str, object] = {"suffixes": dict(endings.most_common(10)), "stores": found}
+    if len(places) > _MOST_STORES:
+        details["further stores"] = len(places) - _MOST_STORES
+    details["to see more"] = "inspect one of them"
+    size = sum(one.stat().st_size for one in files)
+    return Contents(
+        path, "folder of different things", None, size, (), lambda wanted: [], details, "", None, len(files)
+    )
+
+
+def _look_at_shards(path: Path, files: list[Path], *, is_flat: bool) -> Contents:
     """Look at each file, and put together what they say."""
     shards = [look(file) for file in files]
     first = shards[0]
@@ -100,7 +193,8 @@ def _look_at_shards(folder: Path, files: list[Path]) -> Contents:
     count = None if any(shard.count is None for shard in shards) else sum(counts)
     details = dict(first.details)
     details["shards"] = f"{len(shards)}, of {min(counts):,} to {max(counts):,} samples"
-    if odd is not None:
+    stored = npy.stored(path)
+    if odd is not None and stored is None:
         details["differ"] = f"the fields of {odd.path.name} are not those of {first.path.name}"
 
     def take(wanted: int) -> list[Sample]:
@@ -108,18 +202,24 @@ def _look_at_shards(folder: Path, files: list[Path]) -> Contents:
         return [sample for shard in shards for sample in shard.take(each)][:wanted]
 
     name, _, rest = first.dataset.partition("(")
-    place = str(folder / f"*{files[0].suffix}")
+    place = str(path / ("" if is_flat else "**") / f"*{files[0].suffix}")
     text = f"{name}({place!r}{rest.partition(repr(str(first.path)))[2]}" if first.dataset else ""
+    format_ = next((one for one in FORMATS.values() if files[0].suffix in one.suffixes), None)
+    if format_ is not None:
+        text = stored_text(format_.name, place, stored, text)
     return replace(
         first,
-        path=folder,
+        path=path,
         kind=f"folder of {first.kind} shards",
         count=count,
         size=sum(shard.size for shard in shards),
+        fields=tuple({field.name: field for shard in reversed(shards) for field in reversed(shard.fields)}.values())[
+            ::-1
+        ],
         take=take,
         details=details,
         dataset=text,
-        stored=importlib.import_module("feedline.packing.writers.npy").stored(folder),
+        stored=stored,
         file_count=len(files),
     )
 

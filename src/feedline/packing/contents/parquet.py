@@ -9,6 +9,7 @@ import numpy as np
 
 from feedline._optional import require
 from feedline.packing.contents.contents import Contents, Field, spread
+from feedline.packing.line import stored_text
 from feedline.packing.schema import Sample
 from feedline.packing.writers import parquet
 
@@ -25,6 +26,8 @@ def look(path: Path) -> Contents:
             "written by": meta.created_by,
         }
     fields = tuple(Field(field.name, type_of(field.type), notes.get(field.name, "")) for field in schema)
+
+    stored = parquet.stored(path)
 
     def take(wanted: int) -> list[Sample]:
         starts = np.cumsum([0, *groups])
@@ -46,27 +49,34 @@ def look(path: Path) -> Contents:
         fields,
         take,
         details,
-        f"ParquetDataset({str(path)!r})",
-        parquet.stored(path),
+        stored_text("parquet", str(path), stored, f"ParquetDataset({str(path)!r})"),
+        stored,
     )
 
 
 def look_at_arrow(path: Path) -> Contents:
     """Look into a file of Arrow (also known as Feather)."""
     pa = require("pyarrow", extra="parquet", purpose="Looking into Arrow")
+    with open(path, "rb") as file:
+        is_file = file.read(6) == b"ARROW1"  # and a stream otherwise
+    open_ = pa.ipc.open_file if is_file else pa.ipc.open_stream
     with pa.memory_map(str(path)) as source:
-        reader = pa.ipc.open_file(source)
+        reader = open_(source)
         fields = tuple(Field(field.name, type_of(field.type)) for field in reader.schema)
-        count = sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))
-        details = {"record batches": reader.num_record_batches}
+        batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+        sizes = [batch.num_rows for batch in batches]
+        count = sum(sizes)
+        details = {"record batches": len(sizes)}
 
     def take(wanted: int) -> list[Sample]:
         with pa.memory_map(str(path)) as opened:
-            table = pa.ipc.open_file(opened).read_all()
+            table = open_(opened).read_all()
             return [_row(table, row) for row in spread(count, wanted)]
 
     text = f"ArrowDataset({str(path)!r})"
-    return Contents(path, "Arrow", count, path.stat().st_size, fields, take, details, text)
+    return Contents(
+        path, "Arrow" if is_file else "Arrow stream", count, path.stat().st_size, fields, take, details, text
+    )
 
 
 # Any: objects of a library without types.

@@ -15,9 +15,10 @@ import numpy as np
 
 from feedline._optional import require
 from feedline.errors import CorruptSource
+from feedline.failures import words
 from feedline.packing.contents.contents import Contents, Field, spread, type_text
-from feedline.packing.line import fields_for
-from feedline.packing.schema import Sample, Schema
+from feedline.packing.line import stored_text
+from feedline.packing.schema import Sample
 from feedline.packing.writers import tar
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -44,7 +45,7 @@ def look(path: Path) -> Contents:
     """Look into a tar file, whoever wrote it."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    keys = 0
+    per_sample: list[int] = []
     last = None
     others = 0
     try:
@@ -56,12 +57,16 @@ def look(path: Path) -> Contents:
                 if not member.isfile() or not field:
                     others += 1
                     continue
-                keys += key != last
+                if key != last:
+                    per_sample.append(0)
+                per_sample[-1] += 1
                 last = key
                 counts[field] += 1
                 sizes[field] += member.size
     except (tarfile.TarError, EOFError, OSError) as exc:
-        raise CorruptSource(f"{path} is not a whole tar file: {str(exc).rstrip('.')}.") from exc
+        what = "is not a whole tar file" if is_plain(path) else "is compressed, and no tar file, or not a whole one"
+        raise CorruptSource(f"{path} {what}: {words(exc)}.") from exc
+    keys = len(per_sample)
 
     def take(wanted: int) -> list[Sample]:
         return _take(path, set(spread(keys, wanted)))
@@ -70,11 +75,18 @@ def look(path: Path) -> Contents:
     fields = tuple(
         Field(name, _type(name, found), f"{count:,} members, {sizes[name]:,} bytes") for name, count in counts.items()
     )
-    given = fields_for("tar", Schema.from_json(stored["fields"]), stored["form"]) if stored else None
-    mode = "random" if is_plain(path) else "stream"
-    text = f"TarDataset({str(path)!r}, mode={mode!r}{'' if given is None else f', fields={given!r}'})"
-    details: dict[str, Any] = {"other members": others} if others else {}
-    return Contents(path, "tar (WebDataset)", keys, path.stat().st_size, fields, take, details, text, stored)
+    text = stored_text("tar", str(path), stored, f"TarDataset({str(path)!r}, mode='random')")
+    if not is_plain(path):
+        text = text.replace("mode='random'", "mode='stream'")
+    details: dict[str, Any] = {}
+    if per_sample:
+        least, most = min(per_sample), max(per_sample)
+        details["members per sample"] = str(least) if least == most else f"{least} to {most}"
+    if others:
+        details["other members"] = f"{others:,}, whose names are not KEY.FIELD"
+    return Contents(
+        path, "tar (WebDataset)", keys, path.stat().st_size, fields, take, details, text if keys else "", stored
+    )
 
 
 def is_plain(path: Path) -> bool:
@@ -136,5 +148,5 @@ def _type(name: str, samples: list[Sample]) -> str:
 
 
 def _stored(archive: tarfile.TarFile) -> dict[str, Any] | None:
-    archive.next()
+    # Opening has read the first header. Asking for it fails in Python 3.10 if there is none.
     return tar.comment_in(archive.pax_headers)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, ClassVar
 
 from feedline.errors import PackError
-from feedline.packing.schema import Column, Sample, Schema
+from feedline.packing.schema import Column, Sample, Schema, Unfit
 
 VERSION = 1
 
@@ -82,6 +82,25 @@ class Writer(ABC):
     def cannot_hold(cls, column: Column) -> str:
         """Say why the format cannot hold such a column, and what to do; "" if it can."""
 
+    # Any: whatever the writer makes of it.
+    @classmethod
+    def encoded(cls, schema: Schema, sample: Sample) -> Any:
+        """Return a sample that fits the schema as `write` takes it.
+
+        Raises:
+            Unfit: the format cannot hold one of its values.
+        """
+        for column in schema.columns:
+            refusal = cls._refusal(column, sample[column.name])
+            if refusal is not None:
+                raise refusal
+        return sample
+
+    @classmethod
+    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
+        """Return the error for a value that the format cannot hold, although it can hold others of the column."""
+        return None
+
     @abstractmethod
     def _begin(self) -> None:
         """Open a new, empty output. `self.schema` is set."""
@@ -91,8 +110,8 @@ class Writer(ABC):
         """Open the output as it was when `_state` returned this. `self.schema` is set."""
 
     @abstractmethod
-    def write(self, samples: Sequence[Sample]) -> None:
-        """Append samples that fit the schema."""
+    def write(self, samples: Sequence[Any]) -> None:
+        """Append samples, as `encoded` returned them."""
 
     @abstractmethod
     def _state(self) -> Any:
@@ -146,6 +165,18 @@ class Writer(ABC):
             shutil.rmtree(self.path)
         self.path.unlink(missing_ok=True)
         self.clear()
+
+
+def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
+    """Return the error for a value that a format cannot hold.
+
+    Args:
+        kind: the writer.
+        column: that the value is of.
+        what: is wrong with it; follows "its field 'x'".
+        advice: what to do, in sentences.
+    """
+    return Unfit(f"its field {column.name!r} {what}, which {kind.format} cannot hold", advice)
 
 
 def check_schema(kind: type[Writer], schema: Schema) -> None:

@@ -7,6 +7,7 @@ checkpoint, and all its bytes go through a `JournaledFile`, by which it can be p
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.errors import PackError
-from feedline.packing.schema import Column, Sample, Schema, is_utf8
-from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder
+from feedline.packing.schema import Column, Sample, Schema, Unfit, is_utf8
+from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder, unfit
 from feedline.packing.writers.journal import JournaledFile, roll_back
 
 META = "feedline"
@@ -24,6 +24,8 @@ META = "feedline"
 _REFERENCE_BYTES = 16
 """What a value of variable length takes in its chunk: the value itself lies elsewhere."""
 _READ_ROWS = 256
+_MOST_BYTES = (1 << 32) - 1
+"""Of a chunk."""
 
 
 class Hdf5Writer(Writer):
@@ -54,7 +56,21 @@ class Hdf5Writer(Writer):
             return "it holds arrays of numbers. Turn it into numbers or strings in the dataset, or use lmdb."
         if 0 in column.shape:
             return "it holds no arrays without elements. Leave the field out, or use lmdb."
+        if column.kind == "mixed":
+            return "arrays of one field have one type. Make them alike in the dataset, or use lmdb or tar."
+        if column.kind == "array" and _row_bytes(column) > _MOST_BYTES:
+            return f"a row of {_row_bytes(column):,} bytes is more than a chunk may have. Use npy or tar."
         return "use lmdb or tar." if column.kind == "nested" else ""
+
+    @classmethod
+    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
+        if column.kind != "str":
+            return None
+        reason = "a zero" if "\0" in value else "" if is_utf8(value) else "half of a surrogate pair"
+        if reason:
+            what = f"is the string {value!r:.80}, which has {reason} in it"
+            return unfit(cls, column, what, "Use lmdb, or take it out in the dataset.")
+        return None
 
     def _journal(self, point: int) -> Path:
         return self.path.with_name(f"{self.path.name}.journal-{point}")
@@ -139,8 +155,6 @@ class Hdf5Writer(Writer):
         h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
         rows = np.empty(len(values), object)
         for place, value in enumerate(values):
-            if isinstance(value, str):
-                _check_text(column.name, value, self._count + place)
             rows[place] = np.frombuffer(value, np.uint8) if isinstance(value, bytes) else value
         space = dataset.id.get_space()
         space.select_hyperslab((self._count,), (len(values),))
@@ -179,13 +193,8 @@ class Hdf5Writer(Writer):
         self._drop_journals()
 
 
-def _check_text(name: str, text: str, number: int) -> None:
-    reason = "a zero" if "\0" in text else "" if is_utf8(text) else "half of a surrogate pair"
-    if reason:
-        raise PackError(
-            f"hdf5 cannot hold the field {name!r} of sample {number}: the string {text!r:.80} has {reason} in it, "
-            "which strings of HDF5 cannot have. Use lmdb, or take it out in the dataset."
-        )
+def _row_bytes(column: Column) -> int:
+    return np.dtype(column.dtype).itemsize * math.prod(column.shape)
 
 
 def read(path: Path) -> Iterator[Sample]:

@@ -13,8 +13,8 @@ from typing import Any
 
 from feedline import records
 from feedline._optional import require
-from feedline.errors import CorruptSource, PackError
-from feedline.packing.schema import Column, Sample, Schema
+from feedline.errors import CorruptSource
+from feedline.packing.schema import Column, Sample, Schema, Unfit
 from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder
 
 META = b"__feedline__"
@@ -22,6 +22,8 @@ _NOTE = b"\0note"
 """Before all samples, so that these can be appended. Gone when the output is finished."""
 _MAP_BYTES = 1 << 40
 """Of addresses, not of memory or disk. The same everywhere, as it becomes part of the file."""
+_MOST_BYTES = (1 << 32) - 1
+"""Of a value: LMDB counts them in 32 bits."""
 _PAGE_BYTES = 1 << 16
 """At least as large as a page of any system."""
 
@@ -56,13 +58,23 @@ class LmdbWriter(Writer):
         self._environment = open_environment(self.path, map_size=map_bytes, sync=True)
         self._transaction = self._environment.begin(write=True)
 
-    def write(self, samples: Sequence[Sample]) -> None:
+    @classmethod
+    def encoded(cls, schema: Schema, sample: Sample) -> bytes:
+        try:
+            record = records.encode(sample)
+        except records.NotARecord as exc:
+            raise Unfit(str(exc).rstrip("."), "Turn it into arrays, numbers, strings or bytes in the dataset.") from exc
+        if len(record) > _MOST_BYTES:
+            raise Unfit(
+                f"it takes {len(record):,} bytes, and a value of LMDB at most {_MOST_BYTES:,}", "Use hdf5 or tar."
+            )
+        return record
+
+    def write(self, samples: Sequence[bytes]) -> None:
         lmdb = require("lmdb", extra="lmdb", purpose="Writing LMDB")
-        for sample in samples:
+        for record in samples:
             try:
-                self._transaction.put(key_of(self._count), records.encode(sample), append=True)
-            except records.NotARecord as exc:
-                raise PackError(f"Sample {self._count} of the output cannot be written: {exc}") from exc
+                self._transaction.put(key_of(self._count), record, append=True)
             except (lmdb.MapFullError, lmdb.DiskError) as exc:
                 raise OSError(28, f"{exc}") from exc
             self._count += 1

@@ -11,12 +11,13 @@ from typing import IO, Any, cast
 
 import numpy as np
 
-from feedline.errors import PackError
-from feedline.packing.schema import Column, Sample, Schema
-from feedline.packing.writers.contract import Layout, Summary, Writer, let_go, sync_folder, write_durably
+from feedline.packing.schema import Column, Sample, Schema, Unfit
+from feedline.packing.writers.contract import Layout, Summary, Writer, let_go, sync_folder, unfit, write_durably
 
 META = "feedline.json"
 _COPY_ROWS = 4096
+_MOST_CHARACTERS = ((1 << 31) - 1) // 4
+"""Of a string: NumPy counts the bytes of one in 31 bits, and each character takes four."""
 
 
 class NpyWriter(Writer):
@@ -43,9 +44,22 @@ class NpyWriter(Writer):
             return (
                 "the rows of an array have one shape. Make shapes equal (--resize 256x256 for pictures), or use lmdb."
             )
+        if column.kind == "mixed":
+            return "the rows of an array have one type and shape. Make them alike in the dataset, or use lmdb or tar."
         if column.kind == "bytes":
             return "arrays cut zeros off the end of bytes. Decode pictures with --encode raw, or use lmdb, hdf5 or tar."
         return "" if column.kind in ("array", "number", "str") else "use lmdb or tar."
+
+    @classmethod
+    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
+        if column.kind != "str":
+            return None
+        if value.endswith("\0"):
+            what = f"is the string {value!r:.80}, which ends with a zero"
+            return unfit(cls, column, what, "Arrays cut it off: use lmdb, or take it off in the dataset.")
+        if len(value) > _MOST_CHARACTERS:
+            return unfit(cls, column, f"is a string of {len(value):,} characters", "Use lmdb, hdf5 or tar.")
+        return None
 
     def _begin(self) -> None:
         self.path.mkdir(parents=True)
@@ -91,12 +105,6 @@ class NpyWriter(Writer):
         self._count += len(samples)
 
     def _write_texts(self, name: str, texts: list[str]) -> None:
-        for text in texts:
-            if text.endswith("\0"):
-                raise PackError(
-                    f"npy cannot hold the field {name!r}: the string {text!r:.80} ends with a zero, which arrays cut "
-                    "off. Use lmdb, or take it off in the dataset."
-                )
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
         self._files[f"{name}.text"].write(b"".join(encoded))
         lengths = [(len(data), len(text)) for data, text in zip(encoded, texts, strict=True)]

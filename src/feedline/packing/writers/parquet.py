@@ -8,6 +8,7 @@ one shard, if there are shards.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -17,14 +18,23 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.errors import PackError
 from feedline.packing.prepare import size_of
-from feedline.packing.schema import Column, Sample, Schema, is_utf8
-from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder
+from feedline.packing.schema import Column, Sample, Schema, Unfit, is_utf8, said
+from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder, unfit
 
 META = "feedline"
 _MOST_ROWS = 4096
 """In a row group. Guess, not measured: a sample costs the reading of its group, at worst."""
+
+_READS_MISSING = 26
+"""The first version of pyarrow that reads lists of one length from Parquet files where some are missing."""
+
+_MOST_BYTES = (1 << 31) - 1
+"""Of a value: Parquet counts them in 31 bits."""
+
+
+def _pyarrow_major() -> int:
+    return int(require("pyarrow", extra="parquet", purpose="Writing Parquet").__version__.split(".")[0])
 
 
 class ParquetWriter(Writer):
@@ -46,13 +56,29 @@ class ParquetWriter(Writer):
     def cannot_hold(cls, column: Column) -> str:
         if column.kind == "ragged" and len(column.shape) > 1:
             return "only arrays of one axis may differ in length. Make shapes equal, encode pictures, or use lmdb."
+        if column.kind == "mixed":
+            return "arrays of one column have one type. Make them alike in the dataset, or use lmdb or tar."
+        if column.kind == "array" and np.dtype(column.dtype).itemsize * math.prod(column.shape) > _MOST_BYTES:
+            return "an array of 2 GiB or more has no place in it. Use npy, hdf5 or tar."
         if column.kind == "nested":
             return "it is not the same in all samples, or has no type of Arrow's. Use lmdb or tar."
         if column.dtype and np.dtype(column.dtype).kind not in "biuf":
             return "Arrow has no such numbers. Use lmdb, or hdf5 for complex numbers."
+        if column.kind == "array" and column.nullable and _pyarrow_major() < _READS_MISSING:
+            return "pyarrow before 26 writes missing arrays in a way it cannot read. Update it, or use lmdb."
         if column.kind == "array" and 0 in column.shape:
             return "Parquet holds no arrays without elements. Leave the field out, or use lmdb."
         return "" if np.dtype(column.dtype or "u1").itemsize <= 8 else "Arrow has no such numbers. Use lmdb."
+
+    @classmethod
+    def _refusal(cls, column: Column, value: Any) -> Unfit | None:
+        if isinstance(value, str) and not is_utf8(value):
+            what = f"is the string {value!r:.80}, which has half of a surrogate pair in it"
+            return unfit(cls, column, what, "Use lmdb, or take it out in the dataset.")
+        size = size_of(value) if column.kind in ("str", "bytes", "ragged") else 0
+        if size > _MOST_BYTES:
+            return unfit(cls, column, f"is {said(value)} of {size:,} bytes", "Use lmdb, hdf5 or tar.")
+        return None
 
     def _begin(self) -> None:
         if self._groups.exists():
@@ -80,9 +106,6 @@ class ParquetWriter(Writer):
             return
         pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
         rows, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        for column in self.schema.columns:
-            if column.kind == "str":
-                self._check_texts(column.name, [row[column.name] for row in rows])
         columns = [array_of(column, [row[column.name] for row in rows]) for column in self.schema.columns]
         batch = pa.RecordBatch.from_arrays(columns, schema=self._arrow)
         with open(self._group(self._group_count), "wb") as file:
@@ -92,14 +115,6 @@ class ParquetWriter(Writer):
             os.fsync(file.fileno())
         self._group_count += 1
         self._count += len(rows)
-
-    def _check_texts(self, name: str, texts: list[str | None]) -> None:
-        for place, text in enumerate(texts):
-            if text is not None and not is_utf8(text):
-                raise PackError(
-                    f"parquet cannot hold the field {name!r} of sample {self._count + place}: the string {text!r:.80} "
-                    "has half of a surrogate pair in it. Use lmdb, or take it out in the dataset."
-                )
 
     def _group(self, number: int) -> Path:
         return self._groups / f"{number:09d}.arrow"

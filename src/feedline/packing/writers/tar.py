@@ -16,9 +16,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from feedline.errors import PackError
+from feedline.packing.pictures import extension_of
 from feedline.packing.schema import Column, Sample, Schema
-from feedline.packing.writers.contract import VERSION, Layout, Summary, Writer, let_go
+from feedline.packing.writers.contract import VERSION, Layout, Summary, Writer, let_go, unfit
 
 _BLOCK = 512
 _FACT_BYTES = 512
@@ -40,7 +40,7 @@ class TarWriter(Writer):
 
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
-        if column.nullable and column.kind in ("array", "ragged", "bytes"):
+        if column.nullable and column.kind in ("array", "ragged", "mixed", "bytes"):
             return "a member is there or not. Give such samples an empty value, or use lmdb or parquet."
         if column.name != column.name.lower():
             # The webdataset package reads all names in lower case, and two fields could become one.
@@ -49,7 +49,13 @@ class TarWriter(Writer):
 
     @property
     def _comment_bytes(self) -> int:
-        return len(json.dumps(self.schema.as_json())) + _FACT_BYTES
+        # As if all extensions occurred: it is the same from the first sample to the last.
+        fields = [{**column, "extension": ";".join((*_PICTURES, "bin"))} for column in self.schema.as_json()]
+        return len(json.dumps(fields)) + _FACT_BYTES
+
+    @classmethod
+    def encoded(cls, schema: Schema, sample: Sample) -> list[bytes]:
+        return [content_of(column, sample[column.name]) for column in schema.columns]
 
     def _begin(self) -> None:
         self._next = self._first
@@ -62,17 +68,24 @@ class TarWriter(Writer):
         self._file.truncate(state["size"])
         self._file.seek(0, os.SEEK_END)
 
-    def write(self, samples: Sequence[Sample]) -> None:
+    def write(self, samples: Sequence[list[bytes]]) -> None:
         assert self._file is not None
         names = member_names(self.schema)
-        for sample in samples:
+        for contents in samples:
             key = f"{self._next:09d}"
-            for column in self.schema.columns:
-                data = encoded(column, sample[column.name], self._next)
-                self._file.write(header_of(f"{key}.{names[column.name]}", len(data)))
+            for column, data in zip(self.schema.columns, contents, strict=True):
+                ending = self._ending(column, data) if column.kind == "bytes" else names[column.name]
+                self._file.write(header_of(f"{key}.{ending}", len(data)))
                 self._file.write(data)
                 self._file.write(bytes(-len(data) % _BLOCK))
             self._next += 1
+
+    def _ending(self, column: Column, data: bytes) -> str:
+        """Return how a member of bytes ends: pictures by what each of them is."""
+        extension = extension_of(data)
+        if extension not in column.extension.split(";"):
+            self.schema = self.schema.with_extension(column.name, extension)
+        return ending_of(column, extension, self.schema)
 
     def _state(self) -> Any:
         assert self._file is not None
@@ -99,44 +112,47 @@ class TarWriter(Writer):
 
 
 def member_names(schema: Schema) -> dict[str, str]:
-    """Return how the members of each field end.
+    """Return how the members of each field end; "jpg;png" if it is in one way or the other, as `TarDataset` takes it.
 
     FIELD.EXTENSION; only the extension for a field that is called like it, for a picture called "image" and a number
     called "label": so the usual names of webdataset, jpg and cls, come out.
     """
-    names, taken = {}, {column.name for column in schema.columns}
-    for column in schema.columns:
-        extension = extension_for(column)
-        usual = (column.name == "image" and extension in _PICTURES) or (column.name == "label" and extension == "cls")
-        is_short = column.name == extension or (usual and extension not in taken)
-        names[column.name] = extension if is_short else f"{column.name}.{extension}"
-    return names
+    return {
+        column.name: ";".join(ending_of(column, one, schema) for one in extension_for(column).split(";"))
+        for column in schema.columns
+    }
+
+
+def ending_of(column: Column, extension: str, schema: Schema) -> str:
+    """Return how the members of a field with this extension end."""
+    usual = (column.name == "image" and extension in _PICTURES) or (column.name == "label" and extension == "cls")
+    is_short = column.name == extension or (usual and extension not in schema.names)
+    return extension if is_short else f"{column.name}.{extension}"
 
 
 def extension_for(column: Column) -> str:
-    """Return by which extension a reader recognises what a field holds."""
+    """Return by which extension a reader recognises what a field holds; several, if its pictures are of several."""
     if column.nullable or column.kind == "nested":
         return "json"
     if column.kind == "number":
         return "cls" if column.dtype == np.dtype(np.int64).str else "npy"
-    return {"array": "npy", "ragged": "npy", "str": "txt", "bytes": column.extension or "bin"}[column.kind]
+    return {"str": "txt", "bytes": column.extension or "bin"}.get(column.kind, "npy")
 
 
 # Any: the value of a field.
-def encoded(column: Column, value: Any, number: int) -> bytes:
+def content_of(column: Column, value: Any) -> bytes:
     """Return the content of a member.
 
     Raises:
-        PackError: the value has no place in JSON.
+        Unfit: the value has no place in JSON.
     """
     extension = extension_for(column)
     if extension == "json":
         try:
             return json.dumps(_jsonable(value), ensure_ascii=False).encode("utf-8", "surrogatepass")
         except (TypeError, ValueError) as exc:
-            raise PackError(
-                f"tar cannot hold the field {column.name!r} of sample {number}: it becomes JSON, and {exc}. Use lmdb."
-            ) from exc
+            what = f"becomes JSON, and {exc}"
+            raise unfit(TarWriter, column, what, "Use lmdb, or make arrays or strings of it in the dataset.") from exc
     if extension == "cls":
         return str(int(value)).encode()
     if isinstance(value, str):
@@ -196,7 +212,8 @@ def comment_of(facts: dict[str, Any], size: int) -> bytes:
 def read(path: Path) -> Iterator[Sample]:
     """Yield the samples of a file that was finished."""
     schema = Schema.from_json((stored(path) or {})["fields"])
-    columns = {ending: column for column in schema.columns for ending in [member_names(schema)[column.name]]}
+    names = member_names(schema)
+    columns = {ending: column for column in schema.columns for ending in names[column.name].split(";")}
     with tarfile.open(path, "r:") as archive:
         sample: Sample = {}
         key = None

@@ -1,0 +1,225 @@
+"""Batches that are made when they are asked for, in the thread that asks."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from feedline.engines.runner import Runner
+from feedline.errors import BadState, TooManyBadSamples
+from feedline.faults.policy import policy_of
+from feedline.loader.account import Account, Treated
+from feedline.loader.batch_indices import count_of, reusable
+from feedline.loader.bookmark import Bookmark, resume_of
+from feedline.loader.counters import Counters
+from feedline.loader.crew import Prepare
+from feedline.loader.pending import Pending
+from feedline.loader.receipts import Receipts
+from feedline.loader.repair import Repair
+from feedline.state import Snapshot
+from feedline.transport.arena import Arena
+from feedline.transport.room import LocalRoom
+from feedline.types import DatasetKind, Notes, Result, ResultKind, Span, Task, WorkerSpec
+
+
+class InlineBatches(Iterator[Any]):
+    """Makes each batch when it is asked for, in the thread that asks."""
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        bookmark: Bookmark,
+        snapshot: Snapshot | None,
+        arena: Arena | None,
+        counters: Counters,
+        prepare: Prepare | None,
+        account: Account | None = None,
+    ) -> None:
+        runner = Runner(spec, None)
+        self._account = account or Account(policy_of(None))
+        self._epoch = bookmark.entry.key.epoch
+        streams = () if snapshot is None else snapshot.streams
+        if len(streams) > 1:
+            raise BadState(
+                f"The state was saved with {len(streams)} workers, whose dataset or stream each had a state of its "
+                "own, and there are none now. Use as many workers as then."
+            )
+        assert bookmark.plan is not None
+        runner.begin(bookmark.plan.draw(0), resume_of(streams[0], bookmark.batch_size) if streams else None)
+        self._batched = spec.batched
+        already = frozenset(() if snapshot is None else snapshot.early)
+        self._repair = Repair.of(bookmark.plan, self._account, batched=spec.batched, already=already)
+        self._task_count = 0
+        self._is_spent = False
+        """True if the policy's budget was spent: it is not asked for a batch again before that has changed."""
+        self._stream_count = bookmark.batch_size
+        progress = bookmark.entry.progress
+        self._already = already
+        progress.early.update(self._already)
+        if spec.kind is DatasetKind.ITERABLE and streams and spec.split is None:
+            progress.delivered = streams[0].get("batches", 0)
+        exact = spec.split is not None and spec.split.share.tail == "exact"
+        # Kept only for a state that nobody else knows: a runner holds the dataset's iterator open.
+        if exact or runner.is_stateful:
+            bookmark.live = runner.states
+        assert bookmark.plan is not None
+        self._runner = runner
+        self._plan = bookmark.plan
+        weakref.finalize(self, bookmark.freeze).atexit = False
+        self._progress = progress
+        self._ordinal = progress.delivered
+        self._held: list[Any] = []
+        """What an interrupted batch consists of."""
+        self._arena = arena
+        self._counters = counters
+        self._prepare = prepare
+        self._receipts = Receipts(spec.dataset)
+
+    def __next__(self) -> Any:
+        progress = self._progress
+        if self._is_spent:
+            self._account.check()
+        self._receipts.acknowledge()
+        while True:
+            try:
+                indices = self._take()
+                while self._already and self._ordinal in self._already:
+                    self._ordinal += 1
+                    indices = self._take()
+            except StopIteration:
+                self._account.check(ended=True)
+                progress.ended = True
+                raise
+            ordinal = self._ordinal
+            self._ordinal += 1
+            checkpoint = None if self._repair is None else self._repair.checkpoint()
+            try:
+                batch = self._make(ordinal, indices)
+            except StopIteration:
+                progress.ended = self._runner.streams
+                self._account.check(ended=progress.ended)
+                raise
+            except Exception as exc:
+                if isinstance(exc, TooManyBadSamples):
+                    self._is_spent = True
+                    self._hold(ordinal, indices, checkpoint)
+                else:
+                    self._log(exc, indices)
+                    self._note(ordinal)
+                raise
+            except BaseException:  # an interrupt
+                self._hold(ordinal, indices, checkpoint)
+                raise
+            self._note(ordinal)
+            self._receipts.hold(self._runner.take_receipts())
+            if batch is _VOID:
+                continue
+            self._counters.batches += 1
+            return batch if self._prepare is None else self._prepare(batch)
+
+    def _hold(self, ordinal: int, indices: Any, checkpoint: Any) -> None:
+        """Keep a batch that was not delivered: it is made when it is asked for again."""
+        if self._repair is not None:
+            self._repair.undo(checkpoint, ordinal)
+        self._held.append(indices)
+        self._ordinal = ordinal
+
+    def _note(self, ordinal: int) -> None:
+        self._progress.note(ordinal)
+        if self._runner.streams:
+            self._progress.read = self._runner.stream.place
+
+    def _log(self, exc: Exception, indices: Any) -> None:
+        """Keep account of an exception that is about to be raised, unless that was done."""
+        if self._repair is None:
+            fault = self._runner.describe(exc, indices)
+            self._account.write([] if fault is None else [fault], 0, self._epoch)
+
+    def _room(self) -> LocalRoom | None:
+        return None if self._arena is None else LocalRoom(self._arena)
+
+    def _make(self, ordinal: int, indices: Any) -> Any:
+        """Make a batch; `_VOID` if no sample of it is left."""
+        if self._repair is None:
+            return self._runner.make(indices, self._plan.draw(ordinal), self._room())
+        result = self._make_at_once(ordinal, indices, self._repair)
+        if type(result) is not Result:
+            return result
+        count = self._repair.count_of(ordinal)
+        if self._runner.streams:
+            count = self._stream_count
+            if type(indices) is not Span:  # which keeps the places of samples that failed; others read on
+                count += len(result.notes.faults if result.notes else ())
+        count = 0 if result.kind is ResultKind.ENDED else count
+        self._account.enter(result, count, self._epoch, self._repair.treated(ordinal))
+        self._repair.done(ordinal)
+        if result.kind is ResultKind.ENDED:
+            raise StopIteration
+        self._account.check()
+        if result.kind is ResultKind.FAILED:
+            raise result.payload
+        return _VOID if result.kind is ResultKind.SHORT else result.payload
+
+    def _make_at_once(self, ordinal: int, indices: Any, repair: Repair) -> Any:
+        """Make a batch as if nothing could fail; returns it, or the result of all that had to be done otherwise."""
+        indices = reusable(indices)
+        if self._runner.streams or self._account.log.quarantined or not repair.is_whole(ordinal, indices):
+            return self._make_guarded(ordinal, indices, repair)
+        first: Result
+        try:
+            batch, faults = self._runner.make_guarded(indices, self._plan.draw(ordinal), self._room())
+        except Exception as exc:
+            self._task_count += 1
+            first = self._runner.report(exc, Task(self._task_count, indices), -1)
+        else:
+            if not faults:
+                self._account.write((), count_of(indices, batched=self._batched), self._epoch)
+                self._account.check()
+                repair.done(ordinal)
+                return batch
+            first = Result(ResultKind.DONE, -1, 0, batch, notes=Notes(faults=faults))
+        repair.begin(ordinal, Treated(indices))
+        return self._make_guarded(ordinal, indices, repair, first)
+
+    def _make_guarded(self, ordinal: int, indices: Any, repair: Repair, first: Result | None = None) -> Result:
+        ready: dict[int, Result] = {}
+        pending = Pending(self, ordinal, -1, Task(0 if first is None else first.task_id, indices))
+        if self._runner.streams:
+            return self._attempt(pending, indices, {})
+        if first is not None:
+            repair.answered(pending, first, ready)
+        elif repair.may_begin(ordinal, indices):
+            repair.answered(pending, self._attempt(pending, indices, {}), ready)
+        while ordinal not in ready and ordinal not in repair.finished:
+            mended = repair.next_mended(())
+            if mended is None or mended.indices is None:
+                if mended is not None and mended.failure is not None:
+                    return mended.failure
+                return repair.voids[ordinal]
+            repair.answered(pending, self._attempt(pending, mended.indices, mended.skip), ready)
+        return ready[ordinal] if ordinal in ready else repair.finished.pop(ordinal)
+
+    def _attempt(self, pending: Pending, indices: Any, skip: dict[int, bool]) -> Result:
+        redo = pending.task.id
+        self._task_count += 1
+        task = pending.task = Task(self._task_count, indices, draw=self._plan.draw(pending.ordinal), redo=redo)
+        if not self._runner.streams:
+            treated = self._account.treat(indices, batched=self._batched)
+            task.indices, task.skip = treated.indices, {**treated.skip, **skip}
+            assert self._repair is not None
+            self._repair.begin(pending.ordinal, treated)
+        result = self._runner.attempt(task, -1, self._room())
+        if result.notes is not None:
+            self._receipts.hold(result.notes.receipts)
+        return result
+
+    def _take(self) -> Any:
+        return self._held.pop() if self._held else next(self._plan)
+
+    def close(self) -> None:
+        """Nothing is running; here so that both kinds of batches can be ended alike."""
+
+
+_VOID = object()
+"""Stands in for a batch of which no sample is left."""

@@ -1,0 +1,125 @@
+"""An engine on the bench: what each suite says of its engine, and how the tests of the suite work."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import unittest
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from feedline.abc import Engine, Framework
+from feedline.collate import default
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing.gate import PATIENCE_S, Gate
+from feedline.types import DatasetKind, Parcel, Result, ResultKind, Task, WorkerSpec
+
+
+class EngineBench:
+    """What a suite says of its engine, and what its tests do with it.
+
+    Names without an underscore are for subclasses of the suite; the others are for the chapters of the contract.
+    """
+
+    has_workers: bool = True
+    """False if tasks run in the caller's thread, inside `collect`."""
+
+    has_processes: bool = False
+    """True if each worker is a process of its own: it has a process id and can be killed."""
+
+    replaces_workers: bool = False
+    """True if another worker can be started in the place of one that died."""
+
+    tells_stacks: bool = False
+    """True if it can be said what a worker is doing."""
+
+    framework: Framework = NumpyFramework()
+
+    def make_engine(self) -> Engine:
+        """Return an engine that has not been opened, with two workers if it has any."""
+        raise NotImplementedError("say how the engine is made")
+
+    def slot_for(self, worker: int) -> int:
+        """Return a slot for the next task, -1 if the engine does without."""
+        return -1
+
+    def batch_of(self, result: Result) -> Any:
+        """Return the batch of a finished task."""
+        if isinstance(result.payload, Parcel):
+            raise NotImplementedError("say how a parcel is opened")
+        return result.payload
+
+    # -- how the tests work ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _folder(self) -> Iterator[Path]:
+        with tempfile.TemporaryDirectory(prefix="feedline-") as folder:
+            yield Path(folder)
+
+    @contextmanager
+    def _gate(self) -> Iterator[Gate]:
+        self._need_workers("nobody else can be held while the caller goes on")
+        with self._folder() as folder, Gate(folder / "gate") as gate:
+            yield gate
+
+    @contextmanager
+    def _at_work(self, dataset: Any, *, streams: bool = False, start: bool = True, **options: Any) -> Iterator[Engine]:
+        engine = self.make_engine()
+        spec = WorkerSpec(
+            dataset=dataset,
+            kind=DatasetKind.ITERABLE if streams else DatasetKind.MAP,
+            collate=options.pop("collate", default),
+            framework=self.framework,
+            worker_count=engine.worker_count if self.has_workers else 0,
+            base_seed=7,
+            **options,
+        )
+        try:
+            engine.open(spec)
+            if start:
+                engine.start()
+            yield engine
+        finally:
+            engine.close()
+
+    def _need_workers(self, reason: str) -> None:
+        if not self.has_workers:
+            raise unittest.SkipTest(f"has_workers is False: {reason}")
+
+    def _need_replacements(self) -> None:
+        if not self.replaces_workers:
+            raise unittest.SkipTest("replaces_workers is False: a worker that is gone stays away")
+
+    def _submit(self, engine: Engine, worker: int, id: int, indices: Any, epoch: int = 0) -> None:  # noqa: A002
+        engine.submit(worker, Task(id, indices, self.slot_for(worker), epoch))
+
+    def _collect(self, engine: Engine, count: int, worker: int | None = None) -> list[Result]:
+        """Wait for so many answers."""
+        results: list[Result] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(results) < count:
+            left_s = deadline - time.monotonic()
+            assert left_s > 0, f"{len(results)} of {count} answers came within {PATIENCE_S} s"
+            results += engine.collect(left_s, worker)
+        assert len(results) == count, f"more than {count} answers: {results}"
+        return results
+
+    def _ask(self, engine: Engine, id: int, indices: Any, epoch: int = 0, worker: int = 0) -> Result:  # noqa: A002
+        self._submit(engine, worker, id, indices, epoch)
+        (result,) = self._collect(engine, 1)
+        assert result.task_id == id
+        assert result.worker == worker
+        return result
+
+    def _nothing_comes(self, engine: Engine) -> None:
+        assert engine.collect(0.05) == []
+
+    def _numbers_of(self, result: Result) -> list[int]:
+        assert result.kind is ResultKind.DONE, result
+        batch = self.batch_of(result)
+        assert batch.shape == (len(batch), 2)
+        assert (batch[:, 0] == batch[:, 1]).all()
+        numbers: list[int] = batch[:, 0].tolist()
+        return numbers

@@ -1,0 +1,167 @@
+"""A changed file behind a cache is noticed, whichever source reads it: never an old sample for a new file."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import feedline
+from feedline.datasets import (
+    ArrayDataset,
+    CachedDataset,
+    FileDataset,
+    HDF5Dataset,
+    ImageFolder,
+    LMDBDataset,
+    ParquetDataset,
+    TarDataset,
+)
+from feedline.errors import CacheDropped
+
+COUNT = 6
+Write = Callable[[Path, int], Any]
+"""Writes files whose values are a number into a folder, over those that are there; returns what opens them."""
+
+
+def files(folder: Path, value: int) -> Any:
+    for number in range(COUNT):
+        (folder / f"{number}.txt").write_text(str(value))
+    return lambda: FileDataset(folder, read="text", fields="data")
+
+
+def listed_files(folder: Path, value: int) -> Any:
+    files(folder, value)
+    return lambda: FileDataset([folder / f"{number}.txt" for number in range(COUNT)], read="text", fields="data")
+
+
+def one_of_the_files(folder: Path, value: int) -> Any:
+    for number in range(COUNT):
+        if value == 0 or number == 3:
+            (folder / f"{number}.txt").write_text(str(value))
+    return lambda: FileDataset(folder, read="text", fields="data")
+
+
+def images(folder: Path, value: int) -> Any:
+    for number in range(COUNT):
+        path = folder / "ab"[number % 2] / f"{number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("L", (2, 2), value).save(path)
+    return lambda: ImageFolder(folder, fields="image")
+
+
+def hdf5(folder: Path, value: int) -> Any:
+    for part in range(2):
+        with h5py.File(folder / f"{part}.h5", "w") as file:
+            file["x"] = np.full((COUNT // 2, 4), value)
+    return lambda: HDF5Dataset(folder / "*.h5", "x")
+
+
+def lmdb_(folder: Path, value: int) -> Any:
+    with lmdb.open(str(folder), map_size=1 << 20) as database, database.begin(write=True) as transaction:
+        for number in range(COUNT):
+            transaction.put(b"%012d" % number, b"%d" % value)
+    return lambda: LMDBDataset(folder)
+
+
+def npy(folder: Path, value: int) -> Any:
+    np.save(folder / "x.npy", np.full((COUNT, 4), value))
+    return lambda: ArrayDataset(folder)
+
+
+def tar(folder: Path, value: int) -> Any:
+    for part in range(2):
+        with tarfile.open(folder / f"{part}.tar", "w") as archive:
+            for number in range(COUNT // 2):
+                info = tarfile.TarInfo(f"{number:06d}.txt")
+                info.size = 1
+                archive.addfile(info, io.BytesIO(b"%d" % value))
+    return lambda: TarDataset(str(folder / "*.tar"), mode="random", fields="txt", index=False)
+
+
+def parquet(folder: Path, value: int) -> Any:
+    for part in range(2):
+        pq.write_table(pa.table({"x": [value] * (COUNT // 2)}), folder / f"{part}.parquet")
+    return lambda: ParquetDataset(folder, "x")
+
+
+WRITERS: list[Write] = [files, listed_files, one_of_the_files, images, hdf5, lmdb_, npy, tar, parquet]
+
+
+def later(folder: Path) -> None:
+    """Have all files changed a second later than they were: the clocks of file systems tick slowly."""
+    for path in folder.rglob("*"):
+        found = path.stat()
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns + 10**9))
+
+
+def values(dataset: Any) -> list[Any]:
+    return [np.asarray(sample["x"] if isinstance(sample, dict) else sample).tolist() for sample in dataset]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("where", ["disk", "memory"])
+def test_a_changed_file_is_noticed(write: Write, where: str, tmp_path: Path) -> None:
+    if write is parquet and "_stored_in" not in vars(ParquetDataset.__mro__[1]):
+        pytest.skip("ParquetDataset does not say yet which files it reads")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    open_ = write(folder, 0)
+    options: dict[str, Any] = {"disk": tmp_path / "cache"} if where == "disk" else {"memory": "1MB"}
+    cached = CachedDataset(open_(), **options)
+    before = values(cached)
+    assert values(cached) == before
+    assert cached.stats()["hits"] == COUNT
+    cached.close()
+    cached.dataset.close()
+    write(folder, 1)
+    later(folder)
+    expected = values(open_())
+    assert expected != before
+    if where == "memory":
+        cached.dataset = open_()
+        with pytest.warns(CacheDropped):
+            cached.set_epoch(1)
+    else:
+        cached = CachedDataset(open_(), **options)
+        with pytest.warns(CacheDropped):
+            assert values(cached) == expected
+    assert values(cached) == expected
+    cached.close()
+    cached.dataset.close()
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_what_did_not_change_is_kept(write: Write, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    open_ = write(folder, 0)
+    for expected_hits in (0, COUNT):
+        cached = CachedDataset(open_(), disk=tmp_path / "cache")
+        for batch in feedline.Loader(cached, 2):
+            assert len(batch) in (1, 2)
+        assert cached.stats()["hits"] == expected_hits
+        cached.close()
+        cached.dataset.close()
+
+
+def test_a_changed_file_between_epochs_is_noticed_by_the_loader(tmp_path: Path) -> None:
+    open_ = files(tmp_path, 0)
+    cached = CachedDataset(open_(), memory="1MB")
+    loader = feedline.Loader(cached, COUNT)
+    assert list(loader) == [["0"] * COUNT]
+    (tmp_path / "3.txt").write_text("7")
+    later(tmp_path)
+    with pytest.warns(CacheDropped):
+        assert list(loader) == [["0"] * 3 + ["7"] + ["0"] * 2]

@@ -1,0 +1,14 @@
+"""Both loaders, for every test of samples that fail."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.faults.loaders import LOADERS
+
+
+@pytest.fixture(params=LOADERS)
+def loader_kind(request: pytest.FixtureRequest) -> str:
+    """Both loaders in turn."""
+    name: str = request.param
+    return name

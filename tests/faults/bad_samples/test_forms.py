@@ -1,0 +1,221 @@
+"""Samples that fail in batches, datasets and exceptions of every form."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.faults.bad_samples.samples import cut
+from tests.faults.loaders import (
+    ENGINES,
+    Augmented,
+    Bad,
+    ByRng,
+    Numbers,
+    batches_of,
+    everywhere,
+    indices_of,
+    make,
+    on,
+    on_every_crew,
+    outcomes_of,
+)
+
+
+class Together(Numbers):
+    """Is asked for the samples of a batch at once."""
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [self[index] for index in indices]
+
+
+@everywhere
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+def test_datasets_that_make_batches_at_once(loader_kind: str, engine: str, policy: str) -> None:
+    bad = {2, 3, 9}
+    loader = make(loader_kind, Together(18, bad), on_error=policy, **on(engine))
+    same = make(loader_kind, Numbers(18, bad), on_error=policy)
+    assert batches_of(loader) == batches_of(same)
+    assert indices_of(loader.faults) == indices_of(same.faults)
+
+
+class AugmentedTogether(Augmented):
+    """The same, with random numbers."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return [self[index] for index in indices]
+
+
+@pytest.mark.parametrize("engine", ["inline", "process"])
+def test_batches_that_are_made_one_by_one_draw_as_if_they_always_were(engine: str) -> None:
+    """What the attempt to make them at once has drawn is forgotten."""
+    options: dict[str, Any] = {"on_error": "skip", "seed": 3}
+    apart = batches_of(make("Loader", Augmented(16, {1, 9}), **options))
+    together = batches_of(make("Loader", AugmentedTogether(16, {1, 9}), **options, **on(engine, 1)))
+    assert [together[0], together[2]] == [apart[0], apart[2]]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_indices_that_are_not_there(engine: str) -> None:
+    loader = make("Loader", np.arange(10), sampler=[0, 1, 99, 3, 4, 5, -77, 7], on_error="skip", **on(engine))
+    batches = batches_of(loader)
+    assert sorted(itertools.chain(*batches)) == [0, 1, 3, 4, 5, 7]
+    assert indices_of(loader.faults) == [99, -77]
+    tensors = torch.utils.data.TensorDataset(torch.arange(10))
+    other = make("DataLoader", tensors, sampler=[0, 1, 99, 3, 4, 5, 66, 7], on_error="skip", **on(engine))
+    assert sorted(itertools.chain(*(batch[0] for batch in batches_of(other)))) == [0, 1, 3, 4, 5, 7]
+    assert indices_of(other.faults) == [99, 66]
+
+
+FORMS: dict[str, Callable[[list[int]], Any]] = {
+    "array": np.array,
+    "tensor": torch.tensor,
+    "tuple": tuple,
+    "range": lambda batch: range(batch[0], batch[-1] + 1),
+    "NumPy's numbers": lambda batch: [np.int64(index) for index in batch],
+    "iterator": iter,
+}
+
+
+class Formed:
+    """A batch sampler whose batches are of another form than lists."""
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(FORMS[self.form], cut(range(12), 3))
+
+
+class Plain(Numbers):
+    """Takes indices of any kind of number."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(int(index))
+
+
+@everywhere
+@pytest.mark.parametrize("form", FORMS)
+def test_batches_of_any_form(loader_kind: str, engine: str, form: str) -> None:
+    if (form, engine) == ("iterator", "process"):
+        return  # such a batch cannot be sent
+    for policy, middle in (("skip", [3, 5]), ("replace", [3, 5, 5])):
+        loader = make(loader_kind, Plain(12, {4}), batch_sampler=Formed(form), on_error=policy, **on(engine, 1))
+        for _ in range(2):
+            assert batches_of(loader) == [[0, 1, 2], middle, [6, 7, 8], [9, 10, 11]]
+        assert indices_of(loader.faults) == [4]
+
+
+class Listed(Numbers):
+    """An index is a list of numbers."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return [super(Listed, self).__getitem__(number) for number in index]
+
+
+@everywhere
+def test_indices_that_are_lists_are_one_sample_each(loader_kind: str, engine: str) -> None:
+    sampler = [[0, 1], [2, 3], [4, 5], [6, 7]]
+    loader = make(loader_kind, Listed(8, {4}), None, sampler=sampler, on_error="skip", **on(engine, 1))
+    for _ in range(2):
+        assert sorted(batches_of(loader)) == [[0, 1], [2, 3], [6, 7]]
+    assert indices_of(loader.faults) == [[4, 5]]
+    assert [4, 5] in loader.faults.quarantined
+
+
+class Shy(Exception):
+    """Cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+def raise_local() -> None:
+    class Local(Exception):
+        pass
+
+    raise Local("nobody can import it")
+
+
+def raise_shy() -> None:
+    raise Shy
+
+
+def raise_long() -> None:
+    raise Bad("x" * 3_000_000)
+
+
+def recurse() -> None:
+    recurse()
+
+
+ODD = {"local": raise_local, "shy": raise_shy, "long": raise_long, "recursion": recurse}
+
+
+class Odd(Numbers):
+    def __init__(self, how: str) -> None:
+        super().__init__(8)
+        self.how = how
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            ODD[self.how]()
+        return index
+
+
+@everywhere
+@pytest.mark.parametrize("how", ODD)
+def test_odd_exceptions(loader_kind: str, engine: str, how: str) -> None:
+    first, *rest = outcomes_of(make(loader_kind, Odd(how), **on(engine, 1)))
+    assert isinstance(first, Exception)
+    assert "sample 3" in "\n".join(first.__notes__)
+    assert rest == [[4, 5, 6, 7]]
+    loader = make(loader_kind, Odd(how), on_error="skip", **on(engine, 1))
+    assert sorted(itertools.chain(*batches_of(loader))) == [0, 1, 2, 4, 5, 6, 7]
+    assert indices_of(loader.faults) == [3]
+    assert len(loader.faults[0].message) <= 500
+    assert json.loads(json.dumps(loader.state_dict()))
+
+
+def virtual(kind: str, engine: str, workers: int) -> tuple[Any, ...]:
+    loader = make(kind, ByRng(23, {4, 9}), on_error="skip", seed=3, shuffle=True, **on(engine, workers))
+    epochs = [batches_of(epoch) for epoch in itertools.islice(loader.virtual_epochs(7), 4)]
+    loader.close()
+    return epochs, indices_of(loader.faults)
+
+
+@on_every_crew
+def test_virtual_epochs_keep_their_length(loader_kind: str, engine: str, workers: int) -> None:
+    epochs, faults = virtual(loader_kind, engine, workers)
+    assert [len(epoch) for epoch in epochs] == [7] * 4
+    assert {len(batch) for epoch in epochs for batch in epoch} == {4}
+    assert sorted(faults) == [4, 9]
+    assert (epochs, faults) == virtual(loader_kind, "inline", 0)
+
+
+def test_batches_that_workers_share_need_no_policy() -> None:
+    """With one, each is made by one worker: a part of a batch has no place for other samples."""
+    options: dict[str, Any] = {"on_error": "skip", "seed": 3}
+    loader = make("DataLoader", Augmented(64, {5, 20}), 8, workers=2, split=2, **options)
+    assert batches_of(loader) == batches_of(make("DataLoader", Augmented(64, {5, 20}), 8, **options))
+
+
+def test_in_no_order_nothing_is_lost(loader_kind: str) -> None:
+    bad = {2, 3, 9, 20, 31}
+    loader = make(loader_kind, Numbers(33, bad), on_error="skip", in_order=False, workers=3)
+    for _ in range(3):
+        batches = batches_of(loader)
+        assert sorted(itertools.chain(*batches)) == sorted(set(range(33)) - bad)
+        assert sorted(map(len, batches)) == [4] * 7
+    assert sorted(indices_of(loader.faults)) == sorted(bad)

@@ -1,0 +1,141 @@
+"""What becomes of which samples, and how many may fail."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from feedline.errors import BadOption, TooManyBadSamples
+from feedline.faults import Failure, Policy, Raise, Retry, Skip, Verdict
+from tests.faults.loaders import (
+    Bad,
+    Numbers,
+    Stream,
+    batches_of,
+    everywhere,
+    indices_of,
+    make,
+    on,
+    on_every_crew,
+    outcomes_of,
+    plain,
+)
+
+
+class Various(Numbers):
+    """Fails with one exception or another."""
+
+    def __getitem__(self, index: int) -> int:
+        errors = {1: OSError("disk"), 4: ValueError("shape"), 6: KeyError("name"), 9: ZeroDivisionError()}
+        if index in errors:
+            raise errors[index]
+        return index
+
+
+@everywhere
+def test_policies_by_class(loader_kind: str, engine: str) -> None:
+    policy = Policy({OSError: "skip", "ValueError": "replace", LookupError: Skip(refill=False)}, otherwise=Raise())
+    loader = make(loader_kind, Various(15), 3, on_error=policy, **on(engine))
+    outcomes = outcomes_of(loader)
+    assert isinstance(outcomes.pop(3), ZeroDivisionError)
+    assert outcomes == [[0, 12, 2], [3, 5, 5], [7, 8], [13, 14]]
+    assert [(fault.index, fault.action) for fault in loader.faults] == [
+        (1, "skip"),
+        (4, "replace"),
+        (6, "skip"),
+        (9, "raise"),
+    ]
+
+
+def decide(failure: Failure) -> Any:
+    """Skip odd ones, replace 4 by hand, try the rest again for ever so often."""
+    if failure.index % 2:
+        return "skip"
+    if failure.index == 4:
+        return Verdict("replace", index=0)
+    return Retry(1, then="raise", wait_s=0.0)
+
+
+@everywhere
+def test_a_function_decides(loader_kind: str, engine: str) -> None:
+    loader = make(loader_kind, Numbers(16, {3, 4, 8}), on_error=decide, **on(engine))
+    outcomes = outcomes_of(loader)
+    assert isinstance(outcomes.pop(2), Bad)
+    assert outcomes == [[0, 1, 2, 12], [0, 5, 6, 7], [13, 14, 15]]
+    assert [(fault.index, fault.action) for fault in loader.faults] == [(3, "skip"), (4, "replace"), (8, "raise")]
+
+
+@everywhere
+def test_a_function_that_fails_or_answers_nonsense(loader_kind: str, engine: str) -> None:
+    def fails(failure: Failure) -> Any:
+        raise ArithmeticError("in the policy")
+
+    outcomes = outcomes_of(make(loader_kind, Numbers(8, {1}), on_error=fails, **on(engine)))
+    assert isinstance(outcomes[0], ArithmeticError)
+    assert outcomes[1:] == [[4, 5, 6, 7]]
+
+    outcomes = outcomes_of(make(loader_kind, Numbers(8, {1}), on_error=lambda failure: "perhaps", **on(engine)))
+    assert isinstance(outcomes[0], BadOption)
+    assert "perhaps" in str(outcomes[0])
+    assert outcomes[1:] == [[4, 5, 6, 7]]
+
+
+@on_every_crew
+def test_a_budget_of_samples(loader_kind: str, engine: str, workers: int) -> None:
+    policy = Policy(otherwise="skip", max_failures=2)
+    loader = make(loader_kind, Numbers(40, {2, 9, 20, 30}), on_error=policy, **on(engine, workers))
+    batches = iter(loader)
+    delivered: list[Any] = []
+    with pytest.raises(TooManyBadSamples, match="max_failures=2") as caught:
+        delivered.extend(plain(batch) for batch in batches)
+    assert len(delivered) == 5, "up to the batch that needs the third"
+    assert indices_of(caught.value.faults) == [2, 9, 20]
+    with pytest.raises(TooManyBadSamples):
+        next(batches)
+
+
+@everywhere
+def test_a_budget_is_for_an_epoch(loader_kind: str, engine: str) -> None:
+    """Streams meet the same bad samples in every epoch."""
+    policy = Policy(otherwise="skip", max_failures=2)
+    stream = Stream(Numbers(12, {1, 5}), splits=False)
+    loader = make(loader_kind, stream, 4, shard=True, on_error=policy, **on(engine))
+    for _ in range(3):
+        assert sorted(itertools.chain(*batches_of(loader))) == [0, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+
+
+@everywhere
+def test_a_budget_as_a_share(loader_kind: str, engine: str) -> None:
+    policy = Policy(otherwise="skip", max_share=0.1)
+    bad = set(range(100, 120))
+    loader = make(loader_kind, Numbers(400, bad), 10, on_error=policy, **on(engine))
+    delivered: list[Any] = []
+    with pytest.raises(TooManyBadSamples, match=r"max_share=0\.1"):
+        delivered.extend(plain(batch) for batch in loader)
+    assert 10 <= len(delivered) < 13
+    few = make(loader_kind, Numbers(400, {5, 105, 305}), 10, on_error=policy, **on(engine))
+    assert len(batches_of(few)) == 40
+
+
+@everywhere
+def test_a_short_epoch_is_judged_at_its_end(loader_kind: str, engine: str) -> None:
+    policy = Policy(otherwise="skip", max_share=0.1)
+    loader = make(loader_kind, Numbers(16, {1, 2}), on_error=policy, **on(engine))
+    delivered: list[Any] = []
+    with pytest.raises(TooManyBadSamples):
+        delivered.extend(plain(batch) for batch in loader)
+    assert sorted(itertools.chain(*delivered)) == [0, *range(3, 16)]
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["map", "own stream", "shared stream"])
+def test_the_share_counts_samples_that_worked(loader_kind: str, engine: str, kind: str) -> None:
+    """One in a hundred fails, and one in twenty may."""
+    samples = Numbers(1200, range(50, 1200, 100))
+    policy = Policy(otherwise="skip", max_share=0.05)
+    dataset = samples if kind == "map" else Stream(samples, splits=False)
+    options = {} if kind == "map" else {"shard": kind == "shared stream"}
+    loader = make(loader_kind, dataset, 10, on_error=policy, **options, **on(engine, 1))
+    assert sum(map(len, batches_of(loader))) == 1188

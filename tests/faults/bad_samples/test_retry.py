@@ -1,0 +1,125 @@
+"""Samples that fail are tried again."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import feedline
+from feedline.engines.runner import Runner
+from feedline.faults import Policy, Retry
+from feedline.types import WorkerIdentity, WorkerSpec
+from tests.faults.bad_samples.samples import Flaky, cut
+from tests.faults.deaths import Once
+from tests.faults.loaders import (
+    Augmented,
+    Bad,
+    Numbers,
+    batches_of,
+    everywhere,
+    make,
+    on,
+    outcomes_of,
+    plain,
+)
+
+
+@everywhere
+def test_retries_until_it_works(loader_kind: str, engine: str, tmp_path: Path) -> None:
+    once = Once(tmp_path)
+    dataset = Flaky(once, 12, {2, 7}, times=2)
+    loader = make(loader_kind, dataset, on_error=Retry(3, wait_s=0.001), **on(engine))
+    assert batches_of(loader) == cut(range(12))
+    assert [(fault.index, fault.action, fault.attempt) for fault in loader.faults] == [(2, "retry", 3), (7, "retry", 3)]
+    assert once.count(2) == once.count(7) == 3
+    assert not loader.faults.quarantined
+    assert loader.stats()["faults"]["retry"] == 2
+
+
+@everywhere
+@pytest.mark.parametrize("then", ["skip", "replace", "raise"])
+def test_retries_end(loader_kind: str, engine: str, then: str, tmp_path: Path) -> None:
+    once = Once(tmp_path)
+    dataset = Flaky(once, 12, {5}, times=99)
+    policy = Policy({ConnectionError: Retry(2, then=then, wait_s=0.001)})  # type: ignore[arg-type]  # one of the names
+    loader = make(loader_kind, dataset, on_error=policy, **on(engine))
+    outcomes = outcomes_of(loader)
+    assert once.count(5) == 3, "the first try and two further"
+    [fault] = loader.faults
+    assert (fault.index, fault.action, fault.attempt) == (5, then, 3)
+    if then == "raise":
+        assert isinstance(outcomes[1], ConnectionError)
+        assert [outcomes[0], outcomes[2]] == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    elif then == "skip":
+        assert sorted(itertools.chain(*outcomes)) == [0, 1, 2, 3, 4, 6, 7, 8, 9, 10, 11]
+    else:
+        assert outcomes == [[0, 1, 2, 3], [4, 6, 6, 7], [8, 9, 10, 11]]
+        assert fault.replacement == 6
+
+
+def test_waits_double(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    pauses = WorkerPauses(waits)
+    monkeypatch.setattr("feedline.loader.inline_batches.Runner", pauses)
+    loader = feedline.Loader(Numbers(2, {0}), 1, on_error=Retry(4, then="skip", wait_s=0.1, longest_s=0.4))
+    assert batches_of(loader) == [[1]]
+    assert len(waits) == 4
+    for wait_s, base_s in zip(waits, [0.1, 0.2, 0.4, 0.4], strict=True):
+        assert 0.5 * base_s <= wait_s < 1.5 * base_s
+
+
+class WorkerPauses:
+    """Makes the worker of an inline loader, which notes how long it would wait and does not."""
+
+    def __init__(self, waits: list[float]) -> None:
+        self._waits = waits
+
+    def __call__(self, spec: WorkerSpec, worker: WorkerIdentity | None) -> Runner:
+        return Runner(spec, worker, self._waits.append)
+
+
+def test_a_retry_in_a_thread_does_not_outlive_its_loader() -> None:
+    """A worker that waits for half an hour goes when nobody wants its batch any more."""
+    began = threading.Event()
+
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> Any:
+            if index == 4:
+                began.set()
+            return super().__getitem__(index)
+
+    policy = Retry(1, wait_s=1800.0, longest_s=1800.0)
+    batches = iter(feedline.Loader(Slow(8, {4}), 4, workers=1, engine="thread", on_error=policy))
+    assert plain(next(batches)) == [0, 1, 2, 3]
+    assert began.wait(30)
+    batches.close()
+    # The thread is gone: the fixture that watches over every test would tell.
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 2)])
+def test_a_further_try_draws_the_same_numbers(loader_kind: str, engine: str, workers: int, tmp_path: Path) -> None:
+    class FlakyAugmented(Augmented):
+        def __init__(self, once: Once | None) -> None:
+            super().__init__(12)
+            self.once = once
+
+        def __getitem__(self, index: int) -> Any:
+            sample = super().__getitem__(index)
+            if index in (2, 7) and self.once is not None and self.once.times(index) % 3:
+                raise Bad(f"{index} drew {sample}")
+            return sample
+
+    clean = batches_of(make(loader_kind, FlakyAugmented(None), seed=3, shuffle=True))
+    loader = make(
+        loader_kind,
+        FlakyAugmented(Once(tmp_path)),
+        seed=3,
+        shuffle=True,
+        on_error=Retry(5, wait_s=0.0),
+        **on(engine, workers),
+    )
+    assert batches_of(loader) == clean

@@ -1,0 +1,207 @@
+"""Samples that fail are left out, and others take their places."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import pytest
+
+from feedline.errors import TooManyBadSamples
+from feedline.faults import Policy, Replace, Retry, Skip
+from tests.faults.bad_samples.samples import refuse_five
+from tests.faults.loaders import (
+    Augmented,
+    ByRng,
+    Numbers,
+    batches_of,
+    everywhere,
+    indices_of,
+    make,
+    on,
+    on_every_crew,
+)
+
+SKIPPING = {
+    "one": (20, {6}),
+    "the first": (20, {0}),
+    "the last": (20, {19}),
+    "a whole batch": (20, {4, 5, 6, 7}),
+    "the last batch": (20, {16, 17, 18, 19}),
+    "many": (40, {1, 2, 3, 9, 12, 13, 14, 15, 20, 33, 38, 39}),
+    "short last": (18, {3, 17}),
+    "nearly all": (8, {0, 1, 2, 4, 5, 6, 7}),
+}
+
+
+@everywhere
+@pytest.mark.parametrize(
+    "case",
+    [
+        name if name in ("many", "short last", "nearly all") else pytest.param(name, marks=pytest.mark.slow)
+        for name in SKIPPING
+    ],
+)
+def test_skipped_samples_are_refilled(loader_kind: str, engine: str, case: str) -> None:
+    count, bad = SKIPPING[case]
+    policy = Policy(otherwise="skip", max_share=1.0)
+    loader = make(loader_kind, Numbers(count, bad), on_error=policy, **on(engine))
+    batches = batches_of(loader)
+    good = count - len(bad)
+    assert sorted(itertools.chain(*batches)) == sorted(set(range(count)) - bad), "each sample that works, once"
+    assert [len(batch) for batch in batches] == [4] * (good // 4) + [good % 4] * bool(good % 4)
+    assert sorted(indices_of(loader.faults)) == sorted(bad)
+    assert {fault.action for fault in loader.faults} == {"skip"}
+    assert loader.faults.quarantined == bad
+
+
+def outcome_of(kind: str, dataset: Any, engine: str, workers: int = 2, **options: Any) -> tuple[Any, Any, Any]:
+    """Return what two epochs deliver, and the samples in the log."""
+    loader = make(kind, dataset, **options, **on(engine, workers))
+    try:
+        first = batches_of(loader)
+        second = batches_of(loader)
+    finally:
+        loader.close()
+    return first, second, [(fault.index, fault.action, fault.epoch, fault.replacement) for fault in loader.faults]
+
+
+POLICIES: dict[str, Any] = {
+    "skip": "skip",
+    "skip without refill": Skip(refill=False),
+    "replace": "replace",
+    "replace by a function": Replace(by=functools.partial(lambda step, index: (index + step) % 33, 10)),
+    "retry, then skip": Retry(1, then="skip", wait_s=0.001),
+    "retry, then replace": Retry(1, then="replace", wait_s=0.0),
+}
+
+
+@functools.cache
+def expected(kind: str, dataset: type[Numbers], policy: str) -> tuple[Any, Any, Any]:
+    return outcome_of(kind, dataset(33, {2, 3, 9, 20, 31}), "inline", on_error=POLICIES[policy], seed=5, shuffle=True)
+
+
+@on_every_crew
+@pytest.mark.parametrize(
+    "policy",
+    [name if name in ("skip", "replace") else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES],
+)
+def test_the_outcome_is_the_same_on_every_engine(loader_kind: str, engine: str, workers: int, policy: str) -> None:
+    kind = ByRng if engine == "thread" else Augmented
+    persistent = workers == 3
+    outcome = outcome_of(
+        loader_kind,
+        kind(33, {2, 3, 9, 20, 31}),
+        engine,
+        workers,
+        on_error=POLICIES[policy],
+        seed=5,
+        shuffle=True,
+        persistent=persistent,
+    )
+    assert outcome == expected(loader_kind, kind, policy)
+
+
+def test_both_loaders_agree() -> None:
+    for policy in POLICIES:
+        assert expected("Loader", Augmented, policy) == expected("DataLoader", Augmented, policy), policy
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("process", 1), ("process", 2)])
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_repeated_indices(engine: str, workers: int, policy: str, in_order: bool) -> None:
+    """A sampler may yield a sample that failed again, before and after its failure is known."""
+    sampler = [0, 1, 2, 3, 2, 5, 6, 7, 8, 2, 10, 11, 12, 13, 14, 2, 16, 2]
+    options = {} if in_order or engine == "inline" else {"in_order": False}
+    loader = make("Loader", Numbers(20, {2}), sampler=sampler, on_error=policy, **options, **on(engine, workers))
+    batches = batches_of(loader)
+    delivered = sorted(itertools.chain(*batches))
+    if policy == "skip":
+        assert delivered == sorted(index for index in sampler if index != 2)
+    else:
+        assert delivered == sorted(3 if index == 2 else index for index in sampler)
+    assert indices_of(loader.faults) == [2], "told once: from then on it is in quarantine"
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("thread", 2), ("process", 1), ("process", 3)])
+def test_large_epochs_with_many_failures(engine: str, workers: int) -> None:
+    """So many batches that the reserve, some way ahead, is used up several times."""
+    bad = {index for index in range(900) if index % 3 == 0 or 400 < index < 460}
+    inline = batches_of(make("Loader", Numbers(900, bad), on_error="skip"))
+    assert sorted(itertools.chain(*inline)) == sorted(set(range(900)) - bad)
+    assert {len(batch) for batch in inline[:-1]} == {4}
+    assert batches_of(make("Loader", Numbers(900, bad), on_error="skip", **on(engine, workers))) == inline
+
+
+@everywhere
+def test_everything_fails(loader_kind: str, engine: str) -> None:
+    loader = make(loader_kind, Numbers(10, range(10)), on_error="skip", **on(engine))
+    for _ in range(3):
+        delivered = []
+        with pytest.raises(TooManyBadSamples, match="max_share") as caught:
+            delivered.extend(loader)
+        assert delivered == []
+        assert len(caught.value.faults) == 10
+        assert "sample 0: " in str(caught.value)
+
+
+@everywhere
+def test_everything_may_fail_if_that_was_said(loader_kind: str, engine: str) -> None:
+    policy = Policy(otherwise="skip", max_share=1.0)
+    loader = make(loader_kind, Numbers(10, range(10)), on_error=policy, **on(engine))
+    assert batches_of(loader) == []
+    assert len(loader.faults) == 10
+
+
+@everywhere
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_without_refill_batches_are_short(loader_kind: str, engine: str, batch_size: int | None) -> None:
+    bad = {1, 4, 5, 6, 7, 9}
+    loader = make(loader_kind, Numbers(15, bad), batch_size, on_error=Skip(refill=False), **on(engine))
+    batches = batches_of(loader)
+    if batch_size is None:
+        assert batches == [index for index in range(15) if index not in bad]
+    else:
+        assert batches == [[0, 2, 3], [8, 10, 11], [12, 13, 14]], "and none is empty"
+    assert not any(fault.refilled for fault in loader.faults)
+
+
+@everywhere
+def test_batches_of_a_batch_sampler_are_left_short(loader_kind: str, engine: str) -> None:
+    batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
+    loader = make(loader_kind, Numbers(8, {1, 5}), batch_sampler=batch_sampler, on_error="skip", **on(engine))
+    assert batches_of(loader) == [[0], [2, 3, 4], [6, 7]]
+    assert indices_of(loader.faults) == [1, 5]
+    assert not any(fault.refilled for fault in loader.faults)
+
+
+@everywhere
+def test_single_samples(loader_kind: str, engine: str) -> None:
+    loader = make(loader_kind, Numbers(10, {0, 3, 4, 9}), None, on_error="skip", **on(engine))
+    assert sorted(batches_of(loader)) == [1, 2, 5, 6, 7, 8]
+    assert sorted(indices_of(loader.faults)) == [0, 3, 4, 9]
+
+
+@everywhere
+@pytest.mark.parametrize(("count", "bad"), [(20, {3}), (18, {17}), (17, {0}), (20, {1, 2, 3, 4, 17})])
+def test_drop_last_never_delivers_a_short_batch(loader_kind: str, engine: str, count: int, bad: set[int]) -> None:
+    loader = make(loader_kind, Numbers(count, bad), on_error="skip", drop_last=True, **on(engine))
+    batches = batches_of(loader)
+    assert {len(batch) for batch in batches} == {4}
+    delivered = list(itertools.chain(*batches))
+    assert len(set(delivered)) == len(delivered)
+    assert not bad & set(delivered)
+    inside = count // 4 * 4  # what drop_last leaves of the order
+    assert len(batches) == (inside - len(bad & set(range(inside)))) // 4
+
+
+@everywhere
+def test_a_batch_that_cannot_be_collated_is_left_out(loader_kind: str, engine: str) -> None:
+    loader = make(loader_kind, Numbers(12), collate=refuse_five, on_error="skip", **on(engine))
+    assert batches_of(loader) == [[0, 1, 2, 3], [8, 9, 10, 11]]
+    [fault] = loader.faults
+    assert (fault.index, fault.stage, fault.action) == ([4, 5, 6, 7], "collate", "skip")
+    assert not loader.faults.quarantined, "it says nothing of the samples"
+    loader.close()

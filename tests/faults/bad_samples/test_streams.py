@@ -1,0 +1,116 @@
+"""Samples of streams that fail."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.errors import BadOption, TooManyBadSamples
+from feedline.faults import Policy, Retry
+from tests.faults.bad_samples.samples import Flaky, cut
+from tests.faults.deaths import Once
+from tests.faults.loaders import (
+    Bad,
+    Generated,
+    Numbers,
+    Stream,
+    batches_of,
+    everywhere,
+    make,
+    on,
+    on_every_crew,
+    plain,
+)
+
+
+@on_every_crew
+def test_streams_read_on(loader_kind: str, engine: str, workers: int) -> None:
+    bad = {0, 5, 6, 7, 19}
+    loader = make(loader_kind, Stream(Numbers(20, bad)), 3, shard=False, on_error="skip", **on(engine, workers))
+    batches = batches_of(loader)
+    # Only torch's loader tells a dataset which worker it is in; without that each worker reads a copy.
+    copies = max(1, workers) if loader_kind == "Loader" else 1
+    assert sorted(itertools.chain(*batches)) == sorted([*(set(range(20)) - bad)] * copies)
+    short = [batch for batch in batches if len(batch) < 3]
+    assert len(short) <= max(1, workers), "only the last of each stream"
+    assert [] not in batches
+    assert len(loader.faults) == len(bad) * copies
+    assert {fault.message for fault in loader.faults} == {f"sample {index} is bad" for index in bad}
+
+
+@on_every_crew
+@pytest.mark.parametrize("batch_size", [3, None])
+def test_shared_streams_leave_batches_short(
+    loader_kind: str, engine: str, workers: int, batch_size: int | None
+) -> None:
+    bad = {0, 5, 9, 10, 11, 19}
+    stream = Stream(Numbers(20, bad), splits=False)
+    loader = make(loader_kind, stream, batch_size, shard=True, on_error="skip", seed=1, **on(engine, workers))
+    for epoch in range(2):
+        batches = batches_of(loader)
+        if batch_size is None:
+            assert batches == [index for index in range(20) if index not in bad]
+        else:
+            assert batches == [batch for batch in ([i for i in b if i not in bad] for b in cut(range(20), 3)) if batch]
+        assert [(f.index, f.epoch) for f in loader.faults][epoch * 6 :] == [(index, epoch) for index in sorted(bad)]
+
+
+@everywhere
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_generator_ends_with_its_first_exception(loader_kind: str, engine: str, shard: bool) -> None:
+    stream = Generated(Numbers(20, {6}), splits=False)
+    loader = make(loader_kind, stream, 4, shard=shard, on_error="skip", **on(engine, 1))
+    batches = iter(loader)
+    assert plain(next(batches)) == [0, 1, 2, 3]
+    with pytest.raises(Bad) as caught:
+        list(batches)
+    assert "generator" in "\n".join(caught.value.__notes__)
+
+
+@everywhere
+def test_a_stream_that_fails_altogether(loader_kind: str, engine: str) -> None:
+    for shard in (False, True):
+        stream = Stream(Numbers(12, range(12)), splits=not shard)
+        loader = make(loader_kind, stream, 4, shard=shard, on_error="skip", **on(engine))
+        with pytest.raises(TooManyBadSamples):
+            list(loader)
+
+
+class FlakyReader(Iterator[int]):
+    """Its iterator does not move on when a sample fails."""
+
+    def __init__(self, samples: Flaky) -> None:
+        self.samples = samples
+        self.next = 0
+
+    def __next__(self) -> int:
+        if self.next >= len(self.samples):
+            raise StopIteration
+        sample: int = self.samples[self.next]
+        self.next += 1
+        return sample
+
+
+class FlakyStream(Stream):
+    def __iter__(self) -> Iterator[Any]:
+        return FlakyReader(self.samples)
+
+
+@everywhere
+def test_a_stream_is_asked_again(loader_kind: str, engine: str, tmp_path: Path) -> None:
+    once = Once(tmp_path)
+    stream = FlakyStream(Flaky(once, 10, {3, 9}, 2))
+    loader = make(loader_kind, stream, 4, shard=False, on_error=Retry(3, wait_s=0.001), **on(engine, 1))
+    assert batches_of(loader) == cut(range(10))
+    assert [(fault.action, fault.attempt) for fault in loader.faults] == [("retry", 3), ("retry", 3)]
+
+
+def test_streams_have_no_samples_to_replace_others(loader_kind: str) -> None:
+    with pytest.raises(BadOption, match="iterable"):
+        make(loader_kind, Stream(Numbers()), on_error="replace")
+    with pytest.raises(BadOption, match="iterable"):
+        make(loader_kind, Stream(Numbers()), on_error=Policy({Bad: Retry(then="replace")}))

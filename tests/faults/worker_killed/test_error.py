@@ -1,0 +1,140 @@
+"""Workers that are killed, crash or leave, with restarts=0: an error says so, and nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline import Loader
+from feedline.errors import WorkerDied
+from feedline.testing import Gate
+from tests.faults.deaths import WAYS
+from tests.faults.loaders import (
+    Deadly,
+    Numbers,
+    Stream,
+    are_gone,
+    make,
+    one_of_both,
+    pids_of,
+    the_other_of_both,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+
+
+@pytest.mark.parametrize(
+    ("way", "kind", "in_order"),
+    [
+        *((way, "map", True) for way in WAYS),
+        ("killed", "map", False),
+        ("crashed", "stream", True),
+        ("left", "stream", False),
+        ("killed", "shared stream", True),
+        ("exited", "shared stream", False),
+    ],
+)
+def test_the_error_names_the_process_and_the_cause(way: str, kind: str, in_order: bool) -> None:
+    dataset: Any = Deadly(64, {20}, way=way)
+    if kind != "map":
+        dataset = Stream(dataset, splits=False)
+    loader = Loader(dataset, 4, workers=2, in_order=in_order, restarts=0, shard=kind != "stream")
+    batches = iter(loader)
+    pids = pids_of(batches)
+    with pytest.raises(RuntimeError, match="exited unexpectedly") as caught:
+        list(batches)
+    assert type(caught.value) is WorkerDied
+    named = re.search(r"pid\(s\) (\d+)", str(caught.value))
+    assert named is not None
+    assert int(named[1]) in pids
+    assert WAYS[way][1] in str(caught.value)
+    assert are_gone(pids)
+    with pytest.raises(WorkerDied):
+        next(batches)
+
+
+@one_of_both
+def test_batches_from_before_stay_valid_and_the_loader_can_be_used_again(loader_kind: str) -> None:
+    dataset = Deadly(64, {20})
+    loader = make(loader_kind, dataset, workers=2, restarts=0)
+    batches: list[Any] = []
+    with pytest.raises(WorkerDied):
+        batches.extend(loader)
+    kept = [batch[:, 0].tolist() for batch in batches]
+    dataset.fatal = frozenset()
+    assert len(list(loader)) == 16
+    assert kept == [[4 * place, 4 * place + 1, 4 * place + 2, 4 * place + 3] for place in range(len(kept))]
+
+
+@pytest.mark.parametrize("restarts", [0, 8])
+def test_deaths_use_up_no_memory(restarts: int) -> None:
+    """Slots of batches that had arrived when a worker died come back, and those of its tasks."""
+    loader = Loader(Deadly(64, {30}), 1, workers=2, in_order=False, prefetch=4, restarts=restarts, on_error="skip")
+    for _ in range(2 if restarts else 5):
+        if restarts:
+            loader.faults.clear()
+            assert len(list(loader)) == 63
+        else:
+            with pytest.raises(WorkerDied):
+                list(loader)
+    assert free_slots(loader) == loader._supply.arena().slot_count  # type: ignore[union-attr]  # it has one
+
+
+# Any: the loader's memory is its own affair, and not public.
+def free_slots(loader: Any) -> int:
+    arena = loader._supply.arena()
+    free = 0
+    while arena.acquire() >= 0:
+        free += 1
+    return free
+
+
+class Held(Numbers):
+    """Waits at a gate before every sample."""
+
+    def __init__(self, gate: Gate, count: int = 8) -> None:
+        super().__init__(count)
+        self.gate = gate
+
+    def __getitem__(self, index: int) -> int:
+        self.gate.pass_through()
+        return index
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_worker_killed_from_outside_while_it_works(tmp_path: Path, in_order: bool) -> None:
+    with Gate(tmp_path / "gate") as gate:
+        batches = iter(Loader(Held(gate), 1, workers=2, in_order=in_order, restarts=0))
+        gate.wait_until_reached(2)
+        pids = pids_of(batches)
+        os.kill(pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match=rf"{pids[0]}.*worker 0 was killed by signal 9"):
+            next(batches)
+        assert are_gone(pids)
+
+
+def test_a_persistent_worker_killed_between_epochs() -> None:
+    loader = Loader(Numbers(64), 4, workers=2, persistent=True, restarts=0)
+    batches = iter(loader)
+    assert len(list(batches)) == 16
+    pids = pids_of(batches)
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(WorkerDied, match=str(pids[1])):
+        list(loader)
+    assert are_gone(pids)
+    assert len(list(loader)) == 16, "with workers of its own"
+    loader.close()
+
+
+@the_other_of_both
+@pytest.mark.parametrize("restarts", [0, 32])
+def test_a_worker_that_dies_while_it_starts(loader_kind: str, restarts: int) -> None:
+    loader = make(loader_kind, Numbers(10), 2, workers=2, worker_init=lambda _: os._exit(5), restarts=restarts)
+    with pytest.raises(WorkerDied, match="exit code 5"):
+        list(loader)
+    assert loader.stats()["restarted_workers"] <= 4, "two further starts each, not all of the budget"

@@ -1,0 +1,286 @@
+"""Samples that always kill their worker are found."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.errors import BadOption, WorkerDied
+from feedline.faults import Failure, Policy, Replace, Retry, Skip
+from tests.faults.deaths import COUNT, Once, die
+from tests.faults.loaders import (
+    Augmented,
+    Deadly,
+    Numbers,
+    batches_of,
+    indices_of,
+    make,
+    one_of_both,
+    outcomes_of,
+    the_other_of_both,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+
+
+FATAL = {
+    "one": {20},
+    "two in one batch": {20, 22},
+    "the first": {0},
+    "the last": {COUNT - 1},
+    "neighbours": {19, 20, 21},
+}
+FATAL_POLICIES: dict[str, Any] = {"skip": "skip", "no refill": Skip(refill=False), "replace": "replace"}
+
+
+@functools.cache
+def without_deaths(kind: str, policy: str, case: str, batch_size: int | None) -> tuple[Any, ...]:
+    """What comes of samples that raise instead of killing."""
+    loader = make(kind, Augmented(COUNT, FATAL[case]), batch_size, seed=7, on_error=FATAL_POLICIES[policy])
+    return batches_of(loader), batches_of(loader), sorted(indices_of(loader.faults))
+
+
+QUICK = {
+    (8, "skip", "two in one batch"),
+    (8, "replace", "neighbours"),
+    (1, "skip", "the last"),
+    (33, "no refill", "the first"),
+    (33, "skip", "neighbours"),
+    (None, "skip", "two in one batch"),
+    (None, "replace", "one"),
+}
+"""Of the sixty combinations below; the others are left to the slow tests."""
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "policy", "case"),
+    [
+        pytest.param(*grid, marks=() if grid in QUICK else pytest.mark.slow)
+        for grid in itertools.product([1, 8, 33, None], FATAL_POLICIES, FATAL)
+    ],
+)
+def test_a_sample_that_kills_is_dealt_with_like_one_that_raises(policy: str, case: str, batch_size: int | None) -> None:
+    kind = "Loader" if batch_size in (1, 33) else "DataLoader"
+    loader = make(
+        kind, Deadly(COUNT, FATAL[case]), batch_size, workers=2, seed=7, on_error=FATAL_POLICIES[policy], restarts=64
+    )
+    first = batches_of(loader)
+    restarted = loader.stats()["restarted_workers"]
+    second = batches_of(loader)
+    assert (first, second, sorted(indices_of(loader.faults))) == without_deaths(kind, policy, case, batch_size)
+    assert loader.stats()["restarted_workers"] == restarted, "it is not asked for again"
+    assert {fault.stage for fault in loader.faults} == {"worker"}
+    assert all(fault.error == "feedline.errors.WorkerDied" for fault in loader.faults)
+    assert loader.faults.quarantined == FATAL[case]
+
+
+@one_of_both
+@pytest.mark.parametrize("batch_size", [1, 8, 33])
+def test_a_sample_that_kills_is_named(loader_kind: str, batch_size: int) -> None:
+    loader = make(loader_kind, Deadly(COUNT, {20, 44}), batch_size, workers=2, seed=7, restarts=64)
+    outcomes = outcomes_of(loader)
+    expected = batches_of(make(loader_kind, Augmented(COUNT), batch_size, seed=7))
+    assert len(outcomes) == len(expected)
+    for outcome, batch in zip(outcomes, expected, strict=True):
+        fatal = {20, 44} & {int(sample[0]) for sample in batch}
+        if not fatal:
+            assert outcome == batch
+            continue
+        assert type(outcome) is WorkerDied
+        assert f"Sample {min(fatal)} kills" in str(outcome)
+        assert "SIGKILL" in str(outcome)
+        assert re.search(r"pid\(s\) \d+", str(outcome))
+    assert indices_of(loader.faults) == [20, 44]
+    assert {(fault.action, fault.stage) for fault in loader.faults} == {("raise", "worker")}
+
+
+@the_other_of_both
+def test_policies_are_asked_about_samples_that_kill(loader_kind: str, tmp_path: Path) -> None:
+    def decide(failure: Failure) -> Any:
+        once.times(failure.stage)
+        assert isinstance(failure.error, WorkerDied)
+        return Replace(by=lambda index: 0) if failure.index == 6 else "skip"
+
+    once = Once(tmp_path)
+    loader = make(loader_kind, Deadly(16, {6, 9}), workers=2, on_error=decide, restarts=64)
+    batches = [[int(sample[0]) for sample in batch] for batch in batches_of(loader)]
+    assert batches == [[0, 1, 2, 3], [4, 5, 0, 7], [8, 12, 10, 11], [13, 14, 15]]
+    assert once.count("worker") == 2
+    by_class = make(
+        loader_kind, Deadly(16, {6}), workers=2, on_error=Policy({WorkerDied: "skip", Exception: "raise"}), restarts=64
+    )
+    assert len(batches_of(by_class)) == 4
+
+
+@one_of_both
+@pytest.mark.parametrize("how", ["raises", "nonsense", "same sample", "no neighbour"])
+def test_policies_that_fail_over_a_sample_that_kills(loader_kind: str, how: str) -> None:
+    """The exception comes with the batch, and the loop goes on."""
+
+    def decide(failure: Failure) -> Any:
+        if how == "raises":
+            raise ArithmeticError("in the policy")
+        return "perhaps"
+
+    policies: dict[str, Any] = {
+        "raises": decide,
+        "nonsense": decide,
+        "same sample": Replace(by=lambda index: index),
+        "no neighbour": "replace",
+    }
+    dataset: Any = Deadly(16, {6})
+    options: dict[str, Any] = {}
+    if how == "no neighbour":
+        dataset, options = Named(16, {6}), {"sampler": [f"name {index}" for index in range(16)]}
+    loader = make(loader_kind, dataset, workers=2, on_error=policies[how], restarts=64, **options)
+    outcomes = outcomes_of(loader, most=10)
+    assert isinstance(outcomes.pop(1), {"raises": ArithmeticError, "no neighbour": WorkerDied}.get(how, BadOption))
+    assert [int(sample[0]) for batch in outcomes for sample in batch] == [0, 1, 2, 3, *range(8, 16)]
+
+
+class Named(Deadly):
+    """Its indices are names."""
+
+    def __getitem__(self, index: Any) -> Any:
+        return super().__getitem__(int(index.split()[1]))
+
+
+@the_other_of_both
+def test_names_that_kill(loader_kind: str) -> None:
+    sampler = [f"name {index}" for index in range(16)]
+    loader = make(loader_kind, Named(16, {6}), sampler=sampler, workers=2, on_error="skip", restarts=64)
+    assert len(list(itertools.chain(*batches_of(loader)))) == 15
+    assert indices_of(loader.faults) == ["name 6"]
+
+
+@one_of_both
+def test_retries_of_a_sample_that_kills(loader_kind: str, tmp_path: Path) -> None:
+    """Each further try costs workers; then what comes after it."""
+    policy = Retry(1, then="skip", wait_s=0.001)
+    loader = make(loader_kind, Deadly(16, {6}), workers=2, on_error=policy, restarts=64)
+    assert len(list(itertools.chain(*batches_of(loader)))) == 15
+    [fault] = loader.faults
+    assert (fault.index, fault.action, fault.attempt) == (6, "skip", 2)
+
+
+@the_other_of_both
+def test_batches_of_a_batch_sampler_that_kill(loader_kind: str) -> None:
+    batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
+    loader = make(loader_kind, Deadly(8, {3, 5}), batch_sampler=batch_sampler, workers=2, on_error="skip", restarts=64)
+    assert [[int(sample[0]) for sample in batch] for batch in batches_of(loader)] == [[0, 1], [2, 4], [6, 7]]
+    assert sorted(indices_of(loader.faults)) == [3, 5]
+    assert not any(fault.refilled for fault in loader.faults)
+
+
+@one_of_both
+def test_samples_that_kill_and_samples_that_raise(loader_kind: str, tmp_path: Path) -> None:
+    """In one batch, and among those that take their places; and a worker that dies while it holds the others."""
+    bad, fatal = {1, 2, 20, 33}, {3, 21, 40, 41}
+    expected = batches_of(make(loader_kind, Augmented(COUNT, bad | fatal), on_error="skip", seed=7))
+    loader = make(loader_kind, Deadly(COUNT, fatal, bad=bad), workers=2, on_error="skip", seed=7, restarts=64)
+    assert batches_of(loader) == expected
+    assert sorted(indices_of(loader.faults)) == sorted(bad | fatal)
+    # 40 to 44 take the places of what failed: the worker that keeps the samples of such a batch dies over them, once.
+    expected = batches_of(make(loader_kind, Augmented(COUNT, bad), on_error="skip", seed=7))
+    dataset = Deadly(COUNT, range(40, COUNT), bad=bad, once=Once(tmp_path))
+    loader = make(loader_kind, dataset, workers=2, on_error="skip", seed=7, restarts=64)
+    assert batches_of(loader) == expected
+    assert sorted(indices_of(loader.faults)) == sorted(bad)
+
+
+def test_too_much_together_is_no_sample_to_blame(tmp_path: Path) -> None:
+    """A batch that kills twice although each of its samples can be made is made again, as a whole."""
+
+    class Together(Numbers):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            if 5 in indices and len(indices) > 1 and once.times("killed") <= 2:
+                die()
+            return [self[index] for index in indices]
+
+    once = Once(tmp_path)
+    loader = make("Loader", Together(16), workers=2)
+    assert list(itertools.chain(*batches_of(loader))) == list(range(16))
+    assert len(loader.faults) == 0
+
+
+def test_the_usual_budget_finds_a_sample_in_a_batch_of_a_thousand() -> None:
+    class DeadlyNumbers(Numbers):
+        def __getitem__(self, index: int) -> int:
+            if index == 777:
+                die()
+            return index
+
+    loader = make("Loader", DeadlyNumbers(2048), 1024, workers=2, on_error="skip")
+    assert sum(map(len, batches_of(loader))) == 2047
+    assert indices_of(loader.faults) == [777]
+    assert loader.stats()["restarted_workers"] <= 16
+
+
+@one_of_both
+def test_an_iteration_that_is_left_while_the_sample_is_looked_for(loader_kind: str) -> None:
+    """Half of the search belongs to nobody; the next iteration begins its own."""
+    loader = make(
+        loader_kind,
+        Deadly(100, {5}),
+        workers=2,
+        persistent=True,
+        in_order=False,
+        on_error="skip",
+        restarts=64,
+        seed=7,
+    )
+    for deaths in (1, 2, 3, 4):
+        before = loader.stats()["restarted_workers"]
+        for _ in loader:
+            if loader.stats()["restarted_workers"] >= before + deaths:
+                break
+        loader.faults.clear()
+    loader.set_epoch(0)
+    assert sorted(int(sample[0]) for batch in batches_of(loader) for sample in batch) == [*range(5), *range(6, 100)]
+    assert indices_of(loader.faults) == [5]
+    loader.close()
+
+
+class Interrupting(Numbers):
+    """Sample 5 raises what no policy may catch."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            raise KeyboardInterrupt
+        return index
+
+
+@the_other_of_both
+def test_what_is_no_exception_ends_its_worker(loader_kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    loader = make(loader_kind, Interrupting(12), workers=1, on_error="skip")
+    assert sorted(itertools.chain(*batches_of(loader))) == [0, 1, 2, 3, 4, *range(6, 12)]
+    [fault] = loader.faults
+    assert (fault.index, fault.stage) == (5, "worker")
+    assert "KeyboardInterrupt" in capfd.readouterr().err, "the worker says why it goes"
+
+
+@one_of_both
+def test_memory_that_is_not_there_is_an_exception_like_any_other(loader_kind: str) -> None:
+    def limit(_: int) -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20),) * 2)
+
+    loader = make(loader_kind, Hungry(12), workers=2, worker_init=limit, on_error=Policy({MemoryError: "skip"}))
+    assert sorted(itertools.chain(*batches_of(loader))) == [index for index in range(12) if index != 5]
+    assert loader.stats()["restarted_workers"] == 0
+
+
+class Hungry(Numbers):
+    """Sample 5 wants a gigabyte."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            return len(np.ones(1 << 27))
+        return index

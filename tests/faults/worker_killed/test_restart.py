@@ -1,0 +1,335 @@
+"""Workers that are killed, crash or leave: others take their places, and nothing is lost.
+
+What is delivered is compared, to the bit, with what a loader without workers makes of the same seed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import re
+import signal
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline import Loader
+from feedline.engines import abilities
+from feedline.errors import WorkerDied, WorkerRestarted
+from feedline.testing import Gate
+from tests.faults.deaths import COUNT, WAYS, Mortal, Once, die
+from tests.faults.loaders import (
+    Augmented,
+    Deadly,
+    Numbers,
+    Stream,
+    are_gone,
+    batches_of,
+    indices_of,
+    kill_worker,
+    make,
+    one_of_both,
+    outcomes_of,
+    pids_of,
+    plain,
+    the_other_of_both,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+
+
+@functools.cache
+def clean(kind: str, batch_size: int | None = 4, count: int = COUNT, epochs: int = 1) -> Any:
+    """What a loader without workers delivers of samples that all work."""
+    loader = make(kind, Augmented(count), batch_size, seed=7, shuffle=True)
+    return [batches_of(loader) for _ in range(epochs)]
+
+
+@one_of_both
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_lost_whatever_way_it_dies(loader_kind: str, way: str, tmp_path: Path) -> None:
+    dataset = Deadly(COUNT, {11, 30}, way=way, once=Once(tmp_path))
+    loader = make(loader_kind, dataset, workers=2, seed=7, shuffle=True)
+    with pytest.warns(WorkerRestarted, match=re.escape(WAYS[way][1])):
+        batches = batches_of(loader)
+    assert [batches] == clean(loader_kind)
+    assert loader.stats()["restarted_workers"] == 2
+    assert len(loader.faults) == 0, "no sample was to blame"
+
+
+@pytest.mark.parametrize(("batch_size", "workers"), [(1, 3), (7, 1), (None, 2)])
+def test_nothing_is_lost_whatever_the_batches(batch_size: int | None, workers: int, tmp_path: Path) -> None:
+    dataset = Deadly(COUNT, range(0, COUNT, 9), once=Once(tmp_path))
+    loader = make("Loader", dataset, batch_size, workers=workers, seed=7, shuffle=True)
+    assert [batches_of(loader)] == clean("Loader", batch_size)
+    assert loader.stats()["restarted_workers"] == 5
+
+
+@the_other_of_both
+def test_the_warning_says_what_happened(loader_kind: str, tmp_path: Path) -> None:
+    loader = make(loader_kind, Deadly(12, {6}, once=Once(tmp_path)), workers=1)
+    batches = iter(loader)
+    [pid] = pids_of(batches)
+    with pytest.warns(WorkerRestarted) as caught:
+        list(batches)
+    [warning] = [one for one in caught if one.category is WorkerRestarted]
+    text = str(warning.message)
+    for part in (f"pid(s) {pid}", "worker 0", "SIGKILL", "batch 1", "4, 5, 6, 7", "restart 1 of 32"):
+        assert part in text
+    assert warning.filename == __file__, "it points to the training loop"
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_the_warning_about_a_stream_names_no_samples_that_are_none(shard: bool, tmp_path: Path) -> None:
+    """Its tasks say how many samples, or which step: neither is a sample."""
+    stream = Stream(Deadly(12, {9}, once=Once(tmp_path)), splits=False)
+    with pytest.warns(WorkerRestarted) as caught:
+        list(Loader(stream, 4, workers=1, shard=shard))
+    text = " ".join(str(one.message) for one in caught)
+    assert "(samples" not in text
+    assert "Span" not in text
+
+
+@one_of_both
+def test_warnings_that_are_errors_lose_nothing(loader_kind: str, tmp_path: Path) -> None:
+    fatal = {0, 6, 17, 44}
+    for kind in ("map", "stream", "shared stream", "persistent"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        dataset: Any = Deadly(COUNT, fatal, once=Once(folder))
+        options: dict[str, Any] = {}
+        if "stream" in kind:
+            dataset = Stream(dataset, splits=False)
+            options = {"shard": kind == "shared stream"}
+        loader = make(loader_kind, dataset, workers=1, persistent=kind == "persistent", seed=7, **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            outcomes = outcomes_of(loader)
+        raised = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        batches = [outcome for outcome in outcomes if not isinstance(outcome, Exception)]
+        assert [type(exc) for exc in raised] == [WorkerRestarted] * 4
+        assert [int(sample[0]) for batch in batches for sample in batch] == list(range(COUNT))
+        loader.close()
+
+
+@the_other_of_both
+def test_workers_killed_from_outside_again_and_again(loader_kind: str) -> None:
+    loader = make(loader_kind, Augmented(COUNT), 2, workers=2, seed=7, shuffle=True, restarts=100)
+    batches: list[Any] = []
+    iterator = iter(loader)
+    for number, batch in enumerate(iterator):
+        batches.append(plain(batch))
+        if number % 3 == 0 and number < 20:
+            kill_worker(iterator, number % 2)
+    assert [batches] == clean(loader_kind, 2)
+
+
+@one_of_both
+def test_all_workers_killed_at_once(loader_kind: str) -> None:
+    loader = make(loader_kind, Augmented(COUNT), workers=3, seed=7, shuffle=True)
+    iterator = iter(loader)
+    batches = [plain(next(iterator))]
+    for pid in pids_of(iterator):
+        os.kill(pid, signal.SIGKILL)
+    batches += batches_of(iterator)
+    assert [batches] == clean(loader_kind)
+
+
+@the_other_of_both
+def test_batches_that_the_loop_keeps_stay_what_they_are(loader_kind: str) -> None:
+    """The slots of what it keeps are not given to the worker that comes next."""
+    loader = make(loader_kind, Augmented(COUNT), 1, workers=2, prefetch=1, seed=7, shuffle=True, restarts=100)
+    kept = []
+    iterator = iter(loader)
+    for number, batch in enumerate(iterator):
+        kept.append(batch)
+        if number in (3, 17, 18):
+            kill_worker(iterator, number % 2)
+    assert [[plain(batch) for batch in kept]] == clean(loader_kind, 1)
+
+
+@one_of_both
+def test_in_no_order(loader_kind: str, tmp_path: Path) -> None:
+    dataset = Deadly(COUNT, {3, 11, 30}, once=Once(tmp_path))
+    loader = make(loader_kind, dataset, workers=3, in_order=False, seed=7, shuffle=True)
+    assert sorted(batches_of(loader)) == sorted(clean(loader_kind)[0])
+    assert loader.stats()["restarted_workers"] == 3
+
+
+@the_other_of_both
+def test_persistent_workers_killed_in_and_between_epochs(loader_kind: str, tmp_path: Path) -> None:
+    dataset = Deadly(COUNT, {11}, once=Once(tmp_path))
+    loader = make(loader_kind, dataset, workers=2, persistent=True, seed=7, shuffle=True)
+    expected = clean(loader_kind, epochs=4)
+    for epoch in range(4):
+        iterator = iter(loader)
+        if epoch == 2:
+            batches = [plain(next(iterator))]
+            for pid in pids_of(iterator):
+                os.kill(pid, signal.SIGKILL)
+            batches += batches_of(iterator)
+        else:
+            batches = batches_of(iterator)
+        assert batches == expected[epoch]
+        kill_worker(iterator, epoch % 2)
+    loader.close()
+
+
+@one_of_both
+def test_persistent_workers_killed_after_an_epoch_was_left(loader_kind: str, tmp_path: Path) -> None:
+    """What they were at belongs to nobody any more: it is dropped, not made again."""
+    with Gate(tmp_path / "gate") as gate:
+
+        class HeldAtTen(Augmented):
+            def __getitem__(self, index: int) -> Any:
+                if index == 10 and once("held"):
+                    gate.pass_through()
+                return super().__getitem__(index)
+
+        once = Once(tmp_path)
+        loader = make(loader_kind, HeldAtTen(COUNT), workers=2, persistent=True, seed=7)
+        iterator = iter(loader)
+        next(iterator)
+        gate.wait_until_reached()
+        for pid in pids_of(iterator):
+            os.kill(pid, signal.SIGKILL)
+        loader.set_epoch(0)
+        batches = batches_of(loader)
+        assert batches == batches_of(make(loader_kind, Augmented(COUNT), seed=7))
+        loader.close()
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_workers_that_are_not_forked(start_method: str, tmp_path: Path) -> None:
+    expected = batches_of(Loader(Mortal(COUNT), 4, seed=7, shuffle=True))
+    dataset = Mortal(COUNT, frozenset({11}), Once(tmp_path))
+    loader = Loader(dataset, 4, workers=1, start_method=start_method, seed=7, shuffle=True)
+    assert batches_of(loader) == expected
+    assert loader.stats()["restarted_workers"] == 1
+
+
+def test_batches_that_workers_share(tmp_path: Path) -> None:
+    whole = batches_of(make("DataLoader", Augmented(64), 8, seed=7))
+    for fatal in ({0}, {33}, {32, 37}, {24, 31, 56, 63}):
+        folder = tmp_path / str(fatal)
+        folder.mkdir()
+        dataset = Deadly(64, fatal, once=Once(folder))
+        loader = make("DataLoader", dataset, 8, workers=2, split=2, seed=7)
+        assert batches_of(loader) == whole
+        assert loader.stats()["restarted_workers"] == len(fatal)
+
+
+def test_a_sample_that_kills_in_a_batch_that_workers_share() -> None:
+    loader = make("DataLoader", Deadly(64, {37}), 8, workers=2, split=2)
+    outcomes = outcomes_of(loader)
+    assert isinstance(outcomes.pop(4), WorkerDied)
+    assert [int(sample[0]) for batch in outcomes for sample in batch] == [*range(32), *range(40, 64)]
+    assert indices_of(loader.faults) == [37]
+
+
+class Told(Numbers):
+    """Adds what it was told; dies over sample 20 once."""
+
+    def __init__(self, once: Once, count: int = 40) -> None:
+        super().__init__(count)
+        self.once = once
+        self.epoch = 0
+        self.extra = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def add(self, extra: int) -> None:
+        self.extra += extra
+
+    def __getitem__(self, index: int) -> int:
+        if index == 20 and self.epoch == 3 and self.once("killed"):
+            die()
+        return index + 1000 * self.epoch + self.extra
+
+
+@the_other_of_both
+@pytest.mark.parametrize("start_method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_new_worker_knows_what_the_others_were_told(
+    loader_kind: str, persistent: bool, start_method: str, tmp_path: Path
+) -> None:
+    loader = make(loader_kind, Told(Once(tmp_path)), workers=2, persistent=persistent, start_method=start_method)
+    assert batches_of(loader)[0] == [0, 1, 2, 3]
+    loader.broadcast("add", 500)
+    loader.set_epoch(3)
+    assert list(itertools.chain(*batches_of(loader))) == [3500 + index for index in range(40)]
+    assert loader.stats()["restarted_workers"] == 1
+    loader.set_epoch(4)
+    assert list(itertools.chain(*batches_of(loader))) == [4500 + index for index in range(40)]
+    loader.close()
+
+
+@one_of_both
+def test_a_call_that_dies_with_its_worker_is_not_lost(loader_kind: str, tmp_path: Path) -> None:
+    """The new worker's dataset has heard it; it must not hear it twice."""
+    with Gate(tmp_path / "gate") as gate:
+
+        class HeldTold(Told):
+            def __getitem__(self, index: int) -> int:
+                if index == 4 and self.once("held"):
+                    gate.pass_through()
+                return super().__getitem__(index)
+
+        loader = make(loader_kind, HeldTold(Once(tmp_path)), 1, workers=1, prefetch=2, persistent=True)
+        iterator = iter(loader)
+        first = [plain(next(iterator))[0] for _ in range(4)]
+        gate.wait_until_reached()
+        loader.broadcast("add", 500)
+        kill_worker(iterator, 0)
+        rest = [batch[0] for batch in batches_of(iterator)]
+        numbers = first + rest
+        assert [number % 500 for number in numbers] == list(range(40))
+        assert {number // 500 for number in numbers} == {0, 1}
+        assert numbers[-1] == 539
+        loader.close()
+
+
+def test_two_loaders_at_once() -> None:
+    """The new worker of one is a fork that has seen the sockets of the other."""
+    kinds = ("Loader", "DataLoader")
+    loaders = [make(kind, Augmented(COUNT), 3, workers=2, seed=7, restarts=100) for kind in kinds]
+    iterators = [iter(loader) for loader in loaders]
+    delivered: list[list[Any]] = [[], []]
+    for step in range(COUNT // 3):
+        for number, iterator in enumerate(iterators):
+            delivered[number].append(plain(next(iterator)))
+        if step % 3 == 0:
+            kill_worker(iterators[step % 2], step // 3 % 2)
+    for number, kind in enumerate(kinds):
+        assert delivered[number] == batches_of(make(kind, Augmented(COUNT), 3, seed=7))
+        assert list(iterators[number]) == []
+
+
+@one_of_both
+def test_an_iteration_that_is_left_right_after_a_death(loader_kind: str) -> None:
+    for number in range(3):
+        loader = make(loader_kind, Numbers(400), workers=2)
+        iterator = iter(loader)
+        next(iterator)
+        pids = pids_of(iterator)
+        os.kill(pids[number % 2], signal.SIGKILL)
+        iterator.close()
+        assert are_gone(pids)
+
+
+@the_other_of_both
+def test_the_system_without_an_arena(loader_kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The engine of other systems replaces workers, too."""
+    monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+    dataset = Deadly(COUNT, {11, 30}, once=Once(tmp_path))
+    loader = make(loader_kind, dataset, workers=2, seed=7, shuffle=True, start_method="fork")
+    assert [batches_of(loader)] == clean(loader_kind)
+    assert loader.stats()["restarted_workers"] == 2
+    loader = make(loader_kind, Deadly(COUNT, {20}, bad={5}), 8, workers=2, seed=7, on_error="skip", start_method="fork")
+    same = make(loader_kind, Augmented(COUNT, {5, 20}), 8, seed=7, on_error="skip")
+    assert batches_of(loader) == batches_of(same)
+    assert indices_of(loader.faults) == indices_of(same.faults)

@@ -1,0 +1,155 @@
+"""Workers that are killed while they read a stream: each sample comes once."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.errors import WorkerDied
+from tests.faults.deaths import COUNT, Once, die
+from tests.faults.loaders import (
+    Augmented,
+    Deadly,
+    Numbers,
+    OneReader,
+    StatefulStream,
+    Stream,
+    batches_of,
+    indices_of,
+    kill_worker,
+    make,
+    one_of_both,
+    pids_of,
+    plain,
+    the_other_of_both,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+
+
+STREAMS: dict[str, type[Stream]] = {"stateless": Stream, "stateful iterator": StatefulStream, "own iterator": OneReader}
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers", "batch_size"),
+    [
+        pytest.param(*grid, marks=() if grid[1:] == (2, 4) or grid == ("stateless", 1, None) else pytest.mark.slow)
+        for grid in itertools.product(STREAMS, [1, 2], [4, None])
+    ],
+)
+def test_each_sample_of_a_stream_comes_once(kind: str, workers: int, batch_size: int | None, tmp_path: Path) -> None:
+    fatal = {0, 13, 14, 40, 44}
+    expected = batches_of(make("DataLoader", STREAMS[kind](Augmented(COUNT)), batch_size, workers=workers, seed=7))
+    stream = STREAMS[kind](Deadly(COUNT, fatal, once=Once(tmp_path)))
+    loader = make("DataLoader", stream, batch_size, workers=workers, seed=7)
+    assert batches_of(loader) == expected
+    assert loader.stats()["restarted_workers"] == 5
+
+
+@one_of_both
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("workers", [2, pytest.param(1, marks=pytest.mark.slow)])
+def test_each_sample_of_a_shared_stream_comes_once(loader_kind: str, kind: str, workers: int, tmp_path: Path) -> None:
+    stream = STREAMS[kind](Augmented(COUNT), splits=False)
+    expected = batches_of(make(loader_kind, stream, shard=True, seed=7))
+    # Every worker reads all samples: each death is that of the first that comes there.
+    stream = STREAMS[kind](Deadly(COUNT, {0, 13, 40, 44}, once=Once(tmp_path)), splits=False)
+    loader = make(loader_kind, stream, shard=True, workers=workers, seed=7)
+    assert batches_of(loader) == expected
+    assert loader.stats()["restarted_workers"] == 4
+
+
+@pytest.mark.parametrize("every", [3, pytest.param(0, marks=pytest.mark.slow)])
+def test_states_that_are_told_seldom(every: int, tmp_path: Path) -> None:
+    """What was read since the last state is read again, and left out."""
+    expected = batches_of(make("DataLoader", StatefulStream(Augmented(COUNT)), 3, workers=2, seed=7))
+    stream = StatefulStream(Deadly(COUNT, {3, 14, 30, 44}, once=Once(tmp_path)))
+    loader = make("DataLoader", stream, 3, workers=2, seed=7, snapshot_every_n_steps=every)
+    assert batches_of(loader) == expected
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_persistent_streams_killed_between_epochs(kind: str) -> None:
+    options: dict[str, Any] = {"workers": 2, "persistent": True, "seed": 7}
+    undisturbed = make("DataLoader", STREAMS[kind](Augmented(COUNT)), **options)
+    expected = [batches_of(undisturbed) for _ in range(3)]
+    undisturbed.close()
+    loader = make("DataLoader", STREAMS[kind](Augmented(COUNT)), **options)
+    for epoch in range(3):
+        iterator = iter(loader)
+        assert batches_of(iterator) == expected[epoch]
+        for pid in pids_of(iterator):
+            os.kill(pid, signal.SIGKILL)
+    loader.close()
+
+
+@the_other_of_both
+def test_streams_killed_from_outside_while_samples_fail(loader_kind: str) -> None:
+    bad = {2, 3, 20, 30, 31}
+    for shard in (False, True):
+        stream = Stream(Augmented(COUNT, bad), splits=False)
+        loader = make(loader_kind, stream, 2, shard=shard, workers=1, on_error="skip", seed=7, restarts=100)
+        iterator = iter(loader)
+        batches = []
+        for number, batch in enumerate(iterator):
+            batches.append(plain(batch))
+            if number % 4 == 1:
+                kill_worker(iterator, 0)
+        same = make(loader_kind, stream, 2, shard=shard, on_error="skip", seed=7)
+        assert batches == batches_of(same)
+        assert indices_of(loader.faults) == indices_of(same.faults)
+
+
+@one_of_both
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_stream_that_always_kills(loader_kind: str, shard: bool) -> None:
+    stream = Stream(Deadly(COUNT, {20}), splits=False)
+    loader = make(loader_kind, stream, shard=shard, workers=1, on_error="skip")
+    batches = iter(loader)
+    delivered: list[Any] = []
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        delivered.extend(batches)
+    assert len(delivered) == 5
+    with pytest.raises(WorkerDied):
+        next(batches)
+    assert loader.stats()["restarted_workers"] < 32, "it does not take the whole budget to see that"
+
+
+class Counting(Numbers):
+    """A map-style dataset with a state: how many samples it has made."""
+
+    def __init__(self, count: int, once: Once | None = None) -> None:
+        super().__init__(count)
+        self.made = 0
+        self.once = once
+
+    def __getitem__(self, index: int) -> Any:
+        if index in (9, 30) and self.once is not None and self.once(index):
+            die()
+        self.made += 1
+        return np.array([index, self.made])
+
+    def state_dict(self) -> dict[str, int]:
+        return {"made": self.made}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.made = state["made"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@the_other_of_both
+def test_a_dataset_with_a_state_goes_on(loader_kind: str, workers: int, tmp_path: Path) -> None:
+    loader = make(loader_kind, Counting(COUNT, Once(tmp_path)), workers=workers)
+    samples = list(itertools.chain(*batches_of(loader)))
+    assert [index for index, _ in samples] == list(range(COUNT))
+    counts = Counter(made for _, made in samples)  # each worker counts its own, without a gap and without repeating
+    assert [counts[made] for made in range(1, max(counts) + 1)] == sorted(counts.values(), reverse=True)
+    assert max(counts.values()) == workers
+    assert loader.stats()["restarted_workers"] == 2

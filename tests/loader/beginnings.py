@@ -1,0 +1,55 @@
+"""What an iteration begins with: a dataset, what workers are told, and a bookmark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.loader.bookmark import Bookmark
+from feedline.loader.order import Entry
+from feedline.plan.foreign import ForeignPlan
+from feedline.types import DatasetKind, Key, WorkerSpec
+
+
+class Numbers:
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int) -> int:
+        if index == 4:
+            raise ValueError("four")
+        return index
+
+
+def spec_of(dataset: Any, kind: DatasetKind = DatasetKind.MAP) -> WorkerSpec:
+    return WorkerSpec(dataset, kind, list, NumpyFramework(), worker_count=0, base_seed=0)
+
+
+def bookmark_of(plan: list[Any], workers: int = 0) -> Bookmark:
+    entry = Entry(Key(0, 0), draw_key=0)
+    return Bookmark(
+        entry, ForeignPlan(iter(plan)), "own batches", dict, draw_seed=0, worker_count=workers, batch_size=1
+    )
+
+
+class Remembering(Numbers):
+    """A map-style dataset with a state."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.asked += 1
+        return index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"asked": self.asked}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.asked = state["asked"]
+
+
+class Stream:
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(7))

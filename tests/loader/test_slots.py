@@ -1,0 +1,72 @@
+"""The slots behind batches: one owner at a time, and each comes back once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.loader.counters import Counters
+from feedline.loader.slots import Slots
+from feedline.transport.arena import Arena
+from feedline.types import Parcel, Result, ResultKind, Task
+from tests.loader.hand import Bench
+
+
+def test_a_batch_is_a_view_and_its_slot_comes_back_with_it() -> None:
+    bench = Bench()
+    batch = bench.batch(7)
+    assert batch.tolist() == [7] * 1000
+    assert np.shares_memory(batch, bench.arena.view(0))
+    assert bench.free_slots() == 3
+    del batch
+    assert bench.free_slots() == 4
+
+
+def test_batches_that_are_kept_are_copied_when_slots_run_short_and_never_overwritten() -> None:
+    bench = Bench(slots=3)
+    kept = [bench.batch(number) for number in range(20)]
+    assert [batch.tolist() for batch in kept] == [[number] * 1000 for number in range(20)]
+    assert bench.counters.copied_out == 18, "one slot is always kept for the next task"
+    assert bench.counters.overflowed == 0
+    del kept
+    assert bench.free_slots() == 3
+
+
+def test_a_batch_that_came_in_memory_of_its_own_gives_its_slot_back_at_once() -> None:
+    bench = Bench()
+    batch = bench.batch(5, overflow=True)
+    assert batch.tolist() == [5] * 1000
+    assert bench.counters.overflowed == 1
+    assert bench.free_slots() == 4
+
+
+def test_a_batch_nobody_wants_is_given_back_once() -> None:
+    bench = Bench()
+    bench.crew.submit(bench, 0, Task(0, 0), 0)
+    bench.engine.finish()
+    ((_, result),) = bench.crew.collect(0.0)
+    bench.crew.slots.discard(result)
+    bench.crew.slots.discard(result)
+    bench.crew.close()
+    assert bench.free_slots() == 4
+
+
+def test_without_an_arena_every_task_does_without_a_slot() -> None:
+    slots = Slots(None, NumpyFramework(), Counters())
+    assert [slots.acquire(worker) for worker in range(3)] == [-1, -1, -1]
+    assert slots.are_left()
+    slots.release(-1)
+    slots.discard(Result(ResultKind.DONE, 0, 1, ["made elsewhere"]))
+    slots.close()
+
+
+def test_what_is_held_comes_back_when_all_ends() -> None:
+    arena = Arena(1, shared=False, budget=1 << 20)
+    slots = Slots(arena, NumpyFramework(), Counters())
+    slot = slots.acquire(0)
+    assert not slots.are_left()
+    slots.hold(Parcel(b"", slot, 0))
+    slots.close()
+    slots.close()
+    assert slots.acquire(0) == slot
+    assert slots.acquire(0) == -1, "it came back once"

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.datasets import ImageFolder
+from feedline.errors import BadOption, SourceError
+from feedline.packing.folders import (
+    TableFiles,
+    called,
+    column_of,
+    fingerprint,
+    is_picture_name,
+    open_folder,
+    open_table,
+)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    for name in ("cat/1.jpg", "cat/deep/2.PNG", "dög/3.jpeg", "dög/notes.txt"):
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(name.encode())
+    return tmp_path / "photos"
+
+
+def test_pictures_in_folders(photos: Path) -> None:
+    files, fields, facts = open_folder(photos)
+    assert (fields, facts) == (("image", "label"), {"classes": ["cat", "dög"]})
+    expected = ImageFolder(photos, decode="bytes", cache=False)
+    assert [(sample["image"], sample["label"]) for sample in files] == list(expected)
+    assert [sample["path"] for sample in files] == ["cat/1.jpg", "cat/deep/2.PNG", "dög/3.jpeg"]
+
+
+def test_pictures_without_folders(photos: Path) -> None:
+    files, fields, facts = open_folder(photos / "cat" / "deep")
+    assert (fields, facts) == (("image", "path"), {})
+    assert [dict(sample) for sample in files] == [{"image": b"cat/deep/2.PNG", "path": "2.PNG"}]
+
+
+def test_other_files(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x.bin").write_bytes(b"1")
+    files, fields, _ = open_folder(tmp_path / "a")
+    assert fields == ("data", "path")
+    assert [sample["path"] for sample in files] == ["b/x.bin"]
+
+
+def test_no_files(tmp_path: Path) -> None:
+    with pytest.raises(SourceError):
+        open_folder(tmp_path)
+
+
+def test_what_changes_a_fingerprint(photos: Path) -> None:
+    def now() -> str:
+        return fingerprint(open_folder(photos)[0])
+
+    seen = [now()]
+    assert now() == seen[0]
+    (photos / "cat" / "1.jpg").write_bytes(b"longer than before")
+    seen.append(now())
+    os.utime(photos / "cat" / "1.jpg", ns=(1, 1))
+    seen.append(now())
+    (photos / "cat" / "5.jpg").touch()
+    seen.append(now())
+    os.rename(photos / "cat" / "5.jpg", photos / "cat" / "6.jpg")
+    seen.append(now())
+    (photos / "cat" / "6.jpg").unlink()
+    (photos / "cat" / "1.jpg").unlink()
+    seen.append(now())
+    assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize(("name", "is_one"), [("a.jpg", True), ("a.JPEG", True), ("jpg", False), ("a.txt", False)])
+def test_names_of_pictures(name: str, is_one: bool) -> None:
+    assert is_picture_name(name) == is_one
+
+
+def table(tmp_path: Path, text: str, **options: Any) -> tuple[TableFiles, tuple[str, ...]]:
+    path = tmp_path / "table.csv"
+    path.write_bytes(text.encode())
+    files, fields, _ = open_table(path, **{"root": None, "path_column": None, **options})
+    return files, fields
+
+
+def test_tables(photos: Path) -> None:
+    text = '\ufefflabel,file,who,path,score\r\n3,photos/cat/1.jpg,"a,\nb",x,1\r\n4,photos/dög/3.jpeg,,y,2.5\r\n'
+    files, fields = table(photos.parent, text)
+    assert fields == ("image", "label", "who", "path", "score")
+    assert files[0] == {
+        "image": b"cat/1.jpg",
+        "label": 3,
+        "who": "a,\nb",
+        "path": "photos/cat/1.jpg",
+        "score": 1.0,
+    }
+    assert files.path_of(1).endswith("dög/3.jpeg")
+
+
+def test_where_the_files_of_a_table_are(photos: Path) -> None:
+    text = "name,other\ncat/1.jpg,dög/3.jpeg\n"
+    with pytest.raises(BadOption, match=r"No column of .* names files.*--path-column.*--root"):
+        table(photos.parent, text)
+    files, _ = table(photos.parent, text, root=photos)
+    assert files[0]["image"] == b"cat/1.jpg"
+    files, _ = table(photos.parent, text, root=photos, path_column="other")
+    assert files[0]["image"] == "dög/3.jpeg".encode()
+    with pytest.raises(BadOption, match="--path-column nothing is no column"):
+        table(photos.parent, text, path_column="nothing")
+
+
+def test_a_file_that_a_table_names_is_missing(photos: Path) -> None:
+    files, _ = table(photos.parent, "file\nphotos/cat/1.jpg\nphotos/none.jpg\n")
+    with pytest.raises(SourceError, match=r"Sample 1, the file .*none.jpg, cannot be read"):
+        files[1]
+    with pytest.raises(SourceError, match="cannot be looked at"):
+        fingerprint(files)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b"a,b\n1\n", b"a,b\n1,2,3\n", b"a,b\n", b""])
+def test_tables_that_cannot_be_read(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "t.csv").write_bytes(data)
+    with pytest.raises(SourceError):
+        open_table(tmp_path / "t.csv", root=None, path_column=None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "values"),
+    [
+        (["1", "-2"], [1, -2]),
+        (["1", "2.5"], [1.0, 2.5]),
+        (["1", "x"], ["1", "x"]),
+        (["", "1"], ["", "1"]),
+        (["nan", "1e3"], None),
+    ],
+)
+def test_columns(texts: list[str], values: list[Any] | None) -> None:
+    found = column_of(texts)
+    assert found == values if values is not None else isinstance(found[0], float)
+
+
+class Torchvision:
+    """As `torchvision.datasets.ImageFolder` keeps its files."""
+
+    def __init__(self) -> None:
+        self.samples = [("photos/a.jpg", 0), ("photos/b.jpg", 1)]
+
+
+@pytest.mark.parametrize(
+    ("dataset", "name"),
+    [
+        (TableFiles(Path("root"), ["a", "b"], "data", {}), "sample 1 (root/b)"),
+        (Torchvision(), "sample 1 (photos/b.jpg)"),
+        ([1, 2], "sample 1"),
+        (type("Odd", (), {"samples": [1, 2], "path_of": None})(), "sample 1"),
+        (type("Short", (), {"samples": []})(), "sample 1"),
+    ],
+)
+def test_what_samples_are_called(dataset: Any, name: str) -> None:
+    assert called(dataset, 1) == name

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from feedline.errors import BadOption
+from feedline.packing.objects import open_object
+
+MODULE = """
+class Points:
+    def __len__(self): return 3
+    def __getitem__(self, index): return {"x": index}
+
+class Rooted(Points):
+    def __init__(self, root, *, split="train"): self.root = root
+
+class Optional(Points):
+    def __init__(self, root="here"): self.root = root
+
+class Failing(Points):
+    def __init__(self): raise FileNotFoundError("there is no folder /data")
+
+class Callable(Points):
+    def __call__(self): raise AssertionError("a dataset is not called")
+
+points = Points()
+callable = Callable()
+make = lambda: Points()
+number, text, none = 3, "photos", None
+nothing = lambda: None
+needs = lambda a, b: a
+class Space:
+    points = Points()
+def leaves():
+    raise SystemExit(4)
+def inner():
+    return undefined_name
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"own_{tmp_path.name}"
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return name
+
+
+@pytest.mark.parametrize("name", ["points", "Points", "make", "Optional", "callable", "Space.points"])
+def test_datasets(module: str, name: str) -> None:
+    assert len(open_object(f"{module}:{name}")) == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Rooted", r"cannot be called without arguments: missing a required argument: 'root'.*return Rooted\(\.\.\.\)"),
+        ("needs", "cannot be called without arguments: missing a required argument: 'a'"),
+        ("Failing", r"Calling .*:Failing failed: FileNotFoundError: there is no folder /data \(.*own_.*.py, line 13\)"),
+        ("inner", r"failed: NameError: name 'undefined_name' is not defined \(.*, line 29\)"),
+        ("leaves", "failed: SystemExit: 4"),
+        ("number", "is 3, of type int, which is no dataset"),
+        ("text", "is 'photos', of type str, which is no dataset"),
+        ("none", "is None, which is no dataset"),
+        ("nothing", "is None, which is no dataset"),
+        ("missing", "has no 'missing'"),
+        ("POINTS", r"has no 'POINTS', .*Is 'Points' meant\?"),
+        ("Space.missing", "has no 'Space.missing'"),
+        ("Space", "is <.*Space object.*which is no dataset"),
+        ("", "neither the path of something"),
+        ("a b", "neither the path of something"),
+        ("points:x", "neither the path of something"),
+    ],
+)
+def test_what_is_no_dataset(module: str, name: str, message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        open_object(f"{module}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("x = 1 / 0", r"Importing the module 'broken_\w+' failed: ZeroDivisionError: division by zero \(.*, line 1\)"),
+        ("\ndef f(:", r"failed: SyntaxError: .*invalid syntax.* \(.*broken_\w+.py, line 2\)"),
+        ("import not_there_at_all", "failed: ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("from os import not_there", "failed: ImportError: cannot import name 'not_there' from 'os'"),
+        ("raise SystemExit", "failed: SystemExit: no message"),
+        ("raise KeyError('a')", "failed: KeyError: 'a'"),
+    ],
+)
+def test_modules_that_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, code: str, message: str
+) -> None:
+    name = f"broken_{module}"
+    (tmp_path / f"{name}.py").write_text(code)
+    with pytest.raises(BadOption, match=message):
+        open_object(f"{name}:x")
+
+
+def test_modules_that_are_not_there(module: str) -> None:
+    with pytest.raises(BadOption, match="no module 'not_there_either' in"):
+        open_object("not_there_either:x")
+    with pytest.raises(BadOption, match=f"no module '{module}.below'"):
+        open_object(f"{module}.below:x")
+
+
+def test_files_in_place_of_modules(tmp_path: Path, module: str) -> None:
+    with pytest.raises(BadOption, match=f"Name the module without .py: {module}:points"):
+        open_object(f"{module}.py:points")
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "data.py").touch()
+    with pytest.raises(BadOption, match=r"without .py in the folder below: data:points"):
+        open_object("below/data.py:points")
+
+
+def test_an_interrupted_import_is_an_interruption(tmp_path: Path, module: str) -> None:
+    (tmp_path / f"interrupted_{module}.py").write_text("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        open_object(f"interrupted_{module}:x")

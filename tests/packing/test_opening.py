@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+
+import feedline
+from feedline.errors import BadOption, FeedlineError, SourceError
+from feedline.packing.opening import class_for, open_source
+from feedline.packing.options import as_fields
+from tests.packing.stores import FORMATS, SHARDED, SINGLE
+
+
+def foreign_hdf5(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(20).reshape(10, 2)
+        file["y"] = np.arange(10)
+        file["mean"] = np.zeros(3)
+        file["group/z"] = np.arange(10.0)
+        file["scalar"] = 3.0
+        file["compound"] = np.zeros(10, [("a", "i4"), ("b", "f4")])
+
+
+def foreign_npz(path: Path) -> None:
+    np.savez(
+        path,
+        x=np.arange(20).reshape(10, 2),
+        y=np.arange(10),
+        mean=np.zeros(3),
+        objects=np.array([1, None], object),
+        scalar=np.float32(3),
+        big=np.arange(10, dtype=">i4"),
+    )
+
+
+def foreign_folder(path: Path) -> None:
+    path.mkdir()
+    np.save(path / "x.npy", np.arange(20).reshape(10, 2))
+    np.save(path / "y.npy", np.arange(10))
+    np.save(path / "mean.npy", np.zeros(3))
+    (path / "broken.npy").write_bytes(b"not at all")
+
+
+def foreign_table() -> pa.Table:
+    return pa.table(
+        {
+            "x": pa.array([[number, number] for number in range(10)], pa.list_(pa.int64(), 2)),
+            "y": np.arange(10),
+            "when": pa.array([None] * 10, pa.duration("ns")),
+            "map": pa.array([[("a", 1)]] * 10, pa.map_(pa.string(), pa.int64())),
+        }
+    )
+
+
+def foreign_tar(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        for number in range(10):
+            members = {"y.cls": b"%d" % number, "broken.npy": b"not at all"}
+            out = io.BytesIO()
+            np.save(out, np.array([number, number]))
+            members["x.npy"] = out.getvalue()
+            if number % 2:
+                members["sometimes.txt"] = b"a"
+            for name, data in members.items():
+                info = tarfile.TarInfo(f"{number:03d}.{name}")
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+
+
+MAKERS: dict[str, Any] = {
+    "a.h5": foreign_hdf5,
+    "a.npz": foreign_npz,
+    "folder": foreign_folder,
+    "a.parquet": lambda path: pq.write_table(foreign_table(), path),
+    "a.arrow": lambda path: feather.write_feather(foreign_table(), str(path)),
+    "a.tar": foreign_tar,
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_fields_are_chosen_before_others_are_looked_at(tmp_path: Path, name: str) -> None:
+    MAKERS[name](tmp_path / name)
+    fields = {"x": "x.npy", "y": "y.cls"} if name == "a.tar" else ["y", "x"]
+    packed = feedline.pack(tmp_path / name, tmp_path / "out.lmdb", fields=fields, workers=0)
+    assert packed.count == 10
+    with open_source(str(packed.path)) as opened:
+        sample = opened.dataset[7]
+        assert list(sample) == list(fields)
+        assert (int(sample["y"]), np.asarray(sample["x"]).reshape(-1)[0]) == (7, 7 if name in (
+            "a.parquet", "a.arrow", "a.tar"
+        ) else 14)  # fmt: skip
+    with pytest.raises(FeedlineError):
+        feedline.pack(tmp_path / name, tmp_path / "all.h5", workers=0)
+
+
+def test_compressed_arrays_are_held_in_memory(tmp_path: Path) -> None:
+    """They cannot be mapped; but to pack them is what one wants to do with such a file."""
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.arange(20).reshape(10, 2), y=np.arange(10), objects=np.array([1, None], object))
+    packed = feedline.pack(path, tmp_path / "out.h5", fields={"z": "x", "y": "y"}, workers=2)
+    with h5py.File(packed.path) as file:
+        assert file["z"][:].tolist() == np.arange(20).reshape(10, 2).tolist()
+    for fields, message in ((None, r"cannot be read: .*--fields"), (["x", "none"], "none")):
+        with pytest.raises(BadOption, match=message):
+            feedline.pack(path, tmp_path / "no.h5", fields=fields, workers=0)
+    data = bytearray(path.read_bytes())
+    data[60:70] = bytes(10)
+    path.write_bytes(data)
+    with pytest.raises(BadOption, match="cannot be read"):
+        feedline.pack(path, tmp_path / "no.h5", fields=["x"], workers=0)
+
+
+def test_a_field_in_a_group_gets_another_name(tmp_path: Path) -> None:
+    foreign_hdf5(tmp_path / "a.h5")
+    packed = feedline.pack(tmp_path / "a.h5", tmp_path / "b.h5", fields={"z": "group/z", "y": "y"}, workers=0)
+    with h5py.File(packed.path) as file:
+        assert list(file) == ["z", "y"]
+        assert file["z"][:].tolist() == list(range(10))
+    with pytest.raises(BadOption, match="--fields x=group/z"):
+        feedline.pack(tmp_path / "a.h5", tmp_path / "c.h5", fields=["group/z"], workers=0)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_field_that_is_not_there(tmp_path: Path, name: str) -> None:
+    MAKERS[name](tmp_path / name)
+    with pytest.raises(FeedlineError, match="nothing"):
+        feedline.pack(tmp_path / name, tmp_path / "out.lmdb", fields=["nothing"], workers=0)
+    assert not (tmp_path / "out.lmdb").exists()
+
+
+def test_the_key_of_a_tar_file_can_be_asked_for(tmp_path: Path) -> None:
+    foreign_tar(tmp_path / "a.tar")
+    fields = {"key": "__key__", "text": "sometimes.txt;y.cls"}
+    packed = feedline.pack(tmp_path / "a.tar", tmp_path / "out.lmdb", fields=fields, workers=0)
+    with open_source(str(packed.path)) as opened:
+        assert opened.dataset[3] == {"key": "003", "text": "a"}
+        assert opened.dataset[4] == {"key": "004", "text": 4}
+
+
+def test_a_foreign_lmdb_and_a_single_array(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path / "a.lmdb"), subdir=False) as environment, environment.begin(write=True) as all_:
+        for number in range(3):
+            all_.put(b"%d" % number, b"value %d" % number)
+    np.save(tmp_path / "a.npy", np.arange(3))
+    for source in ("a.lmdb", "a.npy"):
+        packed = feedline.pack(tmp_path / source, tmp_path / f"{source}.h5", fields=["thing"], workers=0)
+        with h5py.File(packed.path) as file:
+            assert list(file) == ["thing"]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_fields_of_packed_stores(tmp_path: Path, format_: str, sharded: bool) -> None:
+    if sharded and format_ not in SHARDED:
+        return
+    options: dict[str, Any] = {"samples_per_shard": 2} if sharded else {}
+    dicts = [{"image": np.zeros((2, 2), np.uint8), "label": number, "s": "a"} for number in range(5)]
+    tuples = [(np.zeros(2), number) for number in range(5)]
+    one = feedline.pack(
+        dicts, tmp_path / ("d" if sharded else f"d{SINGLE[format_]}"), format=format_, workers=0, **options
+    )
+    two = feedline.pack(
+        tuples, tmp_path / ("t" if sharded else f"t{SINGLE[format_]}"), format=format_, workers=0, **options
+    )
+    for source, fields, expected in (
+        (one, ["label"], {"label": 3}),
+        (one, {"n": "label", "s": "s"}, {"n": 3, "s": "a"}),
+        (two, ["1"], (3,)),
+        (two, {"n": "1"}, (3,)),
+    ):
+        with open_source(str(source.path), fields=as_fields(fields)) as opened:
+            sample = opened.dataset[3]
+            assert (tuple if isinstance(expected, tuple) else list)(sample) == (
+                expected if isinstance(expected, tuple) else [old for _, old in as_fields(fields) or ()]
+            )
+    with pytest.raises(BadOption, match=r"has no field 'nothing', only the fields 'image', 'label', 's'"):
+        open_source(str(one.path), fields=as_fields(["nothing"]))
+    renamed = feedline.pack(two.path, tmp_path / "renamed.lmdb", fields=["x", "y"], workers=0)
+    with open_source(str(renamed.path)) as opened:
+        assert opened.dataset[2][1] == 2
+
+
+def test_classes_go_on_from_store_to_store(tmp_path: Path) -> None:
+    for name in ("a/1.jpg", "b/2.jpg"):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True)
+        (tmp_path / "photos" / name).write_bytes(b"picture")
+    one = feedline.pack(tmp_path / "photos", tmp_path / "a.lmdb", workers=0)
+    two = feedline.pack(one.path, tmp_path / "b.h5", workers=0)
+    with open_source(str(two.path)) as opened:
+        assert opened.facts == {"classes": ["a", "b"]}
+
+
+def test_a_source_that_changes_is_another_one(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.arange(3))
+    with open_source(str(tmp_path / "a.npy")) as before:
+        np.save(tmp_path / "a.npy", np.arange(4))
+        with open_source(str(tmp_path / "a.npy")) as after:
+            assert before.text != after.text
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a.tar", "TarDataset"),
+        ("a.tar.gz", "TarDataset"),
+        ("a.TGZ", "TarDataset"),
+        ("shard-{000..009}.tar", "TarDataset"),
+        ("s3://bucket/a.parquet", "ParquetDataset"),
+        ("a.feather", "ArrowDataset"),
+        ("a.gz", None),
+        ("photos", None),
+    ],
+)
+def test_which_class_reads_it(path: str, name: str | None) -> None:
+    assert class_for(path) == name
+
+
+def test_what_is_no_source(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(BadOption, match="of no kind that can be packed"):
+        open_source(str(tmp_path / "a.txt"))
+    with pytest.raises(SourceError, match="There is nothing at"):
+        open_source(str(tmp_path / "none"))
+    (tmp_path / "a:b").mkdir()
+    (tmp_path / "a:b" / "x.bin").touch()
+    with open_source(str(tmp_path / "a:b")) as opened:
+        assert len(opened.dataset) == 1, "what is there is a path, whatever its name"

@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
+
+import feedline
+from feedline.errors import BadOption, PackError
+from feedline.packing import Stage
+from tests.packing.stores import FORMATS, SHARDED, SINGLE, DieAt, Mixed, Stream, content, digest, in_child, mixed, read
+
+pack = partial(feedline.pack, workers=0)
+
+# -- interruption -----------------------------------------------------------------------------------------------------
+
+CASES: list[Any] = [
+    *(pytest.param(format_, {}, id=format_) for format_ in FORMATS),
+    *(pytest.param(format_, {"samples_per_shard": 37}, id=f"{format_}-shards") for format_ in SHARDED),
+]
+
+
+QUICK = ("lmdb", "hdf5-shards", "tar")
+FEW = [case if case.id in QUICK else pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in CASES]
+
+
+def place_of(folder: Path, format_: str, options: dict[str, Any]) -> Path:
+    return folder / ("out" if options else SINGLE[format_])
+
+
+def crash_everywhere(folder: Path, format_: str, options: dict[str, Any], points: Iterator[int]) -> int:
+    """Kill a run at each of these points, let another go on, compare; return how many came before the end."""
+    act = partial(pack, format=format_, checkpoint_every=32, **options)
+    whole = act(Mixed(), place_of(folder, format_, options))
+    expected = content(whole.path)
+    tried = 0
+    for point in points:
+        base = folder / f"at-{point}"
+        base.mkdir()
+        out = place_of(base, format_, options)
+        ended = in_child(lambda out=out: act(Mixed(), out), kill_at=point)  # type: ignore[misc]
+        if ended:
+            break
+        tried += 1
+        if out.exists():
+            assert content(out) == expected, "what has the name of the output is whole"
+        packed = act(Mixed(), out, overwrite=True)
+        assert content(out) == expected, f"killed at {point}"
+        assert packed.digest == whole.digest
+        assert os.listdir(base) == [out.name]
+    return tried
+
+
+@pytest.mark.parametrize(("format_", "options"), FEW)
+def test_a_run_killed_at_some_point_is_gone_on_with(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
+    assert crash_everywhere(tmp_path, format_, options, iter((7, 20))) >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("format_", "options"), CASES)
+def test_a_run_killed_at_any_point_is_gone_on_with(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
+    assert crash_everywhere(tmp_path, format_, options, iter(range(1, 10_000))) > 10
+
+
+@pytest.mark.parametrize(("format_", "options"), FEW)
+def test_a_run_killed_again_and_again_comes_to_its_end(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
+    act = partial(pack, format=format_, checkpoint_every=16, **options)
+    whole = act(Mixed(), place_of(tmp_path, format_, options))
+    again = tmp_path / "again"
+    again.mkdir()
+    out = place_of(again, format_, options)
+    kills = 0
+    while not in_child(lambda: act(Mixed(), out, overwrite=True), kill_at=40 + 20 * kills):
+        kills += 1
+        assert kills < 100, "it does not get on"
+    assert content(out) == content(whole.path)
+
+
+PROGRAM = """
+import os, signal, sys
+import feedline
+from tests.packing.stores import Mixed
+
+def report(stage):
+    sys.stdout.write(f"{stage.name} {stage.done}\\n")
+    sys.stdout.flush()
+    if stage.name == "packing" and stage.done >= 60 and "--die" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+packed = feedline.pack(Mixed(), sys.argv[1], workers=2, checkpoint_every=16, report=report)
+sys.stdout.write(f"resumed {packed.resumed}\\n")
+"""
+
+
+@pytest.mark.parametrize("format_", ["hdf5", pytest.param("lmdb", marks=pytest.mark.slow)])
+def test_kill_minus_nine_with_workers(tmp_path: Path, format_: str) -> None:
+    out = tmp_path / SINGLE[format_]
+    command = [sys.executable, "-c", PROGRAM, str(out)]
+    root = Path(__file__).resolve().parents[2]
+    died = subprocess.run([*command, "--die"], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert died.returncode == -9, died.stderr
+    assert not out.exists()
+    assert (tmp_path / f"{out.name}.packing").is_dir()
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    resumed = int(done.stdout.rpartition("resumed ")[2])
+    assert 16 <= resumed < 100, "it went on, and did not begin again"
+    whole = pack(Mixed(), tmp_path / f"whole-{out.name}", checkpoint_every=16)
+    assert content(out) == content(whole.path)
+
+
+def test_what_is_random_is_the_same_after_an_interruption(tmp_path: Path) -> None:
+    act = partial(pack, checkpoint_every=16)
+    whole = act(Noise(), tmp_path / "whole.lmdb")
+    out = tmp_path / "out.lmdb"
+    assert not in_child(lambda: act(Noise(), out, report=DieAt(40)))
+    assert act(Noise(), out, workers=2).digest == whole.digest
+
+
+class Noise:
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": feedline.rng().random(3), "y": np.random.random(2), "z": random.random()}
+
+
+def test_an_iterable_dataset_is_gone_on_with(tmp_path: Path) -> None:
+    act = partial(pack, checkpoint_every=16)
+    whole = act(Stream(), tmp_path / "whole.lmdb")
+    out = tmp_path / "out.lmdb"
+    assert not in_child(lambda: act(Stream(), out, report=DieAt(40)))
+    resumed = act(Stream(), out)
+    assert resumed.resumed >= 16
+    assert content(out) == content(whole.path)
+
+
+def test_other_options_do_not_go_on_with_it(tmp_path: Path) -> None:
+    out = tmp_path / "out.tar"
+    assert not in_child(lambda: pack(Mixed(), out, checkpoint_every=16, report=DieAt(40)))
+    with pytest.raises(BadOption, match=r"samples=100, but now it is 99.*--restart"):
+        pack(Mixed(99), out, checkpoint_every=16)
+    with pytest.raises(BadOption, match="source="):
+        pack(Mixed(), out, checkpoint_every=16, source="another")
+    packed = pack(Mixed(99), out, checkpoint_every=16, restart=True)
+    assert (packed.count, packed.resumed) == (99, 0)
+
+
+def test_two_runs_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "out.lmdb"
+
+    def second(stage: Stage) -> None:
+        with pytest.raises(BadOption, match="Another process is packing"):
+            pack(Mixed(), out)
+
+    pack(Mixed(20), out, report=second)
+
+
+def test_an_exception_in_between_is_gone_on_from(tmp_path: Path) -> None:
+    out = tmp_path / "out.h5"
+
+    def stop(stage: Stage) -> None:
+        if stage.done >= 50:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(Mixed(), out, checkpoint_every=16, report=stop)
+    assert not out.exists()
+    packed = pack(Mixed(), out, checkpoint_every=16)
+    assert packed.resumed == 64
+    assert content(out) == content(pack(Mixed(), tmp_path / "whole.h5", checkpoint_every=16).path)
+
+
+class MixedPictures(Mixed):
+    """JPEG and PNG in one field, the first PNG late, and something that is neither later still."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        data = b"?" if index == 90 else b"\x89PNG\r\n\x1a\n" if index % 7 == 5 and index > 20 else b"\xff\xd8\xff"
+        return {"image": data + bytes([index]), "label": index}
+
+
+@pytest.mark.parametrize("options", [{}, {"samples_per_shard": 9}], ids=["file", "shards"])
+def test_what_pictures_are_is_known_after_an_interruption(tmp_path: Path, options: dict[str, Any]) -> None:
+    act = partial(pack, format="tar", checkpoint_every=16, **options)
+    whole = act(MixedPictures(), place_of(tmp_path, "tar", options))
+    assert "'jpg;png;image.bin'" in whole.line
+    for point in (40, 70, 95):
+        (tmp_path / f"at-{point}").mkdir()
+        out = place_of(tmp_path / f"at-{point}", "tar", options)
+        assert not in_child(lambda out=out, point=point: act(MixedPictures(), out, report=DieAt(point)))  # type: ignore[misc]
+        packed = act(MixedPictures(), out)
+        assert packed.resumed > 0
+        assert content(out) == content(whole.path)
+        assert packed.line.partition("fields=")[2] == whole.line.partition("fields=")[2]
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_one_sample(tmp_path: Path, format_: str) -> None:
+    packed = pack(Mixed(1), tmp_path / SINGLE[format_], format=format_, checkpoint_every=1)
+    assert digest(read(packed)) == packed.digest == digest([mixed(0)])
+
+
+@pytest.mark.parametrize("change", ["content", "time", "added", "removed", "renamed"])
+def test_a_folder_that_changed_since_is_not_gone_on_with(tmp_path: Path, change: str) -> None:
+    folder, out = tmp_path / "files", tmp_path / "out.lmdb"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"{number:02d}.bin").write_bytes(b"%d" % number)
+    assert not in_child(lambda: pack(folder, out, checkpoint_every=16, report=DieAt(40)))
+    if change == "content":
+        (folder / "05.bin").write_bytes(b"another")
+    elif change == "time":
+        os.utime(folder / "05.bin", ns=(1, 1))
+    elif change == "added":
+        (folder / "60.bin").touch()
+    elif change == "removed":
+        (folder / "59.bin").unlink()
+    else:
+        (folder / "59.bin").rename(folder / "61.bin")
+    with pytest.raises(BadOption, match=r"was left by a run with (source|samples)=.*--restart"):
+        pack(folder, out, checkpoint_every=16)
+    assert pack(folder, out, checkpoint_every=16, restart=True).resumed == 0
+
+
+def test_a_store_that_changed_since_is_not_gone_on_with(tmp_path: Path) -> None:
+    store, out = tmp_path / "a.npy", tmp_path / "out.lmdb"
+    np.save(store, np.arange(60))
+    assert not in_child(lambda: pack(store, out, checkpoint_every=16, report=DieAt(40)))
+    np.save(store, np.arange(60) + 1)
+    with pytest.raises(BadOption, match="source="):
+        pack(store, out, checkpoint_every=16)
+
+
+def test_a_run_killed_before_its_first_checkpoint_is_begun_anew(tmp_path: Path) -> None:
+    """What it left is no reason to say that a later run can go on."""
+    out = tmp_path / "out.lmdb"
+    assert not in_child(lambda: pack(Mixed(300), out, checkpoint_every=1000, report=DieAt(280)))
+
+    def stop(stage: Stage) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(Mixed(300), out, checkpoint_every=1000, report=stop)
+    assert os.listdir(tmp_path) == []
+
+
+# -- the check at the end ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_flipped_bit_is_noticed(tmp_path: Path, format_: str) -> None:
+    out = tmp_path / SINGLE[format_]
+
+    def flip(stage: Stage) -> None:
+        if (stage.name, stage.done) != ("checking", 0):
+            return
+        (built,) = (
+            path
+            for path in (tmp_path / f"{out.name}.packing").iterdir()
+            if path.stem == "output" and not path.name.endswith(".state")
+        )
+        path = built / "vector.npy" if built.is_dir() else built
+        data = bytearray(path.read_bytes())
+        searched = mixed(7)["vector"].tobytes()
+        assert searched in data
+        for place in range(len(data)):
+            if data.startswith(searched, place):  # LMDB has old pages, too, which nobody reads
+                data[place + 11] ^= 1
+        path.write_bytes(data)
+
+    # Uncompressed: so that the bytes are found, and only the digest can know.
+    options: dict[str, Any] = {"compression": "none"} if format_ == "parquet" else {}
+    with pytest.raises(PackError, match="not what was written"):
+        pack(Mixed(), out, format=format_, report=flip, **options)
+    assert not out.exists()
+    packed = pack(Mixed(), out, format=format_, restart=True, **options)
+    assert digest(read(packed)) == packed.digest
+
+
+def test_a_missing_sample_is_noticed(tmp_path: Path) -> None:
+    def cut(stage: Stage) -> None:
+        if (stage.name, stage.done) == ("checking", 0):
+            path = tmp_path / "out.tar.packing" / "output.tar"
+            os.truncate(path, path.stat().st_size - 5 * 1024)
+
+    with pytest.raises(PackError, match="not what was written"):
+        pack(Mixed(), tmp_path / "out.tar", report=cut)

@@ -1,0 +1,86 @@
+"""Messages are sentences: they end, and they end once."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from feedline import errors, failures
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "feedline"
+RAISED = {*errors.__all__, "NotARecord", "tell"} - {"TooManyOpenFiles"}  # which makes a sentence of what it is given
+Part = str | ast.expr
+
+
+def parts_of(message: ast.expr) -> list[Part]:
+    """Return the text of a message, and what is put into it."""
+    if isinstance(message, ast.JoinedStr):
+        return [str(part.value) if isinstance(part, ast.Constant) else part for part in message.values]
+    return [message.value] if isinstance(message, ast.Constant) and isinstance(message.value, str) else []
+
+
+def is_said(part: Part) -> bool:
+    """True for the bare text of an exception."""
+    if not isinstance(part, ast.FormattedValue) or part.conversion != -1:
+        return False
+    return isinstance(part.value, ast.Name) and part.value.id in ("exc", "error", "text")
+
+
+def messages_in(tree: ast.AST) -> Iterator[tuple[int, list[Part]]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in RAISED and node.args:
+            parts = parts_of(node.args[0])
+            if parts:
+                yield node.lineno, parts
+
+
+def faults_in(tree: ast.AST) -> list[str]:
+    """Return what is wrong with messages: no end, or two of them because an exception's text has one already."""
+    found = []
+    for line, parts in messages_in(tree):
+        last = parts[-1]
+        if isinstance(last, str):
+            if not last.rstrip().endswith((".", "?")):
+                found.append(f"{line}: ends in {last[-20:]!r}")
+        elif is_said(last):
+            found.append(f"{line}: ends in what an exception says")
+        for value, following in itertools.pairwise(parts):
+            if is_said(value) and isinstance(following, str) and following.startswith("."):
+                found.append(f"{line}: what an exception says may end in a full stop itself")
+    return found
+
+
+def test_messages_end_once() -> None:
+    found = {str(file): faults_in(ast.parse(file.read_text())) for file in sorted(PACKAGE.rglob("*.py"))}
+    assert {file: faults for file, faults in found.items() if faults} == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "count"),
+    [
+        ('raise BadOption(f"no {exc}.")', 1),
+        ('raise BadOption(f"no {exc}")', 1),
+        ('raise BadOption("no end")', 1),
+        ('raise BadOption(f"no {words(exc)}. Do" " better")', 1),
+        ('raise BadOption(f"no {words(exc)}. Better?")', 0),
+    ],
+)
+def test_faults_are_found(code: str, count: int) -> None:
+    assert len(faults_in(ast.parse(code))) == count
+
+
+@pytest.mark.parametrize(
+    ("exc", "text"),
+    [
+        (ValueError("odd."), "odd"),
+        (ValueError("odd...\n"), "odd"),
+        (ValueError(), "ValueError"),
+        (KeyError("x"), "'x'"),
+    ],
+)
+def test_words_of_an_exception(exc: Exception, text: str) -> None:
+    assert failures.words(exc) == text

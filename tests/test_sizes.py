@@ -1,0 +1,93 @@
+"""Sizes that people write, in every option that is a number of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+
+import feedline
+from feedline.datasets import CachedDataset, HDF5Dataset
+from feedline.errors import BadOption
+from feedline.sizes import byte_count
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        (5, 5), (np.int64(5), 5), ("5", 5), ("5B", 5), ("2kB", 2000), ("2 KiB", 2048), ("1.5GB", 1_500_000_000),
+        ("1gib", 1 << 30), (None, None),
+    ],
+)  # fmt: skip
+def test_sizes(text: int | str | None, size: int | None) -> None:
+    assert byte_count("memory", text) == size
+
+
+NONSENSE = ["", "GB", "-1GB", "4 XB", "5iB", -3, True, 1.5, "1e3", [1]]
+
+
+@pytest.mark.parametrize("text", [*NONSENSE, 0, "0.1B"])
+def test_what_is_no_size(text: Any) -> None:
+    with pytest.raises(BadOption, match=r"memory=.* such as '4GB'"):
+        byte_count("memory", text)
+
+
+def test_the_least() -> None:
+    assert byte_count("cache_bytes", 0, least=0) == 0
+    with pytest.raises(BadOption, match="cache_bytes=5 is less than 6"):
+        byte_count("cache_bytes", 5, least=6)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    with h5py.File(tmp_path / "a.h5", "w") as store:
+        store["x"] = np.arange(10)
+    return tmp_path / "a.h5"
+
+
+def torch_loader(**options: Any) -> Any:
+    dataset: Any = [1]  # which is one, whatever torch's types say
+    return feedline.DataLoader(dataset, **options)
+
+
+OPTIONS: dict[str, Callable[[Any, Path], Any]] = {
+    "memory": lambda size, file: CachedDataset([1], memory=size),
+    "disk_limit": lambda size, file: CachedDataset([1], disk=file.parent / "cache", disk_limit=size),
+    "cache_bytes": lambda size, file: HDF5Dataset(file, cache_bytes=size),
+    "shard_bytes": lambda size, file: feedline.pack(
+        [{"x": 1}], file.parent / "out", format="tar", shard_bytes=size, workers=0, overwrite=True
+    ),
+    "memory_budget": lambda size, file: feedline.Loader([1], memory_budget=size),
+    "max_memory_per_worker": lambda size, file: feedline.Loader([1], workers=1, max_memory_per_worker=size),
+    "memory_budget of DataLoader": lambda size, file: torch_loader(memory_budget=size),
+    "max_memory_per_worker of DataLoader": lambda size, file: torch_loader(num_workers=1, max_memory_per_worker=size),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_takes_text_and_refuses_nonsense_alike(option: str, file: Path) -> None:
+    make = OPTIONS[option]
+    sizes: list[Any] = [64_000_000, np.int64(64_000_000), "64MB", "61.5 MiB"]
+    for size in sizes:
+        made = make(size, file)
+        if callable(getattr(made, "close", None)):
+            made.close()
+    for size in NONSENSE:
+        with pytest.raises(
+            BadOption, match=rf"^{option.partition(' ')[0]}=.* Give an integer, or a text such as '4GB'"
+        ):
+            make(size, file)
+
+
+def test_text_is_what_counts(file: Path) -> None:
+    assert HDF5Dataset(file, cache_bytes="2KiB").cache_bytes == 2048
+    assert CachedDataset([1], memory="1.5MB").stats()["memory_limit"] == 1_500_000
+    loader = torch_loader(num_workers=1, memory_budget="64MB", max_memory_per_worker="2GiB")
+    settings = loader._settings()
+    assert (settings.memory_budget, settings.worker_bytes) == (64_000_000, 2 << 30)
+    own = feedline.Loader([1], workers=1, memory_budget="64MB", max_memory_per_worker="2GiB")
+    assert (own._settings.memory_budget, own._settings.worker_bytes) == (64_000_000, 2 << 30)
