@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.engines import interrupts
@@ -49,14 +50,16 @@ class ThreadEngine(Engine):
 
     def open(self, spec: WorkerSpec) -> None:
         self._spec = spec
+        copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before anybody uses what they share
         with interrupts.put_off(starts_process=False):
-            for number in range(self.worker_count):
+            for number, dataset in enumerate(copies):
                 self._lanes.append(queue.SimpleQueue())
-                self._threads.append(self._start(number))
+                self._threads.append(self._start(number, dataset))
 
-    def _start(self, number: int, generation: int = 0) -> threading.Thread:
+    # Any: a dataset is whatever its user makes of it.
+    def _start(self, number: int, dataset: Any, generation: int = 0) -> threading.Thread:
         assert self._spec is not None
-        own = _Own(number, generation, self._lanes[number], self._ending)
+        own = _Own(number, generation, dataset, self._lanes[number], self._ending)
         thread = threading.Thread(
             target=_serve,
             args=(self._spec, own, self._answers, self._arena),
@@ -78,7 +81,8 @@ class ThreadEngine(Engine):
         self._lanes[worker] = queue.SimpleQueue()
         self._threads[worker].join(_PATIENCE_S)
         self._generation += 1
-        self._threads[worker] = self._start(worker, self._generation)
+        assert self._spec is not None
+        self._threads[worker] = self._start(worker, _copied(self._spec.dataset), self._generation)
 
     def stack(self, worker: int) -> str | None:
         frame = sys._current_frames().get(self._threads[worker].ident or 0)
@@ -121,6 +125,7 @@ class _Own:
 
     number: int
     generation: int
+    dataset: Any
     lane: queue.SimpleQueue[Task | None]
     ending: threading.Event
     """Set when the engine closes: nobody waits for a sample any more."""
@@ -128,15 +133,12 @@ class _Own:
 
 def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], arena: Arena | None) -> None:
     number, lane = own.number, own.lane
-    try:
-        dataset = copy.copy(spec.dataset)  # attributes set by worker_init_fn stay in this worker
-    except Exception:
-        dataset = spec.dataset  # cannot be copied: shared, as the documentation says of threads
     seed = spec.base_seed + number + own.generation * spec.worker_count
     # SystemExit and the like would end this thread without anybody being told: they are reported.
     trouble: BaseException | None
     try:
-        runner = Runner(spec, WorkerIdentity(number, spec.worker_count, seed, dataset, threaded=True), own.ending.wait)
+        identity = WorkerIdentity(number, spec.worker_count, seed, own.dataset, threaded=True)
+        runner = Runner(spec, identity, own.ending.wait)
         trouble = runner.unready
     except BaseException as exc:
         trouble = exc
@@ -153,6 +155,14 @@ def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], aren
             _annotate(result.payload, number)
         answers.put(result)
         del task, result  # an idle worker keeps no batch alive
+
+
+def _copied(dataset: Any) -> Any:
+    """Return a copy, so that attributes that worker_init_fn sets stay in one worker."""
+    try:
+        return copy.copy(dataset)
+    except Exception:
+        return dataset  # cannot be copied: shared, as the documentation says of threads
 
 
 def _annotate(exc: BaseException, number: int) -> None:

@@ -15,6 +15,7 @@ from feedline import memory, openmp
 from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
+from feedline.frameworks.torch_pipes import seed_pipe
 from feedline.frameworks.torch_sending import cut_leaf, place, read, reduce_tensor
 from feedline.frameworks.torch_worker import (
     forget_asking,
@@ -108,9 +109,7 @@ class TorchFramework:
     def reset_worker(self, dataset: Any, spec: WorkerSpec, shared_seed: int | None) -> Any:
         if shared_seed is None:
             return dataset
-        from torch.utils.data.graph_settings import apply_random_seed
-
-        return apply_random_seed(dataset, torch.Generator().manual_seed(shared_seed))
+        return seed_pipe(dataset, shared_seed)
 
     def has_asked(self) -> bool:
         return has_asked()

@@ -253,9 +253,10 @@ class MapEpoch:
         due = under_way.get(self._expected) or next(iter(under_way.values()), None)
         alone = None if due is None or due.group is not None else due.worker
         late = crew.roster.oldest_of(alone)  # which may be of an epoch that was left
-        if late is not None and limits.kills_stuck and crew.rescue.may_restart:
+        crew.speak()  # what led here, before the error
+        if late is not None and limits.kills_stuck:
             since_s = crew.workers[late.worker].since_s
-            if time.monotonic() - since_s < limits.timeout_s:  # it has answered since, and is merely slow
+            if time.monotonic() - since_s < limits.timeout_s:  # it is new, or has answered since and is merely slow
                 self._deadline_s = since_s + limits.timeout_s
                 return
         crew.rescue.see_to_stuck(late, limits)

@@ -14,6 +14,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 
 from feedline.frameworks.torch import TorchFramework
+from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.keys import epoch_key
 from feedline.loader.batches import CrewBatches, Epoch, begin_epoch
 from feedline.loader.bookmark import Bookmark
@@ -55,7 +56,7 @@ class TorchBatches(Iterator[Any]):
         if loader.num_workers == 0:
             if isinstance(self._dataset, (IterDataPipe, MapDataPipe)):
                 world_size, rank = _distributed_settings()
-                torch.utils.data.graph_settings.apply_sharding(self._dataset, world_size, rank)
+                shard_pipe(self._dataset, world_size, rank)
             bookmark = self._bookmark(loader, order, start, seed)
             self._batches = InlineBatches(
                 self._spec, bookmark, start.snapshot, supply.arena(), supply.counters, prepare, loader._account
@@ -110,9 +111,7 @@ class TorchBatches(Iterator[Any]):
         if self._group is not None:
             dist.broadcast(seed, src=0, group=self._group)
         shared = int(seed.item())
-        generator = torch.Generator()
-        generator.manual_seed(shared)
-        self._dataset = torch.utils.data.graph_settings.apply_random_seed(self._dataset, generator)
+        self._dataset = seed_pipe(self._dataset, shared)
         return shared
 
     def _epoch(
@@ -239,7 +238,7 @@ def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | Non
     init = loader.worker_init_fn
     if loader.num_workers and isinstance(dataset, (IterDataPipe, MapDataPipe)):
         world_size, rank = _distributed_settings()
-        init = functools.partial(torch.utils.data.dataloader._sharding_worker_init_fn, init, world_size, rank)
+        init = functools.partial(shard_in_worker, init, world_size, rank)
     return WorkerSpec(
         dataset=dataset,
         kind=DatasetKind.ITERABLE
