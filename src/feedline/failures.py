@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import traceback
 import types
 from collections.abc import Iterator
@@ -65,6 +66,26 @@ def add_note(exc: BaseException, note: str) -> None:
         return
     notes = getattr(exc, "__notes__", None)
     exc.__notes__ = [*(notes or []), note]
+
+
+# Any: an iterator of any kind.
+def broke_generator(exc: BaseException, iterator: Any, name: str) -> bool:
+    """Say whether an exception has ended the iterator that raised it, which is so of generators, and add a note if so.
+
+    Args:
+        exc: the exception.
+        iterator: what raised it.
+        name: of the dataset that it belongs to.
+    """
+    if not inspect.isgenerator(iterator):
+        return False
+    add_note(
+        exc,
+        f"The iterator of {name} is a generator, which ends with the first exception: the samples after it cannot be "
+        "had, whatever on_error says. Catch the exception inside of __iter__, or write an iterator class with "
+        "__next__.",
+    )
+    return True
 
 
 def stage_of(exc: BaseException, dataset: Any) -> str:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import webdataset
 from PIL import Image
 
+from feedline.cli.main import main
 from feedline.packing.contents import look
 from tests.cli.packing import fails, run
 
@@ -105,3 +108,32 @@ def test_pictures_that_do_not_fit(tmp_path: Path, colours: Path, capsys: pytest.
     assert "14 samples were left out:" in said
     assert "... and 4 more" in said
     assert re.search(r"  sample 8 \(.*921.png\): its field 'image' is a uint8 array of shape \(16, 21, 3\)", said)
+
+
+def test_files_that_are_left_out_are_told(tmp_path: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pictures / "notes.xyz").touch()
+    run(pictures, tmp_path / "a.lmdb")
+    note = "2 files (notes.xyz, cat/notes.txt), not named as pictures are, but .txt, .xyz"
+    assert f"\nNot packed:\n  {note}\n" in capsys.readouterr().out
+    assert main(["inspect", str(pictures), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["details"]["left out"] == [note]
+    (pictures / "notes.xyz").unlink()
+    (pictures / "cat" / "notes.txt").unlink()
+    run(pictures, tmp_path / "b.lmdb")
+    assert "Not packed" not in capsys.readouterr().out
+    assert main(["inspect", str(pictures), "--json"]) == 0
+    assert "left out" not in json.loads(capsys.readouterr().out)["details"]
+
+
+def test_compressed_shards_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "shards").mkdir()
+    for number in range(2):
+        with tarfile.open(tmp_path / "shards" / f"{number}.tar.gz", "w:gz") as archive:
+            for key in range(3):
+                info = tarfile.TarInfo(f"{number}{key}.txt")
+                info.size = 1
+                archive.addfile(info, io.BytesIO(b"a"))
+    run(tmp_path / "shards", tmp_path / "a.lmdb")
+    out = capsys.readouterr().out
+    assert "6 samples" in out
+    assert "Not packed:\n  the keys of the samples (__key__)" in out

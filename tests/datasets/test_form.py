@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 
+from feedline.datasets import (
+    ArrayDataset,
+    FileDataset,
+    HDF5Dataset,
+    LMDBDataset,
+    ParquetDataset,
+    SQLDataset,
+    TarDataset,
+)
 from feedline.datasets.form import Fields, Form
 from feedline.errors import BadOption
 
@@ -41,13 +54,37 @@ def test_a_sample_has_the_form_in_which_fields_are_named(
         ([], ["no field"]),
         ({}, ["no field"]),
         (["name", "name"], ["twice"]),
+        (3, ["fields=3 names no fields", "a tuple"]),
+        (b"name", ["fields=b'name' names no fields"]),
+        (iter(["name"]), ["names no fields"]),
+        ((3, "name"), ["names 3, but a.h5 has 'image'"]),
     ],
 )
-def test_fields_that_are_not_there(fields: Fields, words: list[str]) -> None:
+def test_fields_that_are_not_there(fields: Any, words: list[str]) -> None:
     with pytest.raises(BadOption) as caught:
         Form.of(fields, AVAILABLE, "a.h5")
     for word in words:
         assert word in str(caught.value)
+
+
+def test_every_source_says_so_when_it_is_made(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["image"] = np.arange(3)
+    (tmp_path / "a.lmdb").mkdir()
+    (tmp_path / "a.tar").write_bytes(b"\0" * 1024)
+    fields: Any = 3
+    makers: list[Callable[[], Any]] = [
+        lambda: HDF5Dataset(tmp_path / "a.h5", fields=fields),
+        lambda: LMDBDataset(tmp_path / "a.lmdb", fields=fields),
+        lambda: ParquetDataset(tmp_path / "a.parquet", fields=fields),
+        lambda: SQLDataset("sqlite:///a.db", "SELECT 1 AS id", key="id", fields=fields),
+        lambda: TarDataset(str(tmp_path / "a.tar"), fields=fields),
+        lambda: ArrayDataset({"image": np.arange(3)}, fields=fields),
+        lambda: FileDataset(tmp_path, fields=fields),
+    ]
+    for make in makers:
+        with pytest.raises(BadOption, match="fields=3 names no fields"):
+            make()
 
 
 def test_a_store_without_fields_and_one_with_many() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,8 @@ def test_kinds(dataset: Any, kind: DatasetKind) -> None:
     ("dataset", "message"),
     [
         (3, "that=3 is not a dataset"),
+        ("out.lmdb", "that='out.lmdb' is a str, not a dataset.*feedline.datasets.*feedline inspect"),
+        (Path("out"), "is a PosixPath, not a dataset"),
         (Endless(), "that is a Endless.*without __len__"),
         (iter([1]), "that is a list_iterator.*only once"),
         ((number for number in [1]), "that is a generator.*only once"),

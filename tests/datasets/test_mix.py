@@ -27,11 +27,25 @@ class TorchStream(IterableDataset[int]):
         return iter(range(5))
 
 
+class Endless:
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("it would eat all memory")
+
+
+class Unreadable:
+    def __len__(self) -> int:
+        return 9
+
+    def __getitem__(self, index: int) -> int:
+        raise AssertionError("a sample is no weight")
+
+
 def test_map_style_if_all_datasets_are() -> None:
     mixture = mix(([1, 2], np.arange(5), ArrayDataset(np.arange(3))), (1, 2, 3), size=np.int64(12), seed=4)  # type: ignore[arg-type]
     assert isinstance(mixture, Mixture)
     assert (len(mixture), mixture.seed, mixture.weights) == (12, 4, [1, 2, 3])
     assert isinstance(mix(iter([[1], [2]])), Mixture)
+    assert isinstance(mix({"a": [1], "b": [2]}.values(), iter([1.0, 2.0])), Mixture)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("stream", [Stream(), TorchStream()])
@@ -62,6 +76,19 @@ def test_mixtures_of_mixtures() -> None:
         ({"datasets": [[1], 3]}, r"datasets\[1\]=3 is not a dataset"),
         ({"datasets": [[1], iter([2])]}, r"datasets\[1\] is a list_iterator"),
         ({"datasets": [[1], []]}, r"datasets\[1\] is empty"),
+        (
+            {"datasets": ArrayDataset(np.arange(3)), "weights": Stream()},
+            r"datasets is a ArrayDataset.*one list.*mix\(\[",
+        ),
+        ({"datasets": Endless(), "weights": Endless()}, "datasets is a Endless, not a list"),
+        ({"datasets": TorchStream()}, "datasets is a TorchStream, not a list"),
+        ({"datasets": np.arange(3)}, "datasets is a ndarray, not a list"),
+        ({"datasets": "ab"}, "datasets is a str, not a list"),
+        ({"datasets": 3}, "datasets is a int, not a list"),
+        ({"datasets": {"a": [1], "b": [2]}}, r"a dict with the keys 'a', 'b'.*mix\(list\(datasets\.values\(\)\)\)"),
+        ({"datasets": [[1], "b.lmdb"]}, r"datasets\[1\]='b.lmdb' is a str.*feedline inspect"),
+        ({"weights": Endless()}, "weights is a Endless, not a list of numbers.*one list"),
+        ({"weights": Unreadable()}, "9 weights for 2 datasets.*belongs into the list"),
         ({"weights": [1]}, "1 weights for 2 datasets"),
         ({"weights": [1, float("nan")]}, r"weights\[1\]=nan"),
         ({"weights": [1, -1]}, r"weights\[1\]=-1"),

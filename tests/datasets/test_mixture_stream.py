@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import pickle
@@ -10,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -264,11 +266,12 @@ def test_torch_knows_it_for_an_iterable_dataset() -> None:
 
 
 class Numbers:
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, count: int = 20) -> None:
         self.start = start
+        self.count = count
 
     def __iter__(self) -> Iterator[int]:
-        return iter(range(self.start, self.start + 20))
+        return iter(range(self.start, self.start + self.count))
 
 
 @pytest.mark.parametrize("kind", [torch.utils.data.DataLoader, feedline.DataLoader])
@@ -345,8 +348,9 @@ class FlakyIterator(Repeatable):
             raise StopIteration
         return self._numbers[self._place - 1]
 
-    def try_again(self) -> None:
+    def try_again(self) -> bool:
         self._place -= 1
+        return True
 
 
 ALWAYS = 1 << 30
@@ -397,6 +401,205 @@ def _read(iterator: Iterator[int], places: int) -> list[int]:
         except StopIteration:
             break
     return found
+
+
+class Torn:
+    """A generator that fails at its sixth sample, if it has not failed before, or does so always."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(20):
+            if number == 5 and self._fails():
+                raise OSError("torn")
+            yield number
+
+    def _fails(self) -> bool:
+        return self._path is None or first_to_make(self._path)
+
+
+def first_to_make(path: Path) -> bool:
+    try:
+        path.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+GOING_ON = ["skip", "retry", Retry(1, then="skip", wait_s=0), None]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("on_error", GOING_ON)
+@pytest.mark.parametrize("options", [{}, {"repeat": True, "size": 60}])
+def test_a_generator_that_fails_is_raised_whatever_the_policy_is(options: Any, on_error: Any, workers: int) -> None:
+    loader = feedline.Loader(mix([Torn(), Numbers(100)], **options), 3, workers=workers, on_error=on_error)
+    found: list[Any] = []
+    with pytest.raises(OSError, match="torn") as caught:
+        found.extend(loader)
+    assert len(found) == 3  # the ten samples before it, less those of its batch
+    assert sum("datasets[0] is a generator" in note for note in caught.value.__notes__) == 1
+    loader.close()
+
+
+@pytest.mark.parametrize("on_error", GOING_ON)
+@pytest.mark.parametrize("shard", [None, False])
+def test_a_generator_that_fails_in_a_mixture_of_mixtures(on_error: Any, shard: Any) -> None:
+    mixture = mix([mix([Torn(), Numbers(100)]), Numbers(200)])
+    with pytest.raises(OSError, match="torn"):
+        all_of(feedline.Loader(mixture, 3, on_error=on_error, shard=shard))
+
+
+@pytest.mark.parametrize("on_error", GOING_ON)
+def test_a_generator_that_fails_in_one_worker_ends_no_epoch_in_silence(on_error: Any, tmp_path: Path) -> None:
+    """The batch that the sample belongs to may well be another worker's."""
+    for number, dataset in enumerate([Torn(tmp_path / "0"), mix([Torn(tmp_path / "1"), Numbers(100)])]):
+        loader = feedline.Loader(dataset, 3, workers=2, on_error=on_error)
+        with pytest.raises(OSError, match="torn"):
+            all_of(loader)
+        loader.close()
+        assert (tmp_path / str(number)).exists()
+
+
+def test_a_generator_that_fails_while_it_is_read_again() -> None:
+    class Fine(Torn):
+        def _fails(self) -> bool:
+            return False
+
+    begun = mix([Fine(), Numbers(100)])
+    assert len(list(islice(begun, 16))) == 16
+    resumed = mix([Torn(), Numbers(100)])
+    assert isinstance(begun, MixtureStream)
+    assert isinstance(resumed, MixtureStream)
+    resumed.load_state_dict(begun.state_dict())
+    with pytest.raises(OSError, match="torn"):
+        list(resumed)
+
+
+def test_a_generator_that_failed_fails_again_after_a_resumption() -> None:
+    begun = mix([Torn(), Numbers(100)])
+    with pytest.raises(OSError, match="torn"):
+        list(begun)
+    resumed = mix([Torn(), Numbers(100)])
+    assert isinstance(begun, MixtureStream)
+    assert isinstance(resumed, MixtureStream)
+    resumed.load_state_dict(begun.state_dict())
+    with pytest.raises(OSError, match="torn"):
+        list(resumed)
+
+
+def test_a_sample_before_the_break_is_still_left_out() -> None:
+    """Also of the same batch: it is the generator that has to be raised, not what was left out."""
+    mixture = mix([Torn(), Flaky(100, dict.fromkeys(range(100, 120), ALWAYS))])
+    with pytest.raises(OSError, match="torn"):
+        all_of(feedline.Loader(mixture, 20, on_error="skip"))
+
+
+@pytest.mark.parametrize("on_error", ["skip", "retry"])
+def test_a_dataset_that_yields_nothing_is_no_sample_to_leave_out(on_error: str) -> None:
+    mixture = mix([Numbers(0, 0), Numbers(100)], repeat=True, size=30)
+    with pytest.raises(BadOption, match=r"datasets\[0\] yields nothing"):
+        all_of(feedline.Loader(mixture, 3, on_error=on_error))
+
+
+class Once:
+    """An iterator that goes on after an exception and cannot go back; it fails at its sixth sample."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._number = -1
+
+    def __iter__(self) -> Once:
+        return Once(self._path)
+
+    def __next__(self) -> int:
+        self._number += 1
+        if self._number == 20:
+            raise StopIteration
+        if self._number == 5 and (self._path is None or first_to_make(self._path)):
+            raise OSError("torn")
+        return self._number
+
+
+@pytest.mark.parametrize("shard", [None, False])
+def test_what_cannot_be_tried_again_gets_the_last_word_of_the_policy(shard: Any) -> None:
+    loader = feedline.Loader(mix([Once(None), Numbers(100)]), 3, shard=shard, on_error=Retry(2, wait_s=0))
+    with pytest.raises(OSError, match="torn"):
+        all_of(loader)
+    whole = all_of(feedline.Loader(mix([Numbers(0), Numbers(100)]), 3))
+    loader = feedline.Loader(mix([Once(None), Numbers(100)]), 3, shard=shard, on_error=Retry(2, then="skip", wait_s=0))
+    assert all_of(loader) == [number for number in whole if number != 5]
+
+
+def test_a_failure_in_one_worker_moves_nothing(tmp_path: Path) -> None:
+    whole = all_of(feedline.Loader(mix([Numbers(0), Numbers(100)]), 3))
+    policy = Retry(2, then="skip", wait_s=0)
+    for number in range(6):
+        mixture = mix([Once(tmp_path / str(number)), Numbers(100)])
+        loader = feedline.Loader(mixture, 3, workers=2, on_error=policy)
+        found = all_of(loader)
+        loader.close()
+        assert [x for x in whole if x != 5] == [x for x in found if x != 5]  # in place of which it came or did not
+
+
+@pytest.mark.parametrize("shard", [None, False])
+@pytest.mark.parametrize("kind", [lambda: Once(None), lambda: FlakyStream(0, {5: 1})])
+def test_a_resumption_after_a_failure_is_exact(kind: Any, shard: Any) -> None:
+    def loader() -> feedline.Loader:
+        mixture = mix([kind(), Numbers(100)])
+        return feedline.Loader(mixture, 3, shard=shard, on_error=Retry(2, then="skip", wait_s=0))
+
+    whole = [batch.tolist() for batch in loader()]
+    for count in range(1, len(whole)):
+        begun = loader()
+        steps = iter(begun)
+        found = [next(steps).tolist() for _ in range(count)]
+        resumed = loader()
+        resumed.load_state_dict(begun.state_dict())
+        assert found + [batch.tolist() for batch in resumed] == whole
+
+
+def test_a_dataset_that_could_not_be_begun_is_begun_again() -> None:
+    class Late(Numbers):
+        left = 2
+
+        def __iter__(self) -> Iterator[int]:
+            if self.left:
+                self.left -= 1
+                raise OSError("not yet")
+            return iter(range(20))
+
+    whole = all_of(feedline.Loader(mix([Numbers(0), Numbers(100)]), 3))
+    for on_error in (Retry(2, wait_s=0), "skip"):
+        begun = mix([Late(0), Numbers(100)])
+        found = all_of(feedline.Loader(begun, 3, on_error=on_error, shard=False))
+        assert [x for x in found if x < 100] == list(range(len([x for x in found if x < 100])))
+        assert on_error == "skip" or found == whole
+
+
+def test_a_state_after_a_dataset_could_not_be_begun() -> None:
+    class Late(Numbers):
+        left = 2
+
+        def __iter__(self) -> Iterator[int]:
+            if self.left:
+                self.left -= 1
+                raise OSError("not yet")
+            return iter(range(20))
+
+    begun = mix([Late(0), Numbers(100)])
+    iterator = iter(begun)
+    found = []
+    for _ in range(12):
+        with contextlib.suppress(OSError):
+            found.append(next(iterator))
+    resumed = mix([Numbers(0), Numbers(100)])
+    assert isinstance(begun, MixtureStream)
+    assert isinstance(resumed, MixtureStream)
+    resumed.load_state_dict(begun.state_dict())
+    found += list(resumed)
+    assert [x for x in found if x < 100] == list(range(len([x for x in found if x < 100])))
 
 
 def test_an_interrupt_leaves_everything_as_it_was() -> None:

@@ -646,8 +646,9 @@ class Tape(Repeatable, Iterator[Any]):
         self._place += 1
         return self._dataset[self._place - 1][0]
 
-    def try_again(self) -> None:
+    def try_again(self) -> bool:
         self._place -= 1
+        return True
 
 
 class Tapes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from feedline.abc.source import StreamSource
+from feedline.abc.source import Repeatable, StreamSource
 from feedline.errors import BadOption, InternalError
+from feedline.faults import Retry
+from feedline.faults.policy import policy_of
 from feedline.fetch import fetcher_for
+from feedline.fetch.guard import Guard
 from feedline.fetch.spans import SpanFetcher
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.randomness import Scope, enter, rng
@@ -32,7 +36,14 @@ class World:
     tail: str = "pad"
     drop_last: bool = False
 
-    def fetcher(self, rank: int, dataset: Any, resume: Resume | None = None, scope: Scope | None = None) -> SpanFetcher:
+    def fetcher(
+        self,
+        rank: int,
+        dataset: Any,
+        resume: Resume | None = None,
+        scope: Scope | None = None,
+        guard: Guard | None = None,
+    ) -> SpanFetcher:
         batched = self.batch_size is not None
         spec = WorkerSpec(
             dataset,
@@ -44,7 +55,7 @@ class World:
             batched=batched,
             split=StreamSplit(self.batch_size or 1, Share(rank, self.world_size, self.tail), self.drop_last),
         )
-        made = fetcher_for(dataset, spec, scope or Scope(), resume)
+        made = fetcher_for(dataset, spec, scope or Scope(), resume, guard)
         assert isinstance(made, SpanFetcher)
         return made
 
@@ -332,3 +343,84 @@ def test_what_a_sample_draws_follows_from_its_place_in_the_stream(tail: str) -> 
     assert len(set(alone.values())) == 24
     assert drawn_by(World(2, 3, 1, tail)) == alone
     assert drawn_by(World(3, 4, 1, tail)) == alone
+
+
+# -- streams that break off ---
+
+
+class Torn:
+    """A generator that has only so many samples, and should have had more."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.count)
+        raise OSError("torn")
+
+
+class Vanishing(Repeatable):
+    """Fails, and has nothing more to say when it is asked again."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.place = 0
+
+    def __iter__(self) -> Vanishing:
+        return Vanishing(self.count)
+
+    def __next__(self) -> int:
+        self.place += 1
+        if self.place == self.count + 1:
+            raise OSError("torn")
+        if self.place > self.count:
+            raise StopIteration
+        return self.place - 1
+
+    def try_again(self) -> bool:
+        return True
+
+
+def guarded(world: World, rank: int, dataset: Any, on_error: Any) -> SpanFetcher:
+    scope = Scope()
+    guard = Guard(policy_of(on_error), scope, dataset, worker=None, pause=lambda _: None)
+    return world.fetcher(rank, dataset, scope=scope, guard=guard)
+
+
+@settings(deadline=None)
+@given(worlds, st.integers(0, 20), st.sampled_from(["skip", "retry", None]), st.booleans())
+def test_a_stream_that_breaks_off_ends_for_nobody_in_silence(
+    world: World, count: int, on_error: Any, drop_last: bool
+) -> None:
+    """Each worker of each rank may be the only one for whom it does."""
+    world = dataclasses.replace(world, drop_last=drop_last)
+    for rank in range(world.world_size):
+        for worker in range(world.worker_count):
+            fetcher = guarded(world, rank, Torn(count), on_error)
+            number = worker
+            while True:
+                try:
+                    fetcher(Span(number, 0))
+                except OSError:
+                    break
+                number += world.worker_count
+            step = count // ((world.batch_size or 1) * world.world_size)  # the one in which it breaks off
+            assert step <= number <= step + world.worker_count
+            with pytest.raises(StopIteration):  # it is raised once, and then that is the end
+                fetcher(Span(number + world.worker_count, 0))
+
+
+@pytest.mark.parametrize("count", range(5))
+def test_a_stream_that_ends_while_a_sample_is_tried_again(count: int) -> None:
+    fetcher = guarded(World(), 0, Vanishing(count), "retry")
+    for number in range(count // 2):
+        assert fetcher(Span(number, 0)) == [2 * number, 2 * number + 1]
+    with pytest.raises(OSError, match="torn"):
+        fetcher(Span(count // 2, 0))
+
+
+def test_what_is_left_out_in_the_end_is_not_raised_if_the_stream_ends() -> None:
+    fetcher = guarded(World(), 0, Vanishing(3), Retry(2, then="skip"))
+    assert [fetcher(Span(number, 0)) for number in range(2)] == [[0, 1], [2]]
+    with pytest.raises(StopIteration):
+        fetcher(Span(2, 0))

@@ -248,3 +248,17 @@ def test_samples_of_other_kinds_have_a_digest_too() -> None:
 
 def test_a_sample_that_cannot_be_pickled_has_no_digest() -> None:
     assert digest_of([lambda: None, 2]) is None
+
+
+def test_a_generator_that_fails_while_it_is_read_again_is_raised() -> None:
+    """It did not when its batch came: the samples after it cannot be had, and the stream has not ended."""
+
+    class Torn:
+        def __iter__(self) -> Iterator[int]:
+            yield from range(3)
+            raise OSError("torn")
+
+    stream = Stream(Torn(), Scope(), Resume(skip=8))
+    with pytest.raises(OSError, match="torn"):
+        stream.read()
+    assert stream.has_broken_off

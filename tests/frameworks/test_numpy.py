@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import feedline
 from feedline import collate, memory
 from feedline.abc import Columnar
 from feedline.datasets import ArrayDataset
+from feedline.errors import CollateError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.transport.codec import SlotWriter
 from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
@@ -32,6 +34,14 @@ def gather(table: Any, *indices: int) -> Any:
     take = FRAMEWORK.gather_for(Table(table), collate.default)
     assert take is not None
     return take(np.array(indices, np.int64))
+
+
+def test_tensors_that_numpy_lacks_are_named_by_their_field() -> None:
+    torch = pytest.importorskip("torch")
+    rows = torch.zeros(4, 2, dtype=torch.bfloat16)
+    for dataset, field in ((ArrayDataset({"x": rows, "y": np.arange(4)}), " in field 'x'"), (ArrayDataset(rows), "")):
+        with pytest.raises(CollateError, match=f"Tensor of torch.bfloat16{field}, which cannot"):
+            next(iter(feedline.Loader(dataset, 2)))
 
 
 def test_rows_of_arrays_in_the_form_of_the_table() -> None:

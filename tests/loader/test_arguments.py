@@ -45,6 +45,8 @@ class NoLength:
     [
         ({"dataset": 5}, "neither __getitem__ nor __iter__"),
         ({"dataset": None}, "neither __getitem__ nor __iter__"),
+        ({"dataset": "out.lmdb"}, "dataset='out.lmdb' is a str, not a dataset.*feedline.datasets.*`feedline inspect"),
+        ({"dataset": Path("out.lmdb")}, "is a PosixPath, not a dataset.*`feedline inspect"),
         ({"dataset": NoLength()}, "without __len__.*sampler="),
         ({"dataset": (index for index in range(3))}, "dataset= is a generator, which can be iterated over only once"),
         ({"dataset": map(abs, [1])}, "dataset= is a map"),

@@ -93,7 +93,8 @@ def test_a_dataset_that_asks_which_worker_it_is_in_may_split_itself_as_well(engi
     loader = DataLoader(Curious(), 2, num_workers=2, engine=engine_name, shard=True)
     with pytest.warns(SplitTwice, match="get_worker_info") as told:
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert [warning.filename for warning in told] == [__file__]
+    own = [warning for warning in told if warning.category is SplitTwice]  # Python warns of forks, too
+    assert [warning.filename for warning in own] == [__file__]
 
 
 def test_who_does_not_ask_or_is_alone_is_not_told() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+import feedline
 from feedline.datasets import ImageFolder
 from feedline.errors import BadOption, SourceError
+from feedline.packing.contents import look
 from feedline.packing.folders import (
     TableFiles,
     called,
@@ -16,6 +18,7 @@ from feedline.packing.folders import (
     is_picture_name,
     open_folder,
     open_table,
+    unused_in,
 )
 
 
@@ -162,3 +165,37 @@ class Torchvision:
 )
 def test_what_samples_are_called(dataset: Any, name: str) -> None:
     assert called(dataset, 1) == name
+
+
+def test_what_a_folder_of_pictures_leaves_out(photos: Path) -> None:
+    (photos / "beside.png").touch()
+    (photos / ".hidden.txt").touch()
+    fields = open_folder(photos)[1]
+    unused = unused_in(photos, fields)
+    assert unused.files == 2
+    assert unused.notes == (
+        "1 file (dög/notes.txt), not named as pictures are, but .txt",
+        "1 file (beside.png), pictures that are beside the folders of classes, and so in none",
+    )
+    packed = feedline.pack(photos, photos.parent / "out.lmdb", workers=0)
+    assert (packed.count, packed.unused) == (3, unused)
+    assert look(photos).details["left out"] == list(unused.notes)
+
+
+def test_what_a_folder_of_pictures_without_classes_leaves_out(tmp_path: Path) -> None:
+    folder = tmp_path / "flat"
+    folder.mkdir()
+    for name in ("a.png", "b.x", "c.x", "d.x", "e.y"):
+        (folder / name).write_bytes(b"1")
+    unused = unused_in(folder, open_folder(folder)[1])
+    assert unused.notes == ("4 files (b.x, c.x, d.x, ...), not named as pictures are, but .x, .y",)
+    (folder / "a.png").unlink()
+    assert unused_in(folder, open_folder(folder)[1]).files == 0, "all files are samples"
+
+
+def test_classes_without_pictures(photos: Path) -> None:
+    (photos / "empty").mkdir()
+    with pytest.raises(SourceError, match=r"no pictures .* in 'empty'\..*CSV file") as caught:
+        feedline.pack(photos, photos.parent / "out.lmdb", workers=0)
+    assert "extensions=" not in str(caught.value), "which pack does not have"
+    assert "no pictures" in look(photos).details["cannot be packed"]

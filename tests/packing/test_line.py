@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import feedline
 import feedline.datasets
+from feedline.errors import PackError
 from feedline.packing.contents import look
 from feedline.packing.line import dataset_text, fields_for, loader_line
 from feedline.packing.schema import Schema
@@ -66,3 +72,64 @@ def test_the_lines_of_pack_and_inspect_read_it(tmp_path: Path, format_: str, sam
 
 def test_the_line_is_python() -> None:
     compile(loader_line("tar", "a.tar", SCHEMA, "tuple"), "line", "exec")
+
+
+SHAPES: dict[str, list[Any]] = {
+    "plain": [{"x": number, "s": "a", "b": b"x", "v": np.zeros(3)} for number in range(5)],
+    "lengths": [{"ids": np.arange(number + 1), "fixed": np.zeros(2), "y": number} for number in range(5)],
+    "lengths in tuples": [(number, np.arange(number + 1)) for number in range(5)],
+    "lengths alone": [np.arange(number + 1) for number in range(5)],
+    "pictures": [{"image": np.zeros((number + 1, 4, 3), np.uint8)} for number in range(5)],
+    "axes": [{"image": np.zeros((4, 4, 3)[: 2 + number % 2], np.uint8)} for number in range(5)],
+    "nested": [{"boxes": [[1, 2]] * number, "more": {"a": number}} for number in range(5)],
+    "none": [{"x": None if number % 2 else number, "y": number} for number in range(5)],
+    "lengths and none": [{"x": None if number % 2 else np.arange(number + 1)} for number in range(5)],
+    "dates": [{"x": np.datetime64("2020-01-01", "s") + np.timedelta64(number, "s")} for number in range(5)],
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("format_", FORMATS)
+def test_every_line_gives_its_first_batch(tmp_path: Path, format_: str, name: str) -> None:
+    try:
+        packed = feedline.pack(SHAPES[name], tmp_path / SINGLE[format_], format=format_, workers=0)
+    except PackError:
+        assert name != "plain" or format_ == "npy"
+        return
+    for line in (packed.line, look(packed.path).line):
+        names: dict[str, Any] = {"feedline": feedline}
+        exec(line.replace("workers=4", "workers=0"), names)
+        batch = next(iter(names["loader"]))
+        names["loader"].dataset.close()
+        if "collate=list" in line:
+            assert len(batch) == 5, line
+            assert "# batches are lists" in line
+        elif name.startswith("lengths"):
+            assert "feedline.collate.pad(" in line
+            ids = {"lengths": "ids", "lengths in tuples": 1, "lengths alone": 0}[name]
+            assert batch[ids].shape == (5, 5), line
+            assert name != "lengths" or list(batch) == ["ids", "fixed", "y", "ids_lengths"]
+        else:
+            assert name in ("plain", "dates"), line
+
+
+def test_lines_for_files_of_others(tmp_path: Path) -> None:
+    """As far as a look shows that samples differ."""
+    pq.write_table(pa.table({"x": [[1], [1, 2]]}), tmp_path / "a.parquet")
+    (tmp_path / "parts").mkdir()
+    pq.write_table(pa.table({"x": [1], "y": [1]}), tmp_path / "parts" / "1.parquet")
+    pq.write_table(pa.table({"z": [1], "y": [1]}), tmp_path / "parts" / "2.parquet")
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for member in ("a.cls", "b.cls", "b.txt"):
+            info = tarfile.TarInfo(member)
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"1"))
+    for size in (2, 3):
+        (tmp_path / "photos" / "a").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (size, 2)).save(tmp_path / "photos" / "a" / f"{size}.png")
+    for place in ("a.parquet", "parts", "a.tar", "photos"):
+        names: dict[str, Any] = {"feedline": feedline}
+        exec(look(tmp_path / place).line.replace("workers=4", "workers=0"), names)
+        batch = next(iter(names["loader"]))
+        assert list(batch) == ["y"] if place == "parts" else len(batch) == 2
+        names["loader"].dataset.close()

@@ -15,8 +15,9 @@ import pytest
 
 import feedline
 from feedline.errors import BadOption, FeedlineError, SourceError
-from feedline.packing.opening import class_for, open_source
+from feedline.packing.opening import open_source
 from feedline.packing.options import as_fields
+from feedline.packing.recognition import class_for
 from tests.packing.stores import FORMATS, SHARDED, SINGLE
 
 
@@ -234,3 +235,14 @@ def test_what_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "a:b" / "x.bin").touch()
     with open_source(str(tmp_path / "a:b")) as opened:
         assert len(opened.dataset) == 1, "what is there is a path, whatever its name"
+
+
+def test_keys_that_are_dropped_are_told(tmp_path: Path) -> None:
+    foreign_tar(tmp_path / "a.tar")
+    packed = feedline.pack(tmp_path / "a.tar", tmp_path / "a.lmdb", fields={"y": "y.cls"}, workers=0)
+    assert packed.unused.notes == (), "whoever names fields has decided"
+    with open_source(str(tmp_path / "a.tar")) as opened:
+        assert "--fields key=__key__" in opened.unused.notes[0]
+    again = feedline.pack([{"x": 1}], tmp_path / "b.tar", workers=0)
+    with open_source(str(again.path)) as opened:
+        assert opened.unused.notes == (), "its keys are numbers"

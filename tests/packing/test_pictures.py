@@ -26,7 +26,7 @@ def opened(data: bytes) -> Any:
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8))
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF"])
 def test_kinds_are_recognised(kind: str) -> None:
     extension = {"JPEG": "jpg"}.get(kind, kind.lower())
     assert extension_of(encoded(PHOTO, kind)) == extension
@@ -99,6 +99,17 @@ def test_32_bits_are_refused(mode: str) -> None:
     for encode in ("raw", "jpg"):
         with pytest.raises(PackError, match=f"32 bits .Pillow's mode '{mode}'"):
             Pictures(encode=encode).apply(encoded(PHOTO.convert("L").convert(mode), "TIFF"))
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("I", np.int32), ("F", np.float32)])
+def test_32_bits_are_kept_if_nothing_is_to_be_encoded(mode: str, dtype: type) -> None:
+    image = PHOTO.convert("L").convert(mode)
+    kept = Pictures().apply(image)
+    assert kept.dtype == dtype
+    assert np.array_equal(kept, np.asarray(image))
+    assert Pictures(resize=30).apply(image).shape == (30, 45)
+    with pytest.raises(PackError, match=r"Leave --encode out, or"):
+        Pictures(encode="raw").apply(image)
 
 
 def test_transparency_in_a_palette() -> None:

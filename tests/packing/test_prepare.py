@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import enum
 from collections import namedtuple
@@ -11,9 +12,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import Subset
 
+import feedline
 from feedline.errors import PackError
 from feedline.packing.digest import digest_of
+from feedline.packing.opening import open_source
 from feedline.packing.options import as_fields
 from feedline.packing.pictures import Pictures
 from feedline.packing.prepare import Prepare, named_fields, numbered, plain, size_of
@@ -177,3 +181,35 @@ def test_what_is_called_image_has_to_be_one_if_pictures_are_asked_for() -> None:
     (item,) = Prepare(Pictures(), None, skips=False)([(0, {"image": image}, "")])
     assert item.sample is not None
     assert item.sample["image"].shape == (4, 4)
+
+
+class Awaited:
+    """Samples that have to be awaited."""
+
+    def __len__(self) -> int:
+        return 20
+
+    async def __getitem__(self, index: int) -> dict[str, int]:
+        await asyncio.sleep(0)
+        if index == 7:
+            raise ValueError("seven")
+        return {"x": index}
+
+
+class AwaitedTogether(Awaited):
+    async def __getitems__(self, indices: list[int]) -> list[dict[str, int]]:
+        return [await self[index] for index in indices]
+
+
+@pytest.mark.parametrize("kind", [Awaited, AwaitedTogether])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_samples_that_have_to_be_awaited(tmp_path: Path, kind: type[Awaited], workers: int) -> None:
+    packed = feedline.pack(kind(), tmp_path / "out.lmdb", workers=workers, on_error="skip")
+    assert (packed.count, packed.skipped) == (19, 1)
+    assert "ValueError: seven" in packed.reasons[0]
+    with open_source(str(packed.path)) as opened:
+        assert [sample["x"] for sample in opened.dataset] == [*range(7), *range(8, 20)]
+    with pytest.raises(ValueError, match="seven"):
+        feedline.pack(kind(), tmp_path / "no.lmdb", workers=workers)
+    few: Any = Subset(kind(), range(5))  # type: ignore[arg-type]  # torch wants its own class
+    assert feedline.pack(few, tmp_path / "few.lmdb", workers=workers).count == 5

@@ -91,11 +91,16 @@ class Repeatable(ABC):
     After an exception `__next__` goes on with the next sample. If the policy of the loader is to try again, it says so.
     """
 
+    has_broken_off: bool = False
+    """True if no sample comes after the last exception: it is raised, whatever the policy of the loader is."""
+
     @abstractmethod
-    def try_again(self) -> None:
+    def try_again(self) -> bool:
         """Let the next `__next__` make the sample that raised the last exception. Called right after it, if at all.
 
-        If the exception was not about one sample, there is nothing to do.
+        Returns:
+            False if that cannot be done, because the exception was not about one sample or the sample is gone: what
+            comes next is another one, and the exception is treated as if it had been the last attempt.
         """
 
 

@@ -58,7 +58,7 @@ def described(contents: Contents, samples: list[Sample]) -> dict[str, Any]:
         "samples": contents.count,
         "bytes": contents.size,
         "files": contents.file_count,
-        "fields": [{"name": field.name, "type": field.type, "stored": field.note} for field in contents.fields],
+        "fields": [{"name": field.name, "type": field.type, "stored": field.stored} for field in contents.fields],
         "details": contents.details,
         "packed": {name: stored[name] for name in ("digest", "skipped", "facts") if stored.get(name)},
         "examples": [{name: value_text(value) for name, value in sample.items()} for sample in samples],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def _packed(arguments: argparse.Namespace) -> Packed:
     opened = open_source(arguments.source, fields=fields, root=arguments.root, path_column=arguments.path_column)
     check_apart(arguments.source, out)
     with Bar(quiet=arguments.quiet) as bar, opened:
-        return pack(
+        packed = pack(
             opened.dataset,
             out,
             format=arguments.format,
@@ -64,6 +65,7 @@ def _packed(arguments: argparse.Namespace) -> Packed:
             facts=opened.facts,
             report=bar.show,
         )
+        return replace(packed, unused=opened.unused)
 
 
 def interruption_of(out: Path) -> str:
@@ -89,6 +91,9 @@ def summary_of(packed: Packed, *, is_checked: bool) -> str:
         lines += [f"  {reason}" for reason in shown]
         if packed.skipped > len(shown):
             lines.append(f"  ... and {packed.skipped - len(shown):,} more")
+    if packed.unused.notes:
+        lines.append("Not packed:")
+        lines += [f"  {note}" for note in packed.unused.notes]
     return "\n".join([*lines, "", "Read it with:", f"  {packed.line}", ""])
 
 

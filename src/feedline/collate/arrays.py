@@ -18,6 +18,7 @@ from feedline._optional import is_tensor, require
 from feedline.collate import fields
 from feedline.collate.fields import Path
 from feedline.errors import BadOption, CollateError
+from feedline.failures import words
 
 
 class Arrays(Protocol):
@@ -186,12 +187,24 @@ def stack(values: Sequence[Any], path: Path = ()) -> NDArray[Any]:
 
 
 def _read(value: Any, position: int, path: Path) -> NDArray[Any]:
+    if value is None:
+        raise CollateError(
+            f"Sample {position} of the batch {'has' if path else 'is'} None where sample 0 has an "
+            f"array{fields.inside(path)}. {fields.instead_of_none(path)}"
+        )
     if isinstance(value, (int, float, complex, np.generic)) or hasattr(value, "__array__"):
-        return np.asarray(value)
+        try:
+            return np.asarray(value)
+        except (TypeError, RuntimeError, ValueError) as exc:  # a type that NumPy lacks, on a device, with a gradient
+            kind = f" of {value.dtype}" if hasattr(value, "dtype") else ""
+            raise CollateError(
+                f"Sample {position} of the batch has a {type(value).__name__}{kind}{fields.inside(path)}, which cannot "
+                f"become an array of NumPy: {words(exc)}. Convert it in the dataset, as in tensor.float() or "
+                "tensor.detach().cpu(), or use feedline.DataLoader, whose batches are tensors."
+            ) from exc
     raise CollateError(
         f"Sample {position} of the batch has a {type(value).__name__} where sample 0 has an "
-        f"array{fields.inside(path)}. Let the dataset return an array for every sample, or leave such samples out "
-        "with feedline.collate.drop_none()."
+        f"array{fields.inside(path)}. Let the dataset return an array for every sample."
     )
 
 

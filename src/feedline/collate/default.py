@@ -114,8 +114,7 @@ def _cannot_stack(values: Sequence[Any], position: int, path: Path) -> CollateEr
     kind = type(values[position])
     what = f"Sample {position} of the batch has {'None' if values[position] is None else f'a {kind.__name__}'}"
     advice = (
-        "To leave out such samples, use feedline.collate.drop_none(); if only a field may be missing, give it a "
-        "value in the dataset."
+        fields.instead_of_none(path)
         if values[position] is None
         else "Return an array, a number, a string or a container of these from the dataset, or give the loader a "
         "collate function of your own."

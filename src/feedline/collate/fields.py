@@ -55,6 +55,11 @@ def missing(samples: Sequence[Any], name: Field, path: Path = ()) -> CollateErro
             f"{', '.join(map(repr, first)) or 'none'}. Is the name spelled as in the dataset?"
         )
     for position, sample in enumerate(samples):
+        if sample is None:
+            return CollateError(
+                f"Sample {position} of the batch {'has' if path else 'is'} None{inside(path)}, where others have the "
+                f"field {place(name, path)}. {instead_of_none(path)}"
+            )
         names = names_of(sample)
         if names is None or name not in names:
             has = f"is a {type(sample).__name__}" if names is None else f"has {', '.join(map(repr, names)) or 'none'}"
@@ -69,6 +74,13 @@ def check_alike(samples: Sequence[Any], path: Path) -> None:
     """Raise a CollateError if tuples or lists differ in length."""
     size = len(samples[0])
     for position, sample in enumerate(samples):
+        if not hasattr(sample, "__len__"):
+            has = "None" if sample is None else f"a {type(sample).__name__}"
+            advice = instead_of_none(path) if sample is None else "All samples of a batch need the same fields."
+            raise CollateError(
+                f"Sample {position} of the batch {'has' if path else 'is'} {has}{inside(path)}, where sample 0 has "
+                f"{size} fields. {advice}"
+            )
         if len(sample) != size:
             raise CollateError(
                 f"Samples 0 and {position} of the batch have {size} and {len(sample)} fields{inside(path)}. All "
@@ -110,6 +122,17 @@ def place(name: Field, path: Path = ()) -> str:
         "'inputs' / 0 / 'ids'"
     """
     return " / ".join(map(repr, (*path, name)))
+
+
+def instead_of_none(path: Path) -> str:
+    """Say what to do about samples that are None, or have None in a field."""
+    if not path:
+        return "To leave such samples out, use feedline.collate.drop_none()."
+    return (
+        "Let the dataset, its transform= or the query (COALESCE in SQL) give another value for it, choose fields "
+        "without this one with fields=, or leave such samples out: by filters= or WHERE in the source, or with "
+        "feedline.collate.drop_none(drop=...), whose function says of a sample whether to leave it out."
+    )
 
 
 def inside(path: Path) -> str:

@@ -197,11 +197,17 @@ class Pad(Collate):
         return _Sequences(sequences, sizes, axis)
 
     def _cannot_pad(self, value: Any, position: int, name: Field) -> CollateError:
+        if value is None:
+            path = () if name is None else (name,)
+            return CollateError(
+                f"Sample {position} of the batch {'has' if path else 'is'} None{_inside(name)}, which pad() cannot "
+                f"pad. {fields.instead_of_none(path)}"
+            )
         shape = f" of shape {tuple(value.shape)}" if is_array(value) else ""
         return CollateError(
             f"Sample {position} of the batch has a {type(value).__name__}{shape}{_inside(name)}, which pad() cannot "
-            f"pad along axis {self.axis}. Return an array or a list of numbers that has this axis; name the fields to "
-            "pad with pad(fields=...), or leave such samples out with feedline.collate.drop_none(pad())."
+            f"pad along axis {self.axis}. Return an array or a list of numbers that has this axis, or name the fields "
+            "to pad with pad(fields=...)."
         )
 
     def _padded(self, sequences: _Sequences, name: Field, arrays: Arrays) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ class Form:
             store: what it is called in an error.
 
         Raises:
-            BadOption: the store has no such field, or none was named.
+            BadOption: these are no names, the store has no such field, or none was named.
 
         Example:
             >>> Form.of(("image", "label"), ["image", "label", "name"], "a.h5").build(["pixels", 3])
@@ -42,6 +42,7 @@ class Form:
             >>> Form.of({"x": "image"}, ["image", "label"], "a.h5").build(["pixels"])
             {'x': 'pixels'}
         """
+        check_fields(fields)
         known = tuple(available)
         if fields is None:
             form = cls(known, known)
@@ -74,6 +75,21 @@ class Form:
         if self.is_one:
             return texts[0]
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+
+# Any: whatever the user gave.
+def check_fields(fields: Any) -> None:
+    """Refuse what cannot be `fields=` of any store.
+
+    Raises:
+        BadOption: it is neither a name, nor several, nor a dict, nor None.
+    """
+    if fields is not None and (isinstance(fields, (bytes, bytearray)) or not isinstance(fields, Collection)):
+        raise BadOption(
+            f'fields={fields!r} names no fields. Give a name, for samples that are its value ("image"); a tuple of '
+            'names, for tuples (("image", "label")); a list of names, for dicts; a dict from names of your own to the '
+            "store's; or None for all fields."
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 from feedline.errors import BadOption
 from feedline.types import DatasetKind
+
+INSTEAD_OF_PATH = (
+    "If it is the path of a store, open it with one of feedline.datasets, such as LMDBDataset(path); `feedline inspect "
+    "PATH` shows what is in it, and the line that reads it."
+)
+"""What to say of a path in the place of a dataset."""
 
 
 # Any: a dataset is any object that fits.
@@ -21,6 +28,8 @@ def kind_of(dataset: Any, name: str) -> DatasetKind:
         <DatasetKind.MAP: 'map'>
     """
     kind = type(dataset)
+    if isinstance(dataset, (str, os.PathLike)):
+        raise BadOption(f"{name}={dataset!r} is a {kind.__name__}, not a dataset. {INSTEAD_OF_PATH}")
     torch_data = sys.modules.get("torch.utils.data")  # whose iterable datasets inherit a __getitem__ that only raises
     if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
         return DatasetKind.ITERABLE

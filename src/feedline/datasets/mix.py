@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,11 +64,13 @@ def mix(
     """
     if not isinstance(repeat, bool):
         raise BadOption(f"repeat={repeat!r} is not True or False.")
+    _check_datasets(datasets)
     parts = list(datasets)
     if not parts:
         raise BadOption("datasets is empty: there is nothing to mix.")
     limit = None if size is None else _check_size(size)
     kinds = [kind_of(dataset, f"datasets[{number}]") for number, dataset in enumerate(parts)]
+    _check_weights(weights, len(parts))
     if DatasetKind.ITERABLE in kinds:
         pairs = zip(parts, kinds, strict=True)
         split = all(isinstance(part, SplitSource) for part, kind in pairs if kind is DatasetKind.ITERABLE)
@@ -82,7 +84,36 @@ def mix(
     return Mixture(parts, weights, limit, operator.index(seed))
 
 
-# Any: whatever the user gave.
+_ONE_LIST = "Give all datasets in one list, as in mix([speech, music], [0.75, 0.25])."
+
+
+# Any, throughout: whatever the user gave.
+def _check_datasets(datasets: Any) -> None:
+    """Refuse a dict, whose keys would be taken for datasets, and a single dataset, whose samples would be."""
+    kind = type(datasets)
+    if isinstance(datasets, Mapping):
+        raise BadOption(
+            f"datasets is a {kind.__name__} with the keys {', '.join(map(repr, list(datasets)[:4]))}, and mix knows no "
+            "names. Give a list, as in mix(list(datasets.values())), and weights in the same order."
+        )
+    is_dataset = not isinstance(datasets, Sequence) and not hasattr(kind, "__next__") and kind.__module__ != "builtins"
+    if is_dataset or isinstance(datasets, (str, bytes)) or not hasattr(kind, "__iter__"):
+        raise BadOption(f"datasets is a {kind.__name__}, not a list of datasets. {_ONE_LIST}")
+
+
+def _check_weights(weights: Any, count: int) -> None:
+    """Refuse a dataset in the place of weights before its samples are read."""
+    if weights is None or hasattr(type(weights), "__next__"):
+        return
+    if not hasattr(type(weights), "__len__"):
+        raise BadOption(f"weights is a {type(weights).__name__}, not a list of numbers. {_ONE_LIST}")
+    if len(weights) != count:
+        raise BadOption(
+            f"There are {len(weights)} weights for {count} datasets. Give one for each. If weights is a dataset "
+            "itself, it belongs into the list of datasets."
+        )
+
+
 def _check_size(size: Any) -> int:
     if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
         raise BadOption(f"size={size!r} is not a positive integer.")

@@ -22,6 +22,7 @@ from feedline.datasets.passes import Passes
 from feedline.datasets.quota import Quota
 from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption, BadState
+from feedline.failures import broke_generator
 from feedline.keys import epoch_key, mix
 from feedline.types import DatasetKind
 
@@ -175,6 +176,7 @@ class _Reading(Repeatable):
         self._block: Iterator[int] = iter(())
         self._failed: _MapPart | _StreamPart | None = None
         """Whose last sample could not be made."""
+        self.has_broken_off = False
         if state is not None:
             if (was := state.get("part", self._part)) != self._part:
                 raise BadState(
@@ -192,7 +194,7 @@ class _Reading(Repeatable):
         return self
 
     def __next__(self) -> Any:
-        if self._ended or (self._size is not None and self._taken >= self._size):
+        if self._ended or self.has_broken_off or (self._size is not None and self._taken >= self._size):
             raise StopIteration
         self._failed = None
         number = next(self._block, None)
@@ -208,6 +210,7 @@ class _Reading(Repeatable):
         except Exception:
             self._taken += 1
             self._failed = self._parts[number]
+            self.has_broken_off = self._failed.has_broken_off
             raise
         except BaseException:  # an interrupt: the place is still to be filled
             self._block = iter(())
@@ -215,12 +218,13 @@ class _Reading(Repeatable):
         self._taken += 1
         return sample
 
-    def try_again(self) -> None:
-        if self._failed is not None:
-            self._failed.try_again()
-            self._failed = None
-            self._taken -= 1
-            self._block = iter(())  # which begins with this place again
+    def try_again(self) -> bool:
+        failed, self._failed = self._failed, None
+        if failed is None or not failed.try_again():
+            return False
+        self._taken -= 1
+        self._block = iter(())  # which begins with this place again
+        return True
 
     def state(self) -> dict[str, Any]:
         return {
@@ -234,6 +238,8 @@ class _Reading(Repeatable):
 
 class _MapPart:
     """A map-style dataset in a mixture, in random order: some of its turns, in the first pass and so on in others."""
+
+    has_broken_off = False
 
     def __init__(self, dataset: Any, number: int, turns: range, passes: Passes, repeat: bool) -> None:
         self._dataset = dataset
@@ -255,8 +261,9 @@ class _MapPart:
         self._turn += 1
         return sample
 
-    def try_again(self) -> None:
+    def try_again(self) -> bool:
         self._turn -= 1
+        return True
 
     def state(self) -> dict[str, Any]:
         return {"taken": self._turn}
@@ -274,22 +281,13 @@ class _StreamPart:
         self._repeat = repeat
         self._iterator: Any = None  # an iterator, which may have more to it
         self._taken = 0
-        """In this pass."""
+        """How often this pass was asked for a sample, those that could not be made included."""
         self._passes = 0
         self._skip = 0
+        self.has_broken_off = False
+        """True if the iterator has ended with an exception, and the mixture with it."""
 
     def read(self) -> Any:
-        try:
-            sample = self._read()
-        except StopIteration:
-            raise
-        except Exception:
-            self._taken += 1
-            raise
-        self._taken += 1
-        return sample
-
-    def _read(self) -> Any:
         if self._iterator is None:
             self._iterator = iter(self._dataset)
         while self._skip:
@@ -297,25 +295,43 @@ class _StreamPart:
             try:
                 next(self._iterator)
             except StopIteration:
-                break
-            except Exception:  # it was raised, or left out, when its turn came
-                continue
+                self._skip = 0
+            except Exception as exc:  # it was raised, or left out, when its turn came
+                self._note(exc)
+                if self.has_broken_off:
+                    raise
         try:
-            return next(self._iterator)
+            sample = next(self._iterator)
         except StopIteration:
             if not self._repeat:
                 raise
             if self._taken == 0:
+                self.has_broken_off = True
                 raise BadOption(f"datasets[{self._number}] yields nothing, however often it is repeated.") from None
             self._iterator = None
             self._taken = 0
             self._passes += 1
-            return self._read()
+            return self.read()
+        except Exception as exc:
+            self._taken += 1
+            self._note(exc)
+            raise
+        self._taken += 1
+        return sample
 
-    def try_again(self) -> None:
+    def _note(self, exc: Exception) -> None:
+        """Note whether an exception has ended the iterator, as it does any generator."""
+        self.has_broken_off = broke_generator(exc, self._iterator, f"datasets[{self._number}]") or (
+            isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
+        )
+
+    def try_again(self) -> bool:
+        if self._iterator is None:  # it was not even begun
+            return True
+        if not isinstance(self._iterator, Repeatable) or not self._iterator.try_again():
+            return False
         self._taken -= 1
-        if isinstance(self._iterator, Repeatable):
-            self._iterator.try_again()
+        return True
 
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = {"taken": self._taken, "passes": self._passes}

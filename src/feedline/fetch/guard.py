@@ -343,7 +343,10 @@ class Guard:
                         continue
                     if verdict.action != "retry" or self._pause(verdict.wait_s):
                         raise
-                    stream.try_again()
+                    if not stream.try_again():
+                        self._close(failure)
+                        attempt, failure = 1, None
+                        continue
                     attempt += 1
                     continue
                 if failure is not None:
@@ -373,8 +376,8 @@ class Readable(Protocol):
     def read(self) -> Any:
         """Return the next sample."""
 
-    def try_again(self) -> None:
-        """Let the next sample be the one that raised an exception."""
+    def try_again(self) -> bool:
+        """Let the next sample be the one that raised an exception; False if that cannot be done."""
 
 
 def neighbour_of(index: Any, dataset: Any, exc: BaseException) -> int | None:

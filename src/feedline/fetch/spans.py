@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from feedline.errors import InternalError
-from feedline.failures import without_frames
+from feedline.failures import twin_of, without_frames
 from feedline.fetch.guard import Guard, ShortBatch
 from feedline.fetch.streams import Stream
 from feedline.randomness import Scope
@@ -46,6 +46,9 @@ class SpanFetcher:
         """True if the last two steps depend on where the stream ends, which is then looked for one round ahead."""
         self._held: dict[int, Any] = {}
         self._total: int | None = None
+        self._break: _Failed | None = None
+        """What ended the stream before its time: for no worker in silence, whosever sample it was."""
+        self._has_raised_break = False
         self.consumed: int | None = None
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
 
@@ -61,6 +64,8 @@ class SpanFetcher:
         self._read_to(begin, end)
         if self._total is None or self._total >= end:
             own = np.arange(begin + share.rank, begin + stride, share.world_size).tolist()
+        elif self._break is not None:
+            own = self._up_to_break(begin, begin + stride)
         else:
             steps = Steps(
                 max(0, self._total - span.origin), split.batch_size, share, drop_last=split.drop_last and self._batched
@@ -74,14 +79,30 @@ class SpanFetcher:
             sample = self._held[self._there(place, begin)]
             if type(sample) is not _Failed:
                 samples.append(sample)
-            elif self._guard is None or self.stream.has_broken_off or not self._guard.leaves_out(sample.reason, place):
-                self.failed_place = place
-                raise sample.reason
+            elif self._guard is None or sample.is_last or not self._guard.leaves_out(sample.reason, place):
+                self._raise(sample, place)
         if not samples:
             raise ShortBatch
         self._scope.collate(begin + share.rank)
         batch = samples if self._batched else samples[0]
         return self._collate(batch) if self._guard is None else self._guard.collate(self._collate, batch, own)
+
+    def _up_to_break(self, begin: int, end: int) -> list[int]:
+        """Return the places of a step that are this rank's, in a stream that broke off, and that where it did."""
+        assert self._total is not None
+        if self._has_raised_break:
+            raise StopIteration
+        share, last = self._split.share, self._total - 1
+        own: list[int] = np.arange(begin + share.rank, min(end, last), share.world_size).tolist()
+        if last < end:
+            self._held[last] = self._break
+            own.append(last)
+        return own
+
+    def _raise(self, failed: _Failed, place: int) -> NoReturn:
+        self.failed_place = place
+        self._has_raised_break = failed.is_last
+        raise twin_of(failed.reason)  # what is held must not get to hold whoever is up the stack
 
     def _there(self, place: int, begin: int) -> int:
         """Return the place whose sample is delivered: a rank that has none left repeats the first of the step."""
@@ -120,11 +141,17 @@ class SpanFetcher:
             try:
                 sample = stream.read()
             except StopIteration:
-                raise
+                if failed is None:
+                    raise
+                stream.place += 1  # the sample that was asked for again has its place, too
+                return _Failed(failed)
             except Exception as exc:
-                if guard is None or not stream.is_repeatable or not guard.tries_again(exc, attempt):
+                if stream.has_broken_off:
+                    self._break = _Failed(without_frames(exc), is_last=True)
+                    return self._break
+                is_tried = guard is not None and stream.is_repeatable and guard.tries_again(exc, attempt)
+                if not is_tried or not stream.try_again():
                     return _Failed(without_frames(exc))
-                stream.try_again()
                 failed, attempt = without_frames(exc), attempt + 1
                 continue
             if failed is not None and guard is not None and is_own:
@@ -137,3 +164,5 @@ class _Failed:
     """Stands in for a sample that could not be made."""
 
     reason: Exception
+    is_last: bool = False
+    """True if no sample comes after it, whatever the policy is."""

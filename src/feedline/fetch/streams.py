@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
-from feedline.failures import add_note
+from feedline.failures import broke_generator
 from feedline.fetch.guard import Guard
 from feedline.randomness import Scope, seed_globals
 from feedline.records import NotARecord, encode
@@ -40,7 +39,7 @@ class Stream:
         self.is_retried: Callable[[Exception, int], bool] | None = None
         """Says whether the iterator is asked again after an exception, for the so-manieth time."""
         self.has_broken_off = False
-        """True if the iterator was a generator that has raised an exception: it has no more samples."""
+        """True if the iterator has no more samples after its last exception, as a generator, or one that says so."""
         self.is_watched = False
         """True to remember what the first sample looks like."""
         self.first_digest: bytes | None = None
@@ -70,10 +69,12 @@ class Stream:
             except StopIteration:
                 raise
             except Exception as exc:  # it was raised, or left out, when its batch came
-                if self.is_retried is None or not self.is_retried(exc, attempt):
+                if self.has_broken_off:
+                    raise
+                # If it was asked for again then, it is now.
+                if self.is_retried is None or not self.is_retried(exc, attempt) or not self.try_again():
                     attempt = 1
                     continue
-                self.try_again()  # it was asked for again then, and is now
                 attempt += 1
         return self._read()
 
@@ -88,25 +89,24 @@ class Stream:
             raise
         except Exception as exc:
             self.place += 1  # the sample that could not be made has its place, too
-            if inspect.isgenerator(self._iterator):
-                self.has_broken_off = True
-                add_note(
-                    exc,
-                    f"The iterator of {type(self._dataset).__name__} is a generator, which ends with the first "
-                    "exception: the samples after it cannot be had, whatever on_error says. Catch the exception "
-                    "inside of __iter__, or write an iterator class with __next__.",
-                )
+            self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
+                isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
+            )
             raise
         if self.is_watched and self.place == 0:
             self.first_digest = _digest(sample)
         self.place += 1
         return sample
 
-    def try_again(self) -> None:
-        """Ask for the sample again that raised an exception, of an iterator that knows how to give it."""
+    def try_again(self) -> bool:
+        """Ask for the sample again that raised an exception; False if the iterator cannot give it.
+
+        One that does not say is asked again, and knows what to do.
+        """
+        if isinstance(self._iterator, Repeatable) and not self._iterator.try_again():
+            return False
         self.place -= 1  # an attempt is no sample
-        if isinstance(self._iterator, Repeatable):
-            self._iterator.try_again()
+        return True
 
     @property
     def is_repeatable(self) -> bool:

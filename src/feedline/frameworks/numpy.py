@@ -110,7 +110,10 @@ def _gather(table: Any) -> Gather | None:
 
 
 def _column(array: Any) -> Any:
-    column = np.asarray(array)
+    try:
+        column = np.asarray(array)
+    except (TypeError, RuntimeError):  # a tensor that NumPy cannot express: collating its rows says what to do
+        return None
     # Strings are collated into lists, objects by their own kind; the rows of a masked array have a mask.
     plain = column.dtype.kind in "biufcmM" and column.dtype.isnative and not isinstance(array, np.ma.MaskedArray)
     return column if plain else None

@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Collection
 from multiprocessing.context import BaseContext
@@ -17,6 +18,7 @@ import numpy as np
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
 from feedline.abc.source import SplitSource, StreamSource
+from feedline.datasets.kind import INSTEAD_OF_PATH
 from feedline.errors import BadOption
 from feedline.faults.actions import Replace, Retry
 from feedline.types import DatasetKind
@@ -64,6 +66,8 @@ def _meant(name: str, known: Collection[str]) -> str:
 def kind_of(dataset: Any) -> DatasetKind:
     """Return how samples come out of a dataset; refuse what is none."""
     kind = type(dataset)
+    if isinstance(dataset, (str, os.PathLike)):
+        raise BadOption(f"dataset={dataset!r} is a {kind.__name__}, not a dataset. {INSTEAD_OF_PATH}")
     torch_data = sys.modules.get("torch.utils.data")  # whose iterable datasets inherit a __getitem__ that only raises
     if torch_data is not None and isinstance(dataset, torch_data.IterableDataset):
         return DatasetKind.ITERABLE

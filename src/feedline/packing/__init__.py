@@ -1,6 +1,6 @@
 """Datasets into formats that read fast, and what is in such a store."""
 
 from feedline.packing.pack import pack
-from feedline.packing.progress import Packed, Stage
+from feedline.packing.progress import Packed, Stage, Unused
 
-__all__ = ["Packed", "Stage", "pack"]
+__all__ = ["Packed", "Stage", "Unused", "pack"]

@@ -56,6 +56,11 @@ class Agreement:
         reason = self._kind.cannot_hold(column)
         if not reason:
             return column
+        present = [self._samples[place][name] for place in places if self._samples[place][name] is not None]
+        if self._skips and column.nullable and present:
+            without = Column.of(name, present, ragged=ragged)
+            if not self._kind.cannot_hold(without):
+                return without
         groups: dict[Any, list[int]] = {}  # Any: what values are alike in
         for place in places:
             groups.setdefault(_likeness(self._samples[place][name], ragged=ragged), []).append(place)

@@ -17,6 +17,7 @@ from feedline.datasets.files import FileDataset, ImageFolder
 from feedline.datasets.files.image_folder import IMAGES
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
+from feedline.packing.progress import Unused
 from feedline.packing.schema import Sample, listed
 
 PICTURES = frozenset(IMAGES)
@@ -101,16 +102,18 @@ def open_folder(root: Path) -> tuple[FileDataset, tuple[str, ...], dict[str, Any
     Pictures in folders of it are labelled by them, as by `ImageFolder`.
 
     Raises:
-        SourceError: there are no files.
+        SourceError: there are no files, or there are folders without pictures among others.
     """
     below = Relative(str(root))
     in_folders, beside = _where_pictures_are(root)
     if in_folders:
-        images = ImageFolder(root, decode="bytes", fields=["image", "label", "path"], transform=below)
+        fields = ["image", "label", "path"]
+        images = ImageFolder(root, decode="bytes", fields=fields, transform=below, allow_empty=True)
+        _check_classes(images, root)
         return images, ("image", "label"), {"classes": images.classes}
     if beside:
-        fields = {"image": "data", "path": "path"}
-        return FileDataset(root, extensions=sorted(PICTURES), fields=fields, transform=below), ("image", "path"), {}
+        renamed = {"image": "data", "path": "path"}
+        return FileDataset(root, extensions=sorted(PICTURES), fields=renamed, transform=below), ("image", "path"), {}
     return FileDataset(root, transform=below), ("data", "path"), {}
 
 
@@ -123,6 +126,51 @@ def _where_pictures_are(root: Path) -> tuple[bool, bool]:
                 return True, beside
             beside = True
     return False, beside
+
+
+def _check_classes(images: ImageFolder, root: Path) -> None:
+    """Refuse folders without pictures beside folders with some, in words that fit `pack`."""
+    assert images.targets is not None  # they are what folders are for
+    assert images.classes is not None
+    full = set(images.targets.tolist())
+    empty = [name for number, name in enumerate(images.classes) if number not in full]
+    if not empty:
+        return
+    what = ", ".join(map(repr, empty[:3])) + (f" and {len(empty) - 3} more" if len(empty) > 3 else "")
+    raise SourceError(
+        f"In {root}, each folder is a class, but there are no pictures ({', '.join(sorted(PICTURES))}) in {what}. Move "
+        "it elsewhere, convert what is in it, or list the files in a CSV file and pack that one. In Python, pack "
+        'ImageFolder(..., decode="bytes", allow_empty=True).'
+    )
+
+
+def unused_in(root: Path, fields: Sequence[str]) -> Unused:
+    """Return which files of a folder are not packed, given the fields that are."""
+    unused = Unused()
+    if "image" not in fields:
+        return unused  # all files are
+    others: list[Path] = []
+    outside: list[Path] = []
+    for place, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(name for name in names if not name.startswith(".")):
+            if not is_picture_name(name):
+                others.append(Path(place, name))
+            elif "label" in fields and place == str(root):
+                outside.append(Path(place, name))
+    if others:
+        endings = ", ".join(sorted({one.suffix.lower() or "none" for one in others})[:6])
+        why = f"not named as pictures are, but {endings}"
+        unused = unused.and_files(len(others), f"{_files(others, root)}, {why}")
+    if outside:
+        why = "pictures that are beside the folders of classes, and so in none"
+        unused = unused.and_files(len(outside), f"{_files(outside, root)}, {why}")
+    return unused
+
+
+def _files(paths: list[Path], root: Path) -> str:
+    names = ", ".join(str(one.relative_to(root)) for one in paths[:3])
+    return f"{len(paths):,} file{'s' if len(paths) > 1 else ''} ({names}{', ...' if len(paths) > 3 else ''})"
 
 
 def is_picture_name(path: str) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from feedline.packing.schema import Schema
+import numpy as np
+
+from feedline.packing.schema import Column, Schema
 from feedline.packing.writers.tar import member_names
 
 CLASSES = {
@@ -15,6 +17,9 @@ CLASSES = {
     "parquet": "ParquetDataset",
     "npy": "ArrayDataset",
 }
+
+LISTS = "list"
+"""The function that makes batches of samples that cannot be stacked."""
 
 
 def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str:
@@ -58,5 +63,51 @@ def fields_for(format_name: str, schema: Schema, form: str) -> Any:
 
 def loader_line(format_name: str, place: str, schema: Schema, form: str) -> str:
     """Return the line that loads an output."""
-    dataset = dataset_text(format_name, place, schema, form)
-    return f"loader = feedline.Loader(feedline.datasets.{dataset}, batch_size=32, shuffle=True, workers=4)"
+    return loader_text(dataset_text(format_name, place, schema, form), collate_for(schema, form))
+
+
+def loader_text(dataset: str, collate: str = "") -> str:
+    """Return the line that loads the dataset that an expression opens.
+
+    Args:
+        dataset: the expression, a class of `feedline.datasets` and its arguments.
+        collate: the expression for `collate=`; "" if samples stack.
+
+    Example:
+        >>> loader_text("HDF5Dataset('train.h5')")
+        "loader = feedline.Loader(feedline.datasets.HDF5Dataset('train.h5'), batch_size=32, shuffle=True, workers=4)"
+    """
+    shuffle = "" if "mode='stream'" in dataset else ", shuffle=True"  # a stream has an order of its own
+    given = f", collate={collate}" if collate else ""
+    hint = "  # batches are lists of samples, which do not stack as they are" if collate == LISTS else ""
+    return f"loader = feedline.Loader(feedline.datasets.{dataset}, batch_size=32{shuffle}, workers=4{given}){hint}"
+
+
+def collate_for(schema: Schema, form: str) -> str:
+    """Return the expression for `collate=` that makes batches of such samples; "" if the default does.
+
+    Example:
+        >>> import numpy as np
+        >>> collate_for(Schema.of([{"ids": np.arange(2)}, {"ids": np.arange(3)}]), "dict")
+        "feedline.collate.pad(fields=['ids'])"
+    """
+    odd = [column for column in schema.columns if _does_not_stack(column)]
+    if not odd:
+        return ""
+    if not all(_is_padded(column) for column in odd):
+        return LISTS
+    if form == "one":
+        return "feedline.collate.pad()"
+    names = schema.names
+    places = [column.name if form == "dict" else names.index(column.name) for column in odd]
+    return f"feedline.collate.pad(fields={places!r})"
+
+
+def _does_not_stack(column: Column) -> bool:
+    return column.nullable or column.kind in ("ragged", "mixed", "nested")
+
+
+def _is_padded(column: Column) -> bool:
+    """True if the arrays differ in length only, and consist of numbers."""
+    one_axis = column.kind == "ragged" and len(column.shape) == 1
+    return one_axis and not column.nullable and np.dtype(column.dtype).kind in "biufc"

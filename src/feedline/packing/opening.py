@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,23 @@ import numpy as np
 
 from feedline import datasets
 from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
+from feedline.datasets.cache.folder import FILE as SAMPLES
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
-from feedline.packing.folders import Files, fingerprint, open_folder, open_table
+from feedline.packing.folders import fingerprint, open_folder, open_table, unused_in
 from feedline.packing.formats import FORMATS
 from feedline.packing.line import CLASSES, fields_for
 from feedline.packing.objects import open_object
 from feedline.packing.options import Renamed
+from feedline.packing.progress import Unused
+from feedline.packing.recognition import COMPRESSED, ENVIRONMENT, Folder, class_for, folder_at, shown, suffixes
 from feedline.packing.schema import Schema, listed
 from feedline.packing.writers.npy import stored as stored_in_folder
 
-_OTHER_SUFFIXES = {".npz": "ArrayDataset", ".arrow": "ArrowDataset", ".feather": "ArrowDataset"}
+_IN_FOLDERS = (ENVIRONMENT, SAMPLES)
+_KEYS = (
+    "the keys of the samples (__key__): samples get numbers. To keep them, name all fields: --fields key=__key__,..."
+)
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Opened:
     """That are packed if nothing else was said."""
     facts: dict[str, Any] = field(default_factory=dict)
     """About all samples, such as the names of classes; stored with them."""
+    unused: Unused = field(default_factory=Unused)
+    """What is in the source and is not packed."""
 
     def __enter__(self) -> Opened:
         return self
@@ -66,39 +74,74 @@ def open_source(
     if not path.exists() and ":" in source and "://" not in source:
         found = open_object(source)
         return Opened(found, f"{source} {dataset_fingerprint(found)}".rstrip())
+    wanted = None if fields is None else [old for _, old in fields]
+    if path.is_dir():
+        return _open_folder(path, source, wanted)
     name = class_for(source)
     if name is not None:
-        return _open_store(name, source, None if fields is None else [old for _, old in fields])
+        return _open_store(name, source, [], wanted)
     if not path.exists():
         raise SourceError(
             f"There is nothing at {source}. A source is a folder, a CSV file, a file or pattern of one of the formats "
             f"({', '.join(suffixes())}), or module:object for a dataset in Python."
         )
-    files: Files
-    if path.is_dir():
-        files, names, facts = open_folder(path)
-    elif path.suffix.lower() in (".csv", ".tsv"):
-        files, names, facts = open_table(path, root=root, path_column=path_column)
-    else:
+    if path.suffix.lower() not in (".csv", ".tsv"):
         raise BadOption(f"{source} is of no kind that can be packed: known are {', '.join(suffixes())} and .csv.")
-    return Opened(files, f"{source} {fingerprint(files)}", names, facts)
+    table, names, facts = open_table(path, root=root, path_column=path_column)
+    return Opened(table, f"{source} {fingerprint(table)}", names, facts)
 
 
-def _open_store(name: str, source: str, wanted: list[str] | None) -> Opened:
-    """Open a store; what `feedline pack` wrote with samples in the form, and with the names, that they had."""
+def _open_folder(path: Path, source: str, wanted: list[str] | None) -> Opened:
+    """Open a folder as what `inspect` says it is."""
+    found = folder_at(path)
+    if found.kind == "stores":
+        raise _no_samples(found, path)
+    if found.dataset:
+        shards = [str(one) for one in found.files] if found.kind == "shards" else []
+        opened = _open_store(found.dataset, source, shards, wanted)
+        if not found.beside:
+            return opened
+        note = f"{len(found.beside):,} beside the {len(found.files):,} stores, such as {shown(found.beside, path)}"
+        return replace(opened, unused=opened.unused.and_files(len(found.beside), note))
+    files, names, facts = open_folder(path)
+    return Opened(files, f"{source} {fingerprint(files)}", names, facts, unused_in(path, names))
+
+
+def _no_samples(folder: Folder, path: Path) -> BadOption:
+    first = folder.files[0]
+    one = first.parent if first.name in _IN_FOLDERS else first
+    kinds = {class_for(one.name) for one in folder.files} - {None}
+    why = "which are not read as one dataset" if len(folder.files) > 1 else "which is a store, not a sample"
+    if len(kinds) == 1 and folder.beside and len(folder.files) > 1:
+        why += f" because of what is beside them ({shown(folder.beside, path)})"
+    return BadOption(f"In the folder {path} are {shown(folder.files, path)}, {why}. Pack one of them: {one}.")
+
+
+def _open_store(name: str, source: str, files: list[str], wanted: list[str] | None) -> Opened:
+    """Open a store; what `feedline pack` wrote with samples in the form, and with the names, that they had.
+
+    Args:
+        name: of the class that reads it.
+        source: its path, or a pattern.
+        files: of a folder of shards.
+        wanted: names of fields; None for all.
+    """
     path = Path(source)
-    files = sorted(map(str, shards_in(path))) if path.is_dir() and name != CLASSES["npy"] else []
     options: dict[str, Any] = {}
     stored = _stored(name, path, files)
     fields = _fields(name, path, stored, wanted)
     if fields is not None:
         options["fields"] = fields
+    unused = Unused()
     if name == CLASSES["tar"]:
-        compressed = any(not one.endswith(".tar") for one in files or [source])
+        compressed = any(one.lower().endswith(COMPRESSED) for one in files or [source])
         options |= {"mode": "stream", "shuffle": False} if compressed else {"mode": "random"}
+        if stored is None and fields is None:
+            unused = Unused(notes=(_KEYS,))
     unpacked = _unpacked(path, wanted) if path.suffix.lower() == ".npz" else None
     dataset = getattr(datasets, name)(files or source if unpacked is None else unpacked, **options)
-    return Opened(dataset, f"{source} {_stamp(source)}", None, stored.get("facts", {}) if stored else {})
+    facts = stored.get("facts", {}) if stored else {}
+    return Opened(dataset, f"{source} {_stamp(source)}", None, facts, unused)
 
 
 # Any: arrays of any type.
@@ -128,7 +171,9 @@ def _unpacked(path: Path, wanted: list[str] | None) -> dict[str, Any] | None:
 def _fields(name: str, path: Path, stored: dict[str, Any] | None, wanted: list[str] | None) -> Any:
     """Return `fields=` for a source, so that it looks at no others than are wanted."""
     if stored is None:
-        has_names = name != CLASSES["lmdb"] and not (name == CLASSES["npy"] and path.suffix.lower() == ".npy")
+        has_names = name not in (CLASSES["lmdb"], "PrecomputedDataset") and not (
+            name == CLASSES["npy"] and path.suffix.lower() == ".npy"
+        )
         return wanted if has_names else None
     format_name = next(one for one, kind in CLASSES.items() if kind == name)
     schema, form = Schema.from_json(stored["fields"]), stored["form"]
@@ -146,45 +191,13 @@ def _stored(name: str, path: Path, files: Sequence[str]) -> dict[str, Any] | Non
     """Return what `feedline pack` stored about all samples, None if it was someone else."""
     format_ = next((one for one in FORMATS.values() if CLASSES[one.name] == name), None)
     first = Path(files[0]) if files else path
-    if format_ is None or not first.exists() or first.suffix in (".gz", ".tgz", ".zst", ".zstd"):
+    if format_ is None or not first.exists() or first.name.lower().endswith(COMPRESSED):
         return None
     if format_.name == "npy" and first.is_file():
         return None
     in_folder = stored_in_folder(path) if files else None
     found: dict[str, Any] | None = in_folder or format_.module.stored(first)
     return found
-
-
-def suffixes() -> list[str]:
-    """Return by which suffixes stores are recognised."""
-    return [suffix for one in FORMATS.values() for suffix in one.suffixes] + list(_OTHER_SUFFIXES)
-
-
-def class_for(source: str) -> str | None:
-    """Return the class of `feedline.datasets` that reads a store; None if the path does not look like one."""
-    path = Path(source)
-    if path.is_dir():
-        if (path / "data.mdb").exists():
-            return CLASSES["lmdb"]
-        found = {one.suffix.lower() for one in path.iterdir() if not one.name.startswith(".")} - {".json"}
-        names = {name for suffix in found for name in [_by_suffix(suffix)] if name is not None}
-        return names.pop() if len(names) == 1 and len(found) == 1 else None
-    for ending in (".gz", ".zst", ".zstd", ".tgz"):
-        if path.name.lower().endswith((f".tar{ending}", ".tgz")):
-            return CLASSES["tar"]
-    return _by_suffix(path.suffix.lower())
-
-
-def _by_suffix(suffix: str) -> str | None:
-    known = next((CLASSES[one.name] for one in FORMATS.values() if suffix in one.suffixes), None)
-    return known or _OTHER_SUFFIXES.get(suffix)
-
-
-def shards_in(folder: Path) -> Iterable[Path]:
-    """Return the files of a folder of shards; empty for a folder that is one store itself."""
-    if (folder / "data.mdb").exists():
-        return []
-    return [one for one in folder.iterdir() if not one.name.startswith(".") and _by_suffix(one.suffix.lower())]
 
 
 def _stamp(source: str) -> str:

@@ -163,7 +163,7 @@ def pack(
             if not run.has_stored:  # there is nothing to go on with
                 work.remove()
             work.close()
-    return replace(packed, seconds=time.monotonic() - begin)
+    return replace(packed, seconds=time.monotonic() - begin, unused=opened.unused)
 
 
 # Any: a dataset of any class.

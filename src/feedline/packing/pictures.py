@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
+from feedline.datasets.pictures import eight_bits
 from feedline.errors import BadOption, PackError
 from feedline.failures import words
 
@@ -24,12 +25,12 @@ _MAGIC = (
 )
 _FORMATS = {"jpg": "JPEG", "png": "PNG"}
 _JPEG_MODES = ("L", "RGB")
-_ARRAY_MODES = ("L", "RGB", "RGBA")
-"""Of images of Pillow that become arrays as they are."""
+_ARRAY_MODES = ("L", "RGB", "RGBA", "I", "F")
+"""Of images of Pillow that become arrays as they are, unless they are to be encoded."""
 
 
 def extension_of(data: bytes) -> str:
-    """Say what bytes are by how they begin: "jpg", "png", "gif", "bmp", "tiff", "webp", or "bin".
+    """Say what bytes are by how they begin: "jpg", "png", "gif", "bmp", "tiff", "webp", "avif", or "bin".
 
     Example:
         >>> extension_of(b"GIF89a..."), extension_of(b"hello")
@@ -37,6 +38,8 @@ def extension_of(data: bytes) -> str:
     """
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
+    if data[4:12] in (b"ftypavif", b"ftypavis"):
+        return "avif"
     if data[:2] == b"BM" and (len(data) < 14 or int.from_bytes(data[2:6], "little") != len(data)):
         return "bin"  # two letters alone would make pictures of many texts
     return next((extension for magic, extension in _MAGIC if data.startswith(magic)), "bin")
@@ -164,14 +167,11 @@ def rgb(image: Any) -> Any:
     """
     if image.mode == "RGB":
         return image
-    if image.mode.startswith("I;16"):
-        pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
-        values = np.asarray(image).astype(np.uint16)  # in the byte order of this machine
-        return pillow.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    image = eight_bits(image)
     if image.mode in ("I", "F"):
         raise PackError(
             f"a picture has values of 32 bits (Pillow's mode {image.mode!r}), which do not say what is black and what "
-            "is white. Leave --encode and --resize out, or turn it into 8 bits in a dataset in Python."
+            "is white. Leave --encode out, or turn it into 8 bits in a dataset in Python."
         )
     if image.mode in ("P", "PA"):
         image = image.convert(_with_colours(image))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from feedline._optional import is_tensor
 from feedline.datasets.kind import kind_of
 from feedline.errors import PackError
 from feedline.failures import words
+from feedline.fetch.awaiting import is_awaited
 from feedline.packing.digest import digest_of
 from feedline.packing.options import Renamed, is_name
 from feedline.packing.pictures import Pictures, extension_of
@@ -23,6 +25,8 @@ PICTURE = "image"
 """The field of folders and tables with the content of a picture's file."""
 VALUE = "value"
 """The field of samples that are no container."""
+_MOST_BITS = 1 << 13
+"""Of an integer: Python refuses to write, or to read, more than about 14,000 of them as digits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +56,8 @@ def numbered(dataset: Any, *, skips: bool) -> Any:
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         return _NumberedStream(dataset)
     together = getattr(dataset, "__getitems__", None)
+    if is_awaited(dataset):
+        return (_AwaitedTogether if inspect.iscoroutinefunction(together) else _Awaited)(dataset, skips)
     return (_NumberedTogether if together else _Numbered)(dataset, skips)
 
 
@@ -82,6 +88,34 @@ class _NumberedTogether(_Numbered):
         else:
             samples = self.dataset.__getitems__(list(indices))
         return [(index, sample, "") for index, sample in zip(indices, samples, strict=True)]
+
+
+class _Awaited(_Numbered):
+    """Of a dataset whose samples have to be awaited, as the loader then does, many at once."""
+
+    async def __getitem__(self, index: int) -> Any:
+        if not self.skips:
+            return index, await _awaited(self.dataset[index]), ""
+        try:
+            return index, await _awaited(self.dataset[index]), ""
+        except Exception as exc:
+            return index, None, f"{type(exc).__name__}: {exc}"
+
+
+class _AwaitedTogether(_Awaited):
+    async def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        if self.skips:
+            try:
+                samples = await self.dataset.__getitems__(list(indices))
+            except Exception:
+                return [await self[index] for index in indices]  # which of them it is, and that of the others
+        else:
+            samples = await self.dataset.__getitems__(list(indices))
+        return [(index, sample, "") for index, sample in zip(indices, samples, strict=True)]
+
+
+async def _awaited(found: Any) -> Any:
+    return await found if inspect.isawaitable(found) else found
 
 
 class _NumberedStream:
@@ -178,6 +212,11 @@ def plain(value: Any, name: str = "") -> Any:
         PackError: it is nothing that a store holds; only asked if a name is given.
     """
     kind = type(value)
+    if kind is int and name and value.bit_length() > _MOST_BITS:
+        raise PackError(
+            f"its field {name!r} is an integer of {value.bit_length():,} bits, which no format holds. Turn it into "
+            "bytes or a string in the dataset."
+        )
     if value is None or kind in (str, bytes, bool, int, float, complex):
         return value
     if is_tensor(value):

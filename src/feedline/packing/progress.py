@@ -15,6 +15,20 @@ _REASON_LENGTH = 400
 
 
 @dataclass(frozen=True)
+class Unused:
+    """What is in a source and is not packed, without being a fault."""
+
+    files: int = 0
+    """Files that are no samples."""
+    notes: tuple[str, ...] = ()
+    """What it is, and why: the first three files of each kind by name."""
+
+    def and_files(self, count: int, note: str) -> Unused:
+        """Return it with some files more."""
+        return Unused(self.files + count, (*self.notes, note))
+
+
+@dataclass(frozen=True)
 class Packed:
     """What `pack` did."""
 
@@ -35,6 +49,8 @@ class Packed:
     seconds: float = 0.0
     line: str = ""
     """The line of Python that reads it."""
+    unused: Unused = field(default_factory=Unused)
+    """What is in the source and was not packed, such as files that are no pictures in a folder of pictures."""
 
 
 @dataclass(frozen=True)

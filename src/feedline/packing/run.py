@@ -10,7 +10,7 @@ The first samples are held back until they are as many as a block: they decide w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from feedline.packing.output import Output, Shards
 from feedline.packing.pictures import extension_of, is_picture
 from feedline.packing.prepare import Item
 from feedline.packing.progress import Packed, Progress, Stage
+from feedline.packing.reading import read_as_printed
 from feedline.packing.schema import Sample, Unfit
 from feedline.packing.work import WorkFolder
 from feedline.packing.writers.contract import Summary
@@ -90,18 +91,18 @@ class Run:
         if done is None:
             resumed = self._resume()
             done = {**self._write(), "resumed": resumed}
-            if verify:
-                self._check(done["digest"], done["count"])
-            place = str(Path(given) / f"shard-*{self._job.format.suffixes[0]}") if self._is_sharded else given
-            done["line"] = loader_line(format_name, place, self._output.schema, done.pop("form"))
             done["size"] = size_on_disk(self._output.path)
+            if verify:
+                self._check(done)
+            place = str(self._place(Path(given)))
+            done["line"] = loader_line(format_name, place, self._output.schema, done.pop("form"))
             self._job.work.note_done(done)
         self._job.work.deliver(self._output.path)
         return Packed(path, format_name, **{**done, "reasons": tuple(done["reasons"])})
 
-    @property
-    def _is_sharded(self) -> bool:
-        return isinstance(self._output, Shards)
+    def _place(self, path: Path) -> Path:
+        """Return what a source is given to read the output at a path."""
+        return path / f"shard-*{self._job.format.suffixes[0]}" if isinstance(self._output, Shards) else path
 
     def _resume(self) -> int:
         note = self._output.resume()
@@ -194,7 +195,6 @@ class Run:
         if not first:
             return
         samples = [item.sample or {} for item in first]
-        self._check_pictures(samples[0])
         agreement = Agreement(
             samples,
             lambda place: self._job.called(first[place].number),
@@ -202,7 +202,9 @@ class Run:
             ragged=self._options.ragged,
             skips=self._job.skips,
         )
-        self._output.begin(agreement.schema())
+        schema = agreement.schema()
+        self._check_pictures([sample for sample in samples if sample.keys() == set(schema.names)])
+        self._output.begin(schema)
         self._has_begun = True
         for item in first:
             self._add(item)
@@ -222,8 +224,9 @@ class Run:
                 ) from exc
             self._leave_out(item, str(exc))
             return
-        # Made by the worker, unless the fields stand in another order here.
-        digest = item.digest if tuple(item.sample) == schema.names else digest_of(sample)
+        # Made by the worker, unless the fields stand in another order here, or hold something else.
+        is_same = tuple(item.sample) == schema.names and not schema.has_complex
+        digest = item.digest if is_same else digest_of(sample)
         self._progress.add(item, digest)
         self._block.append(encoded)
         self._block_bytes += item.size
@@ -239,13 +242,14 @@ class Run:
         if block:
             self._output.write(block)
 
-    def _check_pictures(self, sample: Sample) -> None:
+    def _check_pictures(self, samples: Sequence[Sample]) -> None:
         pictures = self._options.pictures
-        if pictures.does_something and not any(map(_may_be_picture, sample.values())):
+        values = (value for sample in samples for value in sample.values())
+        if pictures.does_something and not any(map(_may_be_picture, values)):
             raise BadOption(
                 f"encode={pictures.encode!r}, resize={pictures.resize!r} are about pictures, but no field of the first "
-                f"sample is one: it has {', '.join(map(repr, sample))}. Pictures are the bytes of files that Pillow "
-                "reads, its images, and uint8 arrays of height, width and colours. Leave the options out."
+                f"samples is one: they have {', '.join(map(repr, samples[0]))}. Pictures are the bytes of files that "
+                "Pillow reads, its images, and uint8 arrays of height, width and colours. Leave the options out."
             )
 
     def _checkpoint(self, state: Any, done: int) -> None:
@@ -268,16 +272,23 @@ class Run:
             self._output.leave(Summary(shard["count"], shard["digest"], self._progress.form))
             self._progress.shard = Progress().shard
 
-    def _check(self, digest: str, count: int) -> None:
-        """Read everything again, and compare.
+    def _check(self, done: Mapping[str, Any]) -> None:
+        """Read everything again, as the printed line will, and compare.
 
         Raises:
             PackError: something else was read than was written.
         """
         chain, number = START, 0
+        count, digest = done["count"], done["digest"]
         self._report(Stage("checking", 0, count))
+        place = self._place(self._output.path)
+        format_name = self._job.format.name
+        if format_name == "tar" and "{" in str(place):  # which a source takes for a pattern of its own
+            samples = self._output.read()
+        else:
+            samples = read_as_printed(format_name, place, self._output.schema, done["form"], done["size"])
         try:
-            for number, sample in enumerate(self._output.read(), 1):
+            for number, sample in enumerate(samples, 1):
                 chain = chained(chain, [digest_of(sample)])
                 if number % 256 == 0:
                     self._report(Stage("checking", number, count))

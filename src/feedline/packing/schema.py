@@ -147,6 +147,11 @@ class Schema:
         """The names of the fields, in order."""
         return tuple(column.name for column in self.columns)
 
+    @cached_property
+    def has_complex(self) -> bool:
+        """True if a real number may become a complex one, which is the same to Python and another one to a digest."""
+        return any(column.kind == "number" and np.dtype(column.dtype).kind == "c" for column in self.columns)
+
     def fitted(self, sample: Sample) -> Sample:
         """Return a sample with the fields in the order of the columns, and values as these hold them.
 
@@ -270,7 +275,8 @@ def _array_column(name: str, arrays: Sequence[Any], *, ragged: bool) -> Column:
 
 def _number_column(name: str, values: Sequence[Any]) -> Column:
     dtypes = {_dtype_of(value) for value in values}
-    if None in dtypes:
+    kinds = {one.kind for one in dtypes if one is not None}
+    if None in dtypes or (kinds & set("mM") and len(kinds) > 1):  # times and numbers have no type in common
         return Column(name, "nested")
     dtype = np.result_type(*dtypes)
     if dtype.kind == "f" and all(one is not None and one.kind in "iu" for one in dtypes):

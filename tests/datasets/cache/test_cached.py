@@ -372,16 +372,22 @@ def test_a_dataset_that_changes_between_epochs_drops_what_is_kept(tmp_path: Path
     cached.close()
 
 
-def test_a_kept_worker_with_the_old_dataset_leaves_the_new_cache_alone() -> None:
-    cached = CachedDataset(Numbers(), memory="1MB")
+@pytest.mark.parametrize("where", ["memory", "disk", "both"])
+def test_a_kept_worker_with_the_old_dataset_leaves_the_new_cache_alone(where: str, tmp_path: Path) -> None:
+    room: dict[str, Any] = {"memory": "1MB", "disk": tmp_path}
+    cached = CachedDataset(Numbers(), **(room if where == "both" else {where: room[where]}))
     loader = feedline.Loader(cached, 10, workers=2, persistent=True)
     list(loader)
     cached.dataset.shift = 5
     with pytest.warns(CacheDropped):
         list(loader)
+    misses = cached.stats()["misses"]
+    list(loader)
+    assert cached.stats()["misses"] == misses + len(cached), "they make their samples, and keep none"
     assert cached[3]["x"][0] == 8
     loader.close()
     assert cached[4]["x"][0] == 9
+    cached.close()
 
 
 # -- what is random --------------------------------------------------------------------------------------------------

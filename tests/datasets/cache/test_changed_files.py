@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -165,3 +166,57 @@ def test_a_changed_file_between_epochs_is_noticed_by_the_loader(tmp_path: Path) 
     later(tmp_path)
     with pytest.warns(CacheDropped):
         assert list(loader) == [["0"] * 3 + ["7"] + ["0"] * 2]
+
+
+@pytest.mark.parametrize("where", ["memory", "disk", "both"])
+@pytest.mark.parametrize(
+    ("engine", "start"),
+    [
+        ("thread", None),
+        ("process", "fork"),
+        pytest.param("process", "forkserver", marks=pytest.mark.slow),
+        pytest.param("process", "spawn", marks=pytest.mark.slow),
+    ],
+)
+def test_workers_that_are_kept_go_over_to_the_new_cache(
+    where: str, engine: str, start: str | None, tmp_path: Path
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    room: dict[str, Any] = {"memory": "1MB", "disk": tmp_path / "cache"}
+    room = room if where == "both" else {where: room[where]}
+    cached = CachedDataset(files(folder, 0)(), **room)
+    options: dict[str, Any] = {} if start is None else {"start_method": start}
+    loader = feedline.Loader(cached, 2, workers=2, engine=engine, persistent=True, **options)
+    for value in (0, 1, 2):
+        if value:
+            files(folder, value)
+            for _ in range(value):
+                later(folder)
+            with pytest.warns(CacheDropped):
+                assert list(loader) == [[str(value)] * 2] * 3
+        else:
+            assert list(loader) == [["0"] * 2] * 3
+        assert list(loader) == [[str(value)] * 2] * 3
+        stats = cached.stats()
+        assert stats["misses"] == stats["hits"] == (value + 1) * COUNT, "the new cache is used, not none"
+    loader.close()
+    cached.close()
+
+
+def test_a_folder_that_was_removed_does_not_end_workers_that_are_kept(tmp_path: Path) -> None:
+    folder, cache = tmp_path / "data", tmp_path / "cache"
+    folder.mkdir()
+    cached = CachedDataset(files(folder, 0)(), disk=cache)
+    loader = feedline.Loader(cached, 2, workers=1, engine="process", persistent=True)
+    assert list(loader) == [["0"] * 2] * 3
+    shutil.rmtree(cache)
+    assert list(loader) == [["0"] * 2] * 3
+    files(folder, 1)
+    later(folder)
+    with pytest.warns(CacheDropped):
+        assert list(loader) == [["1"] * 2] * 3
+    assert list(loader) == [["1"] * 2] * 3
+    assert cached.stats()["misses"] == 2 * COUNT
+    loader.close()
+    cached.close()

@@ -245,3 +245,31 @@ def test_writers_that_are_killed_at_any_moment_spoil_nothing(where: str, tmp_pat
 
 
 _DAMAGED = Missing.DAMAGED
+
+
+def test_a_vault_that_is_opened_again_is_the_one_behind_the_name(tmp_path: Path) -> None:
+    other = Head(b"o" * 32, 50)
+    vault = file_vault(tmp_path / "a")
+    vault.put(3, Kind.RECORD, b"old")
+    replacement = file_vault(tmp_path / "b", other)
+    os.replace(tmp_path / "b", tmp_path / "a")
+    assert data_of(vault.get(3)) == b"old", "the file that is open"
+    vault.reopen(HEAD)
+    assert vault.get(3) is Missing.ABSENT
+    assert not vault.put(3, Kind.RECORD, b"old")
+    vault.reopen(other)
+    assert vault.get(3) is Missing.ABSENT
+    assert vault.put(3, Kind.RECORD, b"new")
+    assert data_of(replacement.get(3)) == data_of(vault.get(3)) == b"new"
+    vault.close()
+    replacement.close()
+
+
+def test_a_vault_has_no_place_for_samples_that_came_later() -> None:
+    vault = memory_vault()
+    vault.put(49, Kind.RECORD, b"last")
+    assert not vault.put(50, Kind.RECORD, b"later")
+    assert not vault.put(500, Kind.RECORD, b"later")
+    assert vault.get(50) is Missing.ABSENT
+    assert vault.get(500) is Missing.ABSENT
+    assert data_of(vault.get(49)) == b"last"

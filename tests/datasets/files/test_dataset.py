@@ -10,6 +10,7 @@ import pytest
 
 import feedline
 from feedline.datasets import FileDataset
+from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.testing.source import SourceContract, assert_same
 
@@ -88,8 +89,14 @@ def test_labels_of_a_function(root: Path) -> None:
         len(path) / 2 for path, _ in FileDataset(root).samples
     ]
     assert list(FileDataset(root, labels=lambda path: 7, fields="label")) == [7] * 5
-    with pytest.raises(BadOption, match="NoneType"):
+    with pytest.raises(BadOption, match=r"None for \S+3\.TXT, which is no label"):
         FileDataset(root, labels=lambda path: None)
+    with pytest.raises(BadOption, match=r"'' for \S+x\.md, which is no label"):
+        FileDataset(root, labels=lambda path: Path(path).suffix.replace(".md", ""))
+    with pytest.raises(BadOption, match="'' for b, which is no label"):
+        FileDataset(["a/a", "b"], labels="folder")
+    with pytest.raises(BadOption, match="' ' for b, which is no label"):
+        FileDataset(["a", "b"], labels=["1", " "])
     with pytest.raises(BadOption, match="a list, but a folder"):
         FileDataset(root, labels=[1, 2, 3, 4, 5])
 
@@ -126,6 +133,16 @@ def test_labels_of_a_table(root: Path) -> None:
     assert list(floats) == [1.0, 0.5]
 
 
+def test_numbers_stay_numbers_beside_an_empty_label(tmp_path: Path) -> None:
+    root = write(tmp_path / "root", {f"{number}.bin": b"" for number in (1, 2, 10, 20)})
+    labels = table(root, "file,label\n1.bin,1\n2.bin,2\n10.bin,10\n20.bin,\n")
+    with pytest.raises(SourceError, match=r"line 5, has no label for '20\.bin'"):
+        FileDataset(root, labels=labels)
+    dataset = FileDataset(root, labels=labels, unlabelled="skip", fields=("path", "label"))
+    assert [(Path(path).name, label) for path, label in dataset] == [("1.bin", 1), ("10.bin", 10), ("2.bin", 2)]
+    assert (dataset.classes, dataset.left_out) == (None, 1)
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "message"),
     [
@@ -134,6 +151,9 @@ def test_labels_of_a_table(root: Path) -> None:
         ("file,label\ncat/1.txt,1\nx.md,2\nx.md,3\n", CorruptSource, "'x.md' twice, in lines 3 and 4"),
         ("file,label\ncat/1.txt,1\ncat/9.txt,1\n", CorruptSource, "line 3, names 'cat/9.txt', and 1 of its 2 files"),
         ("file,label\ncat/1.txt,1\nx.md\n", CorruptSource, "line 3, has 1 of 2 columns"),
+        ("file,label\ncat/1.txt,1\nx.md, \n3.TXT,\n", SourceError, "line 3, has no label for 'x.md'.*2 of 3 .*skip"),
+        ("file;label\ncat/1.txt;1\n", CorruptSource, "names 'file;label'.*separated by ';', and only commas"),
+        ("file\tlabel\ncat/1.txt\t1\n", CorruptSource, r"separated by '\\t', and only commas"),
         ("file,label\ncat/1.txt,1\n", SourceError, "'3.TXT', 'x.md', .*no line in .*unlabelled"),
     ],
 )
@@ -143,8 +163,10 @@ def test_tables_that_do_not_fit(root: Path, text: str, kind: type[Exception], me
 
 
 def test_tables_that_are_none(root: Path) -> None:
-    with pytest.raises(SourceError, match=r"nothing\.csv cannot be read"):
+    with pytest.raises(SourceError, match=r"nothing\.csv' is taken for .* a CSV file, which cannot be read"):
         FileDataset(root, labels=root / "nothing.csv")
+    with pytest.raises(SourceError, match=r"'folders' is taken for the path of a CSV file.*labels=\"folder\" for"):
+        FileDataset(root, labels="folders")
     (root.parent / "x.csv").write_bytes(b"file,label\n\xff\xfe,1\n")
     with pytest.raises(CorruptSource, match="UTF-8"):
         FileDataset(root, labels=root.parent / "x.csv")
@@ -201,6 +223,27 @@ def test_nothing_to_read(root: Path, tmp_path: Path) -> None:
         FileDataset(root, extensions=[".png", ".JPG"])
     with pytest.raises(SourceError, match="There are no files"):
         FileDataset([])
+
+
+def test_files_that_are_left_out_are_counted(root: Path, tmp_path: Path) -> None:
+    everything = FileDataset(root)
+    assert everything.left_out == 0
+    assert repr(everything) == "FileDataset(5 samples of {'data': file, 'path': str})"
+    for cache in (False, tmp_path / "cache", tmp_path / "cache"):
+        assert FileDataset(root, extensions=".md", cache=cache).left_out == 4
+    assert FileDataset(root, extensions=".txt", labels="folder").left_out == 2  # one of them in no directory
+    listed = FileDataset(["a.txt", "b.md"], extensions=".txt", fields="data")
+    assert repr(listed) == "FileDataset(1 samples of file, 1 other file left out)"
+    with pytest.raises(SourceError, match=r"no files that end in \.jpg \(5 others were left out\)"):
+        FileDataset(root, extensions=".jpg")
+
+
+def test_a_cache_stays_valid_when_another_file_is_left_out(root: Path) -> None:
+    before = fingerprint(FileDataset(root, extensions=".txt"))
+    (root / "y.md").write_bytes(b"")
+    dataset = FileDataset(root, extensions=".txt")
+    assert dataset.left_out == 2
+    assert fingerprint(dataset) == before
 
 
 def test_samples_look_like_torchvisions(root: Path) -> None:

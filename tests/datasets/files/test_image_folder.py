@@ -82,7 +82,17 @@ def test_order_and_classes_are_torchvisions(root: Path) -> None:
     assert dataset.class_to_idx == {"Zebra": 0, "cat": 1, "cat-2": 2, "dog": 3}
     assert dataset.targets is not None
     assert dataset.targets.tolist() == [label for _, label in expected]
-    assert repr(dataset) == "ImageFolder(7 samples of (file, class of 4))"
+    assert repr(dataset) == "ImageFolder(7 samples of (file, class of 4), 2 other files left out)"
+
+
+@pytest.mark.parametrize("kind", ["gif", "avif"])
+def test_images_that_torchvision_leaves_out(tmp_path: Path, kind: str) -> None:
+    save(tmp_path, f"cat/a.{kind}", 1)
+    (tmp_path / "cat/a.heic").write_bytes(b"needs a plugin")
+    dataset = ImageFolder(tmp_path)
+    assert (len(dataset), dataset.left_out) == (1, 1)
+    assert dataset[0][0].shape == (6, 5, 3)
+    assert repr(dataset) == "ImageFolder(1 samples of (file, class of 1), 1 other file left out)"
 
 
 def test_images_are_arrays_images_or_bytes(root: Path) -> None:

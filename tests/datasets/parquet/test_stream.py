@@ -259,3 +259,38 @@ def test_of_a_damaged_row_group_only_its_own_samples_are_left_out(tmp_path: Path
     assert numbers(feedline.Loader(stream, 4, on_error="skip")) == [*range(20), *range(30, 60)]
     with pytest.raises(CorruptSource):
         numbers(feedline.Loader(stream, 4))
+
+
+class ChangesAndFailsOnce(FailsOnce):
+    """A transform that writes into what it was given before it fails."""
+
+    def __call__(self, value: Any) -> Any:
+        first = int(value[0])
+        value *= 10
+        if first in self.left:
+            self.left.remove(first)
+            raise OSError("not yet")
+        return value
+
+
+def test_a_second_try_begins_with_what_is_stored(tmp_path: Path) -> None:
+    values = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(16.0)), 2)
+    write(tmp_path / "a.parquet", pa.table({"x": values}), 4)
+    stream = ParquetDataset(tmp_path / "a.parquet", "x", transform=ChangesAndFailsOnce({4})).stream()
+    again = feedline.faults.Retry(1, wait_s=0)
+    found = np.concatenate(list(feedline.Loader(stream, 2, on_error=again)))
+    assert found.ravel().tolist() == (np.arange(16.0) * 10).tolist()
+
+
+def test_a_state_is_restored_in_the_middle_of_another_epoch(dataset: Any) -> None:
+    stream = dataset.stream(shuffle=True, seed=2)
+    one = iter(stream)
+    for _ in range(5):
+        next(one)
+    state = one.state_dict()
+    rest = [int(x) for x in one]
+    stream.set_epoch(1)
+    other = iter(stream)
+    next(other)
+    other.load_state_dict(state)
+    assert [int(x) for x in other] == rest

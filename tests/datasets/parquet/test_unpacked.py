@@ -150,7 +150,7 @@ def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest
     dataset = ParquetDataset(path, unpack_to=folder)
     with pytest.warns(FeedlineWarning, match="No space left"):
         assert_same(list(dataset), samples())
-    assert [file for file in folder.rglob("*") if file.is_file()] == []
+    assert [file.name for file in folder.rglob("*") if file.is_file()] == ["unpacked.feedline"]
 
 
 def test_what_a_dead_process_left_is_removed(path: Path) -> None:
@@ -171,3 +171,11 @@ def test_it_can_be_pickled_and_is_an_option_that_is_checked(path: Path) -> None:
     assert_same(list(dataset), samples())
     with pytest.raises(BadOption, match="unpack_to=3"):
         ParquetDataset(path, unpack_to=3)  # type: ignore[arg-type]
+
+
+def test_a_folder_with_files_of_others_is_left_alone(path: Path) -> None:
+    folder = path.parent / "pictures"
+    (folder / "cats").mkdir(parents=True)
+    with pytest.raises(BadOption, match=r"pictures' holds other files, such as 'cats'.*new or empty"):
+        ParquetDataset(path, unpack_to=folder)[0]
+    assert [file.name for file in folder.iterdir()] == ["cats"]

@@ -1,4 +1,5 @@
 import os
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 
 from feedline.datasets.remote.patience import Patience
 from feedline.datasets.remote.storage import Storage
+from feedline.datasets.remote.store import StoreBlob
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from tests.datasets.remote.servers import S3_OPTIONS, bucket_at, s3_server, start_fsspec
 
@@ -98,3 +100,44 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
     with pytest.raises(MissingExtra, match=r"gs://.*'gcsfs'.*feedline\[gs\]"):
         Storage().open("gs://bucket/a.tar")
+
+
+SECRETS = {"secret": "hunter2", "key": "AKIA1234", "client_kwargs": {"aws_session_token": b"t0ken"}}
+
+
+@pytest.mark.parametrize("more", [{"skip_instance_cache": True}, {"config_kwargs": {"nonsense": "hunter2"}}])
+def test_values_of_options_are_not_told(more: dict[str, Any], s3: Any) -> None:
+    storage = Storage(QUICK, {**SECRETS, **more, "endpoint_url": "http://127.0.0.1:9"})
+    with pytest.raises((BadOption, SourceError)) as caught:
+        storage.open("s3://bucket/a")
+    text = "".join(traceback.format_exception(caught.value))
+    assert all(secret not in text for secret in ("hunter2", "AKIA1234", "t0ken"))
+    storage.close()
+
+
+class Telling:
+    """A store that says in its errors who asked."""
+
+    storage_options = SECRETS
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self._kind = kind
+
+    def _strip_protocol(self, address: str) -> str:
+        return address
+
+    def invalidate_cache(self) -> None:
+        pass
+
+    def info(self, path: str) -> dict[str, Any]:
+        raise self._kind(f"AKIA1234 signed it with hunter2 for {path}")
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, OSError])
+def test_errors_of_a_store_are_told_without_secrets(kind: type[Exception]) -> None:
+    with pytest.raises(SourceError, match=r"\*\*\* signed it with \*\*\*") as caught:
+        StoreBlob("s3://bucket/a@b", Telling(kind), Patience(retries=0))
+    text = "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in text
+    assert "AKIA1234" not in text
+    assert "s3://bucket/a@b" in text

@@ -45,10 +45,19 @@ def test_what_is_no_address(text: Any) -> None:
         ("postgresql://ada:pw@h:1/d?sslmode=require", "postgresql://ada:***@h:1/d?sslmode=require"),
         ("postgres://h/d?user=ada&password=pw", "postgres://h/d?user=ada&password=***"),
         ("postgresql:///d?host=/tmp/x", "postgresql:///d?host=/tmp/x"),
+        ("postgresql://h/d?oauth_client_secret=pw", "postgresql://h/d?oauth_client_secret=***"),
+        ("sqlite:////data/a@b.db", "sqlite:////data/a@b.db"),
+        ("sqlite:///a.db?key=pw", "sqlite:///a.db?***"),
+        ("duckdb://ada:pw@/a.db", "duckdb://***@/a.db"),
     ],
 )
 def test_what_is_shown(text: str, shown: str) -> None:
     assert repr(Address(text)) == shown
+
+
+def test_what_is_hidden_of_other_texts() -> None:
+    address = Address("postgresql://h/d?password=pw&oauth_client_secret=hunter2&keepalives=1&sslmode=require")
+    assert address.hide("pw, hunter2, 1, require") == "***, ***, 1, require"
 
 
 @given(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S")), min_size=4))

@@ -241,7 +241,8 @@ def test_keys_have_to_be_unique(address: str) -> None:
     state = rows.state_dict()
     with pytest.raises(BadOption, match="Several rows have the key 0: column 'few' is not unique"):
         next(rows)
-    assert next(rows) == 10  # whoever goes on goes on with the next one
+    with pytest.raises(StopIteration):  # how many are missing nobody could say
+        next(rows)
     again = iter(stream)
     again.load_state_dict(state)
     with pytest.raises(BadOption, match="cannot go on after the key 0: 2 rows"):
@@ -321,3 +322,41 @@ def test_a_state_after_another_attempt(sqlite: str) -> None:
     reading.close()
     finish(stream)
     finish(rest)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "retry", Retry(1, then="skip", wait_s=0), None])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("extra", "told"), [((5, 99), "Several rows have the key 5"), ((None, 7), "has no key")])
+def test_keys_that_are_none_are_no_samples_to_leave_out(
+    extra: Any, told: str, workers: int, on_error: Any, tmp_path: Path
+) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
+        db.execute("CREATE TABLE t (k INTEGER, v INTEGER)")
+        db.executemany("INSERT INTO t VALUES (?, ?)", [*((number, number) for number in range(30)), extra])
+    stream = stream_of(f"sqlite:///{tmp_path / 'x.db'}", key="k", fields="v", query="SELECT * FROM t", size=4)
+    loader = feedline.Loader(stream, 4, workers=workers, on_error=on_error)
+    with pytest.raises(BadOption, match=told):
+        list(loader)
+    loader.close()
+    mixture = feedline.datasets.mix([stream, range(1000, 1030)])
+    with pytest.raises(BadOption, match=told):
+        list(feedline.Loader(mixture, 4, on_error=on_error))
+    finish(stream)
+
+
+@pytest.mark.parametrize("extra", [(5, 99), (None, 7)])
+def test_a_state_after_a_key_that_is_none_does_not_hide_it(extra: Any, tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
+        db.execute("CREATE TABLE t (k INTEGER, v INTEGER)")
+        db.executemany("INSERT INTO t VALUES (?, ?)", [*((number, number) for number in range(9)), extra])
+    stream = stream_of(f"sqlite:///{tmp_path / 'x.db'}", key="k", fields="v", query="SELECT * FROM t", size=4)
+    rows = iter(stream)
+    with pytest.raises(BadOption):
+        list(rows)
+    assert not rows.try_again()
+    assert list(rows) == []
+    rows.load_state_dict(rows.state_dict())
+    with pytest.raises(BadOption):
+        list(rows)
+    rows.close()
+    finish(stream)

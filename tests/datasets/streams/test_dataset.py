@@ -18,6 +18,7 @@ import feedline
 from feedline.datasets import GrowingFile, StreamDataset
 from feedline.datasets.streams import Feed, Message
 from feedline.errors import BadOption, SourceError
+from feedline.faults import Retry
 
 ENGINES = [("inline", 0), ("thread", 2), ("process", 2)]
 engines = pytest.mark.parametrize(("engine", "workers"), ENGINES)
@@ -351,3 +352,50 @@ def test_the_repr() -> None:
     assert (
         repr(StreamDataset(GrowingFile("/a/b.jsonl"), idle_s=2)) == "StreamDataset(GrowingFile('/a/b.jsonl'), idle_s=2)"
     )
+
+
+class DictFeed(ListFeed):
+    """Messages that are more than a number, as those of Redis."""
+
+    def receive(self, most: int, wait_s: float) -> list[Message]:
+        return [Message({"x": [message.payload]}, message.receipt) for message in super().receive(most, wait_s)]
+
+
+class Growing:
+    """Changes what it is given, and fails at some calls."""
+
+    def __init__(self, *fails: int) -> None:
+        self.fails = fails
+        self.calls = 0
+
+    def __call__(self, sample: dict[str, list[int]]) -> int:
+        sample["x"].append(1)
+        self.calls += 1
+        if self.calls in self.fails:
+            raise OSError("torn")
+        return len(sample["x"]) * 100 + sample["x"][0]
+
+
+@pytest.mark.parametrize("acknowledge", ["consumed", "received"])
+def test_a_message_that_is_tried_again_is_what_it_was(acknowledge: str, tmp_path: Path) -> None:
+    feed = DictFeed(6, tmp_path / "log")
+    dataset = StreamDataset(feed, idle_s=0, transform=Growing(3, 4), acknowledge=acknowledge)
+    loader = feedline.Loader(dataset, 3, on_error=Retry(2, wait_s=0))
+    assert [batch.tolist() for batch in loader] == [[200, 201, 202], [203, 204, 205]]
+
+
+def test_messages_that_were_put_back_are_what_they_were(tmp_path: Path) -> None:
+    dataset = StreamDataset(DictFeed(6, tmp_path / "log"), idle_s=0, transform=Growing(3))
+    steps = iter(feedline.Loader(dataset, 3))
+    with pytest.raises(OSError, match="torn"):
+        next(steps)
+    assert [batch.tolist() for batch in steps] == [[200, 201, 203], [204, 205]]
+
+
+def test_a_message_that_cannot_be_copied_is_handed_out_itself(tmp_path: Path) -> None:
+    class LockFeed(ListFeed):
+        def receive(self, most: int, wait_s: float) -> list[Message]:
+            return [Message((threading.Lock(), m.payload), m.receipt) for m in super().receive(most, wait_s)]
+
+    dataset = StreamDataset(LockFeed(3, tmp_path / "log"), idle_s=0, transform=lambda payload: payload[1])
+    assert list(dataset) == [0, 1, 2]

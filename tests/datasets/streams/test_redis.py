@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -292,8 +293,27 @@ def test_what_the_server_refuses_is_told(running: Server, stream: str) -> None:
 
 def test_secrets_are_not_told() -> None:
     feed = RedisStream("redis://user:secret@host:1/0", "s")
-    assert repr(feed) == "RedisStream('redis://host:1/0', 's', group='feedline')"
+    assert repr(feed) == "RedisStream('redis://***@host:1/0', 's', group='feedline')"
     assert pickle.loads(pickle.dumps(feed))._url == "redis://user:secret@host:1/0"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost:1/0?password=hunter2",
+        "redis://:hunter2@localhost:1/0",
+        "redis://:hunter2/x@localhost:1/0",
+        "redis://localhost:1/0?password=a@hunter2",
+        "redis://localhost:1/0?db=hunter2",
+        "nonsense://:hunter2@localhost:1/0",
+    ],
+)
+def test_secrets_are_told_by_no_error(url: str) -> None:
+    feed = RedisStream(url, "s", retry_s=0)
+    assert "hunter2" not in repr(feed)
+    with pytest.raises((BadOption, SourceError)) as caught:
+        feed.subscribe(0, 1)
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -437,3 +437,17 @@ def test_a_sample_that_is_tried_again_is_not_lost(shards: list[str], workers: in
     dataset = stream(shards, transform=FailsOnce({0, 11, 33}), shuffle=shuffle)
     loader = feedline.Loader(dataset, 4, workers=workers, on_error=again)
     assert sorted(listed(loader)) == list(range(COUNT))
+
+
+def test_what_cannot_be_tried_again_is_raised_after_all(shards: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "cut.tar"
+    path.write_bytes(Path(shards[2]).read_bytes()[:9000])
+    again = feedline.faults.Retry(2, wait_s=0)
+    with pytest.raises(CorruptSource, match=r"cut\.tar"):
+        listed(feedline.Loader(stream([shards[0], str(path), shards[3]]), 4, on_error=again))
+    with pytest.raises(SourceError, match=r"none\.tar"):
+        listed(feedline.Loader(stream([shards[0], str(tmp_path / "none.tar")]), 4, on_error=again))
+    skips = feedline.faults.Retry(2, wait_s=0, then="skip")
+    loader = feedline.Loader(stream([shards[0], str(tmp_path / "none.tar"), shards[2]]), 4, on_error=skips)
+    assert listed(loader) == [*range(13), *range(14, 34)]
+    assert loader.stats()["faults"]["retry"] == 0

@@ -195,6 +195,16 @@ def test_images_are_decoded_alike(images: str, spec: str) -> None:
     compare(ours(images, decode=spec), theirs(images, spec))
 
 
+def test_pictures_of_16_bits_are_white_in_the_package_alone(tmp_path: Path) -> None:
+    """What docs/sources/tar.md says; if the package scales them one day, both should do the same."""
+    buffer = io.BytesIO()
+    Image.fromarray(np.array([[0, 300, 32768, 65535]], np.uint16)).save(buffer, "PNG")
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([("a.png", buffer.getvalue())]))
+    assert theirs(str(path), "l8")[0]["png"].tolist() == [[0, 255, 255, 255]]
+    assert ours(str(path), decode="l8")[0]["png"].tolist() == [[0, 1, 128, 255]]
+
+
 def test_tables_of_names_are_those_of_the_package() -> None:
     from webdataset import autodecode
 

@@ -19,6 +19,7 @@ import h5py
 import lmdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -416,3 +417,41 @@ def test_names_that_no_terminal_takes(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_classes_that_are_named_exist() -> None:
     assert all(hasattr(datasets, name) for name in ("ArrayDataset", "SQLDataset", "PrecomputedDataset"))
+
+
+def test_counts_of_shards_are_those_of_all(tmp_path: Path) -> None:
+    for number in range(3):
+        shard(tmp_path / f"{number}.tar", 4)
+    fields = {field.name: field.stored for field in look(tmp_path).fields}
+    assert fields == {"txt": "12 members, 12 bytes", "cls": "12 members, 12 bytes", "json": "9 members, 9 bytes"}
+    hdf5 = tmp_path / "h"
+    hdf5.mkdir()
+    for number in range(3):
+        with h5py.File(hdf5 / f"{number}.h5", "w") as file:
+            file.create_dataset("x", data=np.arange(10), chunks=(5 + number,))
+    assert look(hdf5).fields[0].stored == "30 rows, chunks of 5 in the first of 3 files"
+    parquet = tmp_path / "p"
+    parquet.mkdir()
+    for number in range(2):
+        pq.write_table(pa.table({"x": range(10)}), parquet / f"{number}.parquet", row_group_size=5)
+    assert look(parquet).details["row groups (first of 2 files)"] == "2, of 5 to 5 rows"
+
+
+def test_shards_of_one_name_in_several_folders(tmp_path: Path) -> None:
+    for place, name in (("a", "x"), ("b", "y")):
+        (tmp_path / place).mkdir()
+        feather.write_feather(pa.table({name: [1]}), str(tmp_path / place / "0.arrow"))
+    assert look(tmp_path).details["differ"] == "the fields of b/0.arrow are not those of a/0.arrow"
+    assert look(tmp_path).line == "", "they have no field in common"
+    assert look(tmp_path).details["record batches"] == 2
+
+
+def test_the_type_of_a_field_that_few_samples_have(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number in range(50):
+            out = io.BytesIO()
+            Image.new("L", (2, 2)).save(out, "BMP" if number == 41 else "PNG")
+            info = tarfile.TarInfo(f"{number}.{'bmp' if number == 41 else 'png'}")
+            info.size = len(out.getvalue())
+            archive.addfile(info, io.BytesIO(out.getvalue()))
+    assert types(look(tmp_path / "a.tar")) == {"png": "png", "bmp": "bmp"}

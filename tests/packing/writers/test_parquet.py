@@ -81,6 +81,8 @@ def test_compression(tmp_path: Path, compression: str | None) -> None:
         (Column("x", "nested"), "lmdb or tar"),
         (Column("x", "number", "<c16"), "hdf5 for complex"),
         (Column("x", "number", "<f16"), "no such numbers"),
+        (Column("x", "number", "<M8[ns]"), "lmdb, tar or npy"),
+        (Column("x", "array", "<m8[s]", (3,)), "dates and durations"),
         (Column("x", "array", "<f8", (3, 0)), "without elements"),
         (Column("x", "array", "|u1", (1 << 31,)), "2 GiB or more"),
         (Column("x", "array", "|u1", ((1 << 31) - 1,)), ""),

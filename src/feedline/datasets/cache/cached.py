@@ -18,6 +18,7 @@ from feedline.datasets.cache.codec import decode, encode
 from feedline.datasets.cache.counts import Counts
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.ground import MemoryGround
+from feedline.datasets.cache.turns import one_at_a_time
 from feedline.datasets.cache.vault import Found, Head, Missing, Vault
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, CacheDropped, CorruptSource, NotCached, tell
@@ -110,9 +111,9 @@ class CachedDataset(Source, EpochAware):
     def _head_now(self) -> Head:
         return Head(fingerprint(self.dataset, repr(self._version), self._pickles), len(self.dataset))
 
-    def _open(self) -> None:
-        """Find out what the cache is of, and open it."""
-        head = self._head_now()
+    def _open(self, head: Head | None = None) -> None:
+        """Open the cache of a dataset; of the one that this is now, if nothing else is said."""
+        head = self._head_now() if head is None else head
         if self._memory is not None:
             least = counts.BYTES + Vault.least_bytes(head.count)
             if least >= self._memory.limit:
@@ -142,15 +143,19 @@ class CachedDataset(Source, EpochAware):
 
     def set_epoch(self, epoch: int) -> None:
         """Notice that the dataset has changed since the last epoch, and drop what was kept. Loaders call this."""
+        with one_at_a_time():  # threads of a loader have copies of this object, and only the first is to drop anything
+            self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
         if self._head is None:
             return self._open()
         head = self._head_now()
-        if os.getpid() != self._maker:  # a worker that was kept, which may have an old dataset, and must not use
-            if self._memory is not None:  # what others keep of the new one
-                self._memory.open(head)
-            return
+        if os.getpid() != self._maker:
+            return self._follow(head)
         if head == self._head:
             return
+        if self._is_of(head):  # another thread has dropped what was kept, or another program
+            return self._open(head)
         tell(
             "The dataset inside of a CachedDataset has changed, so that the samples that were kept are dropped. If it "
             "changes whenever it is read (a counter, an open file), give it a method fingerprint() that returns a "
@@ -158,6 +163,22 @@ class CachedDataset(Source, EpochAware):
             CacheDropped,
         )
         self.clear()
+
+    def _is_of(self, head: Head) -> bool:
+        return (self._memory is None or self._memory.head() == head) and (
+            self._folder is None or (folder.has_vault(self._folder) and folder.head_of(self._folder) == head)
+        )
+
+    def _follow(self, head: Head) -> None:
+        """In a worker that was kept: use what others have made of the cache meanwhile, and nothing that they dropped.
+
+        The worker may have an old dataset: to it a cache of the new one has no samples and no room.
+        """
+        if self._memory is not None:
+            self._memory.open(head)
+        if self._disk is not None and self._folder is not None and folder.has_vault(self._folder):
+            self._disk.reopen(head)
+        self._head = head
 
     def clear(self) -> None:
         """Drop all samples that are kept, in memory and on disk."""

@@ -34,6 +34,11 @@ def check_own(folder: Path) -> None:
         )
 
 
+def has_vault(folder: Path) -> bool:
+    """True if there is a vault in a folder, whatever it is about."""
+    return (folder / FILE).exists()
+
+
 def read_vault(folder: Path) -> Vault:
     """Return the vault in a folder, to be read only; its head may be damaged."""
     return Vault(FileGround(folder / FILE, readonly=True), limit=0)
@@ -71,7 +76,7 @@ def ensure_vault(folder: Path, head: Head, *, keeps_whole: bool = False) -> bool
     lock = FileGround(folder / _LOCK)
     try:
         with lock.locked():
-            was_there = (folder / FILE).exists()
+            was_there = has_vault(folder)
             if was_there and head_of(folder) == head:
                 return True
             make_vault(folder, head, keeps_whole=keeps_whole)
@@ -96,6 +101,7 @@ def make_vault(folder: Path, head: Head, *, keeps_whole: bool = False) -> None:
         )
     name = ""
     try:
+        folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
         fd, name = tempfile.mkstemp(prefix=FILE, suffix=".tmp", dir=folder)
         with os.fdopen(fd, "r+b") as file:
             file.truncate(Vault.least_bytes(head.count))
@@ -111,7 +117,7 @@ def make_vault(folder: Path, head: Head, *, keeps_whole: bool = False) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    if not (folder / FILE).exists():
+    if not has_vault(folder):
         return False
     vault = read_vault(folder)
     try:

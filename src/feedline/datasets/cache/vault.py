@@ -144,6 +144,15 @@ class Vault:
             self._adopt(head)
         return True
 
+    def reopen(self, head: Head) -> None:
+        """Let go of the ground, behind whose name another vault may have been put, and get ready to use what is there.
+
+        If it is neither of this head nor of the one that was opened before, it has no samples and no room.
+        """
+        self._ground.close()
+        if self.head() == head:
+            self._adopt(head)
+
     def is_same(self) -> bool:
         """Return True if what lies on the ground is still what was opened."""
         openings = self._ground.openings
@@ -184,13 +193,15 @@ class Vault:
         """Return the sample of an index, checked.
 
         Args:
-            index: not negative, and less than the count of the head.
+            index: not negative.
             view: True for the memory itself instead of a copy, on a ground that is memory. It is valid until the vault
                 is emptied.
         """
         if not self.is_same() or (self._trusts and self.generation != self._generation):
             return Missing.ABSENT
         assert self._head is not None
+        if self._is_beyond(index):
+            return Missing.ABSENT
         entry = self._ground.read(self._entry_offset(index), _ENTRY.size)
         if len(entry) < _ENTRY.size:
             return Missing.DAMAGED
@@ -231,7 +242,7 @@ class Vault:
         """
         ground = self._ground
         with ground.locked():
-            if not self.is_same() or self.generation != self._generation:
+            if not self.is_same() or self.generation != self._generation or self._is_beyond(index):
                 return False
             if not again and self.has(index):
                 return True
@@ -255,6 +266,10 @@ class Vault:
             if self.is_same() and self.generation == self._generation:
                 ground.write(self._entry_offset(index), _ENTRY.pack(place, len(data), kind.value, checksum))
         return True
+
+    def _is_beyond(self, index: int) -> bool:
+        """True if there is no entry for an index: the dataset has grown since, and nobody has dropped the vault yet."""
+        return self._head is None or index >= self._head.count
 
     def _entry_offset(self, index: int) -> int:
         return self._base + _HEAD_BYTES + index * _ENTRY.size

@@ -47,7 +47,7 @@ class FileDataset(Source):
             columns `file`, as seen from the folder, and `label`; a tuple of such a path and the names of the two
             columns; a function that takes a path; or, with a list of paths, a list. Names become numbers, in sorted
             order.
-        unlabelled: "error" or "skip": what to do with files that a CSV file does not name.
+        unlabelled: "error" or "skip": what to do with files that a CSV file does not name, or gives an empty label.
         allow_empty: True if a directory without files is a class, too.
         read: "bytes", "text" in UTF-8, "npy" for arrays that `numpy.save` wrote, or a function that takes a path.
         fields: which of "data", "label" and "path" a sample has, and in what form: a name for the value itself, a tuple
@@ -72,6 +72,7 @@ class FileDataset(Source):
 
     _value = "data"
     """What the field with the value is called."""
+    _lazy = ("_unwanted",)  # files that are no samples: a cache stays valid when one more of them lies there
 
     def __init__(
         self,
@@ -101,9 +102,11 @@ class FileDataset(Source):
             self.root = None
             self._take_paths([os.fspath(path) for path in files], choice, labels)
         if not len(self):
+            others = f" ({self.left_out} others were left out)" if self.left_out else ""
             raise SourceError(
                 f"{'There are no files' if self.root is None else f'{self.root} has no files'}"
-                f"{_asked_for(choice)}, so the dataset would be empty. Look at the path, extensions= and pattern=."
+                f"{_asked_for(choice)}{others}, so the dataset would be empty. Look at the path, extensions= and "
+                "pattern=."
             )
 
     def _list_folder(
@@ -111,6 +114,8 @@ class FileDataset(Source):
     ) -> None:
         listing = list_files(root, choice, cache)
         self._paths = listing.paths
+        self._unwanted = listing.left_out
+        """Files that `choice` did not take."""
         self._first = 0
         """Where in the listing the files begin that are samples."""
         self._chosen: NDArray[np.int64] | None = None
@@ -127,7 +132,7 @@ class FileDataset(Source):
             self._labels, chosen = label_sources.of_table(table, columns, root, paths, skip=skip)
             self._chosen = None if len(chosen) == len(everything) else chosen
         elif callable(labels):
-            self._labels = label_sources.of_function(labels, map(self.path_of, everything))
+            self._labels = label_sources.of_function(labels, len(everything), self.path_of)
         elif labels is not None:
             raise BadOption(
                 "labels= is a list, but a folder has no order of its own that it could fit. Give a list of paths with "
@@ -138,6 +143,7 @@ class FileDataset(Source):
         is_wanted = [bool(choice.among([os.path.basename(path)], os.path.dirname(path))) for path in paths]
         kept = [path for path, wanted in zip(paths, is_wanted, strict=True) if wanted]
         self._paths = Packed(kept, is_text=True)
+        self._unwanted = len(paths) - len(kept)
         self._first = 0
         self._chosen = None
         if labels == "folder":
@@ -145,12 +151,12 @@ class FileDataset(Source):
         elif isinstance(labels, (str, os.PathLike)) or (isinstance(labels, tuple) and len(labels) == 3 != len(paths)):
             raise BadOption(f"labels={labels!r} needs a folder that the files in the table are named from.")
         elif callable(labels):
-            self._labels = label_sources.of_function(labels, kept)
+            self._labels = label_sources.of_function(labels, len(kept), kept.__getitem__)
         elif labels is not None:
             if len(labels) != len(paths):
                 raise BadOption(f"labels= has {len(labels)} labels for {len(paths)} paths. Give one for each.")
             wanted_labels = [label for label, wanted in zip(labels, is_wanted, strict=True) if wanted]
-            self._labels = label_sources.of_values(wanted_labels, "labels=")
+            self._labels = label_sources.of_values(wanted_labels, "labels=", kept.__getitem__)
         else:
             self._labels = None
 
@@ -179,6 +185,11 @@ class FileDataset(Source):
     def _label(self, index: int) -> Any:
         assert self._labels is not None  # there is no such field otherwise
         return self._labels.values.item(index)
+
+    @property
+    def left_out(self) -> int:
+        """How many files were found and are no samples: of other endings, in no class's directory, without a label."""
+        return self._unwanted + len(self._paths) - len(self)
 
     @property
     def classes(self) -> list[str] | None:
@@ -215,6 +226,12 @@ class FileDataset(Source):
         if self.classes is not None:
             kinds["label"] = f"class of {len(self.classes)}"
         return self._fields.describe([kinds[name] for name in self._fields.names])
+
+    def __repr__(self) -> str:
+        told = super().__repr__()
+        if not self.left_out:
+            return told
+        return f"{told[:-1]}, {self.left_out} other {'file' if self.left_out == 1 else 'files'} left out)"
 
 
 class _Samples(Sequence[tuple[str, Any]]):

@@ -13,8 +13,8 @@ from feedline.datasets.form import Fields
 from feedline.datasets.source import Transform
 from feedline.errors import BadOption
 
-IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-"""The endings that torchvision takes for images."""
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif")
+"""The endings that torchvision takes for images, and the last two, which Pillow decodes as well."""
 
 
 class ImageFolder(FileDataset):
@@ -28,7 +28,7 @@ class ImageFolder(FileDataset):
         root: the folder.
         extensions: how names have to end, upper or lower case.
         labels: "folder" for the directory that an image is in, a CSV file, a function or None: see `FileDataset`.
-        unlabelled: "error" or "skip": what to do with images that a CSV file does not name.
+        unlabelled: "error" or "skip": what to do with images that a CSV file does not name, or gives an empty label.
         allow_empty: True if a directory without images is a class, too.
         decode: "rgb" for an array of uint8 with the axes height, width and color; "pil" for an image of Pillow;
             "bytes" for the file as it is; or a function that takes these bytes.

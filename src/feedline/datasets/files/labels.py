@@ -16,6 +16,8 @@ from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.failures import words
 
 _INTEGERS = ("uint8", "uint16", "uint32", "int32", "int64")
+_SEPARATORS = (";", "\t", "|")
+"""What tables have between their columns where it is not a comma."""
 _SHOWN = 5
 """Names that an error spells out."""
 
@@ -58,17 +60,33 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     return Labels(_small(np.repeat(numbers, listing.counts)), classes)
 
 
-def of_parents(paths: Iterable[str]) -> Labels:
+def of_parents(paths: Sequence[str]) -> Labels:
     """Return the directory that each path is in as its class."""
-    return of_values([os.path.basename(os.path.dirname(path)) for path in paths], "labels")
+    names = [os.path.basename(os.path.dirname(path)) for path in paths]
+    return of_values(names, 'labels="folder"', paths.__getitem__)
 
 
-def of_values(values: Sequence[Any], option: str) -> Labels:
+def of_values(values: Sequence[Any], option: str, path_of: Callable[[int], str]) -> Labels:
     """Return labels that are integers, floats or names of classes.
 
+    Args:
+        values: the labels.
+        option: which gave them.
+        path_of: says which file has a label.
+
     Raises:
-        BadOption: they are something else, or several of these.
+        BadOption: one is missing, they are something else, or several of these.
     """
+    for place, value in enumerate(values):
+        if value is None or (isinstance(value, str) and not value.strip()):
+            raise BadOption(
+                f"{option} gives {value!r} for {path_of(place)}, which is no label. Give the file one, or leave it "
+                "out: with extensions= or pattern=, or by a list of those paths that have labels."
+            )
+    return _known(values, option)
+
+
+def _known(values: Sequence[Any], option: str) -> Labels:
     if all(isinstance(value, (bool, int, np.integer, np.bool_)) for value in values):
         return Labels(_small(np.array(values, np.int64)), None)
     if all(isinstance(value, (int, float, np.integer, np.floating)) for value in values):
@@ -84,9 +102,10 @@ def of_values(values: Sequence[Any], option: str) -> Labels:
     )
 
 
-def of_function(function: Callable[[str], Any], paths: Iterable[str]) -> Labels:
+def of_function(function: Callable[[str], Any], count: int, path_of: Callable[[int], str]) -> Labels:
     """Return what a function says of each path."""
-    return of_values([function(path) for path in paths], f"labels={getattr(function, '__name__', function)!r}")
+    values = [function(path_of(place)) for place in range(count)]
+    return of_values(values, f"labels={getattr(function, '__name__', function)!r}", path_of)
 
 
 def of_table(
@@ -99,36 +118,46 @@ def of_table(
         columns: the names of those with files and labels.
         root: the folder that files in the table are named from.
         paths: the files there are, below the root.
-        skip: True if files without a label are left out.
+        skip: True if files without a label are left out, also those whose label is empty.
 
     Raises:
         CorruptSource: it is no such table, names a file twice, or one that is missing.
-        SourceError: it cannot be read, or does not name a file that is there.
+        SourceError: it cannot be read, or has no label for a file that is there.
     """
     rows = _rows(table, columns, root)
     values: list[str] = []
     places: list[int] = []
     without: list[str] = []
+    empty: list[tuple[int, str]] = []
     for place, path in enumerate(paths):
         row = rows.pop(path, None)
-        if row is not None:
+        if row is None:
+            without.append(path)
+        elif row[0].strip():
             values.append(row[0])
             places.append(place)
         else:
-            without.append(path)
+            empty.append((row[1], path))
     if rows:
         line, name = min((line, name) for name, (_, line) in rows.items())
+        count = len(rows) + len(values) + len(empty)
         raise CorruptSource(
-            f"{table}, line {line}, names {name!r}, and {len(rows)} of its {len(rows) + len(values)} files are not "
+            f"{table}, line {line}, names {name!r}, and {len(rows)} of its {count} files are not "
             f"among those of {root}. They are missing, end in something else than extensions= says, or are named from "
             "another folder: the column has to say where a file is below the folder, with its ending."
+        )
+    if empty and not skip:
+        line, name = min(empty)
+        raise SourceError(
+            f"{table}, line {line}, has no label for {name!r}: the column is empty there, as it is for {len(empty)} of "
+            f'{len(empty) + len(values)} files. Fill it in, or give unlabelled="skip" to leave such files out.'
         )
     if without and not skip:
         raise SourceError(
             f"{_named(without)} of {len(values) + len(without)} files in {root} {_has(without)} no line in {table}. "
             'Add the lines, or give unlabelled="skip" to leave such files out.'
         )
-    return of_values(_numbers(values), f"labels={table!r}"), np.array(places, np.int64)
+    return _known(_numbers(values), f"labels={table!r}"), np.array(places, np.int64)
 
 
 def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[str, int]]:
@@ -140,11 +169,7 @@ def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[st
             header = next(lines, [])
             missing = [name for name in columns if name not in header]
             if missing:
-                raise CorruptSource(
-                    f"{table} has no column {missing[0]!r}: its first line names "
-                    f"{', '.join(map(repr, header)) or 'none'}. Name the columns there, or say which ones to use: "
-                    "labels=(path, name of the column with files, name of the column with labels)."
-                )
+                raise CorruptSource(_no_column(table, missing[0], header))
             name_at, label_at = map(header.index, columns)
             for line in lines:
                 if not line:
@@ -162,8 +187,25 @@ def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[st
     except OSError as exc:
         if isinstance(exc, SourceError):
             raise
-        raise SourceError(f"The labels in {table} cannot be read: {exc.strerror or exc}.") from exc
+        raise SourceError(
+            f"labels={table!r} is taken for the path of a CSV file, which cannot be read: {exc.strerror or exc}. Say "
+            'where it is; or give labels="folder" for the names of directories, a function that takes a path, or None.'
+        ) from exc
     return rows
+
+
+def _no_column(table: str, missing: str, header: list[str]) -> str:
+    found = f"{table} has no column {missing!r}: its first line names {', '.join(map(repr, header)) or 'none'}."
+    other = next((one for one in _SEPARATORS if len(header) == 1 and one in header[0]), None)
+    if other is not None:
+        return (
+            f"{found} Its columns seem to be separated by {other!r}, and only commas are understood: save it with "
+            "commas, or read it yourself and give labels= a function that takes a path."
+        )
+    return (
+        f"{found} Name the columns there, or say which ones to use: labels=(path, name of the column with files, name "
+        "of the column with labels)."
+    )
 
 
 def _below(name: str, root: str) -> str:

@@ -18,7 +18,7 @@ from feedline.datasets.files.scan import Choice, Directory, scan, stamp_of
 from feedline.errors import SourceError
 from feedline.sharing.packed import Packed
 
-_VERSION = 1
+_VERSION = 2
 _WORTH_KEEPING = 10_000
 """Files from which on a listing goes to the user's folder for cache files. Fewer are listed as quickly as read."""
 
@@ -39,6 +39,8 @@ class Listing:
     """Those that were looked at, empty ones included; the folder itself is the empty string."""
     counts: NDArray[np.int64]
     """Files in each directory itself; together they are all."""
+    left_out: int
+    """How many files there are that are not wanted."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -72,7 +74,8 @@ def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
 def _listing(found: list[Directory]) -> Listing:
     paths = Packed(chain.from_iterable(directory.paths() for directory in found), is_text=True, is_encoded=True)
     counts = np.array([directory.count for directory in found], np.int64)
-    return Listing(paths, [directory.path for directory in found], counts)
+    left_out = sum(directory.left_out for directory in found)
+    return Listing(paths, [directory.path for directory in found], counts, left_out)
 
 
 def _to_cache(listing: Listing, found: list[Directory], began_ns: int) -> Any:
@@ -80,6 +83,7 @@ def _to_cache(listing: Listing, found: list[Directory], began_ns: int) -> Any:
         "paths": listing.paths.arrays(),
         "directories": Packed(listing.directories, is_text=True).arrays(),
         "counts": listing.counts,
+        "left_out": listing.left_out,
         "stamps": np.array([directory.stamp for directory in found], np.uint64),
         "began_ns": began_ns,
     }
@@ -100,7 +104,7 @@ def _from_cache(root: str, stored: Any) -> Listing | None:
             return None
     except OSError:
         return None  # one is gone
-    return Listing(Packed.of_arrays(stored["paths"]), directories, stored["counts"])
+    return Listing(Packed.of_arrays(stored["paths"]), directories, stored["counts"], stored["left_out"])
 
 
 def _stamps(paths: list[str]) -> list[tuple[int, int, int]]:

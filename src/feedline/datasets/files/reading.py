@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
+from feedline.datasets.pictures import eight_bits
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import add_note, words
 
@@ -83,7 +84,9 @@ def read_image(path: str) -> Any:
     image_module = _pillow()
     content = read_bytes(path)
     try:
-        return image_module.open(io.BytesIO(content)).convert("RGB")
+        image = image_module.open(io.BytesIO(content))
+        image.load()
+        return eight_bits(image).convert("RGB")
     # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
         raise CorruptSource(

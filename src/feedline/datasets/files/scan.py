@@ -56,6 +56,8 @@ class Directory:
     names: bytes
     """Of the files that are wanted, sorted, with zero bytes between: a tenth of a list of strings."""
     count: int
+    left_out: int
+    """How many other files it has."""
     below: list[str]
     """Names of its directories."""
 
@@ -141,4 +143,4 @@ def _read(root: str, path: str, choice: Choice, above: frozenset[tuple[int, int]
             full,
         ) from exc
     wanted = sorted(choice.among(files, path))
-    return Directory(path, stamp, b"\0".join(map(encoded, wanted)), len(wanted), below)
+    return Directory(path, stamp, b"\0".join(map(encoded, wanted)), len(wanted), len(files) - len(wanted), below)

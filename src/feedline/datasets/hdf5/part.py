@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.form import Fields, Form
+from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.hdf5.field import Field, field_of, has_samples
 from feedline.datasets.packed_order import in_packed_order
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
@@ -171,6 +171,7 @@ def _form(file: Any, fields: Fields, path: str) -> Form:
     def is_dataset(name: object) -> bool:
         return isinstance(name, str) and name in file and isinstance(file[name], h5py.Dataset)
 
+    check_fields(fields)
     if fields is not None:
         asked = [fields] if isinstance(fields, str) else list(fields.values() if hasattr(fields, "values") else fields)
         if asked and all(map(is_dataset, asked)):

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline.datasets.cache_file import Cache
-from feedline.datasets.form import Fields, Form
+from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.lmdb import decoding
 from feedline.datasets.lmdb.decoding import Decoder
@@ -105,6 +105,7 @@ class LMDBDataset(TableSource):
                 f"fields={fields!r} is for samples that feedline wrote, which decode={decode!r} does not read. Choose "
                 "fields in the decode function, or in a transform."
             )
+        check_fields(fields)
         self._fields = fields
         self._cache = cache
         self._version: int | None = None

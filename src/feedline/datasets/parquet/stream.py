@@ -125,9 +125,11 @@ class Reading(Repeatable):
         except SourceError:
             return source._read(self._indices(places[:1]))
 
-    def try_again(self) -> None:
+    def try_again(self) -> bool:
         """Go back to the sample that raised an exception."""
         self._place -= 1
+        self._ahead = []  # a transform may have changed what it was given
+        return True
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -183,6 +185,7 @@ class Reading(Repeatable):
                 f"The state is that of {state['of']} samples, but these are {len(self)}. Were files or filters changed?"
             )
         self._place = state["place"]
+        self._ahead = []  # of another epoch, perhaps
 
 
 # Any: whatever the user gave.

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
-from feedline.datasets.form import Fields, Form
+from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.parquet.block import Block
 from feedline.datasets.parquet.blocks import Blocks
 from feedline.datasets.parquet.condition import condition_of
@@ -49,6 +49,7 @@ class RowGroupSource(TableSource):
     ) -> None:
         super().__init__(transform)
         self.paths = paths if isinstance(paths, (str, os.PathLike)) else list(paths)
+        check_fields(fields)
         self.fields = fields
         self.filters = filters
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)

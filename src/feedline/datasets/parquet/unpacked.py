@@ -20,7 +20,10 @@ from typing import Any
 from feedline._optional import require
 from feedline.datasets.parquet.files import File
 from feedline.datasets.parquet.mapped import Mapped
-from feedline.errors import CorruptSource, FeedlineWarning, tell
+from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
+
+_MARK = "unpacked.feedline"
+"""A file that says whose folder it is."""
 
 _FORGOTTEN_S = 3600.0
 """A file that nobody has finished after so long was left by a process that died. A guess."""
@@ -111,8 +114,29 @@ def _name(file: File, names: Sequence[str]) -> str:
     return f"{_family(file)}{_digest(file.size, file.changed_ns)}-{_digest(sorted(names))}"
 
 
+def _own(folder: Path) -> None:
+    """Make the folder for all, unless it is there.
+
+    Raises:
+        BadOption: it is somebody else's.
+    """
+    if (folder / _MARK).exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    foreign = next(
+        (name for name in os.listdir(folder) if name != _MARK), None
+    )  # another process may have been quicker
+    if foreign is not None and not (folder / _MARK).exists():
+        raise BadOption(
+            f"unpack_to={str(folder)!r} holds other files, such as {foreign!r}, and nothing is stored among files that "
+            f"are not feedline's own. Give a folder that is new or empty, such as {str(folder / 'unpacked')!r}."
+        )
+    (folder / _MARK).touch()
+
+
 def _make(place: Path, file: File) -> None:
     """Make the folder for a Parquet file; remove what was kept of it before it changed, and what was never finished."""
+    _own(place.parent)
     try:
         place.mkdir(parents=True)
     except FileExistsError:

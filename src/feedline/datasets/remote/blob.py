@@ -9,12 +9,17 @@ class Blob(ABC):
     """A file or object that is open for reading. Its size is fixed: if the content changes, reading fails."""
 
     name: str
-    """The path or address, as the user gave it."""
+    """The path or address, without what is secret in it."""
     size: int
     tag: str
     """Another text when the content is another: a time of change, an entity tag. Empty if nobody knows."""
     is_local = False
     """True if a read costs next to nothing beyond its bytes."""
+
+    @property
+    def address(self) -> str:
+        """The path or address, as the user gave it: never shown."""
+        return self.name
 
     @abstractmethod
     def read(self, start: int, stop: int) -> bytes:

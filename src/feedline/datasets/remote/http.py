@@ -14,6 +14,7 @@ from typing import Any
 
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.patience import Patience, Transient, read_range
+from feedline.datasets.shown_url import shown_url
 from feedline.errors import SourceChanged, SourceError
 
 _PIECE = 1 << 18
@@ -112,7 +113,8 @@ class HttpBlob(Blob):
     """
 
     def __init__(self, address: str, connections: Connections, patience: Patience) -> None:
-        self.name = address
+        self.name = shown_url(address)
+        self._given = address
         self._address = address
         """Where redirections have led."""
         self._connections = connections
@@ -120,9 +122,13 @@ class HttpBlob(Blob):
         self.size = -1
         self.tag = ""
         self._head = b""
-        self._head = read_range(self._first, 0, 1, name=address, patience=patience)
+        self._head = read_range(self._first, 0, 1, name=self.name, patience=patience)
         if self.size < 0:
             self.size = len(self._head)
+
+    @property
+    def address(self) -> str:
+        return self._given
 
     def _first(self, _start: int, _stop: int) -> Iterator[bytes]:
         """Fetch the beginning, and learn size and tag from the answer."""
@@ -137,7 +143,7 @@ class HttpBlob(Blob):
         return read_range(self._get, start, stop, name=self.name, patience=self._patience)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
-        address, is_old = self._address, self._address != self.name
+        address, is_old = self._address, self._address != self._given
         for _ in range(_MOST_REDIRECTS):
             try:
                 target = yield from self._ask(address, start, stop)
@@ -145,13 +151,13 @@ class HttpBlob(Blob):
                 if not is_old:
                     raise SourceError(str(exc)) from None
                 # A signature that a redirection gave has expired, or what it led to was moved: ask where to go anew.
-                address, is_old = self.name, False
+                address, is_old = self._given, False
                 continue
             if target is None:
                 return
             address = urllib.parse.urljoin(address, target)
             if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
-                raise SourceError(f"{self.name} is redirected to {address!r}, which is not on the web.")
+                raise SourceError(f"{self.name} is redirected to {shown_url(address)!r}, which is not on the web.")
             self._address = address
         raise SourceError(f"{self.name} is redirected more than {_MOST_REDIRECTS} times.")
 
@@ -198,6 +204,8 @@ class HttpBlob(Blob):
             except (http.client.HTTPException, OSError) as exc:
                 if isinstance(exc, SourceError):
                     raise
+                if isinstance(exc, http.client.InvalidURL):  # which shows all of it
+                    raise SourceError(f"{self.name} has signs in it that no address may have.") from None
                 raise Transient(f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__) from exc
         finally:
             if whole:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from feedline._optional import require
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.local import LocalBlob
+from feedline.datasets.remote.options import without_values
 from feedline.datasets.remote.patience import Patience
 from feedline.datasets.remote.store import StoreBlob, close_system
 from feedline.errors import BadOption, MissingExtra
@@ -126,7 +127,10 @@ def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
         # A new one in every process: one that was made before a fork does not work after it.
         system = kind(skip_instance_cache=True, **options)
     except TypeError as exc:
-        raise BadOption(f"storage_options={dict(options)!r} do not fit {protocol}://: {words(exc)}.") from exc
+        why = without_values(words(exc), options)
+        raise BadOption(
+            f"The storage_options do not fit {protocol}://, of which {sorted(map(str, options))} were given: {why}."
+        ) from (exc if why == words(exc) else None)
     if "retries" not in options and hasattr(system, "retries"):
         system.retries = 1  # of s3fs: trying again is done here, and patience should not be multiplied
     return system

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from feedline.datasets.remote.blob import Blob
+from feedline.datasets.remote.options import without_values
 from feedline.datasets.remote.patience import Patience, Transient, read_range
+from feedline.datasets.shown_url import shown_url
 from feedline.errors import SourceChanged, SourceError
 
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
@@ -31,17 +33,22 @@ class StoreBlob(Blob):
     """
 
     def __init__(self, address: str, system: Any, patience: Patience) -> None:
-        self.name = address
+        self.name = shown_url(address)
+        self._address = address
         self._system = system
         self._path = system._strip_protocol(address)
         self._patience = patience
         self.size, self.tag = self._ask()
 
+    @property
+    def address(self) -> str:
+        return self._address
+
     def _ask(self) -> tuple[int, str]:
         found: dict[str, Any] = {}
 
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            with _told_as(self.name):
+            with _told_as(self.name, self._system):
                 self._system.invalidate_cache()
                 found.update(self._system.info(self._path))
             yield b" "
@@ -56,7 +63,7 @@ class StoreBlob(Blob):
         return read_range(self._get, start, stop, name=self.name, patience=self._patience)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
-        with _told_as(self.name):
+        with _told_as(self.name, self._system):
             yield self._system.cat_file(self._path, start=start, end=stop)
 
     def check(self) -> None:
@@ -71,8 +78,9 @@ class StoreBlob(Blob):
 class _told_as:  # noqa: N801  (used like a function)
     """Turns exceptions of fsspec and what is below it into those of feedline."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, system: Any) -> None:
         self._name = name
+        self._options = getattr(system, "storage_options", {})
 
     def __enter__(self) -> None:
         pass
@@ -80,12 +88,14 @@ class _told_as:  # noqa: N801  (used like a function)
     def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _traceback: Any) -> None:
         if exc is None or not isinstance(exc, Exception):
             return
-        text = f"{type(exc).__name__}: {exc}"
+        said = f"{type(exc).__name__}: {exc}"
+        text = without_values(said, self._options)
+        cause = exc if text == said else None
         if isinstance(exc, FileNotFoundError):
-            raise SourceError(f"{self._name}: there is no such object ({text}).") from exc
+            raise SourceError(f"{self._name}: there is no such object ({text}).") from cause
         if isinstance(exc, _FINAL) or "Credentials" in type(exc).__name__:
-            raise SourceError(f"{self._name} cannot be read: {text.rstrip('.')}.") from exc
-        raise Transient(text) from exc
+            raise SourceError(f"{self._name} cannot be read: {text.rstrip('.')}.") from cause
+        raise Transient(text) from cause
 
 
 def close_system(system: Any) -> None:

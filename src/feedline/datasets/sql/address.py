@@ -6,12 +6,15 @@ import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from feedline.datasets.shown_url import shown_url
 from feedline.errors import BadOption
 
 _HIDDEN = "***"
 _HOST = r"(\[[0-9a-fA-F:.]*\]|[\w.%-]*)(:\d*)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
 _SECRET = ("password", "passfile", "sslpassword")
+_PLAIN = ("user", "host", "hostaddr", "port", "dbname", "sslmode", "connect_timeout", "application_name")
+"""Options whose values are shown; those of others may be secret."""
 
 SCHEMES = ("sqlite", "duckdb", "postgresql", "postgres")
 
@@ -77,7 +80,10 @@ class Address:
         """What must not be shown, as it is written and as it is meant."""
         user = self.text.partition("://")[2].split("/")[0].rpartition("@")[0]
         found = [user.partition(":")[2]]
-        found += [value for name, value in parse_qsl(self.text.partition("?")[2]) if name.lower() in _SECRET]
+        for name, value in parse_qsl(self.text.partition("?")[2]):
+            # A short value of an option that is no password is a word of other texts.
+            if name.lower() in _SECRET or (name.lower() not in _PLAIN and len(value) >= 4):
+                found.append(value)
         found += [unquote(secret) for secret in found] + [quote(secret, safe="") for secret in found]
         return sorted({secret for secret in found if secret}, key=len, reverse=True)
 
@@ -99,12 +105,13 @@ class Address:
     def __repr__(self) -> str:
         scheme = self.text.partition("://")[0]
         if self.scheme in ("sqlite", "duckdb"):
-            return self.text
+            is_path = self.text.partition("://")[2].startswith("/") and "?" not in self.text
+            return self.text if is_path else shown_url(self.text)
         if not self.is_clear:
             return f"{scheme}://{_HIDDEN}"
         split = urlsplit(self.text)
         user, at, host = split.netloc.rpartition("@")
         name, colon, _ = user.partition(":")
-        options = [(key, _HIDDEN if key.lower() in _SECRET else value) for key, value in parse_qsl(split.query)]
+        options = [(key, value if key.lower() in _PLAIN else _HIDDEN) for key, value in parse_qsl(split.query)]
         shown = f"{scheme}://{name}{colon and ':' + _HIDDEN}{at}{host}{split.path}"
         return self.hide(f"{shown}?{urlencode(options, safe='*/')}" if options else shown)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.form import Fields, Form
+from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.datasets.sql.address import Address
@@ -100,6 +100,7 @@ class SQLDataset(TableSource):
             raise BadOption(f"key={key!r} is not the name of a column.")
         self.key = key
         self.parameters = checked_parameters(parameters)
+        check_fields(fields)
         self.fields = fields
         self.database = _DATABASES[self.address.scheme](self.address)
         self.database.check()

@@ -76,6 +76,7 @@ class SQLReading(Repeatable, Iterator[Any]):
         self._failed: tuple[Any, ...] | None = None
         """The last row, if it made no sample, and what was the last one before it."""
         self._has_ended = False
+        self.has_broken_off = False
 
     def __iter__(self) -> SQLReading:
         return self
@@ -83,17 +84,7 @@ class SQLReading(Repeatable, Iterator[Any]):
     def __next__(self) -> Any:
         dataset = self._stream.dataset
         self._failed = None
-        while not self._rows:
-            if self._has_ended:
-                raise StopIteration
-            self._rows = self._fetch()[::-1]
-        row = self._rows.pop()
-        if self._taken and row[0] == self._last:
-            raise BadOption(
-                f"Several rows have the key {row[0]!r}: column {dataset.key!r} is not unique in the query's result, so "
-                "that a stream could not be resumed between them. Choose another key=, or make the query return each "
-                "once."
-            )
+        row = self._next_row()
         before, self._last = self._last, row[0]
         self._taken += 1
         try:
@@ -103,11 +94,37 @@ class SQLReading(Repeatable, Iterator[Any]):
             self._failed = row, before
             raise
 
-    def try_again(self) -> None:
+    def _next_row(self) -> tuple[Any, ...]:
+        """Return the next row of this part.
+
+        Raises:
+            BadOption: its key is none. That is the fault of the query, not of a row that could be left out.
+        """
+        try:
+            while not self._rows:
+                if self._has_ended or self.has_broken_off:
+                    raise StopIteration
+                self._rows = self._fetch()[::-1]
+            row = self._rows.pop()
+            if self._taken and row[0] == self._last:
+                raise BadOption(
+                    f"Several rows have the key {row[0]!r}: column {self._stream.dataset.key!r} is not unique in the "
+                    "query's result, so that a stream could not be resumed between them. Choose another key=, or make "
+                    "the query return each once."
+                )
+        except BadOption:
+            self.has_broken_off = True
+            self._rows = []
+            self.close()
+            raise
+        return row
+
+    def try_again(self) -> bool:
         if self._failed is not None:
             (row, self._last), self._failed = self._failed, None
             self._rows.append(row)
             self._taken -= 1
+        return not self.has_broken_off  # nothing was lost if rows could not be fetched
 
     def _fetch(self) -> list[tuple[Any, ...]]:
         """Return the next rows that are this part's, none if those that came are not or there are no more."""
@@ -208,4 +225,5 @@ class SQLReading(Repeatable, Iterator[Any]):
             )
         self.close()
         self._rows = []
+        self.has_broken_off = False
         self._last, self._taken, self._has_ended = state["after"], state["taken"], state["ended"]

@@ -8,6 +8,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from feedline.abc.source import Acknowledged, Repeatable
@@ -153,20 +154,23 @@ class _Messages(Repeatable, Iterator[Any]):
         else:
             self._feed.acknowledge([message.receipt])
         try:
-            sample = self._feed.decode(message)
-            return sample if dataset.transform is None else dataset.transform(sample)
+            if dataset.transform is None:
+                return self._feed.decode(message)
+            # A transform may change what it is given, and the message may have to be handed out once more.
+            return dataset.transform(self._feed.decode(replace(message, payload=_copied(message.payload))))
         except Exception:  # not an interrupt, which is not the message's fault
             self._failed = message
             if dataset._waits:
                 self._handed[-1] = (message, True)
             raise
 
-    def try_again(self) -> None:
+    def try_again(self) -> bool:
         message, self._failed = self._failed, None
         if message is not None:
             self._ready.appendleft(message)
             if self._dataset._waits:
                 self._handed.pop()
+        return True  # without one, nothing was received and nothing is lost
 
     def take_receipts(self) -> list[Any]:
         """Return the receipts of messages that were handed out since the last call."""
@@ -206,3 +210,12 @@ class _Messages(Repeatable, Iterator[Any]):
         """Go on where a state was taken."""
         if state["feed"] is not None:
             self._feed.restore(state["feed"])
+
+
+# Any: whatever the feed carries.
+def _copied(payload: Any) -> Any:
+    """Return a copy of a payload; itself if there is no copying it, as of what holds a connection."""
+    try:
+        return copy.deepcopy(payload)
+    except (TypeError, copy.Error):
+        return payload

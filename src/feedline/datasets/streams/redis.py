@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from feedline._optional import require
 from feedline.datasets.handle import Handle
+from feedline.datasets.shown_url import shown_url
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
@@ -201,8 +202,7 @@ class RedisStream(Feed):
     @property
     def _told_url(self) -> str:
         """The URL without what is secret in it."""
-        scheme, _, rest = self._url.partition("://")
-        return f"{scheme}://{rest.rpartition('@')[2]}"
+        return shown_url(self._url)
 
     def close(self) -> None:
         self._client.close()
@@ -219,7 +219,13 @@ def _connected(url: str) -> Any:
     redis = require("redis", extra="redis", purpose="RedisStream")
     # No retries of its own: a lost answer has to be noticed.
     retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
-    return redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+    try:
+        return redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+    except (TypeError, ValueError):  # its text may hold a part of a password
+        raise BadOption(
+            f"{shown_url(url)!r} is no URL of a Redis server, such as redis://localhost:6379/0. Signs in a password "
+            "that mean something in a URL are written as %40 and so on."
+        ) from None
 
 
 def _disconnect(client: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from feedline.datasets.form import Fields, Form
+from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.tar.decoding import Decoder, kind_of_field
 from feedline.errors import BadOption, SourceError
 
@@ -29,6 +29,7 @@ class TarForm:
         self._decoder = decoder
         self._form: Form | None = None
         self._names: list[tuple[str, ...]] = []
+        check_fields(fields)
         if fields is not None:
             named = (
                 [fields]

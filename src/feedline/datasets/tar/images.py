@@ -1,4 +1,7 @@
-"""Images as the webdataset package decodes them: the same names, the same pixels. Pillow reads them."""
+"""Images as the webdataset package decodes them: the same names, the same pixels. Pillow reads them.
+
+Only pictures of 16 bits differ: that package has Pillow cut their values off at 255, which makes them white.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
+from feedline.datasets.pictures import eight_bits
 from feedline.errors import BadOption
 
 # fmt: off
@@ -53,6 +57,7 @@ def image_decoder(spec: str) -> Callable[[bytes], Any]:
     def decode(data: bytes) -> Any:
         image = pillow.open(io.BytesIO(data))
         image.load()
+        image = eight_bits(image)
         if image.mode != wanted:
             image = image.convert(wanted)
         if kind == "pil":

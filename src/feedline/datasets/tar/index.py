@@ -179,7 +179,7 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     Raises:
         CorruptSource: the shard is damaged.
     """
-    name = os.path.realpath(blob.name) if blob.is_local else blob.name
+    name = os.path.realpath(blob.name) if blob.is_local else blob.address
     file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
     if file is None:  # without a tag nobody could tell whether a kept one is still right
         return scan(blob, unique=unique)

@@ -126,9 +126,10 @@ class TarIterator(Repeatable, Iterator[Any]):
             self._failed = raw
             raise
 
-    def try_again(self) -> None:
-        """Make the sample that raised the last exception once more, if it was about one."""
+    def try_again(self) -> bool:
+        """Make the sample that raised the last exception once more; False if it was about a shard."""
         self._again, self._failed = self._failed, None
+        return self._again is not None
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the pass is: a few numbers, whatever is held for shuffling."""

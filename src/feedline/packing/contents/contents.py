@@ -9,8 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from feedline.packing.line import LISTS, collate_for, loader_text
 from feedline.packing.pictures import extension_of
-from feedline.packing.schema import Sample
+from feedline.packing.schema import Sample, Schema
+
+DIFFERENT = "[different lengths]"
+"""Part of the type of arrays of one axis whose lengths differ."""
+COUNTED = ("row groups", "record batches", "other members")
+"""Details that are about one file, and add up over several."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,15 @@ class Field:
     type: str
     """For people: "uint8[32, 32, 3]", "str", "jpg"."""
     note: str = ""
-    """How it is stored: chunks, compression, how many samples have it."""
+    """How it is stored: chunks, compression."""
+    counts: tuple[tuple[str, int], ...] = ()
+    """How much of it there is, as (of what, how many): samples that have it, bytes."""
+
+    @property
+    def stored(self) -> str:
+        """All that is known of how it is stored, for people."""
+        counts = [f"{count:,} {what}" for what, count in self.counts]
+        return ", ".join([*counts, self.note] if self.note else counts)
 
 
 @dataclass(frozen=True)
@@ -45,14 +59,26 @@ class Contents:
     stored: dict[str, Any] | None = None
     """What `feedline pack` stored with the samples; None if it was not written by it."""
     file_count: int = 1
+    collate: str = ""
+    """The expression for the loader's `collate=`, if samples of a foreign store do not stack."""
 
     @property
     def line(self) -> str:
         """The line of Python that reads it; "" if there is none."""
         if not self.dataset:
             return ""
-        shuffle = "" if "mode='stream'" in self.dataset else ", shuffle=True"  # a stream has an order of its own
-        return f"loader = feedline.Loader(feedline.datasets.{self.dataset}, batch_size=32{shuffle}, workers=4)"
+        collate = self.collate
+        if self.stored is not None:
+            collate = collate_for(Schema.from_json(self.stored["fields"]), self.stored["form"])
+        elif any(map(_varies, self.fields)):
+            collate = LISTS
+        return loader_text(self.dataset, collate)
+
+
+def _varies(field: Field) -> bool:
+    """True if arrays differ in type or shape, or some values are None."""
+    types = field.type.split(" or ")
+    return DIFFERENT in field.type or (len(types) > 1 and any("[" in one or one == "None" for one in types))
 
 
 def spread(count: int, wanted: int) -> list[int]:

@@ -10,20 +10,26 @@ from feedline._optional import require
 from feedline.datasets.files import FileDataset
 from feedline.errors import MissingExtra, SourceError
 from feedline.packing.contents.contents import Contents, Field, spread, type_text
-from feedline.packing.folders import Files, Relative, is_picture_name, open_folder, open_table
+from feedline.packing.folders import Files, Relative, is_picture_name, open_folder, open_table, unused_in
+from feedline.packing.line import LISTS
 from feedline.packing.schema import Sample
 
 _LOOKED_AT = 200
 """Pictures whose size is looked at."""
+_UNEQUAL = "they have to be made equal before they make batches"
 
 
 def look(path: Path, suffixes: Counter[str]) -> Contents:
     """Look into a folder of files; `suffixes` says how many of each there are."""
+    details: dict[str, object] = {"suffixes": dict(suffixes.most_common(10))}
     try:
         files, fields, facts = open_folder(path)
-    except SourceError:  # pictures in some folders only, so that these are no classes
+    except SourceError as exc:  # pictures in some folders only, so that these are no classes
         files, fields, facts = FileDataset(path, transform=Relative(str(path))), ("data", "path"), {}
-    details: dict[str, object] = {"suffixes": dict(suffixes.most_common(10))}
+        details["cannot be packed"] = str(exc)
+    unused = unused_in(path, fields)
+    if unused.files:
+        details["left out"] = list(unused.notes)
     if "classes" in facts:
         targets = files.targets
         assert targets is not None  # there are classes
@@ -55,10 +61,12 @@ def _contents(
         return [files[number] for number in spread(len(files), wanted)]
 
     first = files[0]
-    details.update(_picture_sizes(files))
+    sizes = _picture_sizes(files)
+    details.update(sizes)
+    collate = LISTS if text.startswith("ImageFolder") and _UNEQUAL in str(sizes.get("size of pictures")) else ""
     types = {"image": "picture", "data": "bytes"}
     shown = tuple(Field(name, types.get(name) or type_text(first[name])) for name in dict.fromkeys((*fields, "path")))
-    return Contents(path, kind, len(files), size, shown, take, details, text, file_count=len(files))
+    return Contents(path, kind, len(files), size, shown, take, details, text, file_count=len(files), collate=collate)
 
 
 def _picture_sizes(files: Files) -> dict[str, object]:
@@ -86,7 +94,7 @@ def _picture_sizes(files: Files) -> dict[str, object]:
         low, high = (tuple(pick(size[axis] for size in sizes) for axis in (0, 1)) for pick in (min, max))
         found["size of pictures"] = (
             f"{len(sizes)} sizes from {_text(low)} to {_text(high)} (width x height), most often {_text(most)}{looked}"
-            "; they have to be made equal before they make batches"
+            f"; {_UNEQUAL}"
         )
     if damaged:
         found["not readable"] = f"{len(damaged)} of {len(paths):,} pictures that were looked at, such as {damaged[0]}"

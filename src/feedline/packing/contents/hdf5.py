@@ -74,11 +74,11 @@ def _field(name: str, dataset: Any) -> Field:
         kind = f"{type_of(dataset.dtype)}[{shape}]"
     if dataset.shape is None:
         return Field(name, kind, "no value")
-    notes = [f"{len(dataset):,} rows" if dataset.shape else "a single value"]
+    notes = [] if dataset.shape else ["a single value"]
     notes.append("contiguous" if dataset.chunks is None else f"chunks of {' x '.join(map(str, dataset.chunks))}")
     if dataset.compression:
         notes.append(dataset.compression)
-    return Field(name, kind, ", ".join(notes))
+    return Field(name, kind, ", ".join(notes), (("rows", len(dataset)),) if dataset.shape else ())
 
 
 def _value(dataset: Any, row: int) -> Any:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from feedline.datasets.cache.folder import FILE as SAMPLES
 from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
 from feedline.packing.contents import folder
-from feedline.packing.contents.contents import Contents
-from feedline.packing.folders import is_picture_name
+from feedline.packing.contents.contents import COUNTED, Contents, Field
 from feedline.packing.formats import FORMATS
-from feedline.packing.line import stored_text
-from feedline.packing.opening import suffixes
+from feedline.packing.line import CLASSES, stored_text
+from feedline.packing.recognition import (
+    DATABASES,
+    ENVIRONMENT,
+    TABLES,
+    Folder,
+    class_for,
+    ending_of,
+    folder_at,
+    shown,
+    suffixes,
+)
 from feedline.packing.schema import Sample
 from feedline.packing.writers import npy
 
@@ -43,11 +52,11 @@ _TABLES = {
     ".jsonl": "look_at_json",
     ".ndjson": "look_at_json",
 }
-_DATABASES = (".db", ".sqlite", ".sqlite3")
-_IN_FOLDERS = ("data.mdb", SAMPLES)
+_IN_FOLDERS = (ENVIRONMENT, SAMPLES)
 """Files that make their folder a store."""
+_MODULES = {"environment": "lmdb", "precomputed": "vault", "arrays": "npy"}
+"""Who looks at folders that are stores."""
 _MOST_STORES = 20
-_SHARD_SUFFIXES = (".tar", ".gz", ".zst", ".tgz", ".h5", ".hdf5", ".hdf", ".parquet", ".pq", ".arrow", ".feather")
 
 
 def look(path: Path) -> Contents:
@@ -132,39 +141,24 @@ def _unknown(path: Path, start: bytes) -> SourceError:
 
 
 def _look_into_folder(path: Path) -> Contents:
-    if (path / "data.mdb").exists():
-        return importlib.import_module("feedline.packing.contents.lmdb").look(path)  # type: ignore[no-any-return]
-    if (path / SAMPLES).exists():
-        return importlib.import_module("feedline.packing.contents.vault").look(path)  # type: ignore[no-any-return]
-    files = sorted(_files_below(path))
-    if not files:
+    found = folder_at(path)
+    if found.kind == "empty":
         hidden = ", but for hidden ones" if any(path.iterdir()) else ""
         raise SourceError(f"{path} is empty: there are no files in it{hidden}.")
-    endings = Counter(one.suffix.lower() or "(none)" for one in files)
-    is_flat = all(one.parent == path for one in files)
-    if is_flat and set(endings) == {".npy"}:
-        return importlib.import_module("feedline.packing.contents.npy").look(path)  # type: ignore[no-any-return]
-    if len(endings) == 1 and set(endings) <= set(_SHARD_SUFFIXES):
-        return _look_at_shards(path, files, is_flat=is_flat)
-    known = (*suffixes(), *_TABLES, *_DATABASES)
-    stores = [one for one in files if one.suffix.lower() in known or one.name in _IN_FOLDERS]
-    pictures = sum(is_picture_name(one.name) for one in files)
-    if stores and 2 * pictures < len(files):
-        return _look_at_several(path, files, stores, endings)
+    if found.kind in _MODULES:
+        contents: Contents = importlib.import_module(f"feedline.packing.contents.{_MODULES[found.kind]}").look(path)
+        return contents
+    if found.kind == "shards":
+        return _look_at_shards(path, found)
+    endings = Counter({ending or "(none)": count for ending, count in found.endings.items()})
+    if found.kind == "stores":
+        return _look_at_several(path, sorted((*found.files, *found.beside)), endings)
     return folder.look(path, endings)
 
 
-def _files_below(path: Path) -> Iterator[Path]:
-    """Yield all files that are data: neither hidden, nor what programs leave beside it."""
-    for place, folders, names in os.walk(path):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in names:
-            if not name.startswith((".", "_")) and name != npy.META:
-                yield Path(place, name)
-
-
-def _look_at_several(path: Path, files: list[Path], stores: list[Path], endings: Counter[str]) -> Contents:
+def _look_at_several(path: Path, files: list[Path], endings: Counter[str]) -> Contents:
     """Look at each store in a folder that holds several things, which are no samples of one dataset."""
+    stores = [one for one in files if _is_known(one)]
     places = list(dict.fromkeys(one.parent if one.name in _IN_FOLDERS else one for one in stores))
     found: dict[str, str] = {}
     for place in places[:_MOST_STORES]:
@@ -184,26 +178,40 @@ def _look_at_several(path: Path, files: list[Path], stores: list[Path], endings:
     )
 
 
-def _look_at_shards(path: Path, files: list[Path], *, is_flat: bool) -> Contents:
+def _is_known(path: Path) -> bool:
+    return class_for(path.name) is not None or ending_of(path.name) in (*TABLES, *DATABASES) or path.name in _IN_FOLDERS
+
+
+def _look_at_shards(path: Path, found: Folder) -> Contents:
     """Look at each file, and put together what they say."""
+    files = found.files
     shards = [look(file) for file in files]
     first = shards[0]
     odd = next((shard for shard in shards if _types(shard) != _types(first)), None)
     counts = [shard.count or 0 for shard in shards]
     count = None if any(shard.count is None for shard in shards) else sum(counts)
-    details = dict(first.details)
+    details = _together([shard.details for shard in shards])
     details["shards"] = f"{len(shards)}, of {min(counts):,} to {max(counts):,} samples"
     stored = npy.stored(path)
     if odd is not None and stored is None:
-        details["differ"] = f"the fields of {odd.path.name} are not those of {first.path.name}"
+        details["differ"] = (
+            f"the fields of {odd.path.relative_to(path)} are not those of {first.path.relative_to(path)}"
+        )
+    if found.beside:
+        details["beside"] = f"{len(found.beside):,} other files, such as {shown(found.beside, path)}"
 
     def take(wanted: int) -> list[Sample]:
         each = -(-wanted // len(shards))
         return [sample for shard in shards for sample in shard.take(each)][:wanted]
 
     name, _, rest = first.dataset.partition("(")
-    place = str(path / ("" if is_flat else "**") / f"*{files[0].suffix}")
+    is_flat = all(one.parent == path for one in files)
+    place = str(path / ("" if is_flat else "**") / f"*{files[0].name[-len(ending_of(files[0].name)) :]}")
     text = f"{name}({place!r}{rest.partition(repr(str(first.path)))[2]}" if first.dataset else ""
+    fields = _fields_of(shards)
+    common = [field.name for field in fields if all(field.name in _names(shard) for shard in shards)]
+    if name != CLASSES["tar"] and len(common) < len(fields) and "fields=" not in text:
+        text = f"{text[:-1]}, fields={common!r})" if common else ""  # which no file may lack
     format_ = next((one for one in FORMATS.values() if files[0].suffix in one.suffixes), None)
     if format_ is not None:
         text = stored_text(format_.name, place, stored, text)
@@ -213,15 +221,55 @@ def _look_at_shards(path: Path, files: list[Path], *, is_flat: bool) -> Contents
         kind=f"folder of {first.kind} shards",
         count=count,
         size=sum(shard.size for shard in shards),
-        fields=tuple({field.name: field for shard in reversed(shards) for field in reversed(shard.fields)}.values())[
-            ::-1
-        ],
+        fields=fields,
         take=take,
         details=details,
         dataset=text,
         stored=stored,
         file_count=len(files),
+        collate=next((shard.collate for shard in shards if shard.collate), ""),
     )
+
+
+def _names(contents: Contents) -> set[str]:
+    return {field.name for field in contents.fields}
+
+
+def _fields_of(shards: list[Contents]) -> tuple[Field, ...]:
+    """Return the fields of all shards: counts are sums, and what differs is said of the first that has it."""
+    groups: dict[str, list[Field]] = {}
+    for shard in shards:
+        for one in shard.fields:
+            groups.setdefault(one.name, []).append(one)
+    return tuple(_joined(group) for group in groups.values())
+
+
+def _joined(group: list[Field]) -> Field:
+    first = group[0]
+    counts: Counter[str] = Counter()
+    for one in group:
+        counts.update(dict(one.counts))
+    is_same = all(one.note == first.note for one in group)
+    note = first.note if is_same or not first.note else f"{first.note} in the first of {len(group)} files"
+    return replace(first, note=note, counts=tuple(counts.items()))
+
+
+# Any: values that JSON keeps.
+def _together(all_details: list[dict[str, Any]]) -> dict[str, Any]:
+    """Put together what shards say: numbers that count something are added, what differs is said of the first."""
+    first = all_details[0]
+    if len(all_details) == 1:
+        return dict(first)
+    joined: dict[str, Any] = {}
+    for name, value in first.items():
+        values = [details.get(name) for details in all_details]
+        if name in COUNTED and all(isinstance(one, int) for one in values):
+            joined[name] = sum(values)
+        elif all(one == value for one in values) and name not in COUNTED:
+            joined[name] = value
+        else:
+            joined[f"{name} (first of {len(values)} files)"] = value
+    return joined
 
 
 def _types(contents: Contents) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import tarfile
 from collections import Counter
@@ -17,12 +18,14 @@ from feedline._optional import require
 from feedline.errors import CorruptSource
 from feedline.failures import words
 from feedline.packing.contents.contents import Contents, Field, spread, type_text
-from feedline.packing.line import stored_text
+from feedline.packing.line import LISTS, stored_text
 from feedline.packing.schema import Sample
 from feedline.packing.writers import tar
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _INTEGERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
+_MOST_FIRSTS = 32
+"""Samples that are read because they are the first with some field."""
 _TEXTS = ("txt", "text", "transcript")
 
 
@@ -45,6 +48,8 @@ def look(path: Path) -> Contents:
     """Look into a tar file, whoever wrote it."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
+    firsts: dict[str, int] = {}
+    """The first sample that has a field."""
     per_sample: list[int] = []
     last = None
     others = 0
@@ -61,6 +66,7 @@ def look(path: Path) -> Contents:
                     per_sample.append(0)
                 per_sample[-1] += 1
                 last = key
+                firsts.setdefault(field, len(per_sample) - 1)
                 counts[field] += 1
                 sizes[field] += member.size
     except (tarfile.TarError, EOFError, OSError) as exc:
@@ -71,9 +77,10 @@ def look(path: Path) -> Contents:
     def take(wanted: int) -> list[Sample]:
         return _take(path, set(spread(keys, wanted)))
 
-    found = take(4)
+    found = _take(path, {*spread(keys, 4), *itertools.islice(firsts.values(), _MOST_FIRSTS)})
     fields = tuple(
-        Field(name, _type(name, found), f"{count:,} members, {sizes[name]:,} bytes") for name, count in counts.items()
+        Field(name, _type(name, found), counts=(("members", count), ("bytes", sizes[name])))
+        for name, count in counts.items()
     )
     text = stored_text("tar", str(path), stored, f"TarDataset({str(path)!r}, mode='random')")
     if not is_plain(path):
@@ -84,8 +91,18 @@ def look(path: Path) -> Contents:
         details["members per sample"] = str(least) if least == most else f"{least} to {most}"
     if others:
         details["other members"] = f"{others:,}, whose names are not KEY.FIELD"
+    is_alike = not per_sample or min(per_sample) == len(fields)  # all samples have all fields
     return Contents(
-        path, "tar (WebDataset)", keys, path.stat().st_size, fields, take, details, text if keys else "", stored
+        path,
+        "tar (WebDataset)",
+        keys,
+        path.stat().st_size,
+        fields,
+        take,
+        details,
+        text if keys else "",
+        stored,
+        collate="" if is_alike else LISTS,
     )
 
 

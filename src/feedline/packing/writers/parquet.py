@@ -62,6 +62,8 @@ class ParquetWriter(Writer):
             return "an array of 2 GiB or more has no place in it. Use npy, hdf5 or tar."
         if column.kind == "nested":
             return "it is not the same in all samples, or has no type of Arrow's. Use lmdb or tar."
+        if column.dtype and np.dtype(column.dtype).kind in "mM":
+            return "dates and durations are not packed into it. Use lmdb, tar or npy, or make numbers of them."
         if column.dtype and np.dtype(column.dtype).kind not in "biuf":
             return "Arrow has no such numbers. Use lmdb, or hdf5 for complex numbers."
         if column.kind == "array" and column.nullable and _pyarrow_major() < _READS_MISSING:

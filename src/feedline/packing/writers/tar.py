@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from feedline.packing.pictures import extension_of
-from feedline.packing.schema import Column, Sample, Schema
+from feedline.packing.schema import Column, Sample, Schema, is_utf8
 from feedline.packing.writers.contract import VERSION, Layout, Summary, Writer, let_go, unfit
 
 _BLOCK = 512
@@ -40,8 +40,8 @@ class TarWriter(Writer):
 
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
-        if column.nullable and column.kind in ("array", "ragged", "mixed", "bytes"):
-            return "a member is there or not. Give such samples an empty value, or use lmdb or parquet."
+        if column.nullable:
+            return f"a member is there or not, and is never None. {_fill_in(column)}"
         if column.name != column.name.lower():
             # The webdataset package reads all names in lower case, and two fields could become one.
             return "names of members are read in lower case. Rename it in the dataset, or use another format."
@@ -144,8 +144,10 @@ def content_of(column: Column, value: Any) -> bytes:
     """Return the content of a member.
 
     Raises:
-        Unfit: the value has no place in JSON.
+        Unfit: a reader would not get the value back.
     """
+    if value is None:  # the webdataset package takes a null for something that nobody has decoded
+        raise unfit(TarWriter, column, "is None", _fill_in(column))
     extension = extension_for(column)
     if extension == "json":
         try:
@@ -156,7 +158,10 @@ def content_of(column: Column, value: Any) -> bytes:
     if extension == "cls":
         return str(int(value)).encode()
     if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass")
+        if not is_utf8(value):
+            what = f"is the string {value!r:.80}, which has half of a surrogate pair in it"
+            raise unfit(TarWriter, column, what, "Use lmdb, or take it out in the dataset.")
+        return value.encode()
     if isinstance(value, bytes):
         return value
     out = io.BytesIO()
@@ -164,11 +169,18 @@ def content_of(column: Column, value: Any) -> bytes:
     return out.getvalue()
 
 
+def _fill_in(column: Column) -> str:
+    others = "lmdb" if column.kind in ("nested", "mixed") else "lmdb or parquet"
+    return f"Give such samples a value in the dataset, such as 0 or '', or use {others}."
+
+
 def _jsonable(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _jsonable(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
         return [_jsonable(one) for one in value]
+    if isinstance(value, np.generic) and value.dtype.kind in "mM":
+        raise TypeError("that has no times")  # `item()` would make numbers of them
     return value.item() if isinstance(value, np.generic) else value
 
 

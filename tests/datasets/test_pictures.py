@@ -1,0 +1,57 @@
+"""Pictures of 16 bits: the same 8 of them, whoever decodes."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
+
+from feedline.datasets import ImageFolder, TarDataset
+from feedline.datasets.pictures import eight_bits
+from feedline.packing.pictures import Pictures
+from feedline.testing.source import assert_same
+from tests.datasets.tar.writing import tar_bytes
+
+Image = pytest.importorskip("PIL.Image")
+
+VALUES = np.arange(0, 65536, 37, dtype=np.uint16)[:1760].reshape(40, 44)
+UPPER = (VALUES >> 8).astype(np.uint8)
+
+
+def stored(kind: str, values: Any = VALUES) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(values).save(file, kind)
+    return file.getvalue()
+
+
+FILES = {
+    "png": stored("PNG"),
+    "tif": stored("TIFF"),
+    "big.tif": stored("TIFF", VALUES.astype(">u2")),
+    "pgm": stored("PPM"),
+    "jp2": stored("JPEG2000"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_all_who_decode_take_the_upper_8_of_16_bits(name: str, tmp_path: Path) -> None:
+    (tmp_path / "grey").mkdir()
+    (tmp_path / "grey" / f"a.{name}").write_bytes(FILES[name])
+    (tmp_path / "a.tar").write_bytes(tar_bytes([(f"a.{name}", FILES[name])]))
+    colours = np.repeat(UPPER[..., None], 3, 2)
+    assert_same(ImageFolder(tmp_path, extensions=f".{name}", fields="image")[0], colours)
+    assert_same(np.array(ImageFolder(tmp_path, extensions=f".{name}", fields="image", decode="pil")[0]), colours)
+    for decode, expected in {"rgb8": colours, "l8": UPPER, "rgb": colours.astype(np.float32) / 255.0}.items():
+        (sample,) = TarDataset(str(tmp_path / "a.tar"), fields=name, decode=decode)
+        assert_same(sample, expected)
+    assert_same(Pictures(encode="raw").apply(Image.open(io.BytesIO(FILES[name]))), colours)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I", "F"])
+def test_other_pictures_stay_as_they_are(mode: str) -> None:
+    image = Image.new(mode, (3, 2))
+    assert eight_bits(image) is image
