@@ -71,6 +71,13 @@ class Handler(BaseHTTPRequestHandler):
         """Say nothing of single requests."""
 
 
+class Server(ThreadingHTTPServer):
+    """Takes any number of connections at once."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
@@ -80,8 +87,7 @@ def main() -> int:
     Handler.folder = arguments.folder
     Handler.wait_s = arguments.latency_ms / 1e3
     Handler.bytes_per_s = arguments.mb_per_s * 1e6
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()

@@ -12,6 +12,7 @@ import pytest
 
 EVERY = {
     "benchmarks/test_scripts.py": 8,
+    "datasets/cache": 2,
     "datasets/streams/test_failures.py": 5,
     "faults/bad_samples": 4,
     "faults/test_ends.py": 6,
@@ -23,7 +24,9 @@ EVERY = {
     "faults/test_stuck.py": 2,
     "faults/worker_killed": 3,
     "order": 3,
+    "packing": 2,
     "parity": 3,
+    "sources/test_process_group.py": 2,
 }
 """One in so many combinations of each test, in a file or in all files of a folder."""
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feedline.datasets.files import scan as module
 from feedline.datasets.files.scan import Choice, scan
 from feedline.errors import SourceError
+
+
+@pytest.fixture(autouse=True, scope="module", params=["alone", "together"])
+def threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One thread to the end, or several from the beginning."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module._Clock, "is_waiting", lambda clock: request.param == "together")
+        yield
 
 
 def touch(root: Path, *names: str) -> Path:

@@ -1,7 +1,8 @@
-"""All files below a folder, found by several threads at a time.
+"""All files below a folder, found by one thread as long as it does not wait, and then by several.
 
-Most of the time goes into waiting for the disk or the network, once for each directory. Links are followed; one that
-leads back to a directory it is in is not.
+Where directories are far away, most of the time goes into waiting, once for each. Where they are in memory, threads
+only wait for each other: Python gives up its lock for every name. Links are followed; one that leads back to a
+directory it is in is not.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Callable, Iterator
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -17,7 +20,10 @@ from queue import SimpleQueue
 from feedline.errors import SourceError
 
 _THREADS = 16
-"""Directories that are read at the same time. A guess: local disks need two, network file systems take any number."""
+"""Directories that are read at the same time, once it was found out that reading them is waiting. A guess."""
+
+_PATIENCE_S = 0.05
+"""How long one thread may have waited before others help it."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +64,6 @@ class Directory:
     count: int
     left_out: int
     """How many other files it has."""
-    below: list[str]
-    """Names of its directories."""
 
     def paths(self) -> Iterator[bytes]:
         """Yield the paths of the files, below the folder, in UTF-8."""
@@ -88,48 +92,84 @@ def scan(root: str, choice: Choice) -> list[Directory]:
         SourceError: a directory cannot be read.
     """
     found: list[Directory] = []
-    # Each entry: what was read and the inodes above it, or what went wrong.
-    done: SimpleQueue[tuple[Directory, frozenset[tuple[int, int]]] | BaseException] = SimpleQueue()
+    left: deque[_Place] = deque([_Place("", frozenset())])
+    clock = _Clock()
+    while left and not clock.is_waiting():
+        left.extend(_take(_read(root, choice, left.popleft()), found))
+    if left:
+        _scan_together(root, choice, left, found)
+    return sorted(found, key=lambda directory: (directory.path.partition("/")[0], directory.path))
 
-    def read(path: str, above: frozenset[tuple[int, int]]) -> None:
+
+class _Clock:
+    """Tells whether the time goes into waiting. Threads help then; otherwise they are in each other's way."""
+
+    def __init__(self) -> None:
+        self._began_s, self._cpu_s = time.perf_counter(), time.thread_time()
+
+    def is_waiting(self) -> bool:
+        elapsed_s = time.perf_counter() - self._began_s
+        waited_s = elapsed_s - (time.thread_time() - self._cpu_s)
+        return waited_s > max(_PATIENCE_S, elapsed_s / 2)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A directory that is to be read."""
+
+    path: str
+    above: frozenset[tuple[int, int]]
+    """Inodes and devices of those it is in."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A directory that was read, and those in it; nothing, if it leads back to one that it is in."""
+
+    directory: Directory | None
+    below: list[_Place]
+
+
+def _take(answer: _Answer, found: list[Directory]) -> list[_Place]:
+    if answer.directory is not None:
+        found.append(answer.directory)
+    return answer.below
+
+
+def _scan_together(root: str, choice: Choice, left: Iterable[_Place], found: list[Directory]) -> None:
+    """Read what is left with several threads."""
+    done: SimpleQueue[_Answer | BaseException] = SimpleQueue()
+
+    def read(place: _Place) -> None:
         try:
-            directory = _read(root, path, choice, above)
-            done.put((directory, above | {directory.stamp[1:]}) if directory is not None else LookupError())
+            done.put(_read(root, choice, place))
         except BaseException as exc:
             done.put(exc)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="feedline-scan") as threads:
-        waiting = _ask(threads, read, [""], frozenset())
+        waiting = _ask(threads, read, left)
         try:
             while waiting:
                 answer = done.get()
                 waiting -= 1
-                if isinstance(answer, LookupError):
-                    continue
                 if isinstance(answer, BaseException):
                     raise answer
-                directory, inside = answer
-                found.append(directory)
-                begin = f"{directory.path}/" if directory.path else ""
-                waiting += _ask(threads, read, [begin + name for name in directory.below], inside)
+                waiting += _ask(threads, read, _take(answer, found))
         finally:
             threads.shutdown(wait=True, cancel_futures=True)
-    return sorted(found, key=lambda directory: (directory.path.partition("/")[0], directory.path))
 
 
-def _ask(threads: Executor, read: Callable[..., None], paths: list[str], above: frozenset[tuple[int, int]]) -> int:
-    for path in paths:
-        threads.submit(read, path, above)
-    return len(paths)
+def _ask(threads: Executor, read: Callable[[_Place], None], places: Iterable[_Place]) -> int:
+    return sum(1 for place in places if threads.submit(read, place))
 
 
-def _read(root: str, path: str, choice: Choice, above: frozenset[tuple[int, int]]) -> Directory | None:
-    """Return what is in a directory; None if it is one of those above it."""
+def _read(root: str, choice: Choice, place: _Place) -> _Answer:
+    path = place.path
     full = os.path.join(root, path) if path else root
     try:
         stamp = stamp_of(full)  # before it is read: what changes meanwhile is then seen to have changed
-        if stamp[1:] in above:
-            return None
+        if stamp[1:] in place.above:
+            return _Answer(None, [])
         files: list[str] = []
         below: list[str] = []
         with os.scandir(full) as entries:
@@ -143,4 +183,9 @@ def _read(root: str, path: str, choice: Choice, above: frozenset[tuple[int, int]
             full,
         ) from exc
     wanted = sorted(choice.among(files, path))
-    return Directory(path, stamp, b"\0".join(map(encoded, wanted)), len(wanted), len(files) - len(wanted), below)
+    names = b"\0".join(map(encoded, wanted))
+    begin, inside = f"{path}/" if path else "", place.above | {stamp[1:]}
+    return _Answer(
+        Directory(path, stamp, names, len(wanted), len(files) - len(wanted)),
+        [_Place(begin + name, inside) for name in below],
+    )
