@@ -160,7 +160,7 @@ def _scan_together(root: str, choice: Choice, left: Iterable[_Place], found: lis
 
 
 def _ask(threads: Executor, read: Callable[[_Place], None], places: Iterable[_Place]) -> int:
-    return sum(1 for place in places if threads.submit(read, place))
+    return len([threads.submit(read, place) for place in places])
 
 
 def _read(root: str, choice: Choice, place: _Place) -> _Answer:
