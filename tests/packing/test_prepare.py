@@ -213,3 +213,9 @@ def test_samples_that_have_to_be_awaited(tmp_path: Path, kind: type[Awaited], wo
         feedline.pack(kind(), tmp_path / "no.lmdb", workers=workers)
     few: Any = Subset(kind(), range(5))  # type: ignore[arg-type]  # torch wants its own class
     assert feedline.pack(few, tmp_path / "few.lmdb", workers=workers).count == 5
+
+
+@pytest.mark.parametrize("value", [np.longdouble(1) / 3, np.zeros(3, np.longdouble), np.zeros(2, np.clongdouble)])
+def test_numbers_that_differ_between_machines(value: Any) -> None:
+    with pytest.raises(PackError, match=r"'x' is of type .*differ between machines.*float64"):
+        plain(value, "x")

@@ -115,3 +115,12 @@ def test_ragged_is_said() -> None:
     assert Schema.of([{"x": np.zeros(2)}], ragged=["x"]).columns[0].kind == "ragged"
     with pytest.raises(PackError, match="'y' is no field"):
         Schema.of([{"x": np.zeros(2)}], ragged=["y"])
+
+
+def test_times_of_several_units_are_values_of_different_kinds() -> None:
+    day, moment = np.datetime64("2024-01-01"), np.datetime64("2024-01-01T10:00:00")
+    assert Column.of("x", [day, day]).kind == "number"
+    assert Column.of("x", [day, moment]).kind == "nested"
+    with pytest.raises(ValueError, match=r"not datetime64\[D\] numbers"):
+        Column.of("x", [day]).fitted(moment)
+    assert Column.of("x", [day]).fitted(day) is day

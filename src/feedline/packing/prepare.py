@@ -250,6 +250,11 @@ def _plain_array(value: Any, name: str) -> Any:
             f"its field {name!r} is an array of type {value.dtype}, which no format holds. Turn it into arrays of "
             "numbers in the dataset."
         )
+    if name and value.dtype.char in "gG":
+        raise PackError(
+            f"its field {name!r} is of type {value.dtype}, whose size and meaning differ between machines, so that no "
+            "format holds it. Turn it into float64 or complex128 in the dataset."
+        )
     if isinstance(value, np.str_):
         return str(value)
     if isinstance(value, np.bytes_):

@@ -79,6 +79,10 @@ class Column:
         if not isinstance(value, _NUMBERS):
             raise ValueError(f"{said(value)}, not {self.described}")
         dtype = np.dtype(self.dtype)
+        if dtype.kind in "mM":  # one that is cast to another unit would not come back as it was
+            if getattr(value, "dtype", None) != dtype:
+                raise ValueError(f"{said(value)}, not {self.described}")
+            return value
         try:
             number = dtype.type(value)
             # As Python's numbers: NumPy would round the value to the column's type first, and find it the same.
@@ -276,7 +280,7 @@ def _array_column(name: str, arrays: Sequence[Any], *, ragged: bool) -> Column:
 def _number_column(name: str, values: Sequence[Any]) -> Column:
     dtypes = {_dtype_of(value) for value in values}
     kinds = {one.kind for one in dtypes if one is not None}
-    if None in dtypes or (kinds & set("mM") and len(kinds) > 1):  # times and numbers have no type in common
+    if None in dtypes or (kinds & set("mM") and len(dtypes) > 1):  # of times in other units, others come back
         return Column(name, "nested")
     dtype = np.result_type(*dtypes)
     if dtype.kind == "f" and all(one is not None and one.kind in "iu" for one in dtypes):
