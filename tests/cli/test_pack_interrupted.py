@@ -13,14 +13,14 @@ import pytest
 from feedline.packing.contents import look
 
 POINTS = """
-import os, signal, sys, time
+import os, threading
 class Points:
     def __len__(self):
         return 200
     def __getitem__(self, index):
         if index == int(os.environ.get("STOP_AT", -1)):
             open("reached", "w").close()
-            time.sleep(60)
+            threading.Event().wait(60)  # for the signal
         return {"index": index}
 points = Points()
 """

@@ -105,7 +105,7 @@ def test_a_loop_that_is_left_gives_everything_back(
 # -- how long it takes ---
 
 YARDSTICK = """
-import multiprocessing
+import multiprocessing, threading
 
 def yardstick_s():
     '''How long two new processes take to come, import NumPy and go.'''
@@ -115,8 +115,8 @@ def yardstick_s():
     pool.join()
     return time.monotonic() - begun
 
-def stuck_in_sleep():
-    time.sleep(3600)
+def stuck_in_wait():
+    threading.Event().wait()
 
 def stuck_in_read():
     os.read(nothing[0], 1)
@@ -127,7 +127,7 @@ def stuck_in_a_loop():
 
 def stuck_and_deaf():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(3600)
+    threading.Event().wait()
 
 nothing = os.pipe()
 
@@ -147,7 +147,7 @@ reached = os.pipe()
 STUCK = """
 limit_s = 3 * max(yardstick_s() for _ in range(2))
 others = set(worker_pids())  # multiprocessing's own
-for way in None, stuck_in_sleep, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
+for way in None, stuck_in_wait, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
     loader = Loader(Stuck(way), 4, workers=2, persistent=True)
     batches = iter(loader)
     next(batches)
@@ -171,7 +171,7 @@ for way in None, stuck_in_sleep, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
 @pytest.mark.parametrize("way", ["close", "delete"])
 def test_workers_go_soon_whatever_they_are_stuck_in(way: str) -> None:
     with running(YARDSTICK + STUCK, way) as program:
-        for name in ("None", "stuck_in_sleep", "stuck_in_read", "stuck_in_a_loop", "stuck_and_deaf"):
+        for name in ("None", "stuck_in_wait", "stuck_in_read", "stuck_in_a_loop", "stuck_and_deaf"):
             told = program.line()
             assert told.split()[:2] == [name, "gone"], told
         assert program.end() == 0
@@ -199,12 +199,10 @@ say(limit_s, *worker_pids())
 @pytest.mark.parametrize("end", ENDS)
 def test_a_program_ends_soon_although_its_workers_are_stuck(end: str, engine: str) -> None:
     text, code, told = ENDS[end]
-    stuck = {"end of the program": "stuck_in_read", "sys.exit in the loop": "stuck_in_a_loop"}.get(
-        end, "stuck_in_sleep"
-    )
+    stuck = {"end of the program": "stuck_in_read", "sys.exit in the loop": "stuck_in_a_loop"}.get(end, "stuck_in_wait")
     # The loop waits for a batch that never comes, so what is in its body has to happen before.
     text = text.replace("for batch in batches:\n   ", "for batch in [0]:\n   ")
-    with running(YARDSTICK + STUCK_PROGRAM + text, stuck or "stuck_in_sleep", engine) as program:
+    with running(YARDSTICK + STUCK_PROGRAM + text, stuck or "stuck_in_wait", engine) as program:
         limit_s, *pids = program.line().split()
         begun = time.monotonic()
         if engine == "process":
