@@ -18,6 +18,7 @@ from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.parquet.stream import Reading, RowGroupStream
 from feedline.errors import BadOption, BadState, CorruptSource
 from tests.datasets.parquet.tables import write
+from tests.datasets.transforms import FailsOnce
 
 COUNT = 53
 
@@ -224,19 +225,6 @@ def test_any_stream_entered_anywhere(
     reading = Reading(stream)
     assert reading.skip(start) == min(start, count)
     assert [int(x) for x in reading] == whole[start:]
-
-
-class FailsOnce:
-    """A transform that fails the first time for some samples."""
-
-    def __init__(self, numbers: set[int]) -> None:
-        self.left = numbers
-
-    def __call__(self, number: Any) -> Any:
-        if int(number) in self.left:
-            self.left.remove(int(number))
-            raise OSError("not yet")
-        return number
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -23,6 +23,7 @@ from feedline.datasets.tar.parts import Part
 from feedline.datasets.tar.stream import TarIterator
 from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerRestarted
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
+from tests.datasets.transforms import FailsOnce
 
 SIZES = (13, 1, 20, 7, 16, 0, 9)
 COUNT = sum(SIZES)
@@ -415,19 +416,6 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost_or_repeated(
     with pytest.warns(WorkerRestarted):
         assert [[int(n) for n in batch] for batch in loader] == expected
     assert (tmp_path / "killed").exists()
-
-
-class FailsOnce:
-    """A transform that fails the first time for some samples."""
-
-    def __init__(self, numbers: set[int]) -> None:
-        self.left = numbers
-
-    def __call__(self, number: int) -> int:
-        if number in self.left:
-            self.left.remove(number)
-            raise OSError("not yet")
-        return number
 
 
 @pytest.mark.parametrize("workers", [0, 2])
