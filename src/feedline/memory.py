@@ -48,9 +48,19 @@ class Writer(Memory, Protocol):
         """Note that lasting memory was copied to `offset`, so that views of it become views of the copy."""
 
 
+class Reader(Protocol):
+    """Memory that a batch is read from."""
+
+    def take(self, start: int, size: int) -> tuple[Any, int]:
+        """Return an object with the buffer protocol that holds a part of the batch, and where in it the part begins.
+
+        Whatever is built on the buffer must keep the object alive, and keeps nothing else of the batch.
+        """
+
+
 class _Current(threading.local):
     memory: Memory | None = None
-    being_read: Any = None
+    being_read: Reader | None = None
 
 
 _current = _Current()
@@ -77,11 +87,12 @@ def empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     return np.empty(shape, dtype)
 
 
-def being_read() -> Any:
-    """Return the memory of the batch that is being read on this thread: an array of bytes."""
+def being_read() -> Reader:
+    """Return the memory of the batch that is being read on this thread."""
+    assert _current.being_read is not None
     return _current.being_read
 
 
-def set_being_read(memory: Any) -> None:
+def set_being_read(reader: Reader | None) -> None:
     """Announce the memory a batch is read from on this thread; None when it has been read."""
-    _current.being_read = memory
+    _current.being_read = reader

@@ -229,7 +229,7 @@ class Parcel:
     slot: int
     used: int
     overflow: Any = None
-    """Memory of its own, when the slot could not hold the batch."""
+    """A reader of memory of its own, when the slot could not hold the batch."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch.utils.data._utils import worker as torch_worker
 from feedline.collate import pad
 from feedline.frameworks.torch import TorchFramework
 from feedline.transport.codec import SlotWriter
+from feedline.transport.reading import Views
 from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
 
 FRAMEWORK = TorchFramework()
@@ -46,7 +47,7 @@ def make_writer(size: int = 1 << 16) -> SlotWriter:
 def test_usual_batches_are_described_in_what_marshal_can_write(batch: Any) -> None:
     writer = make_writer()
     description = marshal.loads(marshal.dumps(FRAMEWORK.describe(batch, writer)))
-    again = FRAMEWORK.rebuild(description, writer.view)
+    again = FRAMEWORK.rebuild(description, Views(writer.view))
     assert type(again) is type(batch)
     pairs = (
         zip(again.values(), batch.values(), strict=True) if isinstance(batch, dict) else zip(again, batch, strict=True)
@@ -94,7 +95,7 @@ def test_rows_of_a_batch_lie_where_they_are_said_to() -> None:
     description = FRAMEWORK.describe(batch, writer)
     part = FRAMEWORK.rows_of(description, 2, 5, 6)
     assert part is not None
-    rows = FRAMEWORK.rebuild(part.description, writer.view)
+    rows = FRAMEWORK.rebuild(part.description, Views(writer.view))
     assert torch.equal(rows["x"], batch["x"][2:5])
     assert torch.equal(rows["y"], batch["y"][2:5])
     assert [size for _, size in part.places] == [3 * 2 * 4, 3 * 8]

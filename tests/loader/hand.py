@@ -14,6 +14,7 @@ from feedline.loader.crew import Crew
 from feedline.loader.rescue import Answers, Care
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec, SlotWriter
+from feedline.transport.reading import Copies
 from feedline.types import Parcel, Result, ResultKind, Resume, Task, WorkerSpec
 
 CODEC = Codec(NumpyFramework())
@@ -94,7 +95,7 @@ class HandEngine(Engine):
         memory = np.zeros(1 << 16, np.uint8) if overflow or task.slot < 0 else self.arena.view(task.slot, 1 << 16)
         writer = SlotWriter(memory, memory.__array_interface__["data"][0])
         header = CODEC.encode([np.full(size, task.indices, np.uint8)], writer)
-        return Parcel(header, task.slot, writer.used, memory if overflow or task.slot < 0 else None)
+        return Parcel(header, task.slot, writer.used, Copies(memory) if overflow or task.slot < 0 else None)
 
 
 class Bench:

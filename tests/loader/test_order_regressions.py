@@ -141,7 +141,7 @@ def test_a_warning_made_an_error_costs_one_batch_and_no_slot() -> None:
     assert (came, raised) == (5, 1)
     arena = loader._supply._arena
     if arena is not None:
-        assert len(arena._free) == arena._opened, "every slot that was ever taken is back"
+        assert len(arena._warm) + len(arena._cold) == len(arena._slots), "every slot that was ever taken is back"
     loader.close()
 
 

@@ -8,24 +8,33 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.counters import Counters
 from feedline.loader.slots import Slots
 from feedline.transport.arena import Arena
-from feedline.types import Parcel, Result, ResultKind, Task
+from feedline.transport.reading import LARGE_BYTES
+from feedline.types import Result, ResultKind, Task
 from tests.loader.hand import Bench
 
 
 def test_a_batch_is_a_view_and_its_slot_comes_back_with_it() -> None:
     bench = Bench()
-    batch = bench.batch(7)
-    assert batch.tolist() == [7] * 1000
+    batch = bench.batch(7, size=LARGE_BYTES)
+    assert batch.tolist() == [7] * LARGE_BYTES
     assert np.shares_memory(batch, bench.arena.view(0))
     assert bench.free_slots() == 3
     del batch
     assert bench.free_slots() == 4
 
 
+def test_a_small_batch_is_a_copy_and_its_slot_is_free_at_once() -> None:
+    bench = Bench()
+    batch = bench.batch(7)
+    assert batch.tolist() == [7] * 1000
+    assert not np.shares_memory(batch, bench.arena.view(0))
+    assert bench.free_slots() == 4
+
+
 def test_batches_that_are_kept_are_copied_when_slots_run_short_and_never_overwritten() -> None:
     bench = Bench(slots=3)
-    kept = [bench.batch(number) for number in range(20)]
-    assert [batch.tolist() for batch in kept] == [[number] * 1000 for number in range(20)]
+    kept = [bench.batch(number, size=LARGE_BYTES) for number in range(20)]
+    assert [set(batch.tolist()) for batch in kept] == [{number} for number in range(20)]
     assert bench.counters.copied_out == 18, "one slot is always kept for the next task"
     assert bench.counters.overflowed == 0
     del kept
@@ -65,7 +74,6 @@ def test_what_is_held_comes_back_when_all_ends() -> None:
     slots = Slots(arena, NumpyFramework(), Counters())
     slot = slots.acquire(0)
     assert not slots.are_left()
-    slots.hold(Parcel(b"", slot, 0))
     slots.close()
     slots.close()
     assert slots.acquire(0) == slot

@@ -5,8 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
+import sys
 import threading
+from collections import deque
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,14 +20,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from feedline.errors import TooManyOpenFiles
-from feedline.transport.arena import Arena, Bytes, starting_workers
+from feedline.transport import forks
+from feedline.transport.arena import SLACK_BYTES, Arena
+from feedline.transport.reading import Bytes
+from feedline.transport.slot import Device
 from tests.faults.limits import descriptors_left
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def make_arena(slot_count: int = 4, *, shared: bool = True, budget: int = 1 << 30) -> Arena:
-    return Arena(slot_count, shared=shared, budget=budget)
+def make_arena(slot_count: int = 4, *, shared: bool = True, budget: int = 1 << 30, **more: int) -> Arena:
+    return Arena(slot_count, shared=shared, budget=budget, **more)
+
+
+def leased(arena: Arena, size: int) -> Bytes:
+    """Have a batch of one array made and read."""
+    slot = arena.acquire()
+    arena.note_use(slot, size)
+    lease = arena.lease(slot, 0, size)
+    arena.finish(slot)
+    return lease
 
 
 def acquire_all(arena: Arena) -> list[int]:
@@ -89,7 +106,7 @@ def test_slots_do_not_overlap(shared: bool) -> None:
 
 def test_a_slot_comes_back_when_its_last_view_dies() -> None:
     arena = make_arena(1)
-    lease = arena.lease(arena.acquire(), 1000)
+    lease = leased(arena, 1000)
     part = lease[10:20].view(np.uint16)[1:]
     assert lease.nbytes == 1000
     del lease
@@ -100,9 +117,32 @@ def test_a_slot_comes_back_when_its_last_view_dies() -> None:
     assert arena.acquire() == 0
 
 
+def test_parts_of_a_slot_are_leased_one_by_one_and_the_last_gives_it_back() -> None:
+    arena = make_arena(1)
+    slot = arena.acquire()
+    first, second = arena.lease(slot, 0, PAGE), arena.lease(slot, PAGE, 3 * PAGE)
+    first[:], second[:] = 1, 2
+    arena.finish(slot)
+    del first
+    assert arena.acquire() == -1
+    assert set(second.tolist()) == {2}
+    del second
+    assert arena.acquire() == 0
+
+
+def test_a_slot_is_not_free_while_somebody_may_lease_more_of_it() -> None:
+    arena = make_arena(1)
+    slot = arena.acquire()
+    lease = arena.lease(slot, 0, 8)
+    del lease
+    assert arena.acquire() == -1
+    arena.finish(slot)
+    assert arena.acquire() == slot
+
+
 def test_the_last_view_may_die_on_another_thread() -> None:
     arena = make_arena(1)
-    views = [arena.lease(arena.acquire(), 100)]
+    views = [leased(arena, 100)]
     begin = threading.Event()
 
     def drop() -> None:
@@ -118,15 +158,18 @@ def test_the_last_view_may_die_on_another_thread() -> None:
 
 
 def test_views_that_die_on_many_threads_lose_no_slot() -> None:
-    arena = make_arena(64)
+    arena = make_arena(64, before_known=64)
     barrier = threading.Barrier(4)
 
     def churn() -> None:
         barrier.wait()
-        for _ in range(300):
+        for number in range(300):
             slot = arena.acquire()
             if slot >= 0:
-                views = [arena.lease(slot, 8)[number:] for number in range(3)]
+                views = [arena.lease(slot, part * PAGE, 8)[1:] for part in range(3)]
+                if number % 2:
+                    views.clear()
+                arena.finish(slot)
                 views.clear()
 
     threads = [threading.Thread(target=churn) for _ in range(4)]
@@ -141,7 +184,7 @@ def test_views_that_die_on_many_threads_lose_no_slot() -> None:
 
 def test_a_view_in_a_reference_cycle_holds_its_slot_until_it_is_collected() -> None:
     arena = make_arena(1)
-    cycle: list[Any] = [arena.lease(arena.acquire(), 8)]
+    cycle: list[Any] = [leased(arena, 8)]
     cycle.append(cycle)
     del cycle
     assert arena.acquire() == -1
@@ -149,11 +192,26 @@ def test_a_view_in_a_reference_cycle_holds_its_slot_until_it_is_collected() -> N
     assert arena.acquire() == 0
 
 
-def test_views_outlive_the_arena() -> None:
+def test_no_python_runs_when_an_array_dies_so_that_an_interrupt_cannot_be_lost_there() -> None:
+    arena = make_arena(1)
+    lease = leased(arena, 8)
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        del lease
+    finally:
+        sys.setprofile(None)
+    assert calls == []
+    assert arena.acquire() == 0
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_views_outlive_the_arena(closed: bool) -> None:
     arena = make_arena(2)
-    lease = arena.lease(arena.acquire(), 4)
+    lease = leased(arena, 4)
     lease[:] = (1, 2, 3, 4)
-    arena.close()
+    if closed:
+        arena.close()
     del arena
     gc.collect()
     assert lease.tolist() == [1, 2, 3, 4]
@@ -161,12 +219,127 @@ def test_views_outlive_the_arena() -> None:
     assert lease.tolist() == [9, 9, 9, 9]
 
 
-def test_a_lease_of_an_empty_batch_holds_its_slot_too() -> None:
-    arena = make_arena(1)
-    lease = arena.lease(arena.acquire(), 0)
-    assert arena.acquire() == -1
+def test_what_an_owner_has_not_given_back_can_be_taken_from_it() -> None:
+    arena = make_arena(4)
+    mine, yours = object(), object()
+    slots = [arena.acquire(owner=owner) for owner in (mine, yours, mine)]
+    lease = arena.lease(slots[0], 0, 8)
+    lease[:] = 7
+    arena.release_all(mine)
+    assert set(acquire_all(arena)) == {slots[2], 3}
+    assert set(lease.tolist()) == {7}, "what was leased stays"
     del lease
-    assert arena.acquire() == 0
+    assert acquire_all(arena) == [slots[0]]
+
+
+# -- what stays in memory ---
+
+
+def resident(arena: Arena) -> int:
+    """Bytes that the kernel has given to the memory behind an arena."""
+    return os.fstat(arena.fd).st_blocks * 512
+
+
+def filled(arena: Arena, *sizes: int, worker: int = 0) -> list[Bytes]:
+    """Have a batch made of parts of these sizes and read: every part begins with a page."""
+    slot = arena.acquire(worker)
+    assert slot >= 0
+    start, places = 0, []
+    for size in sizes:
+        places.append((start, size))
+        start += -(-size // PAGE) * PAGE
+    arena.view(slot, start)[:] = 1
+    arena.note_use(slot, start)
+    parts = [arena.lease(slot, *place) for place in places]
+    arena.finish(slot)
+    return parts
+
+
+def test_what_lies_beside_an_array_that_is_kept_goes_back_to_the_system() -> None:
+    arena = make_arena(64)
+    kept = []
+    for _ in range(40):
+        small, large = filled(arena, 256 << 10, 4 << 20)
+        kept.append(small)
+        del large
+    assert resident(arena) < 40 * (256 << 10) + SLACK_BYTES + 4 * (5 << 20)
+    assert all((part == 1).all() for part in kept)
+
+
+def test_what_was_kept_and_is_dropped_goes_back_but_for_a_window() -> None:
+    arena = make_arena(64)
+    kept = [filled(arena, 4 << 20) for _ in range(20)]
+    assert resident(arena) >= 80 << 20
+    kept.clear()
+    arena.rest()
+    assert resident(arena) <= SLACK_BYTES + 4 * (4 << 20)
+
+
+def test_while_nothing_is_under_way_what_is_dropped_goes_back_at_once() -> None:
+    arena = make_arena(64)
+    kept = [filled(arena, 4 << 20) for _ in range(20)]
+    arena.rest()
+    kept.clear()  # and nothing is asked of the arena afterwards
+    assert resident(arena) <= SLACK_BYTES + 4 * (4 << 20)
+
+
+def test_a_few_large_batches_are_not_remembered_for_ever() -> None:
+    arena = make_arena(64, window=4)
+    for _ in range(4):
+        filled(arena, 50 << 20)
+    assert resident(arena) >= 50 << 20
+    for _ in range(40):
+        filled(arena, 1 << 20)
+    assert resident(arena) <= SLACK_BYTES + (1 << 20) * 8
+
+
+def test_pages_stay_warm_as_long_as_batches_are_alike() -> None:
+    arena = make_arena(64, window=4)
+    batches: deque[list[Bytes]] = deque(maxlen=5)
+    for _ in range(8):
+        batches.append(filled(arena, 8 << 20))
+    before = resident(arena)
+    punched = mock.patch.object(Arena, "_punch", side_effect=AssertionError("pages were given back"))
+    with punched:
+        for _ in range(50):
+            batches.append(filled(arena, 8 << 20))
+    assert resident(arena) == before
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_closing_gives_back_all_but_what_is_held_and_that_when_it_is_dropped(shared: bool) -> None:
+    before = own_memory()
+    arena = make_arena(64, shared=shared)
+    kept = [filled(arena, 1 << 20, 4 << 20) for _ in range(10)]
+    arena.close()
+    del arena
+    gc.collect()
+    for parts in kept:
+        del parts[1]  # the larger one
+    assert own_memory() - before < 10 * (1 << 20) + (8 << 20)
+    assert all((parts[0] == 1).all() for parts in kept)
+    del parts
+    kept.clear()
+    assert own_memory() - before < 4 << 20
+
+
+def own_memory() -> int:
+    """Bytes of this process's memory that are its own or of files without a name."""
+    text = Path("/proc/self/status").read_text()
+    return sum(int(re.search(rf"{name}:\s+(\d+)", text)[1]) << 10 for name in ("RssAnon", "RssShmem"))  # type: ignore[index]
+
+
+def test_a_slot_that_a_failed_task_may_have_written_is_given_back_as_a_whole() -> None:
+    arena = make_arena(4)
+    slot = arena.acquire()
+    arena.view(slot, 30 << 20)[:] = 1  # and nobody says how far
+    arena.release(slot)
+    fd = os.dup(arena.fd)
+    try:
+        arena.close()
+        assert os.fstat(fd).st_blocks == 0
+    finally:
+        os.close(fd)
 
 
 # -- the budget ---
@@ -176,8 +349,10 @@ def test_the_budget_is_respected_once_the_size_of_a_batch_is_known() -> None:
     arena = make_arena(100, budget=10 * PAGE)
     kept = []
     while (slot := arena.acquire()) >= 0:
-        kept.append(arena.lease(slot, 3 * PAGE - 5))
-        assert arena.touched_bytes <= arena.budget
+        arena.note_use(slot, 3 * PAGE - 5)
+        kept.append(arena.lease(slot, 0, 3 * PAGE - 5))
+        arena.finish(slot)
+        assert arena.resident_bytes <= arena.budget
     assert len(kept) == 3
     kept.pop()
     assert arena.available(), "a slot that exists costs nothing more"
@@ -190,40 +365,97 @@ def test_a_batch_larger_than_the_budget_still_has_one_slot() -> None:
     assert first == 0
     arena.note_use(first, 5 * PAGE)
     assert arena.acquire() == -1
-    arena.release(first)
+    arena.release(first, 5 * PAGE)
     assert arena.acquire() == first
 
 
-def test_touched_bytes_are_the_furthest_that_was_written() -> None:
+def test_few_slots_are_given_out_before_the_size_of_a_batch_is_known() -> None:
+    arena = make_arena(100, before_known=3)
+    slots = acquire_all(arena)
+    assert len(slots) == 3
+    arena.release(slots[0], PAGE)
+    assert len(acquire_all(arena)) > 3
+
+
+def test_idle_pages_make_room_for_a_batch_that_is_under_way() -> None:
+    arena = make_arena(10, budget=8 * PAGE)
+    kept = [filled(arena, 3 * PAGE), filled(arena, 3 * PAGE)]
+    kept.clear()
+    slot = arena.acquire()
+    arena.view(slot, 8 * PAGE)[:] = 1
+    arena.note_use(slot, 8 * PAGE)
+    arena.release(slot, 8 * PAGE)
+    assert arena.acquire() >= 0
+    assert arena.resident_bytes <= 8 * PAGE
+
+
+def test_resident_bytes_are_the_furthest_that_was_written() -> None:
     arena = make_arena()
     slot = arena.acquire()
-    for used, touched in ((1, PAGE), (PAGE + 1, 2 * PAGE), (5, 2 * PAGE)):
+    for used, resident_bytes in ((1, PAGE), (PAGE + 1, 2 * PAGE), (5, 2 * PAGE)):
         arena.note_use(slot, used)
-        assert arena.touched_bytes == touched
-    assert f"touched_bytes={2 * PAGE}" in repr(arena)
+        assert arena.resident_bytes == resident_bytes
+    assert f"resident_bytes={2 * PAGE}" in repr(arena)
 
 
 # -- a device that follows the slots ---
 
 
+class Follower(Device):
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.busy: set[int] = set()
+
+    def on_growth(self, slot: int, size: int) -> None:
+        self.events.append(("grown", slot, size))
+
+    def on_release(self, slot: int) -> None:
+        self.events.append(("released", slot))
+
+    def may_reuse(self, slot: int) -> bool:
+        return slot not in self.busy
+
+    def shrink(self, slot: int) -> bool:
+        self.events.append(("shrunk", slot))
+        return slot not in self.busy
+
+
 def test_a_device_hears_of_growth_and_release_and_may_delay_reuse() -> None:
     arena = make_arena(3)
-    events: list[tuple[Any, ...]] = []
-    busy = {0}
-    arena.watch(
-        on_growth=lambda slot, size: events.append(("grown", slot, size)),
-        on_release=lambda slot: events.append(("released", slot)),
-        may_reuse=lambda slot: slot not in busy,
-    )
+    device = Follower()
+    arena.follow(device)
+    device.busy = {0}
     for used in (10, 20, PAGE + 1):
-        lease = arena.lease(arena.acquire(), used)
+        lease = leased(arena, used)
         del lease
-        busy.clear()
-    assert events == [("grown", 0, PAGE), ("released", 0), ("released", 0), ("grown", 0, 2 * PAGE), ("released", 0)]
-    busy.add(0)
+        assert arena.leased_count == 0  # which takes note of it
+        device.busy.clear()
+    grown = [("grown", 0, PAGE), ("released", 0), ("released", 0), ("grown", 0, 2 * PAGE), ("released", 0)]
+    assert device.events == grown
+    device.busy.add(0)
     assert [arena.acquire(), arena.acquire(), arena.acquire()] == [1, 2, -1], "slot 0 waits for the device"
-    busy.clear()
+    device.busy.clear()
     assert arena.acquire() == 0
+
+
+def test_pages_that_a_device_knows_are_given_back_only_when_it_has_let_go() -> None:
+    arena = make_arena(64)
+    device = Follower()
+    arena.follow(device)
+    kept = [filled(arena, 4 << 20, 4 << 20) for _ in range(10)]
+    for parts in kept:
+        del parts[1]
+    assert arena.leased_count == 10
+    assert ("shrunk", 0) not in device.events, "it has registered the whole slot"
+    device.busy = set(range(10))
+    parts.clear()
+    kept.clear()
+    arena.rest()
+    assert resident(arena) == 80 << 20
+    device.busy.clear()
+    arena.rest()
+    assert resident(arena) <= SLACK_BYTES + 4 * (8 << 20)
+    assert device.events[-1][0] == "shrunk"
 
 
 # -- forks ---
@@ -240,9 +472,9 @@ def in_a_fork(check: Any) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def test_a_slot_leased_during_a_fork_is_never_reused() -> None:
+def test_a_slot_leased_during_a_fork_is_not_reused_while_the_child_lives() -> None:
     arena = make_arena(3)
-    lease = arena.lease(arena.acquire(), 100)
+    lease = leased(arena, 100)
     lease[:] = 7
     told, tell = os.pipe()
     child = os.fork()
@@ -250,7 +482,6 @@ def test_a_slot_leased_during_a_fork_is_never_reused() -> None:
         os.read(told, 1)  # the parent has dropped its view and written into every slot it could get
         os._exit(0 if set(lease.tolist()) == {7} else 1)
     try:
-        assert arena.retired_count == 1
         del lease
         slots = acquire_all(arena)
         for slot in slots:
@@ -262,29 +493,34 @@ def test_a_slot_leased_during_a_fork_is_never_reused() -> None:
         os.close(told)
         os.close(tell)
     assert code == 0, "the child saw its batch change"
+    forks.settle(at_once=True)
+    assert arena.acquire() == 0, "nobody can see it any more"
 
 
 def test_a_slot_that_was_not_leased_during_a_fork_stays_in_use() -> None:
     arena = make_arena(2)
     acquired = arena.acquire()
-    lease = arena.lease(arena.acquire(), 8)
+    lease = leased(arena, 8)
     del lease
     assert in_a_fork(lambda: True) == 0
-    assert arena.retired_count == 0
+    assert forks.held_count() == 0
     arena.release(acquired)
     assert sorted(acquire_all(arena)) == [0, 1]
 
 
 def test_views_that_die_in_a_fork_do_not_change_the_books_of_anybody() -> None:
     arena = make_arena(2)
-    holder = [arena.lease(arena.acquire(), 8)]
+    holder = [leased(arena, 8)]
+    arena.rest()  # so that somebody is told of it
 
     def drop() -> bool:
         holder.clear()
-        return arena.acquire() == 1 and arena.acquire() == -1
+        return True
 
     assert in_a_fork(drop) == 0
+    forks.settle(at_once=True)
     assert arena.leased_count == 1
+    assert set(holder[0].tolist()) == {0}
 
 
 def test_a_fork_keeps_the_descriptor_of_its_parent_open() -> None:
@@ -298,9 +534,9 @@ def test_a_fork_keeps_the_descriptor_of_its_parent_open() -> None:
     assert os.fstat(arena.fd).st_size == 2 * arena.slot_bytes
 
 
-def test_memory_of_this_process_alone_needs_no_retirement() -> None:
+def test_memory_of_this_process_alone_is_nobody_elses_business() -> None:
     arena = make_arena(2, shared=False)
-    lease = arena.lease(arena.acquire(), 8)
+    lease = leased(arena, 8)
     lease[:] = 1
 
     def overwrite() -> bool:
@@ -308,18 +544,8 @@ def test_memory_of_this_process_alone_needs_no_retirement() -> None:
         return True
 
     assert in_a_fork(overwrite) == 0
-    assert arena.retired_count == 0
+    assert forks.held_count() == 0
     assert set(lease.tolist()) == {1}
-
-
-def test_workers_of_feedline_do_not_retire_slots() -> None:
-    arena = make_arena(2)
-    lease = arena.lease(arena.acquire(), 8)
-    with starting_workers():
-        assert in_a_fork(lambda: True) == 0
-    assert arena.retired_count == 0
-    del lease
-    assert sorted(acquire_all(arena)) == [0, 1]
 
 
 # -- limits ---
@@ -343,22 +569,26 @@ def test_an_arena_takes_few_descriptors() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-# -- the law: a slot has one owner ---
+# -- the law: a slot has one owner, and what is resident is what is held, and a window ---
 
 
 class OneOwner(RuleBasedStateMachine):
-    """Any sequence of acquire, release, lease, view, drop and fork: each slot has one owner, and keeps its contents."""
+    """Any sequence of acquire, release, lease, view, drop, fork and rest.
+
+    Each slot has one owner, and keeps its contents; and the kernel holds no more than what is alive and one window.
+    """
+
+    window = 2
+    part_bytes = 1 << 20
 
     def __init__(self) -> None:
         super().__init__()
-        self.arena = Arena(6, shared=True, budget=20 * PAGE)
-        self.held: set[int] = set()
-        self.batches: dict[int, tuple[int, list[Bytes]]] = {}  # slot: what was written, views
-        self.retired: set[int] = set()
+        self.arena = Arena(40, shared=True, budget=200 << 20, window=self.window)
+        self.busy: set[int] = set()
+        self.parts: list[tuple[int, int, int, list[Bytes]]] = []  # slot, what was written, bytes, views
+        self.seen: list[Bytes] = []  # by a child that lives
         self.written = 0
-
-    def _owners(self) -> set[int]:
-        return self.held | set(self.batches) | self.retired
+        self.largest = 0
 
     @rule(worker=st.integers(-1, 2))
     def acquire(self, worker: int) -> None:
@@ -366,65 +596,86 @@ class OneOwner(RuleBasedStateMachine):
         if slot < 0:
             assert not self.arena.available()
             return
-        assert slot not in self._owners()
-        self.held.add(slot)
+        assert slot not in self.busy
+        assert slot not in {part[0] for part in self.parts}
+        self.busy.add(slot)
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        slot = data.draw(st.sampled_from(sorted(self.held)))
-        self.held.remove(slot)
-        self.arena.release(slot)
+    @precondition(lambda self: self.busy)
+    @rule(data=st.data(), used=st.sampled_from([0, None]))
+    def release(self, data: st.DataObject, used: int | None) -> None:
+        slot = data.draw(st.sampled_from(sorted(self.busy)))
+        self.busy.remove(slot)
+        self.arena.release(slot, used)
 
-    @precondition(lambda self: self.held)
-    @rule(data=st.data(), size=st.integers(1, 3 * PAGE))
-    def lease(self, data: st.DataObject, size: int) -> None:
-        slot = data.draw(st.sampled_from(sorted(self.held)))
-        self.held.remove(slot)
+    @precondition(lambda self: self.busy)
+    @rule(data=st.data(), sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    def deliver(self, data: st.DataObject, sizes: list[int]) -> None:
+        slot = data.draw(st.sampled_from(sorted(self.busy)))
+        self.busy.remove(slot)
         self.written = self.written % 255 + 1
-        self.arena.view(slot, size)[:] = self.written
-        self.batches[slot] = self.written, [self.arena.lease(slot, size)]
+        used = sum(sizes) * self.part_bytes
+        self.largest = max(self.largest, used)
+        self.arena.view(slot, used)[:] = self.written
+        self.arena.note_use(slot, used)
+        start = 0
+        for number in sizes:
+            size = number * self.part_bytes - 5
+            self.parts.append((slot, self.written, size, [self.arena.lease(slot, start, size)]))
+            start += number * self.part_bytes
+        self.arena.finish(slot)
 
-    @precondition(lambda self: self.batches)
+    @precondition(lambda self: self.parts)
     @rule(data=st.data())
     def make_a_view(self, data: st.DataObject) -> None:
-        _, views = self.batches[data.draw(st.sampled_from(sorted(self.batches)))]
+        views = self.parts[data.draw(st.integers(0, len(self.parts) - 1))][3]
         place = data.draw(st.integers(0, len(views) - 1))  # a view that is drawn would be kept by Hypothesis
         views.append(views[place][len(views[place]) // 2 :])
 
-    @precondition(lambda self: self.batches)
+    @precondition(lambda self: self.parts)
     @rule(data=st.data())
-    def drop_a_view(self, data: st.DataObject) -> None:
-        slot = data.draw(st.sampled_from(sorted(self.batches)))
-        _, views = self.batches[slot]
-        views.pop(data.draw(st.integers(0, len(views) - 1)))
-        if not views:
-            del self.batches[slot]
+    def drop_a_part(self, data: st.DataObject) -> None:
+        self.parts.pop(data.draw(st.integers(0, len(self.parts) - 1)))
+
+    @precondition(lambda self: self.parts)
+    @rule()
+    def drop_everything(self) -> None:
+        self.parts.clear()
 
     @rule()
     def fork(self) -> None:
-        self.arena.retire_leased()  # what happens before a fork
-        self.retired |= set(self.batches)
+        self.seen += self.arena.leases()  # what is done before a fork
+
+    @rule()
+    def child_ends(self) -> None:
+        self.seen.clear()
+
+    @rule()
+    def rest(self) -> None:
+        self.arena.rest()
 
     @invariant()
     def batches_are_what_was_written(self) -> None:
-        for written, views in self.batches.values():
-            assert all((view == written).all() for view in views)
+        for _, written, _, views in self.parts:
+            assert all(view[0] == view[-1] == written for view in views)
 
     @invariant()
-    def the_books_are_right(self) -> None:
-        assert self.arena.leased_count == len(self.batches)
-        assert self.arena.retired_count == len(self.retired)
+    def no_more_is_resident_than_what_is_held_and_a_window(self) -> None:
+        if self.seen:
+            return
+        assert self.arena.leased_count == len({slot for slot, *_ in self.parts})
+        alive = sum(size for _, _, size, _ in self.parts)
+        in_flight = max(self.window, len(self.busy), self.arena._usage._now[1], self.arena._usage._before[1]) + 2
+        assert resident(self.arena) <= 1.25 * alive + in_flight * self.largest + SLACK_BYTES
 
     def teardown(self) -> None:
-        for slot in self.held:
+        for slot in self.busy:
             self.arena.release(slot)
-        self.held.clear()
-        self.batches.clear()
+        self.seen.clear()
+        self.parts.clear()
         slots = acquire_all(self.arena)
         assert len(slots) == len(set(slots))
-        assert not set(slots) & self.retired
+        self.arena.close()
 
 
 TestOneOwner = OneOwner.TestCase
-TestOneOwner.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestOneOwner.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

@@ -21,8 +21,8 @@ from feedline import memory
 from feedline.errors import BatchNotPicklable
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
-from feedline.transport.arena import Bytes
 from feedline.transport.codec import ALIGNMENT, Codec, PartWriter, SlotFull, SlotWriter
+from feedline.transport.reading import Bytes, Views
 
 # -- how to compare ---
 
@@ -90,7 +90,7 @@ def round_trip(codec: Codec, batch: Any, slot: Slot | None = None) -> Any:
     header = codec.encode(batch, writer)
     assert slot.untouched_behind()
     assert len(header) <= 33 << 10, "headers travel in small messages"
-    return codec.decode(header, slot.memory[: max(writer.used, 1)])
+    return codec.decode(header, Views(slot.memory[: max(writer.used, 1)]))
 
 
 TORCH = Codec(TorchFramework())
@@ -296,7 +296,7 @@ def test_an_expanded_tensor_travels_once() -> None:
     writer = slot.writer()
     header = TORCH.encode([torch.ones(1, 8).expand(10_000, 8), "text"], writer)
     assert writer.used < 4096
-    assert TORCH.decode(header, slot.memory)[0].shape == (10_000, 8)
+    assert TORCH.decode(header, Views(slot.memory))[0].shape == (10_000, 8)
 
 
 @pytest.mark.parametrize("form", [list, tuple, lambda parts: dict(zip("ab", parts, strict=True))])
@@ -321,7 +321,7 @@ def test_arrays_that_arrive_are_views_of_the_memory() -> None:
     slot = Slot()
     writer = slot.writer()
     header = TORCH.encode({"tensor": torch.zeros(100), "array": np.zeros(100), "text": "x"}, writer)
-    arrived = TORCH.decode(header, slot.memory)
+    arrived = TORCH.decode(header, Views(slot.memory))
     slot.memory[: writer.used] = 0xFF
     assert arrived["tensor"].view(torch.uint8).min() == 0xFF
     assert arrived["array"].view(np.uint8).min() == 0xFF
@@ -339,7 +339,7 @@ def test_every_array_is_aligned() -> None:
     slot = Slot()
     writer = slot.writer()
     header = TORCH.encode([torch.zeros(3, dtype=torch.uint8) for _ in range(5)] + [np.zeros(3, np.uint8)], writer)
-    for part in TORCH.decode(header, slot.memory):
+    for part in TORCH.decode(header, Views(slot.memory)):
         address = part.data_ptr() if isinstance(part, torch.Tensor) else part.__array_interface__["data"][0]
         assert address % ALIGNMENT == 0
 
@@ -359,7 +359,7 @@ def test_what_lies_in_the_slot_already_is_not_copied(codec: Codec) -> None:
     header = codec.encode({"array": array, "text": "x"}, writer)
     assert writer.used == used
     array[:] = 6
-    assert set(codec.decode(header, slot.memory)["array"].tolist()) == {6}
+    assert set(codec.decode(header, Views(slot.memory))["array"].tolist()) == {6}
 
 
 @pytest.mark.parametrize("rest", [(), ("text",)])
@@ -375,7 +375,7 @@ def test_a_tensor_that_lies_in_the_slot_already_is_not_copied(rest: tuple[str, .
     used = writer.used
     header = TORCH.encode([tensor, tensor[3:5], *rest], writer)
     assert writer.used == used
-    arrived = TORCH.decode(header, slot.memory)
+    arrived = TORCH.decode(header, Views(slot.memory))
     tensor.fill_(6)
     assert arrived[0].unique().tolist() == [6]
     assert arrived[1].shape == (2, 100)
@@ -429,7 +429,7 @@ def test_a_long_header_spills_into_the_slot(batch: Any) -> None:
     writer = slot.writer()
     header = TORCH.encode(batch, writer)
     assert len(header) < 100
-    assert same(TORCH.decode(header, slot.memory[: writer.used]), batch)
+    assert same(TORCH.decode(header, Views(slot.memory[: writer.used])), batch)
 
 
 @pytest.mark.parametrize("batch", [["x" * 100_000], [torch.full((1,), number) for number in range(3_000)]])

@@ -8,7 +8,7 @@ import pytest
 from feedline import memory
 from feedline.transport.arena import Arena
 from feedline.transport.codec import ALIGNMENT
-from feedline.transport.room import LocalRoom
+from feedline.transport.room import LocalRoom, in_room
 
 LARGE = 256 << 10
 
@@ -26,18 +26,21 @@ def test_small_arrays_come_from_the_ordinary_heap() -> None:
 
 def test_the_arrays_of_a_batch_share_a_slot_until_the_last_is_dropped() -> None:
     arena = make_arena(1)
-    memory.set_current(LocalRoom(arena))
+    room = LocalRoom(arena)
+    memory.set_current(room)
     try:
         first, second = (memory.empty((LARGE,), np.dtype(np.uint8)) for _ in range(2))
     finally:
         memory.set_current(None)
+        room.close()
+        room.close()
     first[:], second[:] = 1, 2
     assert (first == 1).all()
     assert (second == 2).all()
     addresses = [array.__array_interface__["data"][0] for array in (first, second)]
     assert all(address % ALIGNMENT == 0 for address in addresses)
     assert arena.leased_count == 1
-    assert arena.touched_bytes >= 2 * LARGE
+    assert arena.resident_bytes >= 2 * LARGE
     del first
     assert arena.acquire() == -1
     del second
@@ -68,11 +71,27 @@ def test_the_budget_holds_here_too() -> None:
     arena = make_arena(10, budget=3 * LARGE)
     kept = []
     for _ in range(10):
-        place = LocalRoom(arena).allocate(LARGE)
+        room = LocalRoom(arena)
+        place = room.allocate(LARGE)
+        room.close()
         if place is not None:
             kept.append(place)
     assert len(kept) == 3
-    assert arena.touched_bytes <= 3 * LARGE
+    assert arena.resident_bytes <= 3 * LARGE
+
+
+def test_a_room_is_closed_whatever_happens_in_it() -> None:
+    arena = make_arena(1)
+
+    def fail(size: int, room: LocalRoom | None) -> None:
+        assert room is not None
+        assert room.allocate(size) is not None
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        in_room(arena, fail, LARGE)
+    assert arena.acquire() == 0
+    assert in_room(None, lambda room: room) is None
 
 
 def test_memory_says_that_the_batch_stays_here() -> None:

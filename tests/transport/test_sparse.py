@@ -36,7 +36,7 @@ def test_under_a_limit_on_addresses_slots_are_smaller(shared: bool) -> None:
     told = run_limited(f"""
         limit(1 << 30)
         arena = Arena(16, shared={shared}, budget=1 << 30)
-        lease = arena.lease(arena.acquire(), 1 << 20)
+        lease = arena.lease(arena.acquire(), 0, 1 << 20)
         lease[:] = 5
         print(int(lease.sum()), arena.slot_bytes)
     """)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.memory import Writer
+from feedline.memory import Reader, Writer
 from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 Gather = Callable[[NDArray[np.int64]], Any]
@@ -50,8 +50,8 @@ class Framework(Protocol):
         is pickled; what was placed by then stays valid.
         """
 
-    def rebuild(self, description: Any, buffer: Any) -> Any:
-        """Make the batch that `describe` placed, as views of `buffer`."""
+    def rebuild(self, description: Any, reader: Reader) -> Any:
+        """Make the batch that `describe` placed, over the memory that `reader` has for each array."""
 
     def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
         """Return where rows `start` to `stop` lie in a batch of `count` rows that `describe` described.

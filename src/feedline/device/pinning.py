@@ -17,12 +17,13 @@ import torch
 
 from feedline.errors import TransportError
 from feedline.transport.arena import Arena
+from feedline.transport.slot import Device
 
 _GRANULE = 2 << 20
 """Registration is rounded up to this, so that batches of nearly the same size do not register again and again."""
 
 
-class SlotPinner:
+class SlotPinner(Device):
     """Keeps the slots of one arena registered with CUDA."""
 
     def __init__(self, arena: Arena) -> None:
@@ -31,10 +32,10 @@ class SlotPinner:
         self._registered: dict[int, int] = {}
         self._events: dict[tuple[int, int], Any] = {}
         self._last: dict[int, Any] = {}
-        arena.watch(on_growth=self._grow, on_release=self._record, may_reuse=self._is_done)
+        arena.follow(self)
         weakref.finalize(arena.mapping, _unregister, self._base, self._slot_bytes, self._registered).atexit = False
 
-    def _grow(self, slot: int, size: int) -> None:
+    def on_growth(self, slot: int, size: int) -> None:
         wanted = min(-(-(size + size // 8) // _GRANULE) * _GRANULE, self._slot_bytes)
         known = self._registered.get(slot, 0)
         if size <= known:
@@ -52,7 +53,7 @@ class SlotPinner:
             )
         self._registered[slot] = wanted
 
-    def _record(self, slot: int) -> None:
+    def on_release(self, slot: int) -> None:
         device = torch.cuda.current_device()
         event = self._events.get((slot, device))
         if event is None:
@@ -61,9 +62,18 @@ class SlotPinner:
         _record_everything(event)
         self._last[slot] = event
 
-    def _is_done(self, slot: int) -> bool:
+    def may_reuse(self, slot: int) -> bool:
         event = self._last.get(slot)
         return event is None or bool(event.query())
+
+    def shrink(self, slot: int) -> bool:
+        # Pages that are registered and not the file's any more would still be what the device copies from.
+        if not self.may_reuse(slot):
+            return False
+        if self._registered.pop(slot, 0):
+            runtime: Any = torch.cuda.cudart()
+            runtime.cudaHostUnregister(self._base + slot * self._slot_bytes)
+        return True
 
 
 def _record_everything(event: Any) -> None:

@@ -29,6 +29,7 @@ from feedline.engines import unpicklable
 from feedline.engines.failure import UNPICKLABLE
 from feedline.errors import TooManyOpenFiles, WorkerStartError, tell
 from feedline.failures import words
+from feedline.transport import forks
 from feedline.types import WorkerSpec
 
 _PATIENCE_S = 0.15
@@ -137,6 +138,7 @@ def end(processes: Iterable[BaseProcess]) -> None:
         for process in left:
             force(process)
         _wait_for(left, 1.0)
+    forks.settle(at_once=True)  # batches that only they could see
 
 
 def _wait_for(processes: Iterable[BaseProcess], timeout_s: float) -> None:

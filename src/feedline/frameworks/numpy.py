@@ -52,7 +52,7 @@ class NumpyFramework:
     def describe(self, batch: Any, writer: memory.Writer) -> Any:
         return None
 
-    def rebuild(self, description: Any, buffer: Any) -> Any:
+    def rebuild(self, description: Any, reader: memory.Reader) -> Any:
         raise NotImplementedError("NumPy batches are always pickled")
 
     def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:

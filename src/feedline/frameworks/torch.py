@@ -70,11 +70,11 @@ class TorchFramework:
             leaves.append(leaf)
         return [leaves, kind is tuple] if kind is not dict else [leaves, list(batch)]
 
-    def rebuild(self, description: Any, buffer: Any) -> Any:
+    def rebuild(self, description: Any, reader: memory.Reader) -> Any:
         if type(description) is tuple:
-            return read(description, buffer)
+            return read(description, reader)
         leaves, form = description
-        tensors = [read(leaf, buffer) for leaf in leaves]
+        tensors = [read(leaf, reader) for leaf in leaves]
         if form is False:
             return tensors
         return tuple(tensors) if form is True else dict(zip(form, tensors, strict=True))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -39,8 +41,21 @@ def room(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor | None:
     place = current.allocate(count * like.element_size())
     if place is None:
         return None
-    buffer, offset = place
-    dtype = AS_NUMPY.get(like.dtype)
-    if dtype is not None:
-        return torch.from_numpy(np.ndarray(shape, dtype, buffer, offset))
-    return torch.frombuffer(buffer, dtype=like.dtype, count=count, offset=offset).view(shape)
+    return tensor_over(*place, shape, like.dtype, count)
+
+
+def tensor_over(buffer: Any, offset: int, shape: tuple[int, ...], dtype: torch.dtype, count: int) -> torch.Tensor:
+    """Return a tensor over memory that it keeps alive, whatever becomes of it.
+
+    `share_memory_()`, and sending a tensor through a queue, put other memory into a storage in the place of its own,
+    which is freed, although `tensor.numpy()` and views that others have still show it. So the storage itself holds what
+    it was made from: every such view has a tensor behind it that holds the storage.
+    Test: tests/frameworks/test_torch_memory.py
+    """
+    known = AS_NUMPY.get(dtype)
+    if known is not None:
+        tensor = torch.from_numpy(np.ndarray(shape, known, buffer, offset))
+    else:
+        tensor = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset).view(shape)
+    tensor.untyped_storage()._feedline_memory = buffer
+    return tensor

@@ -9,12 +9,11 @@ from __future__ import annotations
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
-import numpy as np
 import torch
 from torch.multiprocessing.reductions import reduce_tensor as reduce_shared
 
 from feedline import memory
-from feedline.frameworks.torch_memory import AS_NUMPY
+from feedline.frameworks.torch_memory import AS_NUMPY, tensor_over
 
 _OTHER_DTYPES = [
     "bfloat16",
@@ -28,7 +27,6 @@ _OTHER_DTYPES = [
 ]
 _DTYPES = [*AS_NUMPY, *(getattr(torch, name) for name in _OTHER_DTYPES if hasattr(torch, name))]
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
-_NUMPY_BY_CODE = list(AS_NUMPY.values())
 
 Leaf = tuple[int, int, tuple[int, ...]]
 """A contiguous tensor in a slot: dtype code, offset, shape."""
@@ -61,17 +59,16 @@ def place(tensor: torch.Tensor, writer: memory.Writer, *, lasting: bool = True) 
     return code, offset, shape
 
 
-def read(leaf: Leaf, buffer: Any) -> torch.Tensor:
-    """Make the tensor that `place` put into a slot, as a view."""
+def read(leaf: Leaf, reader: memory.Reader) -> torch.Tensor:
+    """Make the tensor that `place` put into a slot, over what the reader has for it."""
     code, offset, shape = leaf
+    dtype = _DTYPES[code]
     if offset < 0:
-        return torch.empty(shape, dtype=_DTYPES[code])
-    if code < len(_NUMPY_BY_CODE):
-        return torch.from_numpy(np.ndarray(shape, _NUMPY_BY_CODE[code], buffer, offset))
+        return torch.empty(shape, dtype=dtype)
     count = 1
     for length in shape:
         count *= length
-    return torch.frombuffer(buffer, dtype=_DTYPES[code], count=count, offset=offset).view(shape)
+    return tensor_over(*reader.take(offset, count * dtype.itemsize), shape, dtype, count)
 
 
 def cut_leaf(leaf: Leaf, start: int, stop: int, count: int) -> tuple[tuple[int, int] | None, Leaf]:

@@ -197,7 +197,9 @@ class CrewBatches(Iterator[Any]):
             )
             raise
         self._epoch.progress.ended = True
-        if not self._persistent:
+        if self._persistent:
+            self.crew.slots.rest()
+        else:
             self.close()
         raise StopIteration
 

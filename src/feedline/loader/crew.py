@@ -123,7 +123,7 @@ class Crew:
         try:
             return self.roster.begin(Pending(owner, ordinal, worker, task, stays=stays), slot, self.epoch)
         except Exception:  # indices that cannot be sent
-            self.slots.release(slot)
+            self.slots.release(slot, 0)
             raise
 
     def _submit_parts(self, owner: Any, ordinal: int, task: Task, worker: int, group: Group, parts: Parts) -> Pending:
@@ -155,7 +155,7 @@ class Crew:
         try:
             self.roster.begin_first(pending, slot, self.epoch)  # it is waited for: what else is waiting can wait
         except Exception:
-            self.slots.release(slot)
+            self.slots.release(slot, 0)
             raise
 
     def check_calls(self) -> None:
@@ -315,10 +315,8 @@ class Crew:
         wanted = pending.owner is not None
         if not wanted or result.kind is not ResultKind.DONE:
             self.slots.release(pending.task.slot)
-        elif type(result.payload) is Parcel:
-            self.slots.hold(result.payload)
-            if self._splitter is not None:
-                self._splitter.learn(pending.task.indices, result.payload)
+        elif type(result.payload) is Parcel and self._splitter is not None:
+            self._splitter.learn(pending.task.indices, result.payload)
         return result if wanted else None
 
     def _join(self, pending: Pending, group: Group, result: Result) -> Result | None:

@@ -19,7 +19,7 @@ from feedline.loader.receipts import Receipts
 from feedline.loader.repair import Repair
 from feedline.state import Snapshot
 from feedline.transport.arena import Arena
-from feedline.transport.room import LocalRoom
+from feedline.transport.room import in_room
 from feedline.types import DatasetKind, Notes, Result, ResultKind, Span, Task, WorkerSpec
 
 
@@ -90,6 +90,7 @@ class InlineBatches(Iterator[Any]):
             except StopIteration:
                 self._account.check(ended=True)
                 progress.ended = True
+                self._rest()
                 raise
             ordinal = self._ordinal
             self._ordinal += 1
@@ -99,6 +100,7 @@ class InlineBatches(Iterator[Any]):
             except StopIteration:
                 progress.ended = self._runner.streams
                 self._account.check(ended=progress.ended)
+                self._rest()
                 raise
             except Exception as exc:
                 if isinstance(exc, TooManyBadSamples):
@@ -118,6 +120,10 @@ class InlineBatches(Iterator[Any]):
             self._counters.batches += 1
             return batch if self._prepare is None else self._prepare(batch)
 
+    def _rest(self) -> None:
+        if self._arena is not None:
+            self._arena.rest()
+
     def _hold(self, ordinal: int, indices: Any, checkpoint: Any) -> None:
         """Keep a batch that was not delivered: it is made when it is asked for again."""
         if self._repair is not None:
@@ -136,13 +142,10 @@ class InlineBatches(Iterator[Any]):
             fault = self._runner.describe(exc, indices)
             self._account.write([] if fault is None else [fault], 0, self._epoch)
 
-    def _room(self) -> LocalRoom | None:
-        return None if self._arena is None else LocalRoom(self._arena)
-
     def _make(self, ordinal: int, indices: Any) -> Any:
         """Make a batch; `_VOID` if no sample of it is left."""
         if self._repair is None:
-            return self._runner.make(indices, self._plan.draw(ordinal), self._room())
+            return in_room(self._arena, self._runner.make, indices, self._plan.draw(ordinal))
         result = self._make_at_once(ordinal, indices, self._repair)
         if type(result) is not Result:
             return result
@@ -168,7 +171,7 @@ class InlineBatches(Iterator[Any]):
             return self._make_guarded(ordinal, indices, repair)
         first: Result
         try:
-            batch, faults = self._runner.make_guarded(indices, self._plan.draw(ordinal), self._room())
+            batch, faults = in_room(self._arena, self._runner.make_guarded, indices, self._plan.draw(ordinal))
         except Exception as exc:
             self._task_count += 1
             first = self._runner.report(exc, Task(self._task_count, indices), -1)
@@ -209,7 +212,7 @@ class InlineBatches(Iterator[Any]):
             task.indices, task.skip = treated.indices, {**treated.skip, **skip}
             assert self._repair is not None
             self._repair.begin(pending.ordinal, treated)
-        result = self._runner.attempt(task, -1, self._room())
+        result = in_room(self._arena, self._runner.attempt, task, -1)
         if result.notes is not None:
             self._receipts.hold(result.notes.receipts)
         return result

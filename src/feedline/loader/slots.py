@@ -1,8 +1,8 @@
 """The slots of a crew: what becomes of each, from the task that gets it to the training loop that has its batch.
 
 A slot is acquired for a task. It is released when the task is answered without a batch, or nobody wants the batch any
-more; otherwise it is held until the batch is unpacked. Then the batch is either a view of the slot, which comes back
-when the batch is dropped (a lease), or a copy.
+more; otherwise it waits until the batch is unpacked. Then the small arrays of the batch are copied, and each large one
+is either a view, whose part of the slot comes back when the array is dropped, or a copy.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from feedline.abc.framework import Framework
 from feedline.loader.counters import Counters
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
+from feedline.transport.reading import Copies
 from feedline.types import Parcel, Result
 
 
@@ -29,8 +30,7 @@ class Slots:
         self._arena = arena
         self._codec = Codec(framework)
         self._counters = counters
-        self._unread: set[int] = set()
-        """Slots of batches that an epoch has and the training loop does not have yet."""
+        self._owner = object()  # in the arena's books, which are not to refer to this object: no cycle
 
     def are_left(self) -> bool:
         """True while another task can be given what it needs."""
@@ -38,47 +38,46 @@ class Slots:
 
     def acquire(self, worker: int) -> int:
         """Return a slot for a task of a worker; -1 if it has to do without."""
-        return -1 if self._arena is None else self._arena.acquire(worker)
+        return -1 if self._arena is None else self._arena.acquire(worker, self._owner)
 
-    def release(self, slot: int) -> None:
-        """Take back a slot in which nothing lies."""
+    def release(self, slot: int, used: int | None = None) -> None:
+        """Take back a slot in which nothing lies; `used` tells how far it was written, None if that is not known."""
         if self._arena is not None:
-            self._arena.release(slot)
-
-    def hold(self, parcel: Parcel) -> None:
-        """Keep the slot of a batch that came, until it is unpacked or discarded."""
-        self._unread.add(parcel.slot)
+            self._arena.release(slot, used)
 
     def unpack(self, parcel: Parcel) -> Any:
-        """Return the batch that lies in a slot. It owns the slot from then on, or is a copy."""
+        """Return the batch that lies in a slot. What it refers to stays its own from then on; the rest is free."""
         arena = self._arena
+        slot, parcel.slot = parcel.slot, -1
         if parcel.overflow is not None:
             if arena is not None:
                 self._counters.overflowed += 1
-                arena.release(parcel.slot)
-            self._unread.discard(parcel.slot)
+                arena.release(slot)
             return self._codec.decode(parcel.header, parcel.overflow)
         assert arena is not None
-        if arena.available():
-            lease = arena.lease(parcel.slot, parcel.used)
-            self._unread.discard(parcel.slot)
-            return self._codec.decode(parcel.header, lease)
-        # The training loop keeps so many batches that this slot is needed for the next task.
-        self._counters.copied_out += 1
-        arena.note_use(parcel.slot, parcel.used)
-        memory = arena.view(parcel.slot, max(parcel.used, 1)).copy()
-        self._unread.discard(parcel.slot)
-        arena.release(parcel.slot)
-        return self._codec.decode(parcel.header, memory)
+        try:
+            if arena.available():
+                return self._codec.decode(parcel.header, arena.reader(slot, parcel.used))
+            # The training loop keeps so many batches that this slot is needed for the next task.
+            self._counters.copied_out += 1
+            arena.note_use(slot, parcel.used)
+            return self._codec.decode(parcel.header, Copies(arena.view(slot, max(parcel.used, 1))))
+        finally:
+            arena.finish(slot)
 
     def discard(self, result: Result) -> None:
         """Take back the slot of a batch nobody wants. May be called for what was unpacked, or has no slot."""
-        if type(result.payload) is Parcel and result.payload.slot in self._unread:
-            self._unread.remove(result.payload.slot)
-            self.release(result.payload.slot)
+        if type(result.payload) is Parcel:
+            slot, result.payload.slot = result.payload.slot, -1
+            self.release(slot, result.payload.used)
+
+    def rest(self) -> None:
+        """No epoch is under way."""
+        if self._arena is not None:
+            self._arena.rest()
 
     def close(self) -> None:
-        """Take back the slots of all batches that came: no epoch will ask for them."""
-        for slot in self._unread:
-            self.release(slot)
-        self._unread.clear()
+        """Take back all slots: no task is under way, and no epoch will ask for batches that came."""
+        if self._arena is not None:
+            self._arena.release_all(self._owner)
+            self._arena.rest()

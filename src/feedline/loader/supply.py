@@ -24,6 +24,9 @@ _MOST_SLOTS = 1024
 """Slots are cheap (address space and a few list entries); more of them let a late batch be overtaken further and let
 the training loop keep more batches before they are copied."""
 
+_FEW_SLOTS = 8
+"""Slots that may be in use before the size of a batch is known, if nobody has set a budget."""
+
 
 class Supply:
     """Memory and workers for one loader."""
@@ -38,7 +41,7 @@ class Supply:
         return Supply, (self.settings, self.framework)  # a loader that is sent elsewhere needs memory of its own there
 
     def arena(self) -> Arena | None:
-        """Return the loader's memory; new in a forked process, and after a fork has put slots out of use.
+        """Return the loader's memory; new in a forked process.
 
         None if the system has no such memory: batches then lie in memory of their own.
         """
@@ -46,20 +49,23 @@ class Supply:
         if not (abilities.can_share_arenas() if shared else abilities.can_map_sparsely()):
             return None
         arena = self._arena
-        if arena is None or arena.pid != os.getpid() or arena.retired_count:
+        if arena is None or arena.pid != os.getpid():
             settings = self.settings
             count = min(_MOST_SLOTS, settings.window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
-            arena = Arena(count, shared=shared, budget=settings.budget_bytes())
+            workers = max(1, settings.worker_count)
+            arena = Arena(
+                count,
+                shared=shared,
+                budget=settings.budget_bytes(),
+                window=settings.window,
+                before_known=workers if settings.memory_budget is not None else max(workers, _FEW_SLOTS),
+            )
             if settings.pin:
                 from feedline.device.pinning import SlotPinner
 
                 SlotPinner(arena)
             self._arena = arena
         return arena
-
-    def is_worn(self) -> bool:
-        """True if forks of this process have put so many slots out of use that workers had better start anew."""
-        return self._arena is not None and self._arena.retired_count > self._arena.slot_count // 4
 
     def crew(self, spec: WorkerSpec, prepare: Prepare | None) -> Crew:
         """Start workers."""
@@ -118,8 +124,7 @@ class Supply:
             "run_ahead_tasks": counters.run_ahead,
             "copied_batches": counters.copied_out,
             "overflowed_batches": counters.overflowed + (0 if arena is None else arena.refused),
-            "arena_bytes": 0 if arena is None else arena.touched_bytes,
-            "retired_slots": 0 if arena is None else arena.retired_count,
+            "arena_bytes": 0 if arena is None else arena.resident_bytes,
             "leased_slots": 0 if arena is None else arena.leased_count,
         }
 

@@ -245,10 +245,8 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         if settings != self._supply.settings:  # an attribute was reassigned, as torch allows for some
             self._supply = Supply(settings, TorchFramework())
         if self.persistent_workers and self._iterator is not None and not self._iterator.closed:
-            if not self._supply.is_worn():
-                self._iterator._restart(self, order)
-                return self._iterator
-            self._iterator.close()
+            self._iterator._restart(self, order)
+            return self._iterator
         iterator = TorchBatches(self, order)
         if self.persistent_workers:
             self._iterator = iterator

@@ -7,41 +7,46 @@ used last is used first.
 
 Who owns a slot, and who moves it on (all of this in the consumer's process; workers only get numbers):
 
-    free --acquire--> given to a task --lease--> views in the training loop --last view dies--> free
-                          |                                                                      ^
-                          +---------------------------release------------------------------------+
+    free --acquire--> busy: an owner has it, a batch is made and read --finish--> held --last array dies--> free
+                        |                                                                                    ^
+                        +--------------release, or finish if no array of the batch is a view-----------------+
 
-A lease is a NumPy array over the slot. Every tensor or array of the batch keeps it alive, and a weak reference tells
-when the last of them died, on whatever thread that happens; `deque.append` is atomic with and without the GIL, so no
-lock is needed and the callback may run inside any other operation.
+Every large array of a batch has a lease: a NumPy array over its part of the slot, which everything made of it keeps
+alive. A weak reference tells when it died, on whatever thread that happens. What it calls is the `append` of a deque
+and nothing else: it is atomic with and without the GIL, may run inside any other operation, and runs no Python code, so
+that no interrupt can be lost in it. Dead leases are dealt with at the next operation; while no epoch is under way
+(`rest`), at once.
 
-A fork copies the consumer's views but not its books: the child would see the next batch appear in the memory of the
-last. So a slot that is leased while the process forks is retired: its views stay valid in both processes for good,
-and it is not used again. The engine that forks workers of its own holds the leases of that moment instead, as long as
-these workers live: a dataset may well hold a batch.
-Test: tests/transport/test_arena.py::test_a_slot_leased_during_a_fork_is_never_reused
+What is resident and serves nobody (free slots, parts of held slots that were dropped, ends of slots that larger batches
+have written) is idle. Of that the arena keeps what the batches in flight have recently needed, so that pages stay warm;
+the rest goes back to the system. So what the program retains is what it holds, and one window.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
 
-from feedline.transport.sparse import map_sparse
-
-Bytes = NDArray[np.uint8]
+from feedline.transport import forks
+from feedline.transport.reading import Bytes, SlotReader
+from feedline.transport.slot import Device, Lease, Slot
+from feedline.transport.sparse import advise_huge_pages, map_sparse
+from feedline.transport.usage import Usage
 
 _PAGE = mmap.PAGESIZE
-_FEW_SLOTS = 8
-"""Slots that may be in use before the size of a batch is known."""
+_HUGE_PAGE = 2 << 20
+
+_WORTH_HUGE_PAGES = 8 << 20
+"""Batches of this size are written faster into huge pages; of a smaller one too much of the last page would be lost."""
+
+SLACK_BYTES = 16 << 20
+"""Idle memory that is always kept: below this it is not worth a system call."""
 
 
 class Arena:
@@ -52,258 +57,406 @@ class Arena:
         shared: True to make the memory visible to worker processes; False for workers in this process.
         budget: bytes of slots that may be in use at once; beyond it `acquire` says no and batches travel in
             ordinary memory.
+        window: how many batches are in flight in the usual course of things.
+        before_known: slots that may be in use before the size of a batch is known.
     """
 
     # Of the class: when a program ends, what modules hold is gone before the last arena is.
     _getpid = staticmethod(os.getpid)
     _close = staticmethod(os.close)
+    _is_finalizing = staticmethod(sys.is_finalizing)
 
-    def __init__(self, slot_count: int, *, shared: bool, budget: int) -> None:
+    def __init__(self, slot_count: int, *, shared: bool, budget: int, window: int = 1, before_known: int = 8) -> None:
         self.slot_count = slot_count
         self.shared = shared
         self.budget = budget
         self.pid = os.getpid()
         self.fd = -1  # first: there may be nothing to close
+        self._closed = True
         self._map, self.slot_bytes, self.fd = map_sparse(slot_count, shared=shared)
         self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
-        self._free: deque[int] = deque()
-        self._opened = 0
-        self._touched = [0] * slot_count
-        self._total = 0
         self.refused = 0
         """Batches made in this process that had to be written elsewhere."""
-        self._last_worker = [-1] * slot_count
-        self._leases: dict[int, weakref.ref[Bytes]] = {}
-        self._returners: dict[int, _Returner] = {}
-        self._retired: set[int] = set()
-        self._expected_bytes = 0
-        self._opening = threading.Lock()
-        self._on_growth: Callable[[int, int], None] | None = None
-        self._before_reuse: Callable[[int], bool] | None = None
-        self._on_release: Callable[[int], None] | None = None
+        self._granule = _PAGE
+        self._slots: list[Slot] = []
+        self._busy: dict[int, Slot] = {}
+        self._held: dict[int, Slot] = {}
+        self._partial: dict[int, Slot] = {}
+        """Held slots of which a part is idle."""
+        self._warm: dict[int, Slot] = {}
+        """Free slots with pages, the one that was used last at the end."""
+        self._cold: dict[int, Slot] = {}
+        """Free slots without."""
+        self._resident = self._idle = self._pledged = 0
+        self._usage = Usage(window)
+        self._before_known = before_known
+        self._dropped: deque[Lease] = deque()
+        self._watchers: list[Lease] = []
+        self._lock = threading.Lock()
+        self._device: Device | None = None
+        self._closed = False
         _arenas[id(self)] = self
 
     def __repr__(self) -> str:
         return (
-            f"Arena(slots={self._opened}/{self.slot_count}, leased={self.leased_count}, "
-            f"touched_bytes={self.touched_bytes}, budget={self.budget}, shared={self.shared})"
+            f"Arena(slots={len(self._slots)}/{self.slot_count}, leased={self.leased_count}, "
+            f"resident_bytes={self.resident_bytes}, budget={self.budget}, shared={self.shared})"
         )
 
     @property
-    def touched_bytes(self) -> int:
-        """Bytes of memory the slots have come to hold."""
-        return self._total
+    def resident_bytes(self) -> int:
+        """Bytes of memory that the slots hold."""
+        self._catch_up()
+        return self._resident
 
     @property
     def leased_count(self) -> int:
-        """Slots that the training loop holds views of."""
-        return len(self._leases)
-
-    @property
-    def retired_count(self) -> int:
-        """Slots that a fork of the consumer has put out of use."""
-        return len(self._retired)
-
-    def watch(
-        self,
-        *,
-        on_growth: Callable[[int, int], None],
-        on_release: Callable[[int], None],
-        may_reuse: Callable[[int], bool],
-    ) -> None:
-        """Let a device follow the slots.
-
-        Args:
-            on_growth: called with a slot and its size when a batch reaches further into it than any before.
-            on_release: called when the training loop has dropped a batch, on the thread that dropped it.
-            may_reuse: asked before a slot is written again: copies from it may still be under way.
-        """
-        self._on_growth = on_growth
-        self._on_release = on_release
-        self._before_reuse = may_reuse
+        """Slots that the training loop holds arrays of."""
+        self._catch_up()
+        return sum(bool(slot.parts) for slot in self._slots)
 
     @property
     def mapping(self) -> mmap.mmap:
         """The memory itself; it lives until the last view dies."""
         return self._map
 
+    def follow(self, device: Device) -> None:
+        """Let a device follow the slots."""
+        self._device = device
+
+    # -- a slot for a task -------------------------------------------------------------------------------------------
+
     def available(self) -> bool:
         """True if `acquire` would find a slot."""
-        return bool(self._free) or self._may_open()
+        with self._lock:
+            self._settle()
+            return self._find(-1) is not None
 
-    def _may_open(self) -> bool:
-        if self._opened == 0 or self._opened >= self.slot_count:
-            return self._opened == 0
-        if not self._expected_bytes:  # nobody knows yet how large batches are
-            return self._opened < max(_FEW_SLOTS, self.slot_count // 16)
-        return max(self._total, self._opened * self._expected_bytes) + self._expected_bytes <= self.budget
-
-    def acquire(self, worker: int = -1) -> int:
+    def acquire(self, worker: int = -1, owner: object = True) -> int:
         """Take a free slot, preferably the one `worker` wrote last, whose pages it has mapped already.
+
+        Args:
+            worker: who will write it.
+            owner: a token of whoever is responsible for it; see `release_all`.
 
         Returns:
             The slot's number, or -1 when all slots are taken or the budget is spent. Never blocks.
         """
-        free = self._free
-        for _ in range(len(free)):
-            try:
-                slot = free.pop()
-            except IndexError:
-                break
-            if self._last_worker[slot] not in (worker, -1) and len(free) > 1:
-                other = self._swap_for_own(slot, worker)
-                slot = slot if other is None else other
-            if self._before_reuse is not None and not self._before_reuse(slot):
-                free.appendleft(slot)
-                continue
-            if self._total > self.budget:
-                self._shrink(slot)
-                if self._total and self._total + self._expected_bytes > self.budget:
-                    free.appendleft(slot)
-                    return -1
-            self._last_worker[slot] = worker
-            return slot
-        with self._opening:  # thread workers take their slots themselves
-            if not self._may_open():
+        with self._lock:
+            self._settle()
+            if self._watchers:
+                self._watchers.clear()  # there is work again, and with it a next operation
+            slot = self._find(worker)
+            if slot is None:
                 return -1
-            slot = self._opened
-            self._opened += 1
-        self._last_worker[slot] = worker
+            # In this order: an interrupt may come at any moment, and a slot that is busy is not free, whatever is said.
+            if slot.number == len(self._slots):
+                self._cold[slot.number] = slot
+                self._slots.append(slot)
+            slot.owner = owner
+            self._busy[slot.number] = slot
+            self._warm.pop(slot.number, None)
+            self._cold.pop(slot.number, None)
+            slot.worker = worker
+            slot.pledged = max(0, self._usage.expected_bytes - slot.resident)
+            self._pledged += slot.pledged
+            self._usage.begin(len(self._busy))
+            self._recount(slot)
+            self._make_room()
+            return slot.number
+
+    def _find(self, worker: int) -> Slot | None:
+        """Choose a slot that may be written to; None if there is none, or no memory for it."""
+        slot: Slot | None = None
+        for candidate in reversed(self._warm.values()):
+            if candidate.number in self._busy or not self._is_done(candidate):
+                continue
+            if slot is None or candidate.worker == worker:
+                slot = candidate
+            if slot.worker in (worker, -1):
+                break
+        if slot is None:
+            slot = next((free for free in self._cold.values() if free.number not in self._busy), None)
+        if slot is None and not self._closed and len(self._slots) < self.slot_count:
+            slot = Slot(len(self._slots))
+        if slot is None or self._closed or not self._is_affordable(slot):
+            return None
         return slot
 
-    def _shrink(self, slot: int) -> None:
-        """Give the pages of a free slot back to the system: batches have grown since it was first used."""
-        option = getattr(mmap, "MADV_REMOVE" if self.shared else "MADV_DONTNEED", None)
-        if option is None or self._on_growth is not None or not self._touched[slot]:
-            return  # pages that a device has registered stay
-        self._map.madvise(option, slot * self.slot_bytes, self._touched[slot])
-        self._total -= self._touched[slot]
-        self._touched[slot] = 0
+    def _is_done(self, slot: Slot) -> bool:
+        return self._device is None or self._device.may_reuse(slot.number)
 
-    def _swap_for_own(self, slot: int, worker: int) -> int | None:
-        """Look for a free slot that `worker` wrote last; put `slot` back if there is one."""
-        for candidate in self._free.copy():  # one step for other threads, unlike a loop over the deque
-            if self._last_worker[candidate] == worker:
-                try:
-                    self._free.remove(candidate)
-                except ValueError:
-                    continue
-                self._free.append(slot)
-                return candidate
-        return None
+    def _is_affordable(self, slot: Slot) -> bool:
+        """True if the budget allows another batch, once idle pages have been given back."""
+        expected = self._usage.expected_bytes
+        if not self._busy and not self._held:
+            return True  # whatever it costs: there is no going on otherwise
+        if not expected:
+            return len(self._busy) < self._before_known
+        return self._resident - self._idle + self._pledged + max(expected, slot.resident) <= self.budget
 
-    def release(self, slot: int) -> None:
-        """Give back a slot that was acquired and not leased."""
-        if slot >= 0:
-            self._free.append(slot)
+    def _make_room(self) -> None:
+        """Give back idle pages, so that the slots that are busy find what they are expected to need."""
+        excess = self._resident + self._pledged - self.budget
+        if excess > 0:
+            self._trim(max(0, self._idle - excess))
+
+    def release(self, slot: int, used: int | None = None) -> None:
+        """Give back a slot in which nothing lies that anybody refers to.
+
+        Args:
+            slot: its number; nothing happens if nobody has it, or it is negative.
+            used: how far it has been written; None if that is not known.
+        """
+        if slot < 0:
+            return
+        with self._lock:
+            if slot in self._busy:
+                self._leave(self._busy[slot], used)
+                self._trim_idle()
+
+    def release_all(self, owner: object) -> None:
+        """Give back every slot that an owner has not given back. What was leased of them stays."""
+        with self._lock:
+            for slot in list(self._busy.values()):
+                if slot.owner is owner:
+                    self._leave(slot, None)
+            self._settle()
+
+    def finish(self, slot: int) -> None:
+        """Lease no more of a slot: it is free when the last lease dies."""
+        with self._lock:
+            if slot in self._busy:
+                self._usage.end()
+                self._leave(self._busy[slot], 0)
+                self._trim_idle()
+        if self._closed:
+            self.rest()
+
+    def _leave(self, slot: Slot, used: int | None) -> None:
+        """A slot is busy no more: it is held, or free."""
+        if used is None:
+            slot.unsure = True
+            used = self._usage.expected_bytes
+        self._note_use(slot, used)
+        self._pledged -= slot.pledged
+        slot.pledged = 0
+        slot.owner = None
+        (self._held if slot.parts else self._warm if slot.resident or slot.unsure else self._cold)[slot.number] = slot
+        del self._busy[slot.number]  # last: until now it counts as busy
+        if not slot.parts:
+            self._tell_device(slot)
+        self._recount(slot)
+
+    def _tell_device(self, slot: Slot) -> None:
+        """The last array over a slot is gone; copies from it may still be under way."""
+        if slot.lent and self._device is not None:
+            self._device.on_release(slot.number)
+        slot.lent = False
+
+    # -- what lies in it ---------------------------------------------------------------------------------------------
 
     def view(self, slot: int, size: int | None = None) -> Bytes:
         """Return the slot's memory without any claim on it; for whoever has acquired it."""
         return np.frombuffer(self._map, np.uint8, self.slot_bytes if size is None else size, slot * self.slot_bytes)
 
-    def lease(self, slot: int, used: int | None = None) -> Bytes:
-        """Return the slot's memory as an array that gives the slot back when its last view dies.
+    def reader(self, slot: int, used: int) -> SlotReader:
+        """Return what hands out the arrays of a batch that lies in a slot. Call `finish` when it has been read."""
+        self.note_use(slot, used)
+        return SlotReader(self, slot, used)
+
+    def lease(self, slot: int, start: int, size: int) -> Bytes:
+        """Return a part of a busy slot as an array that gives it back when the last view of it dies.
 
         Args:
             slot: a slot that was acquired.
-            used: how much of it has been written; None if that is still to come.
+            start: where the part begins: parts that are leased have no page in common, and begin with one.
+            size: its bytes.
         """
-        if used is not None:
-            self.note_use(slot, used)
-        size = self.slot_bytes if used is None else max(used, 1)
-        array = np.frombuffer(self._map, np.uint8, size, slot * self.slot_bytes)
-        returner = self._returners.get(slot)
-        if returner is None:
-            returner = self._returners[slot] = _Returner(self, slot)
-        self._leases[slot] = weakref.ref(array, returner)
+        array = np.frombuffer(self._map, np.uint8, size, slot * self.slot_bytes + start)
+        lease = Lease(array, self._dropped.append)
+        with self._lock:
+            entry = self._slots[slot]
+            first = start // _PAGE * _PAGE
+            lease.slot, lease.start, lease.size = entry, first, -(-(start + size) // _PAGE) * _PAGE - first
+            entry.parts[first] = lease
+            entry.live += lease.size
+            entry.lent = True
         return array
 
     def note_use(self, slot: int, used: int) -> None:
-        """Remember how far a slot has been written."""
-        pages = -(-used // _PAGE) * _PAGE
-        if pages > self._touched[slot]:
-            if self._on_growth is not None:
-                self._on_growth(slot, pages)
-            self._total += pages - self._touched[slot]
-            self._touched[slot] = pages
-            if pages > self._expected_bytes:
-                self._expected_bytes = pages
+        """Remember how far a busy slot has been written."""
+        with self._lock:
+            self._note_use(self._slots[slot], used)
 
-    def _returned(self, slot: int) -> None:
-        self._leases.pop(slot, None)
-        if slot in self._retired or self._getpid() != self.pid:
+    def _note_use(self, slot: Slot, used: int) -> None:
+        if used >= _WORTH_HUGE_PAGES and self._granule == _PAGE:
+            self._granule = _HUGE_PAGE
+            advise_huge_pages(self._map)
+        pages = -(-used // self._granule) * self._granule
+        self._usage.note(-(-used // _PAGE) * _PAGE)
+        if pages > slot.reach or pages > slot.resident:
+            if self._device is not None and pages > slot.reach:
+                self._device.on_growth(slot.number, min(pages, self.slot_bytes))
+            slot.reach = min(max(slot.reach, pages), self.slot_bytes)
+            self._resident += slot.reach - slot.resident
+            slot.resident = slot.reach
+
+    # -- what was dropped, and what goes back to the system ----------------------------------------------------------
+
+    def _catch_up(self) -> None:
+        with self._lock:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Take note of leases that died, here and in processes that were forked; give back what is too much."""
+        forks.settle()
+        while self._dropped:
+            lease = self._dropped[0]
+            slot = lease.slot
+            known = slot.parts.get(lease.start)
+            if known is not None and known() is None:
+                del slot.parts[lease.start]
+                slot.live = slot.live - known.size if slot.parts else 0
+                if slot.number not in self._busy:
+                    self._part_dropped(slot)
+            self._dropped.popleft()  # last: what was interrupted is done again
+        self._trim_idle()
+
+    def _part_dropped(self, slot: Slot) -> None:
+        if not slot.parts and slot.number in self._held:
+            self._warm[slot.number] = slot
+            del self._held[slot.number]
+            self._tell_device(slot)
+        self._recount(slot)
+
+    def _recount(self, slot: Slot) -> None:
+        """Find out how much of a slot is idle."""
+        number = slot.number
+        # A device has registered slots as a whole: what lies beside arrays that are kept cannot be given back.
+        serves = number in self._busy or (self._device is not None and slot.parts)
+        idle = 0 if serves else max(0, slot.resident - slot.live)
+        self._idle += idle - slot.idle
+        slot.idle = idle
+        if idle and slot.parts:
+            self._partial[number] = slot
+        else:
+            self._partial.pop(number, None)
+
+    def _trim_idle(self) -> None:
+        if self._idle > SLACK_BYTES or self._closed:
+            limit = SLACK_BYTES + self._usage.spare_bytes(len(self._busy))
+            self._trim(0 if self._closed else limit)
+
+    def _trim(self, limit: int) -> None:
+        """Give idle pages back to the system until no more than `limit` bytes are left."""
+        if self._idle <= limit and not (self._closed and self._warm):
             return
-        try:
-            if self._on_release is not None:
-                self._on_release(slot)
-        finally:
-            self._free.append(slot)
+        # What lies beside arrays that are kept cannot be used again before they are dropped, so it goes first.
+        for slot in [*self._partial.values(), *self._warm.values()]:
+            if (slot.idle or slot.unsure) and slot.number not in self._busy:
+                self._punch(slot)
+                if self._idle <= limit and not self._closed:
+                    break
 
-    def retire_leased(self) -> None:
-        """Put the slots that have views out of use; called just before the process forks."""
-        self._retired.update(list(self._leases))
+    def _punch(self, slot: Slot) -> None:
+        """Give the pages of a slot that serve nobody back to the system."""
+        option = getattr(mmap, "MADV_REMOVE" if self.shared else "MADV_DONTNEED", None)
+        if option is None:
+            return
+        if self._device is not None and not self._device.shrink(slot.number):
+            return
+        end = self.slot_bytes if slot.unsure else slot.reach
+        for start, stop in slot.gaps(end):
+            self._map.madvise(option, slot.number * self.slot_bytes + start, stop - start)
+        slot.unsure = False
+        slot.reach = max((first + lease.size for first, lease in slot.parts.items()), default=0)
+        self._resident += slot.live - slot.resident
+        slot.resident = slot.live
+        self._recount(slot)
+        if slot.number in self._warm:
+            self._cold[slot.number] = self._warm.pop(slot.number)
+
+    # -- forks, rest and end -----------------------------------------------------------------------------------------
+
+    def leases(self) -> list[Bytes]:
+        """Return what is leased; whoever holds it keeps the slots from being used again."""
+        leases = [lease for slot in list(self._slots) for lease in list(slot.parts.values())]
+        return [array for array in (lease() for lease in leases) if array is not None]
+
+    def rest(self) -> None:
+        """No epoch is under way: there may be no next operation for long, so have deaths of leases noticed at once."""
+        forks.settle(at_once=True)
+        with self._lock:
+            self._settle()
+            self._watchers = []
+            for slot in self._held.values():
+                for lease in slot.parts.values():
+                    array = lease()
+                    if array is not None:
+                        watcher = Lease(array, self._notice)
+                        watcher.slot, watcher.start, watcher.size = slot, lease.start, lease.size
+                        self._watchers.append(watcher)
+            self._stay()
+
+    def _stay(self) -> None:
+        """Once closed, live until the last array that is held is dropped: its pages are to be given back as well."""
+        if self._closed and self._held:
+            _closed[id(self)] = self
+        else:
+            _closed.pop(id(self), None)
+
+    def _notice(self, lease: Lease) -> None:
+        """Deal with the death of a lease at once, or leave that to whoever is at it already."""
+        if self._getpid() != self.pid:
+            return  # a fork: the books are its parent's
+        self._dropped.append(lease)
+        while self._dropped and self._lock.acquire(blocking=False):
+            try:
+                self._settle()
+                self._stay()
+            finally:
+                self._lock.release()
 
     def close(self) -> None:
-        """Give up the descriptor. The memory itself goes when the last view of it dies."""
-        if self.fd >= 0 and self._getpid() == self.pid:
+        """Give back the descriptor, and all memory but that of arrays that are still held. May be called twice."""
+        is_own = self._getpid() == self.pid
+        if self.fd >= 0 and is_own:
             self._close(self.fd)
         self.fd = -1
+        if self._closed or not is_own:
+            return
+        with self._lock:
+            self._closed = True
+        self.rest()
 
     def __del__(self) -> None:
-        self.close()
-
-
-class _Returner:
-    """Gives a slot back when its lease dies. Holds the arena weakly: views may outlive the loader."""
-
-    __slots__ = ("arena", "slot")
-
-    def __init__(self, arena: Arena, slot: int) -> None:
-        self.arena = weakref.ref(arena)
-        self.slot = slot
-
-    def __call__(self, _: object) -> None:
-        arena = self.arena()
-        if arena is not None:
-            arena._returned(self.slot)
+        # Nobody has slots any more, but arrays may be held: then it stays after all, until the last is dropped.
+        if not self._is_finalizing():
+            self.close()
+        elif self.fd >= 0 and self._getpid() == self.pid:
+            self._close(self.fd)
 
 
 _arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()
+_closed: dict[int, Arena] = {}
+"""Arenas that were closed while arrays were held."""
 
 
-class _ForkState(threading.local):
-    own: bool = False
+def _shared_leases() -> list[Bytes]:
+    arenas = [reference() for reference in _arenas.valuerefs()]  # a list: other threads go on meanwhile
+    return [lease for arena in arenas if arena is not None and arena.shared for lease in arena.leases()]
 
 
-_fork_state = _ForkState()
-
-
-@contextmanager
-def starting_workers() -> Iterator[None]:
-    """Mark forks made by this thread inside the block as feedline's own: whoever makes them looks after the leases."""
-    _fork_state.own = True
-    try:
-        yield
-    finally:
-        _fork_state.own = False
-
-
-def leases() -> list[Bytes]:
-    """Return every lease of shared memory in this process; whoever holds them keeps the slots from being used again."""
-    arenas = [reference() for reference in _arenas.valuerefs()]  # lists: other threads go on meanwhile
-    shared = [arena for arena in arenas if arena is not None and arena.shared]
-    alive = [reference() for arena in shared for reference in list(arena._leases.values())]
-    return [array for array in alive if array is not None]
-
-
-def _before_fork() -> None:
-    if _fork_state.own:
-        return
-    for reference in _arenas.valuerefs():  # a list: other threads may make arenas meanwhile
+def _settle_in_child() -> None:
+    for reference in _arenas.valuerefs():
         arena = reference()
-        if arena is not None and arena.shared:
-            arena.retire_leased()
+        if arena is not None:
+            arena._lock = threading.Lock()  # another thread of the parent may have held it
+    _arenas.clear()
+    _closed.clear()
 
 
+forks.watch(_shared_leases)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork)
+    os.register_at_fork(after_in_child=_settle_in_child)

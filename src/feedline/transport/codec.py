@@ -1,8 +1,8 @@
 """How a batch is written into memory and read out of it again.
 
 A batch becomes a small header (a pickle, protocol 5) and large buffers beside it. Arrays that a collate function
-already placed in the slot are only referred to; everything else large is copied into the slot once. Reading makes
-views: nothing is copied.
+already placed in the slot are only referred to; everything else large is copied into the slot once. What reading makes
+of them, views or copies, is up to the reader (see `reading.py`).
 
 A header that is too large for a message goes into the slot as well, behind the buffers.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import copyreg
 import io
 import marshal
+import mmap
 import pickle
 import struct
 from collections.abc import Callable
@@ -24,10 +25,12 @@ from feedline.abc.framework import Framework, Reducer
 from feedline.errors import BatchNotPicklable
 from feedline.failures import words
 from feedline.memory import set_being_read
-from feedline.transport.arena import Bytes
+from feedline.transport.reading import LARGE_BYTES, Bytes, Reader, overlapping
 
 ALIGNMENT = 64
 """Of every array in a slot: a cache line, and what vector instructions and devices like."""
+
+_PAGE = mmap.PAGESIZE
 
 _INLINE_HEADER_BYTES = 32 << 10
 """Longer headers travel in the slot. Half of what a socket accepts in one message on a small system."""
@@ -36,7 +39,7 @@ _REMEMBERED = 32
 """Copies that later tensors of a batch are compared with; a batch of very many tensors is not to become slow."""
 
 _BUFFER = struct.Struct("<QQ")
-_COUNT = struct.Struct("<I")
+_COUNTS = struct.Struct("<II")
 _SPILLED = struct.Struct("<QQ")
 
 
@@ -52,7 +55,7 @@ class SlotWriter:
         address: where it starts, to recognise arrays that already lie in it.
     """
 
-    __slots__ = ("_copied", "_end", "address", "used", "view")
+    __slots__ = ("_copied", "_end", "_spans", "address", "used", "view")
 
     crosses = True
 
@@ -62,9 +65,12 @@ class SlotWriter:
         self.used = 0
         self._end = view.nbytes
         self._copied: list[tuple[int, int, int]] = []
+        self._spans: list[tuple[int, int]] = []
 
     def allocate(self, size: int) -> tuple[Bytes, int] | None:
-        start = -(-self.used // ALIGNMENT) * ALIGNMENT
+        # A large array shares no page with another, so that what is dropped can be given back while the other is kept.
+        alignment = ALIGNMENT if size < LARGE_BYTES else _PAGE
+        start = -(-self.used // alignment) * alignment
         if start + size > self._end:
             return None
         self.used = start + size
@@ -79,17 +85,28 @@ class SlotWriter:
         place = self.allocate(size)
         if place is None:
             raise SlotFull
+        self._spans.append((place[1], size))
         return place[1]
 
     def offset_of(self, address: int, size: int) -> int | None:
         """Return the offset of memory at `address` if it lies in what was handed out or copied, else None."""
         offset = address - self.address
         if offset >= 0 and offset + size <= self.used:
+            self._spans.append((offset, size))
             return offset
         for start, end, place in self._copied:
             if start <= address and address + size <= end:
+                self._spans.append((place + address - start, size))
                 return place + address - start
         return None
+
+    def overlaps(self) -> list[tuple[int, int]]:
+        """Return ranges (start, size) that several arrays of the batch have parts of."""
+        return overlapping(self._spans) if len(self._spans) > 1 else []
+
+    def begin_again(self) -> None:
+        """Forget which arrays the batch consists of: it is described in another way."""
+        self._spans.clear()
 
     def remember(self, address: int, size: int, offset: int) -> None:
         """Note that memory was copied to `offset`, so that views of it become views of the copy.
@@ -181,7 +198,7 @@ class Codec:
             BatchNotPicklable: the batch holds something that cannot be sent.
         """
         description = self._framework.describe(batch, writer)
-        if description is not None:
+        if description is not None and not writer.overlaps():
             body = marshal.dumps(description)
             if len(body) <= _INLINE_HEADER_BYTES:
                 return b"\2" + body
@@ -202,6 +219,7 @@ class Codec:
     def encode_object(self, value: Any, writer: SlotWriter) -> bytes:
         """Write any object; errors of pickling come through as they are."""
         encoder = self._encoder
+        writer.begin_again()
         encoder.begin(writer)
         try:
             encoder.dump(value)
@@ -209,36 +227,37 @@ class Codec:
             encoder.end()
         body = encoder.file.getvalue()
         buffers = encoder.buffers
-        head = _COUNT.pack(len(buffers)) + b"".join([_BUFFER.pack(*place) for place in buffers])
+        joined = writer.overlaps()
+        head = _COUNTS.pack(len(buffers), len(joined)) + b"".join([_BUFFER.pack(*place) for place in buffers + joined])
         if len(head) + len(body) <= _INLINE_HEADER_BYTES:
             return b"\0" + head + body
         spilled = head + body
         return b"\1" + _SPILLED.pack(writer.write(spilled), len(spilled))
 
-    def decode(self, header: bytes, memory: Bytes) -> Any:
-        """Read a batch; its arrays are views of `memory` and keep it alive."""
+    def decode(self, header: bytes, reader: Reader) -> Any:
+        """Read a batch; its arrays keep alive what the reader gives them."""
         if header[0] == 2:
-            return self._framework.rebuild(marshal.loads(memoryview(header)[1:]), memory)
+            return self._framework.rebuild(marshal.loads(memoryview(header)[1:]), reader)
         if header[0] == 3:
-            start, size = _SPILLED.unpack_from(header, 1)
-            return self._framework.rebuild(marshal.loads(memory[start : start + size].data), memory)
+            return self._framework.rebuild(marshal.loads(reader.peek(*_SPILLED.unpack_from(header, 1))), reader)
         if header[0] == 1:
-            start, size = _SPILLED.unpack_from(header, 1)
-            packed = memory[start : start + size].data
+            packed = reader.peek(*_SPILLED.unpack_from(header, 1))
             position = 0
         else:
             packed = memoryview(header)
             position = 1
-        (count,) = _COUNT.unpack_from(packed, position)
-        position += _COUNT.size
-        if count == 0:
-            buffers = None
-        else:
-            end = position + count * _BUFFER.size
-            buffers = [memory[start : start + size] for start, size in _BUFFER.iter_unpack(packed[position:end])]
-            position = end
-        set_being_read(memory)
+        count, joined_count = _COUNTS.unpack_from(packed, position)
+        position += _COUNTS.size
+        end = position + (count + joined_count) * _BUFFER.size
+        places = list(_BUFFER.iter_unpack(packed[position:end])) if end > position else []
+        reader.join(places[count:])
+        set_being_read(reader)
         try:
-            return pickle.loads(packed[position:], buffers=buffers)
+            return pickle.loads(packed[end:], buffers=[_buffer(reader, *place) for place in places[:count]])
         finally:
             set_being_read(None)
+
+
+def _buffer(reader: Reader, start: int, size: int) -> Bytes:
+    memory, offset = reader.take(start, size)
+    return memory if memory.nbytes == size else memory[offset : offset + size]

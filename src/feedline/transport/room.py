@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from feedline.transport.arena import Arena, Bytes
-from feedline.transport.codec import ALIGNMENT
+import mmap
+from collections.abc import Callable
+from typing import TypeVar
+
+from feedline.transport.arena import Arena
+from feedline.transport.reading import Bytes
+
+T = TypeVar("T")
+
+_PAGE = mmap.PAGESIZE
 
 _WORTH_A_SLOT = 128 << 10
 """Smaller arrays come from the ordinary heap, which keeps memory of this size warm by itself (glibc maps larger
@@ -11,34 +19,47 @@ requests anew each time, and every page of them faults)."""
 
 
 class LocalRoom:
-    """The `Memory` of one task: takes a slot when the first large array asks for room."""
+    """The `Memory` of one task: takes a slot when the first large array asks for room. Each array has its own lease."""
 
-    __slots__ = ("_arena", "_is_refused", "_lease", "_slot", "_used")
+    __slots__ = ("_arena", "_is_refused", "_slot", "_used")
 
     crosses = False
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._lease: Bytes | None = None
         self._slot = -1
         self._is_refused = False
         self._used = 0
 
     def allocate(self, size: int) -> tuple[Bytes, int] | None:
-        if size < _WORTH_A_SLOT:
+        if size < _WORTH_A_SLOT or self._is_refused:
             return None
-        if self._lease is None:
-            if self._is_refused:
-                return None
+        if self._slot < 0:
             self._slot = self._arena.acquire()
             if self._slot < 0:
                 self._is_refused = True
                 self._arena.refused += 1
                 return None
-            self._lease = self._arena.lease(self._slot)
-        start = -(-self._used // ALIGNMENT) * ALIGNMENT
-        if start + size > self._lease.nbytes:
+        start = -(-self._used // _PAGE) * _PAGE
+        if start + size > self._arena.slot_bytes:
             return None
         self._used = start + size
         self._arena.note_use(self._slot, self._used)
-        return self._lease, start
+        return self._arena.lease(self._slot, start, size), 0
+
+    def close(self) -> None:
+        """The task has ended: the slot is free when the last of its arrays is dropped. May be called twice."""
+        slot, self._slot, self._is_refused = self._slot, -1, True
+        if slot >= 0:
+            self._arena.finish(slot)
+
+
+def in_room(arena: Arena | None, make: Callable[..., T], *arguments: object) -> T:
+    """Call `make` with these arguments and, after them, room for one task; None if there is no arena."""
+    if arena is None:
+        return make(*arguments, None)
+    room = LocalRoom(arena)
+    try:
+        return make(*arguments, room)
+    finally:
+        room.close()

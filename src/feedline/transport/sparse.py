@@ -53,7 +53,6 @@ def map_sparse(slot_count: int, *, shared: bool) -> tuple[mmap.mmap, int, int]:
                 ) from exc
             size //= 2
             continue
-        _advise_huge_pages(mapping)
         return mapping, slot_bytes, fd
 
 
@@ -84,7 +83,7 @@ def create_memfd(size: int) -> int:
     return fd
 
 
-def _advise_huge_pages(mapping: mmap.mmap) -> None:
+def advise_huge_pages(mapping: mmap.mmap) -> None:
     """Ask for huge pages where the system leaves the choice to the program."""
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None:

@@ -57,7 +57,7 @@ class ProcessContract(EngineContract):
         assert isinstance(parcel, Parcel)
         if parcel.overflow is not None:
             return self._codec.decode(parcel.header, parcel.overflow)
-        return self._codec.decode(parcel.header, self.arena.lease(parcel.slot, parcel.used))
+        return self._codec.decode(parcel.header, self.arena.reader(parcel.slot, parcel.used))
 
 
 class TestFork(ProcessContract):

@@ -34,7 +34,7 @@ from feedline.engines.portable import worker as worker_side
 from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
 from feedline.engines.portable.worker import Answer, Link, Request
 from feedline.errors import WorkerDied
-from feedline.transport.arena import starting_workers
+from feedline.transport.reading import SegmentReader
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 
 _THREAD_PATIENCE_S = 1.0
@@ -221,7 +221,7 @@ def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) 
     process = context.Process(target=worker_side.serve, args=(Link(number, far, generation), spec), daemon=True)
     try:
         calm = calm_moment() if lifetime.start_method(context) == "fork" else contextlib.nullcontext()
-        with starting_workers(), calm:
+        with calm:
             process.start()
     except BaseException:
         near.close()
@@ -282,5 +282,5 @@ def _result(number: int, task_id: int, answer: Answer, inbox: Inbox) -> Result:
         memory = inbox.open(answer.freight)
     except Exception as exc:  # whatever it is, the training loop is waiting to hear of it
         return Result(ResultKind.FAILED, number, task_id, exc)
-    parcel = Parcel(answer.body, -1, answer.freight.size, memory)
+    parcel = Parcel(answer.body, -1, answer.freight.size, SegmentReader(memory))
     return Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes)

@@ -21,8 +21,8 @@ from multiprocessing.shared_memory import SharedMemory
 import numpy as np
 
 from feedline.errors import TooManyOpenFiles
-from feedline.transport.arena import Bytes
 from feedline.transport.codec import SlotWriter
+from feedline.transport.reading import Bytes
 
 _WORTH_A_SEGMENT = 64 << 10
 """Less than this goes through the pipe: a segment costs a dozen system calls. A guess."""

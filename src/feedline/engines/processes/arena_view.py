@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from feedline.transport.arena import Arena, Bytes
+from feedline.transport.arena import Arena
 from feedline.transport.codec import PartWriter, SlotWriter
+from feedline.transport.reading import Bytes
 from feedline.types import Part
 
 

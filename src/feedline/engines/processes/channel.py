@@ -12,7 +12,6 @@ from multiprocessing.process import BaseProcess
 
 from feedline.engines.processes.messages import Message, send, set_receive_timeout
 from feedline.errors import WorkerDied
-from feedline.transport.arena import Bytes
 
 LOOK_AROUND_S = 0.02
 """How often a wait for one worker is interrupted to see whether it lives, and how late it is."""
@@ -39,8 +38,6 @@ class Channel:
         """What is to be said of a worker that hangs since it was forked."""
         self.unready: BaseException | None = None
         """Why the worker could not get ready, if it said so."""
-        self.seen: list[Bytes] = []
-        """Batches that the worker, being forked, can see, and that must stay what they are while it lives."""
         _channels[id(self)] = self
 
     def flush(self) -> None:
@@ -66,7 +63,6 @@ class Channel:
         """Give the descriptors back. The process is somebody else's business."""
         self.near.close()
         self.far.close()
-        self.seen.clear()
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1

@@ -38,7 +38,8 @@ from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.stacks import Stacks, is_asleep
 from feedline.engines.processes.worker import Link
 from feedline.errors import TooManyOpenFiles, WorkerDied
-from feedline.transport.arena import Arena, leases
+from feedline.transport.arena import Arena
+from feedline.transport.reading import Copies
 from feedline.types import Call, Notes, Parcel, Result, ResultKind, Task, WorkerSpec
 
 _BIRTH_S = 8.0
@@ -117,7 +118,6 @@ class ProcessEngine(Engine):
         with interrupts.put_off():
             if self._method == "fork":
                 openmp.dismiss_idle_threads()
-                channel.seen = leases()
                 channel.deadline_s = time.monotonic() + _BIRTH_S
                 process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock))
             else:
@@ -317,9 +317,9 @@ class ProcessEngine(Engine):
             overflow = None
             if message.fd >= 0:
                 try:
-                    # Copied: a mapping holds a descriptor, and a program may keep thousands of batches.
-                    with mmap.mmap(message.fd, max(message.used, 1), prot=mmap.PROT_READ) as mapping:
-                        overflow = np.frombuffer(bytearray(mapping), np.uint8)
+                    # To be copied: a mapping holds a descriptor, and a program may keep thousands of batches.
+                    mapping = mmap.mmap(message.fd, max(message.used, 1), prot=mmap.PROT_READ)
+                    overflow = Copies(np.frombuffer(mapping, np.uint8))
                 except OSError as exc:
                     failure: Exception = exc
                     if exc.errno in (errno.EMFILE, errno.ENFILE):

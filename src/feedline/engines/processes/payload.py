@@ -20,6 +20,7 @@ import numpy as np
 from feedline.abc.framework import Framework
 from feedline.errors import TransportError
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.transport.reading import Views
 from feedline.transport.sparse import create_memfd
 from feedline.types import WorkerSpec
 
@@ -83,7 +84,7 @@ class Payload:
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, worker % len(os.sched_getaffinity(0)))
         module, name = self._framework
         framework: Framework = getattr(importlib.import_module(module), name)()
-        spec: WorkerSpec = Codec(framework).decode(self._header, np.frombuffer(mapping, np.uint8))
+        spec: WorkerSpec = Codec(framework).decode(self._header, Views(np.frombuffer(mapping, np.uint8)))
         os.close(self._fd)  # and with it the lock
         self._fd = -1
         return spec

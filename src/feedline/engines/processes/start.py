@@ -18,7 +18,6 @@ from feedline import openmp
 from feedline.engines.calm import calm_moment, settle_in_child
 from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.worker import Link, serve
-from feedline.transport.arena import starting_workers
 from feedline.types import WorkerSpec
 
 
@@ -26,7 +25,7 @@ def start_forked(context: Any, link: Link, spec: WorkerSpec, strangers: Iterable
     """Fork a worker. `strangers` are sockets it must not keep open."""
     limits = openmp.blas_limits()  # looked up here: a fork should do as little as possible before it is settled
     process: BaseProcess = context.Process(target=_forked, args=(link, spec, list(strangers), limits), daemon=True)
-    with starting_workers(), calm_moment():
+    with calm_moment():
         process.start()
     return process
 

@@ -1,0 +1,127 @@
+"""The memory that a batch is read from: which of its arrays are views, and which get memory of their own.
+
+A program that keeps a label must not keep the images that lay beside it. So no two arrays of a batch hold each other:
+
+- a small array is copied; it never holds a slot;
+- a large array is a view with a lease of its own, and what lies beside it can be given back to the system;
+- arrays that overlap, such as a tensor and a view of it, stay one piece of memory, as they were.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from feedline.transport.arena import Arena
+
+Bytes = NDArray[np.uint8]
+
+LARGE_BYTES = 64 << 10
+"""From here on an array is not copied when its batch is delivered. A copy of this size takes about as long as the
+lease it spares (4 us), and a page at each end of a larger one is little beside it."""
+
+
+class Reader(ABC):
+    """Hands out the memory of the arrays of one batch.
+
+    Args:
+        view: where the batch lies.
+    """
+
+    __slots__ = ("_joined", "_view")
+
+    def __init__(self, view: Bytes) -> None:
+        self._view = view
+        self._joined: dict[tuple[int, int], Bytes | None] = {}
+
+    def join(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Note ranges (start, size) of which several arrays have parts."""
+        self._joined = dict.fromkeys(spans)
+
+    def take(self, start: int, size: int) -> tuple[Bytes, int]:
+        """Return memory that holds `size` bytes of the batch from `start` on, and where in it they begin.
+
+        An array that is built on it keeps it alive, and nothing else of the batch.
+        """
+        if self._joined:
+            for span, known in self._joined.items():
+                if span[0] <= start and start + size <= span[0] + span[1]:
+                    part = self._joined[span] = self._part(*span) if known is None else known
+                    return part, start - span[0]
+        return self._part(start, size), 0
+
+    def peek(self, start: int, size: int) -> memoryview:
+        """Return bytes that are read at once and not kept."""
+        return self._view[start : start + size].data
+
+    @abstractmethod
+    def _part(self, start: int, size: int) -> Bytes:
+        """Return the memory of one array, or of several that overlap."""
+
+
+class Views(Reader):
+    """Everything is a view: for memory that nobody wants back."""
+
+    __slots__ = ()
+
+    def take(self, start: int, size: int) -> tuple[Bytes, int]:
+        return self._view, start
+
+    def _part(self, start: int, size: int) -> Bytes:
+        return self._view[start : start + size]
+
+
+class Copies(Reader):
+    """Everything is copied: for memory that is wanted back at once."""
+
+    __slots__ = ()
+
+    def _part(self, start: int, size: int) -> Bytes:
+        return self._view[start : start + size].copy()
+
+
+class SegmentReader(Reader):
+    """Memory that can only be given back as a whole: an array that makes up nearly all of it is a view."""
+
+    __slots__ = ()
+
+    def _part(self, start: int, size: int) -> Bytes:
+        part = self._view[start : start + size]
+        return part if size >= LARGE_BYTES and 5 * size >= 4 * self._view.nbytes else part.copy()
+
+
+class SlotReader(Reader):
+    """A slot of an arena: large arrays are leased one by one."""
+
+    __slots__ = ("_arena", "_slot")
+
+    def __init__(self, arena: Arena, slot: int, used: int) -> None:
+        super().__init__(arena.view(slot, max(used, 1)))
+        self._arena = arena
+        self._slot = slot
+
+    def _part(self, start: int, size: int) -> Bytes:
+        if size < LARGE_BYTES:
+            return self._view[start : start + size].copy()
+        return self._arena.lease(self._slot, start, size)
+
+
+def overlapping(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join ranges (start, size) that overlap; returns those that came of several."""
+    joined: list[tuple[int, int]] = []
+    first, end, several = 0, 0, False
+    for start, size in sorted(spans):
+        if start < end:
+            end, several = max(end, start + size), True
+            continue
+        if several:
+            joined.append((first, end - first))
+        first, end, several = start, start + size, False
+    if several:
+        joined.append((first, end - first))
+    return joined
