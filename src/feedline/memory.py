@@ -57,6 +57,9 @@ class Reader(Protocol):
         Whatever is built on the buffer must keep the object alive, and keeps nothing else of the batch.
         """
 
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return such a part as an array."""
+
 
 class _Current(threading.local):
     memory: Memory | None = None

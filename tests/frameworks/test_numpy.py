@@ -17,6 +17,7 @@ from feedline.datasets import ArrayDataset
 from feedline.errors import CollateError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.transport.codec import SlotWriter
+from feedline.transport.reading import Views
 from feedline.types import DatasetKind, WorkerIdentity, WorkerSpec
 
 FRAMEWORK = NumpyFramework()
@@ -129,4 +130,4 @@ def test_batches_are_always_pickled() -> None:
     assert FRAMEWORK.describe({"x": np.zeros(3)}, SlotWriter(np.zeros(8, np.uint8), 0)) is None
     assert FRAMEWORK.rows_of(None, 0, 1, 2) is None
     with pytest.raises(NotImplementedError):
-        FRAMEWORK.rebuild(None, None)
+        FRAMEWORK.rebuild(None, Views(np.zeros(8, np.uint8)))

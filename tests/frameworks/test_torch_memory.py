@@ -1,13 +1,24 @@
-"""Tensors in the slot of the current task."""
+"""Tensors in the slot of the current task, and over memory that is not torch's: it lives while it can be reached."""
 
 from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.utils.dlpack
 
-from feedline import memory
-from feedline.frameworks.torch_memory import AS_NUMPY, room
+from feedline import DataLoader, memory
+from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of, tensor_over
 from feedline.transport.codec import SlotWriter
 
 
@@ -42,3 +53,150 @@ def test_no_room_for_nothing_or_too_much(shape: tuple[int, ...]) -> None:
 
 def test_types_have_the_same_size_on_both_sides() -> None:
     assert all(dtype.itemsize == numpy_type.itemsize for dtype, numpy_type in AS_NUMPY.items())
+
+
+# -- how long the memory lives ---
+
+SIZE = 1 << 16
+
+
+def make(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, weakref.ref[Any]]:
+    """Return a tensor of ones over an array, and what tells whether the array lives."""
+    array = np.zeros(SIZE, np.uint8)
+    if dtype is torch.bfloat16:
+        tensor = tensor_over(array, 0, (SIZE // 2,), dtype, SIZE // 2)
+    else:
+        tensor = tensor_of(np.ndarray((SIZE // 4,), np.float32, array, 0))
+    tensor.fill_(1)
+    return tensor, weakref.ref(array)
+
+
+def swap_by_sharing(tensor: torch.Tensor) -> None:
+    tensor.share_memory_()
+
+
+def swap_by_sending(tensor: torch.Tensor) -> None:
+    """Do what a queue does with a tensor that is put into it."""
+    fd, _ = tensor.untyped_storage()._share_fd_cpu_()
+    assert fd >= 0
+
+
+REACHED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "numpy": lambda tensor: tensor.numpy(),
+    "numpy of a slice": lambda tensor: tensor[5:].numpy()[3:],
+    "numpy of a view of another type": lambda tensor: tensor.view(torch.int32).numpy(),
+    "memoryview": lambda tensor: memoryview(tensor.numpy()),
+    "dlpack": lambda tensor: np.from_dlpack(tensor),
+    "torch through dlpack": lambda tensor: torch.utils.dlpack.from_dlpack(tensor),
+    "as_strided": lambda tensor: tensor.as_strided((10,), (7,), 3).numpy(),
+    "another tensor set to its storage": lambda tensor: torch.empty(0).set_(tensor.untyped_storage(), 5, (10,)).numpy(),
+    "detached": lambda tensor: tensor.detach().numpy(),
+    "array interface": lambda tensor: np.asarray(tensor),
+}
+
+
+@pytest.mark.parametrize("swap", [swap_by_sharing, swap_by_sending])
+@pytest.mark.parametrize("reached", REACHED)
+def test_a_view_shows_what_it_showed_when_the_storage_was_swapped(
+    reached: str, swap: Callable[[torch.Tensor], None]
+) -> None:
+    tensor, lives = make()
+    view = REACHED[reached](tensor)
+    before = np.asarray(view).tobytes()
+    swap(tensor)
+    assert tensor.is_shared()
+    del tensor
+    gc.collect()
+    if reached != "torch through dlpack":  # which shares the storage, and was swapped with it
+        assert lives() is not None, "the view shows it"
+    assert np.asarray(view).tobytes() == before
+    del view
+    gc.collect()
+    assert lives() is None, "and nobody else"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_memory_goes_with_the_last_tensor(dtype: torch.dtype) -> None:
+    tensor, lives = make(dtype)
+    part = tensor[10:20]
+    storage = tensor.untyped_storage()
+    del tensor, part
+    gc.collect()
+    assert lives() is not None
+    assert sum(storage.tolist()) > 0
+    del storage
+    gc.collect()
+    assert lives() is None
+
+
+def test_copies_of_a_tensor_hold_nothing_of_it() -> None:
+    tensor, lives = make()
+    file = io.BytesIO()
+    torch.save(tensor[:10].clone(), file)
+    assert len(file.getvalue()) < 4096
+    copies = [copy.deepcopy(tensor), tensor.clone(), pickle.loads(pickle.dumps(tensor)), tensor + 0]
+    del tensor
+    gc.collect()
+    assert lives() is None
+    assert all(bool((other == 1).all()) for other in copies)
+
+
+class Images(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.full((40_000,), float(index)), index
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
+def test_views_of_batches_survive_that_the_batch_is_shared(engine: str, workers: int) -> None:
+    views = []
+    for images, labels in DataLoader(Images(), 2, num_workers=workers, engine=engine):
+        views.append((images.numpy(), labels.numpy()))
+        images.share_memory_()
+        labels.share_memory_()
+        del images, labels
+    gc.collect()
+    for number, (images_seen, labels_seen) in enumerate(views):
+        expected = [2 * number, 2 * number + 1]
+        assert images_seen[:, ::999].tolist() == [[float(label)] * 41 for label in expected]
+        if workers and engine == "process":  # a small tensor that was made in this process is torch's own
+            assert labels_seen.tolist() == expected
+
+
+THROUGH_A_QUEUE = """
+import sys, torch
+from feedline import DataLoader
+from tests.frameworks.test_torch_memory import Images
+
+context = torch.multiprocessing.get_context("fork")
+queue, answers = context.SimpleQueue(), context.SimpleQueue()
+
+def add():
+    while (batch := queue.get()) is not None:
+        batch[0][:] += 1
+        answers.put((float(batch[0].sum()), batch[1].tolist()))
+
+process = context.Process(target=add)
+process.start()
+views = []
+for images, labels in DataLoader(Images(), 2, num_workers=int(sys.argv[1])):
+    views.append((images.numpy(), int(labels[0])))
+    before = float(images.sum())
+    queue.put((images, labels))
+    assert answers.get() == (before + 80_000, labels.tolist())
+    assert float(images.sum()) == before + 80_000, "both processes have the same memory"
+    del images, labels
+queue.put(None)
+process.join()
+assert all(view[0, 0] == view[0, -1] == first for view, first in views)
+print("all there")
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_go_through_a_queue_of_torch(workers: int) -> None:
+    command = [sys.executable, "-W", "ignore", "-c", THROUGH_A_QUEUE, str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "all there\n", done.stderr

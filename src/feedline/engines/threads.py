@@ -41,6 +41,8 @@ class ThreadEngine(Engine):
     def __init__(self, worker_count: int, arena: Arena | None = None) -> None:
         self.worker_count = worker_count
         self._arena = arena
+        if arena is not None:
+            arena.serve(self)  # the loader may be dropped while somebody iterates
         self._lanes: list[queue.SimpleQueue[Task | None]] = []
         self._answers: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from feedline import memory
 
@@ -41,10 +42,14 @@ def room(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor | None:
     place = current.allocate(count * like.element_size())
     if place is None:
         return None
-    return tensor_over(*place, shape, like.dtype, count)
+    buffer, offset = place
+    dtype = AS_NUMPY.get(like.dtype)
+    if dtype is not None:
+        return tensor_of(np.ndarray(shape, dtype, buffer, offset))
+    return tensor_over(buffer, offset, shape, like.dtype, count)
 
 
-def tensor_over(buffer: Any, offset: int, shape: tuple[int, ...], dtype: torch.dtype, count: int) -> torch.Tensor:
+def tensor_of(array: NDArray[Any]) -> torch.Tensor:
     """Return a tensor over memory that it keeps alive, whatever becomes of it.
 
     `share_memory_()`, and sending a tensor through a queue, put other memory into a storage in the place of its own,
@@ -52,10 +57,13 @@ def tensor_over(buffer: Any, offset: int, shape: tuple[int, ...], dtype: torch.d
     it was made from: every such view has a tensor behind it that holds the storage.
     Test: tests/frameworks/test_torch_memory.py
     """
-    known = AS_NUMPY.get(dtype)
-    if known is not None:
-        tensor = torch.from_numpy(np.ndarray(shape, known, buffer, offset))
-    else:
-        tensor = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset).view(shape)
-    tensor.untyped_storage()._feedline_memory = buffer
+    tensor = torch.from_numpy(array)
+    tensor.untyped_storage()._feedline_memory = array  # type: ignore[attr-defined]
+    return tensor
+
+
+def tensor_over(buffer: Any, offset: int, shape: tuple[int, ...], dtype: torch.dtype, count: int) -> torch.Tensor:
+    """Return a tensor of a type that NumPy lacks; else as `tensor_of`."""
+    tensor = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset).view(shape)
+    tensor.untyped_storage()._feedline_memory = buffer  # type: ignore[attr-defined]
     return tensor

@@ -6,6 +6,7 @@ goes by its parts: sparse tensors as indices and values, views with their stride
 
 from __future__ import annotations
 
+import math
 from multiprocessing.context import get_spawning_popen
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_tensor as reduce_shared
 
 from feedline import memory
-from feedline.frameworks.torch_memory import AS_NUMPY, tensor_over
+from feedline.frameworks.torch_memory import AS_NUMPY, tensor_of, tensor_over
 
 _OTHER_DTYPES = [
     "bfloat16",
@@ -26,6 +27,8 @@ _OTHER_DTYPES = [
     "float8_e5m2fnuz",
 ]
 _DTYPES = [*AS_NUMPY, *(getattr(torch, name) for name in _OTHER_DTYPES if hasattr(torch, name))]
+_NUMPY_BY_CODE = list(AS_NUMPY.values())
+_NUMPY_COUNT = len(_NUMPY_BY_CODE)
 _DTYPE_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 Leaf = tuple[int, int, tuple[int, ...]]
@@ -62,12 +65,11 @@ def place(tensor: torch.Tensor, writer: memory.Writer, *, lasting: bool = True) 
 def read(leaf: Leaf, reader: memory.Reader) -> torch.Tensor:
     """Make the tensor that `place` put into a slot, over what the reader has for it."""
     code, offset, shape = leaf
-    dtype = _DTYPES[code]
     if offset < 0:
-        return torch.empty(shape, dtype=dtype)
-    count = 1
-    for length in shape:
-        count *= length
+        return torch.empty(shape, dtype=_DTYPES[code])
+    if code < _NUMPY_COUNT:
+        return tensor_of(reader.array(offset, shape, _NUMPY_BY_CODE[code]))
+    dtype, count = _DTYPES[code], math.prod(shape)
     return tensor_over(*reader.take(offset, count * dtype.itemsize), shape, dtype, count)
 
 

@@ -72,6 +72,8 @@ class InlineBatches(Iterator[Any]):
         self._held: list[Any] = []
         """What an interrupted batch consists of."""
         self._arena = arena
+        if arena is not None:
+            arena.serve(self)  # the loader may be dropped while somebody iterates
         self._counters = counters
         self._prepare = prepare
         self._receipts = Receipts(spec.dataset)

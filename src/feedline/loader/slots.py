@@ -13,7 +13,7 @@ from feedline.abc.framework import Framework
 from feedline.loader.counters import Counters
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
-from feedline.transport.reading import Copies
+from feedline.transport.reading import LARGE_BYTES, Copies
 from feedline.types import Parcel, Result
 
 
@@ -30,6 +30,8 @@ class Slots:
         self._arena = arena
         self._codec = Codec(framework)
         self._counters = counters
+        if arena is not None:
+            arena.serve(self)  # the loader may be dropped while somebody iterates
         self._owner = object()  # in the arena's books, which are not to refer to this object: no cycle
 
     def are_left(self) -> bool:
@@ -56,12 +58,9 @@ class Slots:
             return self._codec.decode(parcel.header, parcel.overflow)
         assert arena is not None
         try:
-            if arena.available():
-                return self._codec.decode(parcel.header, arena.reader(slot, parcel.used))
-            # The training loop keeps so many batches that this slot is needed for the next task.
-            self._counters.copied_out += 1
-            arena.note_use(slot, parcel.used)
-            return self._codec.decode(parcel.header, Copies(arena.view(slot, max(parcel.used, 1))))
+            reader = arena.reader(slot, parcel.used)
+            self._counters.copied_out += type(reader) is Copies and parcel.used >= LARGE_BYTES
+            return self._codec.decode(parcel.header, reader)
         finally:
             arena.finish(slot)
 

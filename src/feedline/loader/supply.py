@@ -64,6 +64,7 @@ class Supply:
                 from feedline.device.pinning import SlotPinner
 
                 SlotPinner(arena)
+            arena.serve(self)
             self._arena = arena
         return arena
 

@@ -26,15 +26,15 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 import threading
 import weakref
 from collections import deque
+from typing import Any
 
 import numpy as np
 
 from feedline.transport import forks
-from feedline.transport.reading import Bytes, SlotReader
+from feedline.transport.reading import LARGE_BYTES, Bytes, Copies, Reader, SlotReader
 from feedline.transport.slot import Device, Lease, Slot
 from feedline.transport.sparse import advise_huge_pages, map_sparse
 from feedline.transport.usage import Usage
@@ -64,7 +64,6 @@ class Arena:
     # Of the class: when a program ends, what modules hold is gone before the last arena is.
     _getpid = staticmethod(os.getpid)
     _close = staticmethod(os.close)
-    _is_finalizing = staticmethod(sys.is_finalizing)
 
     def __init__(self, slot_count: int, *, shared: bool, budget: int, window: int = 1, before_known: int = 8) -> None:
         self.slot_count = slot_count
@@ -87,13 +86,20 @@ class Arena:
         """Free slots with pages, the one that was used last at the end."""
         self._cold: dict[int, Slot] = {}
         """Free slots without."""
-        self._resident = self._idle = self._pledged = 0
+        self._resident = 0
+        """Bytes of pages that exist, at most."""
+        self._live = 0
+        """Bytes of these that lie under living leases."""
+        self._idle = 0
+        """Bytes of these that serve nobody."""
         self._usage = Usage(window)
         self._before_known = before_known
         self._dropped: deque[Lease] = deque()
         self._watchers: list[Lease] = []
         self._lock = threading.Lock()
         self._device: Device | None = None
+        self._ties: list[weakref.finalize[..., Any]] = []
+        """To users."""
         self._closed = False
         _arenas[id(self)] = self
 
@@ -128,9 +134,15 @@ class Arena:
 
     def available(self) -> bool:
         """True if `acquire` would find a slot."""
-        with self._lock:
-            self._settle()
+        if self._dropped or forks.SEEN:
+            self._catch_up()
+        return self._is_left()
+
+    def _is_left(self) -> bool:
+        if self._device is not None:
             return self._find(-1) is not None
+        free = self._warm or self._cold or len(self._slots) < self.slot_count
+        return bool(free) and not self._closed and self._is_affordable()
 
     def acquire(self, worker: int = -1, owner: object = True) -> int:
         """Take a free slot, preferably the one `worker` wrote last, whose pages it has mapped already.
@@ -143,63 +155,60 @@ class Arena:
             The slot's number, or -1 when all slots are taken or the budget is spent. Never blocks.
         """
         with self._lock:
-            self._settle()
+            if self._dropped or forks.SEEN:
+                self._settle()
             if self._watchers:
                 self._watchers.clear()  # there is work again, and with it a next operation
             slot = self._find(worker)
             if slot is None:
                 return -1
             # In this order: an interrupt may come at any moment, and a slot that is busy is not free, whatever is said.
-            if slot.number == len(self._slots):
-                self._cold[slot.number] = slot
+            number = slot.number
+            if number == len(self._slots):
+                self._cold[number] = slot
                 self._slots.append(slot)
             slot.owner = owner
-            self._busy[slot.number] = slot
-            self._warm.pop(slot.number, None)
-            self._cold.pop(slot.number, None)
+            self._busy[number] = slot
+            self._warm.pop(number, None)
+            self._cold.pop(number, None)
             slot.worker = worker
-            slot.pledged = max(0, self._usage.expected_bytes - slot.resident)
-            self._pledged += slot.pledged
-            self._usage.begin(len(self._busy))
-            self._recount(slot)
-            self._make_room()
-            return slot.number
+            self._idle -= slot.idle
+            slot.idle = 0
+            usage = self._usage
+            usage.begin(len(self._busy))
+            left = self.budget - self._live - len(self._busy) * usage.expected_bytes
+            if self._idle > left:
+                self._trim(max(0, left))
+            return number
 
     def _find(self, worker: int) -> Slot | None:
         """Choose a slot that may be written to; None if there is none, or no memory for it."""
+        if self._closed or not self._is_affordable():
+            return None
         slot: Slot | None = None
         for candidate in reversed(self._warm.values()):
-            if candidate.number in self._busy or not self._is_done(candidate):
+            if candidate.number in self._busy or (
+                self._device is not None and not self._device.may_reuse(candidate.number)
+            ):
                 continue
-            if slot is None or candidate.worker == worker:
-                slot = candidate
-            if slot.worker in (worker, -1):
-                break
+            if candidate.worker == worker or candidate.worker < 0:
+                return candidate
+            slot = slot or candidate
         if slot is None:
             slot = next((free for free in self._cold.values() if free.number not in self._busy), None)
-        if slot is None and not self._closed and len(self._slots) < self.slot_count:
+        if slot is None and len(self._slots) < self.slot_count:
             slot = Slot(len(self._slots))
-        if slot is None or self._closed or not self._is_affordable(slot):
-            return None
         return slot
 
-    def _is_done(self, slot: Slot) -> bool:
-        return self._device is None or self._device.may_reuse(slot.number)
-
-    def _is_affordable(self, slot: Slot) -> bool:
+    def _is_affordable(self) -> bool:
         """True if the budget allows another batch, once idle pages have been given back."""
-        expected = self._usage.expected_bytes
-        if not self._busy and not self._held:
+        busy_count = len(self._busy)
+        if not busy_count and not self._held:
             return True  # whatever it costs: there is no going on otherwise
+        expected = self._usage.expected_bytes
         if not expected:
-            return len(self._busy) < self._before_known
-        return self._resident - self._idle + self._pledged + max(expected, slot.resident) <= self.budget
-
-    def _make_room(self) -> None:
-        """Give back idle pages, so that the slots that are busy find what they are expected to need."""
-        excess = self._resident + self._pledged - self.budget
-        if excess > 0:
-            self._trim(max(0, self._idle - excess))
+            return busy_count < self._before_known
+        return self._live + (busy_count + 1) * expected <= self.budget
 
     def release(self, slot: int, used: int | None = None) -> None:
         """Give back a slot in which nothing lies that anybody refers to.
@@ -226,10 +235,12 @@ class Arena:
     def finish(self, slot: int) -> None:
         """Lease no more of a slot: it is free when the last lease dies."""
         with self._lock:
-            if slot in self._busy:
+            entry = self._busy.get(slot)
+            if entry is not None:
                 self._usage.end()
-                self._leave(self._busy[slot], 0)
-                self._trim_idle()
+                self._leave(entry, 0)
+                if self._idle > SLACK_BYTES:
+                    self._trim_idle()
         if self._closed:
             self.rest()
 
@@ -238,21 +249,23 @@ class Arena:
         if used is None:
             slot.unsure = True
             used = self._usage.expected_bytes
-        self._note_use(slot, used)
-        self._pledged -= slot.pledged
-        slot.pledged = 0
+        if used:
+            self._note_use(slot, used)
         slot.owner = None
-        (self._held if slot.parts else self._warm if slot.resident or slot.unsure else self._cold)[slot.number] = slot
+        if slot.parts:
+            self._held[slot.number] = slot
+        else:
+            (self._warm if slot.resident or slot.unsure else self._cold)[slot.number] = slot
+            if slot.lent:
+                self._tell_device(slot)
         del self._busy[slot.number]  # last: until now it counts as busy
-        if not slot.parts:
-            self._tell_device(slot)
         self._recount(slot)
 
     def _tell_device(self, slot: Slot) -> None:
         """The last array over a slot is gone; copies from it may still be under way."""
-        if slot.lent and self._device is not None:
-            self._device.on_release(slot.number)
         slot.lent = False
+        if self._device is not None:
+            self._device.on_release(slot.number)
 
     # -- what lies in it ---------------------------------------------------------------------------------------------
 
@@ -260,10 +273,19 @@ class Arena:
         """Return the slot's memory without any claim on it; for whoever has acquired it."""
         return np.frombuffer(self._map, np.uint8, self.slot_bytes if size is None else size, slot * self.slot_bytes)
 
-    def reader(self, slot: int, used: int) -> SlotReader:
-        """Return what hands out the arrays of a batch that lies in a slot. Call `finish` when it has been read."""
-        self.note_use(slot, used)
-        return SlotReader(self, slot, used)
+    def reader(self, slot: int, used: int) -> Reader:
+        """Return what hands out the arrays of a batch that lies in a slot. Call `finish` when it has been read.
+
+        All of them are copies if the program keeps so much that the slot is needed for the next batch.
+        """
+        with self._lock:
+            self._note_use(self._slots[slot], used)
+            if used >= LARGE_BYTES:
+                if self._dropped:
+                    self._settle()
+                if self._is_left():
+                    return SlotReader(self, slot, used)
+        return Copies(self.view(slot, max(used, 1)))
 
     def lease(self, slot: int, start: int, size: int) -> Bytes:
         """Return a part of a busy slot as an array that gives it back when the last view of it dies.
@@ -282,6 +304,7 @@ class Arena:
             entry.parts[first] = lease
             entry.live += lease.size
             entry.lent = True
+            self._live += lease.size
         return array
 
     def note_use(self, slot: int, used: int) -> None:
@@ -293,8 +316,8 @@ class Arena:
         if used >= _WORTH_HUGE_PAGES and self._granule == _PAGE:
             self._granule = _HUGE_PAGE
             advise_huge_pages(self._map)
-        pages = -(-used // self._granule) * self._granule
         self._usage.note(-(-used // _PAGE) * _PAGE)
+        pages = -(-used // self._granule) * self._granule
         if pages > slot.reach or pages > slot.resident:
             if self._device is not None and pages > slot.reach:
                 self._device.on_growth(slot.number, min(pages, self.slot_bytes))
@@ -317,7 +340,8 @@ class Arena:
             known = slot.parts.get(lease.start)
             if known is not None and known() is None:
                 del slot.parts[lease.start]
-                slot.live = slot.live - known.size if slot.parts else 0
+                slot.live -= known.size
+                self._live -= known.size
                 if slot.number not in self._busy:
                     self._part_dropped(slot)
             self._dropped.popleft()  # last: what was interrupted is done again
@@ -340,7 +364,7 @@ class Arena:
         slot.idle = idle
         if idle and slot.parts:
             self._partial[number] = slot
-        else:
+        elif self._partial:
             self._partial.pop(number, None)
 
     def _trim_idle(self) -> None:
@@ -403,8 +427,10 @@ class Arena:
         """Once closed, live until the last array that is held is dropped: its pages are to be given back as well."""
         if self._closed and self._held:
             _closed[id(self)] = self
-        else:
-            _closed.pop(id(self), None)
+            return
+        if not self._held:
+            self._watchers.clear()  # which refer to this object: no cycle for the garbage collector
+        _closed.pop(id(self), None)
 
     def _notice(self, lease: Lease) -> None:
         """Deal with the death of a lease at once, or leave that to whoever is at it already."""
@@ -426,15 +452,28 @@ class Arena:
         self.fd = -1
         if self._closed or not is_own:
             return
+        for tie in self._ties:
+            tie.detach()
         with self._lock:
             self._closed = True
         self.rest()
 
-    def __del__(self) -> None:
-        # Nobody has slots any more, but arrays may be held: then it stays after all, until the last is dropped.
-        if not self._is_finalizing():
+    def serve(self, user: object) -> None:
+        """Stay open while `user` lives; with the last user the arena is closed.
+
+        Not when this object itself dies: the garbage collector would have cut off the leases by then.
+        """
+        tie = weakref.finalize(user, self._dismiss)
+        tie.atexit = False
+        self._ties.append(tie)
+
+    def _dismiss(self) -> None:
+        self._ties = [tie for tie in self._ties if tie.alive]
+        if not self._ties:
             self.close()
-        elif self.fd >= 0 and self._getpid() == self.pid:
+
+    def __del__(self) -> None:
+        if self.fd >= 0 and self._getpid() == self.pid:
             self._close(self.fd)
 
 

@@ -62,13 +62,15 @@ class _Witness:
         return True
 
 
+SEEN: list[tuple[_Witness | None, list[Any]]] = []
+"""Leases that a child can see, and who tells of its end; with None they are held for good."""
+
+
 class _Forks:
     """What forked processes can see, until they are gone."""
 
     def __init__(self) -> None:
         self.find: Find = list
-        self._seen: list[tuple[_Witness | None, list[Any]]] = []
-        """Leases that a child can see, and who tells of its end; None if nobody does, so that they are held for good."""
         self._own = threading.local()
         self._lock = threading.Lock()
         self._next_s = 0.0
@@ -82,14 +84,14 @@ class _Forks:
             try:
                 self._own.page = self._witness_for(leases).map()
             except OSError:  # no descriptor is left: an exception here would be dropped
-                self._seen.append((None, leases))
+                SEEN.append((None, leases))
 
     def _witness_for(self, leases: list[Any]) -> _Witness:
         # Workers are forked one after the other while the program holds the same batches: one witness serves them all.
-        witness, before = self._seen[-1] if self._seen else (None, [])
+        witness, before = SEEN[-1] if SEEN else (None, [])
         if witness is None or list(map(id, before)) != list(map(id, leases)):
             witness = _Witness()
-            self._seen.append((witness, leases))
+            SEEN.append((witness, leases))
         return witness
 
     def after_in_parent(self) -> None:
@@ -101,7 +103,7 @@ class _Forks:
     def after_in_child(self) -> None:
         # The page stays mapped for as long as this process lives. The leases are the parent's business.
         _kept.append(getattr(self._own, "page", None))
-        self._seen = []
+        SEEN.clear()
         self._own = threading.local()
         self._lock = threading.Lock()
 
@@ -111,14 +113,14 @@ class _Forks:
         Args:
             at_once: True if one of them has probably just ended; otherwise the witnesses are not asked all the time.
         """
-        if not self._seen:
+        if not SEEN:
             return
         now_s = time.monotonic()
         if (now_s < self._next_s and not at_once) or not self._lock.acquire(blocking=False):
             return
         try:
             self._next_s = now_s + _LOOK_EVERY_S
-            self._seen = [(witness, held) for witness, held in self._seen if witness is None or not witness.is_alone()]
+            SEEN[:] = [(witness, held) for witness, held in SEEN if witness is None or not witness.is_alone()]
         finally:
             self._lock.release()
 
@@ -131,11 +133,6 @@ settle = _forks.settle
 def watch(find: Find) -> None:
     """Say how the leases of this process are found."""
     _forks.find = find
-
-
-def held_count() -> int:
-    """Return how many forks are known whose memory is held for them."""
-    return len(_forks._seen)
 
 
 if hasattr(os, "memfd_create") and hasattr(os, "register_at_fork"):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +37,11 @@ class Reader(ABC):
 
     def __init__(self, view: Bytes) -> None:
         self._view = view
-        self._joined: dict[tuple[int, int], Bytes | None] = {}
+        self._joined: dict[tuple[int, int], Bytes | None] | None = None
 
     def join(self, spans: Iterable[tuple[int, int]]) -> None:
         """Note ranges (start, size) of which several arrays have parts."""
-        self._joined = dict.fromkeys(spans)
+        self._joined = dict.fromkeys(spans) or None
 
     def take(self, start: int, size: int) -> tuple[Bytes, int]:
         """Return memory that holds `size` bytes of the batch from `start` on, and where in it they begin.
@@ -54,6 +54,14 @@ class Reader(ABC):
                     part = self._joined[span] = self._part(*span) if known is None else known
                     return part, start - span[0]
         return self._part(start, size), 0
+
+    # Any: the type of the elements, of whatever kind.
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return an array of the batch that begins at `start`."""
+        array: NDArray[Any] = np.ndarray(shape, dtype, self._view, start)
+        if self._joined is None and array.nbytes < LARGE_BYTES:
+            return array.copy()
+        return np.ndarray(shape, dtype, *self.take(start, array.nbytes))
 
     def peek(self, start: int, size: int) -> memoryview:
         """Return bytes that are read at once and not kept."""
@@ -71,6 +79,9 @@ class Views(Reader):
 
     def take(self, start: int, size: int) -> tuple[Bytes, int]:
         return self._view, start
+
+    def array(self, start: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        return np.ndarray(shape, dtype, self._view, start)
 
     def _part(self, start: int, size: int) -> Bytes:
         return self._view[start : start + size]

@@ -10,7 +10,7 @@ from feedline.transport.reading import Bytes
 class Slot:
     """What is known of one slot. Changed by its arena only."""
 
-    __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "pledged", "reach", "resident", "unsure", "worker")
+    __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "reach", "resident", "unsure", "worker")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -29,8 +29,6 @@ class Slot:
         """Bytes of its pages that exist, at most."""
         self.idle = 0
         """Bytes of these that serve nobody."""
-        self.pledged = 0
-        """Bytes that it is expected to need beyond what is resident."""
         self.unsure = False
         """True if somebody may have written further than is known: a task that failed, a worker that died."""
 

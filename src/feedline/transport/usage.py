@@ -20,7 +20,7 @@ class Usage:
         window: how many batches are in flight in the usual course of things.
     """
 
-    __slots__ = ("_before", "_count", "_now", "_span", "_window")
+    __slots__ = ("_before", "_count", "_now", "_span", "_window", "expected_bytes")
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -29,16 +29,14 @@ class Usage:
         self._now = [0, 0]
         """Bytes of the largest batch of this span; the most batches in flight."""
         self._before = [0, 0]
-
-    @property
-    def expected_bytes(self) -> int:
+        self.expected_bytes = 0
         """How large the next batch may be; 0 if there was none yet."""
-        return max(self._now[0], self._before[0])
 
     def note(self, size: int) -> None:
         """A batch of this size was made."""
         if size > self._now[0]:
             self._now[0] = size
+            self.expected_bytes = max(size, self._before[0])
 
     def begin(self, in_flight: int) -> None:
         """A batch is about to be made, and with it so many are in flight."""
@@ -51,6 +49,7 @@ class Usage:
         if self._count >= self._span:
             self._count = 0
             self._before, self._now = self._now, [0, 0]
+            self.expected_bytes = self._before[0]
 
     def spare_bytes(self, in_flight: int) -> int:
         """Return how much memory that nobody uses now will probably be used soon."""
