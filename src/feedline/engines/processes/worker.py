@@ -8,7 +8,6 @@ socket and keep it open.
 from __future__ import annotations
 
 import faulthandler
-import mmap
 import os
 import pickle
 import select
@@ -29,7 +28,7 @@ from feedline.engines.processes.messages import Kind, Message, read_task, receiv
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
-from feedline.transport.sparse import create_memfd
+from feedline.transport.sparse import map_file, why_no_more
 from feedline.types import Call, ResultKind, Task, WorkerSpec
 
 _OVERFLOW_BYTES = 64 << 30
@@ -162,20 +161,7 @@ def _send_part(codec: Codec, batch: Any, room: SlotWriter, task: Task, begun: in
 
 def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Message:
     """Send a batch in memory of its own, because it was given no slot or does not fit it."""
-    size = _OVERFLOW_BYTES
-    while True:
-        fd = create_memfd(size)
-        try:
-            mapping = mmap.mmap(fd, size)
-            break
-        except (OSError, OverflowError) as exc:
-            os.close(fd)
-            size //= 2
-            if size < 1 << 20:
-                raise TransportError(
-                    f"A worker may not even map {size << 1} bytes for a batch ({exc}). A limit on virtual memory "
-                    "(`ulimit -v`) is the usual cause: raise it."
-                ) from exc
+    mapping, fd = map_file(_OVERFLOW_BYTES)
     view = np.frombuffer(mapping, np.uint8)
     writer = SlotWriter(view, view.__array_interface__["data"][0])
     try:
@@ -183,8 +169,8 @@ def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Messag
     except SlotFull:
         os.close(fd)
         raise TransportError(
-            f"A batch is larger than the {size >> 20} MiB of address space this worker may use. "
-            "Use a smaller batch size, or raise the limit on virtual memory (`ulimit -v`)."
+            f"A batch is larger than the {len(mapping) >> 20} MiB that this worker can send. "
+            f"{why_no_more(len(mapping), _OVERFLOW_BYTES)} Or use a smaller batch size."
         ) from None
     except BaseException:
         os.close(fd)
