@@ -23,6 +23,7 @@ import numpy as np
 
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import end_with, settle
+from feedline.engines.heap import Heap, heap_of_this_process
 from feedline.engines.processes.arena_view import ArenaView
 from feedline.engines.processes.messages import Kind, Message, read_task, receive, send, set_receive_timeout
 from feedline.engines.runner import Runner
@@ -86,7 +87,8 @@ def serve(link: Link, spec: WorkerSpec) -> None:
 
 
 def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
-    while (message := trainer.next_message()) is not None:
+    heap = heap_of_this_process()
+    while (message := trainer.next_message(heap)) is not None:
         if message.kind is not Kind.TASK:  # it could not be received, and says why
             trainer.tell(message)
             continue
@@ -107,6 +109,7 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
         if notes is not None:
             trainer.tell(notes)
         trainer.tell(answer)
+        heap.worked()
 
 
 def _call(runner: Runner, link: Link, task: Task) -> Message:
@@ -192,14 +195,15 @@ class _Trainer:
         self._end.register(self.fd, select.POLLIN)
         set_receive_timeout(link.sock, _LOOK_AROUND_S)
 
-    def next_message(self) -> Message | None:
-        """Wait for a message; None when there is nobody left to send one."""
+    def next_message(self, heap: Heap) -> Message | None:
+        """Wait for a message; None when there is nobody left to send one. The heap hears of every vain wait."""
         while True:
             try:
                 return receive(self._sock, block=True)
             except BlockingIOError:
                 if self._end.poll(0):
                     return None
+                heap.rested()
 
     def tell(self, message: Message) -> None:
         """Send a message, as soon as it can be."""
