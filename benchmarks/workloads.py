@@ -184,6 +184,53 @@ class HeldArrays(Dataset[torch.Tensor]):
         return torch.from_numpy(self.arrays[array][row].copy())
 
 
+class LabelledImages(Dataset[Any]):
+    """Sample i is an image full of i, or several that together are as large, and i as its label."""
+
+    def __init__(self, length: int, megabytes: float, *, tensors: int = 1) -> None:
+        self.length = length
+        self.sizes = [int(megabytes * 1e6) // tensors] * tensors
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return (*(torch.full((size,), index % 256, dtype=torch.uint8) for size in self.sizes), index)
+
+
+class Spiky(Dataset[Any]):
+    """Images of which the first one of two batches needs much memory while it is made, in pieces of 4 MB."""
+
+    def __init__(self, images: LabelledImages, first: int, last: int, megabytes: float) -> None:
+        self.images = images
+        self.spikes = (first, (first + last) // 2)
+        self.pieces = max(1, int(megabytes / 4))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        if index in self.spikes:
+            frames = [np.ones(4_000_000, np.uint8) for _ in range(self.pieces)]
+            assert len(frames) == self.pieces
+        return self.images[index]
+
+
+class Uneven(Dataset[Any]):
+    """Images of which those of two batches are so large that each of these batches has `megabytes`."""
+
+    def __init__(self, images: LabelledImages, first: int, last: int, megabytes: float) -> None:
+        self.images = images
+        self.large = range(first, last)
+        self.large_images = LabelledImages(len(images), 2 * megabytes / (last - first))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.large_images if index in self.large else self.images)[index]
+
+
 class HeldStrings(Dataset[int]):
     """A dataset that holds a Python list of path strings, as image datasets do; a sample looks at one of them."""
 

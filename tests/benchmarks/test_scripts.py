@@ -212,6 +212,32 @@ def test_memory(tmp_path: Path) -> None:
     assert all(row["figures"]["peak"]["median"] > 10 for row in found.values())
 
 
+TINY_PROGRAM = ["--workers", "1", "--batches", "6", "--batch-size", "2", "--image-mb", "0.5", "--spike-mb", "8"]
+
+
+@pytest.mark.slow
+def test_retention(tmp_path: Path) -> None:
+    flags = ["--case", "keep labels", "--idle-s", "0", "--engine", "thread"]
+    found = summaries(rows_of("w12_retention", [*BRIEF, *TINY_PROGRAM, *flags], tmp_path))
+    assert set(found) == {"torch", "feedline/thread"}
+    assert found["torch"]["figures"]["above_torch"]["median"] == 0
+    assert found["feedline/thread"]["ratios"]["peak"]["median"] > 0
+
+
+HELD_MB = {"keep every tenth": 1.0, "keep half of each": 3.0, "closed, tensors kept": 4.0}
+
+
+@pytest.mark.parametrize("case", list(importlib.import_module("benchmarks.retention_program").CASES))
+def test_programs_that_keep_something(case: str) -> None:
+    program = importlib.import_module("benchmarks.retention_program")
+    side = importlib.import_module("benchmarks.harness").Side("feedline", "process")
+    flags = ["--library", "feedline", "--case", case, *TINY_PROGRAM, "--idle-s", "0"]
+    figures = program.measure(side, program.parser().parse_args(flags))
+    assert figures["held"] == pytest.approx(HELD_MB.get(case, 0.0), abs=0.01)
+    assert figures["window"] == 2.0
+    assert figures["peak"] >= figures["end"]
+
+
 def test_epoch_too_short_to_count_says_what_to_do() -> None:
     main = importlib.import_module("benchmarks.w1_tiny").main
     with pytest.raises(ValueError, match="Lower --warmup"):

@@ -32,6 +32,7 @@ SOUND = Machine(
     open_files_most=None,
     processes=None,
     address_bytes=None,
+    file_bytes=None,
     shares_arenas=True,
     start_method="fork",
 )
@@ -129,6 +130,13 @@ def test_a_hard_limit_is_not_advised_against_in_vain() -> None:
 def test_few_processes() -> None:
     assert "ulimit -u" in str(told("processes", processes=100)[1])
     assert told("processes", processes=4000)[1] is None
+
+
+def test_a_limit_on_the_size_of_files() -> None:
+    assert told("size of files") == ("no limit (ulimit -f)", None)
+    found, advice = told("size of files", file_bytes=8 * GIB)
+    assert "8.0 GiB (ulimit -f)" in found
+    assert "ulimit -f unlimited" in str(advice)
 
 
 def test_a_limit_on_addresses() -> None:

@@ -191,6 +191,109 @@ def test_a_sample_too_large_for_memory_is_an_error_like_any_other() -> None:
     assert next(batches).tolist() == [3]
 
 
+# -- files ---
+
+FILE_LIMIT = """
+import resource
+
+class Blocks(Numbers):
+    def __getitem__(self, index):
+        return np.full(size, index, np.uint8)
+
+if __name__ == "__main__":
+    method, limit = sys.argv[1], int(sys.argv[2]) << 20
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    for size in map(int, sys.argv[3:]):
+        dataset = Blocks(12)
+        loader = Loader(dataset, 2, workers=2, prefetch=1, start_method=method)
+        told = "worked"
+        try:
+            for place, batch in enumerate(loader):
+                assert batch[:, 0].tolist() == [2 * place, 2 * place + 1]
+                assert (batch == batch[:, :1]).all()
+            assert place == 5
+        except feedline.errors.TransportError as exc:
+            told = str(exc)
+        loader.close()
+        say(size, told)
+"""
+
+
+@pytest.mark.parametrize("limit_mib", [1024, 64, 8])
+def test_a_limit_on_the_size_of_files(limit_mib: int) -> None:
+    """It holds for memory that processes share, too. A batch within it travels, in a slot or in a file of its own."""
+    most = min(limit_mib << 20, 64 << 20) // 2
+    sizes = [1000, most // 4, most - 8192, *([most + 1] if limit_mib <= 64 else [])]
+    with running(FILE_LIMIT, "fork", limit_mib, *sizes) as program:
+        told = [program.line().partition(" ")[2] for _ in sizes]
+        assert program.end() == 0, program.errors()
+    assert told[:3] == ["worked"] * 3
+    for refusal in told[3:]:
+        assert f"larger than the {limit_mib} MiB" in refusal
+        assert f"(`ulimit -f`), which holds for shared memory too, is {limit_mib << 20} bytes" in refusal
+        assert "smaller batch size" in refusal
+        assert "ulimit -v" not in refusal
+
+
+DATASET_UNDER_A_FILE_LIMIT = """
+import resource
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 20, 8 << 20))
+    for size in (7 << 20, 9 << 20):
+        try:
+            loader = Loader(np.ones((4, size // 4), np.uint8), 2, workers=1, start_method="forkserver")
+            say([batch.sum(dtype=int) for batch in loader] == [size // 2] * 2)
+            loader.close()
+        except feedline.errors.TransportError as exc:
+            say(exc)
+"""
+
+
+def test_a_dataset_beyond_the_limit_on_the_size_of_files() -> None:
+    with running(DATASET_UNDER_A_FILE_LIMIT) as program:
+        assert program.line() == "True"
+        refusal = program.line()
+        assert program.end() == 0, program.errors()
+    assert "dataset is larger than the 8 MiB" in refusal
+    assert "ulimit -f" in refusal
+    assert "forked" in refusal
+
+
+# -- locked memory ---
+
+LOCKED = """
+import ctypes, resource
+if ctypes.CDLL(None).mlockall(3):
+    say("cannot")
+    sys.exit()
+
+def status(name):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(name))
+
+class Blocks(Numbers):
+    def __getitem__(self, index):
+        return np.full(200_000, index, np.uint8)
+
+resource.setrlimit(resource.RLIMIT_AS, (status("VmSize") + (4 << 30),) * 2)  # or a failure would fill the machine
+loader = Loader(Blocks(), 4, workers=int(sys.argv[2]), engine=sys.argv[1], memory_budget=3_000_000)
+before = status("VmRSS")
+for _ in range(2):
+    assert [int(batch[0, 0]) for batch in loader] == list(range(0, 64, 4))
+say(status("VmRSS") - before)
+"""
+
+
+def test_locked_memory_holds_no_more_than_batches_need(engine: str) -> None:
+    with running(LOCKED, engine, 0 if engine == "inline" else 2) as program:
+        told = program.line()
+        if told == "cannot":
+            pytest.skip("needs the right to lock memory (CAP_IPC_LOCK, or ulimit -l)")
+        assert program.end() == 0, program.errors()
+    assert int(told) < 64 << 20, "threads and modules, besides batches"
+
+
 # -- /dev/shm ---
 
 TINY_SHM = """

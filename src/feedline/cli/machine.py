@@ -68,6 +68,8 @@ class Machine:
     """The limit `ulimit -u`, or that of the control group."""
     address_bytes: int | None
     """The limit `ulimit -v`."""
+    file_bytes: int | None
+    """The limit `ulimit -f`."""
     shares_arenas: bool
     start_method: str
     """Python's default."""
@@ -104,6 +106,7 @@ def look() -> Machine:
         open_files_most=hard_files,
         processes=min(allowed, default=None),
         address_bytes=_limits("RLIMIT_AS")[0],
+        file_bytes=_limits("RLIMIT_FSIZE")[0],
         shares_arenas=abilities.can_share_arenas(),
         start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
     )
@@ -210,6 +213,7 @@ def find(machine: Machine) -> list[Finding]:
         *_open_files(machine),
         _processes(machine),
         _addresses(machine),
+        _files(machine),
         _engine(machine),
         _start_method(machine),
         *_torch(machine),
@@ -299,6 +303,18 @@ def _addresses(machine: Machine) -> Finding:
         "addresses",
         f"{_size(limit)} (ulimit -v). Room for batches is reserved as addresses, of which few become memory",
         "`ulimit -v unlimited`. A control group limits memory better: it counts what is used.",
+    )
+
+
+def _files(machine: Machine) -> Finding:
+    limit = machine.file_bytes
+    if limit is None:
+        return Finding("size of files", "no limit (ulimit -f)")
+    return Finding(
+        "size of files",
+        f"{_size(limit)} (ulimit -f). It holds for memory that processes share, too: no batch of a worker process can "
+        "be larger, and slots are smaller, so that more batches are copied",
+        "`ulimit -f unlimited`, or engine='thread'.",
     )
 
 

@@ -11,11 +11,9 @@ import threading
 from collections.abc import Callable
 
 from feedline.engines import interrupts
+from feedline.engines.heap import keep_heap_warm
 from feedline.engines.runner import Runner
 from feedline.types import WorkerIdentity, WorkerSpec
-
-_M_MMAP_THRESHOLD = -3
-_M_TRIM_THRESHOLD = -1
 
 
 def settle(spec: WorkerSpec, number: int, generation: int = 0, is_born: Callable[[], None] | None = None) -> Runner:
@@ -60,18 +58,3 @@ def _follow(trainer_fd: int) -> None:
     waiting.register(trainer_fd, select.POLLIN)
     waiting.poll()
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def keep_heap_warm() -> None:
-    """Tell glibc to keep freed memory: samples and batches of the same size come again and again.
-
-    Without this every large array is mapped anew and all its pages fault, which costs more than filling it.
-    """
-    if os.name != "posix":
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except AttributeError:
-        return  # another C library: its own habits apply
-    mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most glibc accepts
-    mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(2**31 - 1).value)

@@ -1,23 +1,38 @@
-"""Memory of which far more is mapped than is ever used: only pages that are written exist."""
+"""Memory of which far more is mapped than is ever used: only pages that are written exist.
+
+Three habits of systems would make memory of the rest, and all mappings here are kept from them. A core dump reads every
+page of shared memory, which makes those that did not exist: a crash would fill first the memory, then the disk. So
+mappings are left out of dumps. `mlockall` lets every new mapping be filled at once: so the first page is mapped and
+unlocked, and the mapping grows from there. A limit on the size of files (`ulimit -f`) holds for shared memory, too:
+files are no longer than it allows.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
 import platform
 
+import numpy as np
+
+from feedline.dumps import leave_out_of_dumps
 from feedline.errors import TooManyOpenFiles, TransportError
 
 _PAGE = mmap.PAGESIZE
+_HUGE_PAGE = 2 << 20
 _LARGEST_MAPPING = 256 << 30
 """Address space to ask for, not memory. Small enough for 39-bit address spaces; halved where it is refused."""
 
 _SMALLEST_SLOT = 1 << 20
+_SMALLEST_FILE = 1 << 20
 
 _NO_RESERVE = 0x4000 if platform.machine() in ("x86_64", "aarch64", "arm64", "riscv64") else 0
 """MAP_NORESERVE, which Python's mmap module does not name: the kernel is not to count address space as memory. Counted,
 a fork of this process may be refused. Where the number is not known, less address space is granted and used."""
+
+_NO_LIMIT = 1 << 62
 
 
 def map_sparse(slot_count: int, *, shared: bool) -> tuple[mmap.mmap, int, int]:
@@ -30,17 +45,16 @@ def map_sparse(slot_count: int, *, shared: bool) -> tuple[mmap.mmap, int, int]:
         TooManyOpenFiles: no descriptor is left.
         TransportError: the system refuses even small slots.
     """
-    size = max(min(_LARGEST_MAPPING, _addresses_left() // 4), slot_count * _PAGE)
+    size = min(_LARGEST_MAPPING, _addresses_left() // 4, _longest_file() if shared else _NO_LIMIT)
+    size = max(size, slot_count * _PAGE)
     while True:
-        slot_bytes = (size // slot_count) & ~(_PAGE - 1)
+        slot_bytes = size // slot_count
+        slot_bytes -= slot_bytes % (_HUGE_PAGE if slot_bytes >= _HUGE_PAGE else _PAGE)
         fd = -1
         try:
             if shared:
-                fd = create_memfd(slot_bytes * slot_count)
-                mapping = mmap.mmap(fd, slot_bytes * slot_count)
-            else:
-                flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-                mapping = mmap.mmap(-1, slot_bytes * slot_count, flags=flags)
+                fd = create_memfd(_PAGE)
+            mapping = _map(fd, slot_bytes * slot_count)
         except (OSError, OverflowError) as exc:
             if fd >= 0:
                 os.close(fd)
@@ -49,27 +63,55 @@ def map_sparse(slot_count: int, *, shared: bool) -> tuple[mmap.mmap, int, int]:
             if slot_bytes <= _SMALLEST_SLOT:
                 raise TransportError(
                     f"The system refused {slot_bytes * slot_count >> 20} MiB of address space for batches ({exc}). "
-                    "A limit on virtual memory (`ulimit -v`) is the usual cause: raise it, or use fewer workers."
+                    f"{_usual_cause(exc)} Or use fewer workers."
                 ) from exc
             size //= 2
             continue
         return mapping, slot_bytes, fd
 
 
-def _addresses_left() -> int:
-    """Return how many addresses this process may still map: others need some as well."""
-    if os.name != "posix":
-        return 1 << 62
-    import resource  # not on Windows
+def map_file(most: int) -> tuple[mmap.mmap, int]:
+    """Map a new file without a name, of up to `most` bytes: as many as the system grants.
 
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit == resource.RLIM_INFINITY:
-        return 1 << 62
-    try:
-        with open("/proc/self/statm") as file:
-            return max(0, limit - int(file.read().split()[0]) * _PAGE)
-    except OSError:
-        return limit
+    Returns:
+        The mapping, and the descriptor of the file, which is the caller's to close, and to cut to what was used.
+
+    Raises:
+        OSError: no descriptor is left.
+        TransportError: the system refuses even a small one.
+    """
+    size = max(_PAGE, min(most, _longest_file()) & ~(_PAGE - 1))
+    while True:
+        fd = create_memfd(0)
+        try:
+            os.ftruncate(fd, _PAGE)
+            return _map(fd, size), fd
+        except (OSError, OverflowError) as exc:
+            os.close(fd)
+            if isinstance(exc, OSError) and exc.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            if size <= _SMALLEST_FILE:
+                raise TransportError(
+                    f"The system refused {size} bytes of memory that processes share ({exc}). {_usual_cause(exc)}"
+                ) from exc
+            size //= 2
+
+
+def map_again(fd: int, size: int, *, offset: int = 0, private: bool = False) -> mmap.mmap:
+    """Map memory that another process made, or that is mapped elsewhere already; private for a copy on write."""
+    access = mmap.ACCESS_COPY if private else mmap.ACCESS_DEFAULT
+    mapping = mmap.mmap(fd, size, access=access, offset=offset)
+    leave_out_of_dumps(mapping)
+    return mapping
+
+
+def why_no_more(size: int, most: int) -> str:
+    """Tell why `map_file` granted no more than `size` bytes, and what to do about it, in a sentence."""
+    if size == most:
+        return "That is the most that feedline sends in one piece."
+    if size + _PAGE > _longest_file():
+        return _FILE_LIMIT.format(size=_longest_file())
+    return _ADDRESS_LIMIT
 
 
 def create_memfd(size: int) -> int:
@@ -81,6 +123,75 @@ def create_memfd(size: int) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def _map(fd: int, size: int) -> mmap.mmap:
+    """Map a file of one page, which grows to `size`; without a descriptor, memory of this process alone."""
+    mapping = _map_at_once(fd, _PAGE)
+    try:
+        _unlock(mapping, _PAGE)
+        mapping.resize(size)  # and the file with it
+    except (OSError, SystemError):  # refused, for which there may be better reasons below; or there is no such call
+        mapping.close()
+        if fd >= 0:
+            os.ftruncate(fd, size)
+        mapping = _map_at_once(fd, size)
+    leave_out_of_dumps(mapping)
+    return mapping
+
+
+def _map_at_once(fd: int, size: int) -> mmap.mmap:
+    if fd >= 0:
+        return mmap.mmap(fd, size)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+
+
+def _unlock(mapping: mmap.mmap, size: int) -> None:
+    """Let pages come and go in a mapping that `mlockall` has locked; nothing happens to any other."""
+    address = np.frombuffer(mapping, np.uint8, 1).__array_interface__["data"][0]
+    # Where this is not possible the mapping is as it was.
+    ctypes.CDLL(None).munlock(ctypes.c_void_p(address), ctypes.c_size_t(size))
+
+
+_FILE_LIMIT = (
+    "The limit on the size of files (`ulimit -f`), which holds for shared memory too, is {size} bytes here: raise it."
+)
+_ADDRESS_LIMIT = "A limit on virtual memory (`ulimit -v`) is the usual cause: raise it."
+_LOCK_LIMIT = "This process locks its memory (mlockall), and the limit on that (`ulimit -l`) is reached: raise it."
+
+
+def _usual_cause(refusal: Exception) -> str:
+    """Say what a refusal usually comes from."""
+    code = refusal.errno if isinstance(refusal, OSError) else None
+    if code == errno.EFBIG:
+        return _FILE_LIMIT.format(size=_longest_file())
+    return _LOCK_LIMIT if code == errno.EAGAIN else _ADDRESS_LIMIT
+
+
+def _longest_file() -> int:
+    """Return how many bytes a file may have that this process makes, also one in memory."""
+    return _limit("RLIMIT_FSIZE")
+
+
+def _addresses_left() -> int:
+    """Return how many addresses this process may still map: others need some as well."""
+    limit = _limit("RLIMIT_AS")
+    if limit == _NO_LIMIT:
+        return limit
+    try:
+        with open("/proc/self/statm") as file:
+            return max(0, limit - int(file.read().split()[0]) * _PAGE)
+    except OSError:
+        return limit
+
+
+def _limit(name: str) -> int:
+    if os.name != "posix":
+        return _NO_LIMIT
+    import resource  # not on Windows
+
+    limit = resource.getrlimit(getattr(resource, name))[0]
+    return _NO_LIMIT if limit == resource.RLIM_INFINITY else min(limit, _NO_LIMIT)
 
 
 def advise_huge_pages(mapping: mmap.mmap) -> None:

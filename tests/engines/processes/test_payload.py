@@ -155,7 +155,7 @@ def test_what_cannot_be_pickled_leaves_nothing_open(dataset: Any) -> None:
 
 
 def test_a_dataset_larger_than_what_may_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feedline.engines.processes.payload._ADDRESS_SPACE", MEGABYTE)
+    monkeypatch.setattr("feedline.engines.processes.payload._MOST_BYTES", MEGABYTE)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TransportError, match="larger than"):
         Payload(spec_of(np.zeros(2 * MEGABYTE, np.uint8)))

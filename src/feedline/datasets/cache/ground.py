@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.handle import Handle
+from feedline.dumps import leave_out_of_dumps
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
 
@@ -111,6 +112,7 @@ class MemoryGround(Ground):
     def _adopt(self, fd: int, size: int) -> None:
         try:
             self.map = mmap.mmap(fd, size)
+            leave_out_of_dumps(self.map)
         except (OSError, OverflowError, ValueError) as exc:
             raise SourceError(
                 f"A cache of {size} bytes cannot be mapped: {words(exc)}. A limit on virtual memory (`ulimit -v`) is "

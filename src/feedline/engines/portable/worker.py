@@ -7,6 +7,7 @@ worker closes the copies it inherits; a process that the program forks by itself
 from __future__ import annotations
 
 import pickle
+import select
 import time
 import weakref
 from dataclasses import dataclass
@@ -16,10 +17,14 @@ from typing import Any
 from feedline.engines.calm import settle_in_child
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import settle
+from feedline.engines.heap import Heap, heap_of_this_process
 from feedline.engines.portable.segments import Freight, Outbox
 from feedline.engines.runner import Runner
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.types import Notes, ResultKind, Task, WorkerSpec
+
+_IDLE_MS = 200
+"""After which a worker that has nothing to do tidies up."""
 
 
 @dataclass(slots=True)
@@ -71,9 +76,12 @@ def serve(link: Link, spec: WorkerSpec) -> None:
         birth = Answer(ResultKind.DIED, pack_failure(runner.unready, f"in DataLoader worker process {link.number}"))
     if not _send(link.pipe, birth) or runner.unready is not None:
         return
-    while (data := _receive(link.pipe)) is not None:
+    heap = heap_of_this_process()
+    waiting = _waiting_for(link.pipe)
+    while (data := _receive(link.pipe, waiting, heap)) is not None:
         if not _send(link.pipe, _answer(runner, codec, outbox, link.number, pickle.loads(data))):
             return
+        heap.worked()
 
 
 def _send(pipe: Connection, answer: Answer) -> bool:
@@ -89,7 +97,19 @@ def _send(pipe: Connection, answer: Answer) -> bool:
     return True
 
 
-def _receive(pipe: Connection) -> bytes | None:
+# Any: a poll object, whose class has no name.
+def _waiting_for(pipe: Connection) -> Any | None:
+    """Return what a time-out can be given; None on Windows, where there is no heap to look after."""
+    if not hasattr(select, "poll"):
+        return None
+    waiting = select.poll()
+    waiting.register(pipe.fileno(), select.POLLIN)
+    return waiting
+
+
+def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
+    while waiting is not None and not waiting.poll(_IDLE_MS):
+        heap.rested()
     try:
         return pipe.recv_bytes()
     except (EOFError, OSError):

@@ -13,6 +13,7 @@ import numpy as np
 from feedline.transport.arena import Arena
 from feedline.transport.codec import PartWriter, SlotWriter
 from feedline.transport.reading import Bytes
+from feedline.transport.sparse import map_again
 from feedline.types import Part
 
 
@@ -37,7 +38,7 @@ class ArenaView:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._fd = state.pop("_fd").detach()
         self.__dict__.update(state)
-        self._map = mmap.mmap(self._fd, self._size)
+        self._map = map_again(self._fd, self._size)
         self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
         self._moved = {}
 
@@ -61,7 +62,7 @@ class ArenaView:
         batches of others appear there. Test: tests/engines/processes/test_worker.py
         """
         _make_private(address, used)
-        self._moved[slot] = mmap.mmap(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
+        self._moved[slot] = map_again(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
 
 
 _MAP_FIXED = 0x10

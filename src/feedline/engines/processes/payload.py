@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import importlib
-import mmap
 import os
 from multiprocessing import context, reduction
 from typing import Any
@@ -21,10 +20,10 @@ from feedline.abc.framework import Framework
 from feedline.errors import TransportError
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.reading import Views
-from feedline.transport.sparse import create_memfd
+from feedline.transport.sparse import map_again, map_file, why_no_more
 from feedline.types import WorkerSpec
 
-_ADDRESS_SPACE = 1 << 40
+_MOST_BYTES = 1 << 40
 
 
 class Payload:
@@ -33,8 +32,7 @@ class Payload:
     def __init__(self, spec: WorkerSpec) -> None:
         kind = type(spec.framework)
         self._framework = (kind.__module__, kind.__qualname__)  # by name: it is imported when it is a worker's turn
-        self._fd, size = _sparse()
-        mapping = mmap.mmap(self._fd, size)
+        mapping, self._fd = map_file(_MOST_BYTES)
         view = np.frombuffer(mapping, np.uint8)
         writer = SlotWriter(view, view.__array_interface__["data"][0])
         collector = _Descriptors()
@@ -45,7 +43,10 @@ class Payload:
             self._header = codec.encode_object(spec, writer)
         except SlotFull:
             self.close()
-            raise TransportError(f"The dataset is larger than the {size >> 30} GiB this process may map.") from None
+            raise TransportError(
+                f"The dataset is larger than the {len(mapping) >> 20} MiB that can be sent to workers. "
+                f"{why_no_more(len(mapping), _MOST_BYTES)} Or use workers that are forked, or threads: nothing is sent."
+            ) from None
         except BaseException:
             self.close()
             raise
@@ -80,7 +81,7 @@ class Payload:
         first batch would come as late as the last worker. The lock is freed with the process that holds it.
         """
         _inherited[:] = self._inherited
-        mapping = mmap.mmap(self._fd, self._size, access=mmap.ACCESS_COPY)
+        mapping = map_again(self._fd, self._size, private=True)
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, worker % len(os.sched_getaffinity(0)))
         module, name = self._framework
         framework: Framework = getattr(importlib.import_module(module), name)()
@@ -95,20 +96,6 @@ def _extra_reducers() -> dict[type, Any]:
     pickler: Any = reduction.ForkingPickler
     reducers: dict[type, Any] = pickler._extra_reducers
     return reducers
-
-
-def _sparse() -> tuple[int, int]:
-    size = _ADDRESS_SPACE
-    while True:
-        fd = create_memfd(size)
-        try:
-            mmap.mmap(fd, size).close()
-            return fd, size
-        except (OSError, OverflowError):
-            os.close(fd)
-            size //= 2
-            if size < 1 << 20:
-                raise
 
 
 _inherited: list[int] = []

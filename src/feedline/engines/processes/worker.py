@@ -8,7 +8,6 @@ socket and keep it open.
 from __future__ import annotations
 
 import faulthandler
-import mmap
 import os
 import pickle
 import select
@@ -24,12 +23,13 @@ import numpy as np
 
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import end_with, settle
+from feedline.engines.heap import Heap, heap_of_this_process
 from feedline.engines.processes.arena_view import ArenaView
 from feedline.engines.processes.messages import Kind, Message, read_task, receive, send, set_receive_timeout
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
-from feedline.transport.sparse import create_memfd
+from feedline.transport.sparse import map_file, why_no_more
 from feedline.types import Call, ResultKind, Task, WorkerSpec
 
 _OVERFLOW_BYTES = 64 << 30
@@ -87,7 +87,8 @@ def serve(link: Link, spec: WorkerSpec) -> None:
 
 
 def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
-    while (message := trainer.next_message()) is not None:
+    heap = heap_of_this_process()
+    while (message := trainer.next_message(heap)) is not None:
         if message.kind is not Kind.TASK:  # it could not be received, and says why
             trainer.tell(message)
             continue
@@ -108,6 +109,7 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
         if notes is not None:
             trainer.tell(notes)
         trainer.tell(answer)
+        heap.worked()
 
 
 def _call(runner: Runner, link: Link, task: Task) -> Message:
@@ -162,20 +164,7 @@ def _send_part(codec: Codec, batch: Any, room: SlotWriter, task: Task, begun: in
 
 def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Message:
     """Send a batch in memory of its own, because it was given no slot or does not fit it."""
-    size = _OVERFLOW_BYTES
-    while True:
-        fd = create_memfd(size)
-        try:
-            mapping = mmap.mmap(fd, size)
-            break
-        except (OSError, OverflowError) as exc:
-            os.close(fd)
-            size //= 2
-            if size < 1 << 20:
-                raise TransportError(
-                    f"A worker may not even map {size << 1} bytes for a batch ({exc}). A limit on virtual memory "
-                    "(`ulimit -v`) is the usual cause: raise it."
-                ) from exc
+    mapping, fd = map_file(_OVERFLOW_BYTES)
     view = np.frombuffer(mapping, np.uint8)
     writer = SlotWriter(view, view.__array_interface__["data"][0])
     try:
@@ -183,8 +172,8 @@ def _send_overflow(codec: Codec, batch: Any, task_id: int, begun: int) -> Messag
     except SlotFull:
         os.close(fd)
         raise TransportError(
-            f"A batch is larger than the {size >> 20} MiB of address space this worker may use. "
-            "Use a smaller batch size, or raise the limit on virtual memory (`ulimit -v`)."
+            f"A batch is larger than the {len(mapping) >> 20} MiB that this worker can send. "
+            f"{why_no_more(len(mapping), _OVERFLOW_BYTES)} Or use a smaller batch size."
         ) from None
     except BaseException:
         os.close(fd)
@@ -206,14 +195,15 @@ class _Trainer:
         self._end.register(self.fd, select.POLLIN)
         set_receive_timeout(link.sock, _LOOK_AROUND_S)
 
-    def next_message(self) -> Message | None:
-        """Wait for a message; None when there is nobody left to send one."""
+    def next_message(self, heap: Heap) -> Message | None:
+        """Wait for a message; None when there is nobody left to send one. The heap hears of every vain wait."""
         while True:
             try:
                 return receive(self._sock, block=True)
             except BlockingIOError:
                 if self._end.poll(0):
                     return None
+                heap.rested()
 
     def tell(self, message: Message) -> None:
         """Send a message, as soon as it can be."""

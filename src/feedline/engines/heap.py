@@ -1,0 +1,164 @@
+"""The heap of a worker process: freed memory is kept for the next batch, and what no batch needs is given back.
+
+glibc would give large blocks back at once, and every page of the next one would fault: that costs more than filling it.
+So it is told to keep all. But then a sample that needed gigabytes once would cost them for good, in every worker.
+`Heap` gives back what is free
+
+- when nothing has been to do for a while. If that happens again and again, because the training loop is slow, it takes
+  longer and longer for it to happen;
+- at work, when far more is free than batches need. What they need shows once it was given back: they take it again, and
+  from then on it is theirs. So ordinary work is interrupted once, if batches need much, or never.
+
+How much is free takes a walk through the heap, so the system is asked first how much memory the process has.
+Nothing of this happens with another C library or another heap: they have habits of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+_MUCH_BYTES = 32 << 20
+"""Less than this is not worth giving back. It is also the largest block that glibc keeps in its heap."""
+_LOOK_S = 1.0
+"""How often to look at work, and how many tasks have to be done in between."""
+_LOOK_TASKS = 4
+_MOST_PATIENCE = 32
+"""Waits without work before free memory is given back, at most; the first time it is one."""
+
+_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD = -1
+_INFO = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+def keep_heap_warm() -> None:
+    """Tell glibc to keep freed memory: samples and batches of the same size come again and again."""
+    if os.name != "posix":
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:
+        return  # another C library: its own habits apply
+    mallopt(_M_MMAP_THRESHOLD, _MUCH_BYTES)  # the most glibc accepts
+    mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(2**31 - 1).value)
+
+
+class Allocator(Protocol):
+    """What a heap has to be asked and told."""
+
+    def resident_bytes(self) -> int:
+        """Return how much memory this process has that is no file and not shared. Takes microseconds."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Return how much of the heap is free, whether there is memory behind it or not. May take milliseconds."""
+        ...
+
+    def trim(self) -> None:
+        """Give back the memory behind everything that is free."""
+        ...
+
+
+class Heap:
+    """Gives back memory of this process that is free and that no batch needs.
+
+    Args:
+        allocator: where the memory comes from; None if nothing is to be done.
+        clock: seconds.
+    """
+
+    def __init__(self, allocator: Allocator | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._allocator = allocator
+        self._clock = clock
+        self._floor = 0
+        """What the process has when nothing is free."""
+        self._usual = 0
+        """What batches take above that, again and again."""
+        self._is_learning = False
+        self._tasks = 0
+        self._look_s = clock() + _LOOK_S
+        self._waits = 0
+        self._patience = 1
+        if allocator is not None:
+            # What the training process had freed when it forked, or what getting ready has left.
+            if allocator.free_bytes() > _MUCH_BYTES:
+                allocator.trim()
+            self._floor = allocator.resident_bytes()
+
+    def worked(self) -> None:
+        """Note that a task is done."""
+        self._waits = 0
+        self._tasks += 1
+        if self._allocator is None or self._tasks < _LOOK_TASKS or (now := self._clock()) < self._look_s:
+            return
+        self._tasks = 0
+        self._look_s = now + _LOOK_S
+        excess = self._excess(self._allocator)
+        needed = 2 * self._usual + _MUCH_BYTES
+        if self._is_learning:
+            self._is_learning = False
+            self._usual = excess
+        elif excess > needed and self._allocator.free_bytes() > needed:
+            self._give_back(self._allocator)
+
+    def rested(self) -> None:
+        """Note that there was nothing to do for a while; called again and again as long as this is so."""
+        self._waits += 1
+        if self._allocator is None or self._waits != self._patience:
+            return
+        if self._excess(self._allocator) > _MUCH_BYTES and self._allocator.free_bytes() > _MUCH_BYTES:
+            self._give_back(self._allocator)
+            self._patience = min(2 * self._patience, _MOST_PATIENCE)
+
+    def _excess(self, allocator: Allocator) -> int:
+        resident = allocator.resident_bytes()
+        self._floor = min(self._floor, resident)
+        return resident - self._floor
+
+    def _give_back(self, allocator: Allocator) -> None:
+        allocator.trim()
+        self._floor = allocator.resident_bytes()
+        self._is_learning = True
+
+
+class Glibc:
+    """The heap of glibc, as far as it belongs to this process.
+
+    Raises:
+        AttributeError: this program has another C library.
+        OSError: the system does not tell how much memory a process has.
+    """
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL(None)
+        self._trim = library.malloc_trim
+        kind: type[ctypes.c_size_t | ctypes.c_uint]
+        try:
+            self._info, kind = library.mallinfo2, ctypes.c_size_t
+        except AttributeError:  # glibc before 2.33, which counts modulo 4 GiB
+            self._info, kind = library.mallinfo, ctypes.c_uint
+        self._info.restype = type("Info", (ctypes.Structure,), {"_fields_": [(name, kind) for name in _INFO]})
+        self.resident_bytes()
+
+    def resident_bytes(self) -> int:
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
+        return (int(resident) - int(shared)) * _PAGE
+
+    def free_bytes(self) -> int:
+        return int(self._info().fordblks)
+
+    def trim(self) -> None:
+        self._trim(0)
+
+
+def heap_of_this_process() -> Heap:
+    """Return the heap of this process, from now on; one that needs nothing where there is nothing to do."""
+    try:
+        return Heap(Glibc() if os.name == "posix" else None)
+    except (AttributeError, OSError):
+        return Heap(None)

@@ -1,0 +1,44 @@
+"""What Linux tells of the memory that a process has mapped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_LARGE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Mapping:
+    """One range of addresses."""
+
+    range: str
+    size: int
+    name: str
+    flags: frozenset[str]
+    """Two letters each, as in the kernel's documentation of VmFlags: `dd` is left out of dumps, `lo` is locked."""
+
+
+def mappings(pid: int) -> list[Mapping]:
+    """List what a process has mapped."""
+    found, head = [], [""]
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if not words[0].endswith(":"):
+            head = words
+        elif words[0] == "VmFlags:":
+            start, end = (int(number, 16) for number in head[0].split("-"))
+            found.append(Mapping(head[0], end - start, " ".join(head[5:]), frozenset(words[1:])))
+    return found
+
+
+def of_feedline(pid: int) -> list[Mapping]:
+    """List the memory for batches that a process has mapped: files by their name, others by their size.
+
+    Nothing else that is anonymous is as large: what is only reserved, such as the heaps of threads, cannot be written.
+    """
+    return [
+        mapping
+        for mapping in mappings(pid)
+        if "memfd:feedline" in mapping.name or (not mapping.name and mapping.size > _LARGE and "wr" in mapping.flags)
+    ]
