@@ -96,7 +96,7 @@ def test_under_a_limit_on_the_size_of_files_slots_are_smaller(limit: int) -> Non
         f"""{FILE_LIMIT}
     arena = Arena(80, shared=True, budget=1 << 30)
     for _ in range(3):
-        lease = arena.lease(arena.acquire(), arena.slot_bytes)
+        lease = arena.lease(arena.acquire(), 0, arena.slot_bytes)
         lease[:] = 5
     arena.view(79)[-1] = 7
     print(arena.slot_bytes)
@@ -177,7 +177,7 @@ def test_locked_memory_is_not_filled(shared: bool, flags: int) -> None:
     told = run_limited(
         f"""{LOCKED}
     arena = Arena(8, shared={shared}, budget=1 << 30)
-    lease = arena.lease(arena.acquire(), 1 << 20)
+    lease = arena.lease(arena.acquire(), 0, 1 << 20)
     lease[:] = 5
     print(arena.slot_bytes * 8, status("VmLck") - before[0], status("VmRSS") - before[1])
     # Pages of it can be given back, which a locked mapping does not allow.

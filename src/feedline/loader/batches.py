@@ -198,7 +198,7 @@ class CrewBatches(Iterator[Any]):
             raise
         self._epoch.progress.ended = True
         if self._persistent:
-            self.crew.slots.rest()
+            self.crew.rest()
         else:
             self.close()
         raise StopIteration

@@ -57,8 +57,10 @@ class Crew:
         prepare: Prepare | None = None,
         splitter: Splitter | None = None,
         care: Care | None = None,
+        rest: Callable[[], None] | None = None,
     ) -> None:
         self.engine = engine
+        self._rest = rest
         # Whatever becomes of the crew before somebody iterates with it: nobody is left behind.
         self._last = weakref.finalize(self, _close, engine)
         care = care or Care()
@@ -360,6 +362,11 @@ class Crew:
                 return
         self.slots.release(pending.task.slot)
 
+    def rest(self) -> None:
+        """No epoch is under way: what the program drops from now on goes back to the system at once."""
+        if self._rest is not None:
+            self._rest()
+
     def close(self) -> None:
         """End the workers and take back every slot they had. May be called twice."""
         if self.closed:
@@ -372,6 +379,7 @@ class Crew:
                 self.forget(pending)
             self._current = None
             self.slots.close()  # the iterator was dropped, or a worker died
+            self.rest()
 
 
 def _close(engine: Engine) -> None:

@@ -70,13 +70,7 @@ class Slots:
             slot, result.payload.slot = result.payload.slot, -1
             self.release(slot, result.payload.used)
 
-    def rest(self) -> None:
-        """No epoch is under way."""
-        if self._arena is not None:
-            self._arena.rest()
-
     def close(self) -> None:
         """Take back all slots: no task is under way, and no epoch will ask for batches that came."""
         if self._arena is not None:
             self._arena.release_all(self._owner)
-            self._arena.rest()

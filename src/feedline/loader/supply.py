@@ -92,7 +92,10 @@ class Supply:
             self.settings.restart_budget,
             self.settings.worker_bytes,
         )
-        return Crew(engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter, care=care)
+        rest = None if self._arena is None else self._arena.rest
+        return Crew(
+            engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter, care=care, rest=rest
+        )
 
     def _engine(self) -> tuple[Engine, Arena | None]:
         settings = self.settings

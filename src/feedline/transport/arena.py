@@ -244,6 +244,17 @@ class Arena:
         if self._closed:
             self.rest()
 
+    @property
+    def is_warm(self) -> bool:
+        """True if memory is kept for batches to come."""
+        return bool(self._warm or self._dropped)
+
+    def pass_by(self) -> None:
+        """A batch was made that needed no slot: what is kept for others may not be needed any more."""
+        with self._lock:
+            self._usage.end()
+            self._settle()
+
     def _leave(self, slot: Slot, used: int | None) -> None:
         """A slot is busy no more: it is held, or free."""
         if used is None:

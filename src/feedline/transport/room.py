@@ -52,6 +52,8 @@ class LocalRoom:
         slot, self._slot, self._is_refused = self._slot, -1, True
         if slot >= 0:
             self._arena.finish(slot)
+        elif self._arena.is_warm:
+            self._arena.pass_by()
 
 
 def in_room(arena: Arena | None, make: Callable[..., T], *arguments: object) -> T:

@@ -1,0 +1,221 @@
+"""What a program retains: what it holds, and a window.
+
+Memory is read as the system counts it: the summed PSS of this process and its workers, without mapped files.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import Dataset
+
+from feedline import DataLoader, Loader
+from feedline.engines import abilities
+
+BATCH = 4
+IMAGE_BYTES = 1 << 20
+PARTS_BYTES = BATCH * (IMAGE_BYTES + IMAGE_BYTES // 2)
+WINDOW_BYTES = (2 * 2 + 2 + 2 * 2) * PARTS_BYTES
+"""Two batches per worker, and what the loop has; and what the portable engine's workers have made and sent last."""
+CONSTANT = 48 << 20
+"""The arena's own slack (16 MB), and what Python, its heap and two workers come to have."""
+
+
+class Images(Dataset[Any]):
+    """An image, a mask of half its size, a label."""
+
+    def __init__(self, count: int = 160) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        if index >= self.count:
+            raise IndexError(index)
+        # Not by torch, whose own heap may hold on to what it is given back.
+        image, mask = (np.full(size // 4, index, np.float32) for size in (IMAGE_BYTES, IMAGE_BYTES // 2))
+        return torch.from_numpy(image), torch.from_numpy(mask), index
+
+
+class Arrays(Images):
+    def __getitem__(self, index: int) -> Any:
+        return tuple(np.asarray(part) for part in super().__getitem__(index))
+
+
+def memory() -> int:
+    """Bytes of memory of this process and its workers."""
+    own = os.getpid()
+    found = 0
+    for pid in [own, *map(int, Path(f"/proc/self/task/{own}/children").read_text().split())]:
+        try:
+            text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue  # it has just ended
+        sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in text.splitlines()[1:]}
+        found += sizes["Pss_Anon"] + sizes["Pss_Shmem"]
+    return found
+
+
+ENGINES = ["inline", "thread", "process", "portable"]
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "portable":
+        monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+    return str(request.param)
+
+
+def make(engine: str, dataset: Dataset[Any] | None = None, **options: Any) -> Any:
+    workers = 0 if engine == "inline" else 2
+    name = "process" if engine == "portable" else engine
+    return DataLoader(dataset or Images(), BATCH, num_workers=workers, engine=name, **options)
+
+
+def checked(parts: Any) -> Any:
+    """Touch every page of a batch: memory that nobody has read does not count yet."""
+    image, mask, labels = parts
+    assert np.asarray(image)[:, ::1024].sum() == np.asarray(labels).sum() * (IMAGE_BYTES // 4 // 1024)
+    assert np.asarray(mask)[:, ::1024].sum() == np.asarray(labels).sum() * (IMAGE_BYTES // 8 // 1024)
+    return parts
+
+
+def test_collecting_labels_keeps_no_images(engine: str) -> None:
+    before = memory()
+    labels = []
+    for place, parts in enumerate(make(engine)):
+        labels.append(checked(parts)[2])
+        del parts
+        if place == 35:
+            assert memory() - before < WINDOW_BYTES + CONSTANT
+    assert torch.cat(labels).tolist() == list(range(160))
+    assert memory() - before < WINDOW_BYTES + CONSTANT
+
+
+def test_loader_of_arrays_keeps_no_images_either(engine: str) -> None:
+    workers = 0 if engine == "inline" else 2
+    loader = Loader(Arrays(), BATCH, workers=workers, engine="process" if engine == "portable" else engine)
+    before = memory()
+    labels = [checked(parts)[2] for parts in loader]
+    assert np.concatenate(labels).tolist() == list(range(160))
+    assert memory() - before < WINDOW_BYTES + CONSTANT
+
+
+def test_a_mask_that_is_kept_keeps_no_image(engine: str) -> None:
+    before = memory()
+    masks = [checked(parts)[1] for parts in make(engine)]
+    held = sum(mask.nbytes for mask in masks)
+    assert memory() - before < 1.25 * held + WINDOW_BYTES + CONSTANT
+    assert all(mask[0, 0] == mask[0, -1] == BATCH * number for number, mask in enumerate(masks))
+
+
+def test_closed_loaders_leave_what_is_kept_and_no_more(engine: str) -> None:
+    before = memory()
+    kept = []
+    for _ in range(3):
+        loader = make(engine, Images(60))
+        batches = iter(loader)
+        kept.append([checked(next(batches)) for _ in range(10)])
+        kept[-1] = [parts[1:] for parts in kept[-1]]
+        loader.close()
+        del batches, loader
+    held = sum(mask.nbytes for some in kept for mask, _ in some)
+    assert memory() - before < 1.25 * held + CONSTANT
+    for some in kept:
+        del some[1:]  # nothing is asked of feedline from now on
+    assert memory() - before < 1.25 * held / 10 + CONSTANT
+
+
+def test_another_loaders_workers_do_not_keep_what_a_closed_loader_had() -> None:
+    first = make("process")
+    batches = iter(first)
+    for _ in range(10):
+        checked(next(batches))
+    other = make("process", Images(20), persistent_workers=True)
+    assert len(list(other)) == 5  # its workers live, and have the mappings of the first loader
+    before = memory()
+    freed = first.stats()["arena_bytes"]
+    assert freed > WINDOW_BYTES // 2
+    first.close()
+    assert before - memory() > freed // 2
+    other.close()
+
+
+@pytest.mark.parametrize("name", ["inline", "thread", "process"])  # elsewhere torch's heap may keep what it collated
+def test_a_few_large_batches_do_not_stay(name: str) -> None:
+    class Spike(Dataset[torch.Tensor]):
+        def __len__(self) -> int:
+            return 80
+
+        def __getitem__(self, index: int) -> torch.Tensor:
+            return torch.from_numpy(np.ones((64 << 20 if index < 4 else 1 << 16) // 4, np.float32))
+
+    before = memory()
+    loader = DataLoader(Spike(), 1, num_workers=0 if name == "inline" else 2, engine=name)
+    for place, batch in enumerate(loader):
+        assert batch[0, ::1024].sum() == batch.shape[1] // 1024
+        del batch
+        if place == 75:
+            assert memory() - before < (64 << 20) + CONSTANT, "one of four at most"
+    loader.close()
+
+
+def test_with_a_budget_the_first_batch_is_measured_before_more_are_begun() -> None:
+    loader = make("process", memory_budget=20 << 20, prefetch_factor=50)
+    batches = iter(loader)
+    highest = 0
+    for _ in range(20):
+        checked(next(batches))
+        highest = max(highest, loader.stats()["arena_bytes"])
+    assert highest <= (20 << 20) + 2 * PARTS_BYTES
+    loader.close()
+
+
+def test_memory_of_a_batch_that_is_dropped_while_nothing_runs_goes_back_at_once(engine: str) -> None:
+    before = memory()
+    loader = make(engine)
+    kept = [checked(parts) for parts in loader]
+    assert memory() - before > 160 * IMAGE_BYTES
+    kept.clear()
+    assert memory() - before < WINDOW_BYTES + CONSTANT
+    loader.close()
+    assert memory() - before < CONSTANT
+
+
+Keeping = st.lists(st.tuples(st.booleans(), st.booleans(), st.booleans()), min_size=8, max_size=8)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@given(pattern=Keeping, length=st.integers(0, 25))
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_for_any_pattern_of_keeping_memory_is_what_is_alive_and_a_window(
+    name: str, pattern: list[tuple[bool, bool, bool]], length: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "portable":
+            patch.setattr(abilities, "can_share_arenas", lambda: False)
+        before = memory()
+        kept: deque[list[torch.Tensor]] = deque(maxlen=length)
+        for place, parts in enumerate(make(name, Images(120))):
+            kept.append([part for part, keep in zip(checked(parts), pattern[place % 8], strict=True) if keep])
+            del parts
+            if place in (15, 29):
+                alive = sum(part.nbytes for some in kept for part in some)
+                assert memory() - before <= 1.25 * alive + WINDOW_BYTES + CONSTANT
+        assert list(_firsts(kept)) == sorted(_firsts(kept)), "and every batch is what it was"
+        gc.collect()
+
+
+def _firsts(kept: deque[list[torch.Tensor]]) -> Iterator[float]:
+    return (float(some[0].flatten()[0]) for some in kept if some)
