@@ -23,6 +23,7 @@ from feedline.errors import TooManyOpenFiles
 from feedline.transport import forks
 from feedline.transport.arena import SLACK_BYTES, Arena
 from feedline.transport.reading import Bytes
+from feedline.transport.residency import Residency
 from feedline.transport.slot import Device
 from tests.faults.limits import descriptors_left
 
@@ -332,7 +333,7 @@ def test_pages_stay_warm_as_long_as_batches_are_alike() -> None:
     for _ in range(8):
         batches.append(filled(arena, 8 << 20))
     before = resident(arena)
-    punched = mock.patch.object(Arena, "_punch", side_effect=AssertionError("pages were given back"))
+    punched = mock.patch.object(Residency, "punch", side_effect=AssertionError("pages were given back"))
     with punched:
         for _ in range(50):
             batches.append(filled(arena, 8 << 20))
@@ -480,15 +481,19 @@ def test_pages_that_a_device_knows_are_given_back_only_when_it_has_let_go() -> N
         del parts[1]
     assert arena.leased_count == 10
     assert ("shrunk", 0) not in device.events, "it has registered the whole slot"
-    device.busy = set(range(10))
     parts.clear()
     kept.clear()
-    arena.rest()
-    assert resident(arena) == 80 << 20
+    assert arena.leased_count == 0
+    assert resident(arena) == 80 << 20, "it may need them soon"
+    device.busy = set(range(10))
+    for _ in range(20):
+        filled(arena, 4096)
+    assert resident(arena) >= 80 << 20, "it still copies from them"
     device.busy.clear()
-    arena.rest()
-    assert resident(arena) <= SLACK_BYTES + 4 * (8 << 20)
-    assert device.events[-1][0] == "shrunk"
+    for _ in range(66 * 16):
+        filled(arena, 4096)
+    assert resident(arena) <= 2 * (8 << 20)
+    assert ("shrunk", 5) in device.events
 
 
 # -- forks ---

@@ -35,15 +35,15 @@ import numpy as np
 
 from feedline.transport import forks
 from feedline.transport.reading import LARGE_BYTES, Bytes, Copies, Reader, SlotReader
+from feedline.transport.residency import Residency
 from feedline.transport.slot import Device, Lease, Slot
-from feedline.transport.sparse import advise_huge_pages, map_sparse
-from feedline.transport.usage import Usage
+from feedline.transport.sparse import map_sparse
 
 _PAGE = mmap.PAGESIZE
-_HUGE_PAGE = 2 << 20
 
-_WORTH_HUGE_PAGES = 8 << 20
-"""Batches of this size are written faster into huge pages; of a smaller one too much of the last page would be lost."""
+_LONG_UNUSED = 64
+"""Spans after which a slot that a device has registered is given back. A guess: how many of them copies need at a time
+varies, and registering one takes tens of milliseconds."""
 
 SLACK_BYTES = 16 << 20
 """Idle memory that is always kept: below this it is not worth a system call."""
@@ -76,28 +76,21 @@ class Arena:
         self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
         self.refused = 0
         """Batches made in this process that had to be written elsewhere."""
-        self._granule = _PAGE
         self._slots: list[Slot] = []
         self._busy: dict[int, Slot] = {}
         self._held: dict[int, Slot] = {}
-        self._partial: dict[int, Slot] = {}
-        """Held slots of which a part is idle."""
         self._warm: dict[int, Slot] = {}
         """Free slots with pages, the one that was used last at the end."""
         self._cold: dict[int, Slot] = {}
         """Free slots without."""
-        self._resident = 0
-        """Bytes of pages that exist, at most."""
-        self._live = 0
-        """Bytes of these that lie under living leases."""
-        self._idle = 0
-        """Bytes of these that serve nobody."""
-        self._usage = Usage(window)
+        self._cooling: dict[int, Slot] = {}
+        """Free slots from which the device may still copy."""
+        self._pages = Residency(self._map, self.slot_bytes, shared=shared, window=window)
+        self._usage = self._pages.usage
         self._before_known = before_known
         self._dropped: deque[Lease] = deque()
         self._watchers: list[Lease] = []
         self._lock = threading.Lock()
-        self._device: Device | None = None
         self._ties: list[weakref.finalize[..., Any]] = []
         """To users."""
         self._closed = False
@@ -113,7 +106,7 @@ class Arena:
     def resident_bytes(self) -> int:
         """Bytes of memory that the slots hold."""
         self._catch_up()
-        return self._resident
+        return self._pages.resident
 
     @property
     def leased_count(self) -> int:
@@ -128,7 +121,7 @@ class Arena:
 
     def follow(self, device: Device) -> None:
         """Let a device follow the slots."""
-        self._device = device
+        self._pages.device = device
 
     # -- a slot for a task -------------------------------------------------------------------------------------------
 
@@ -139,8 +132,8 @@ class Arena:
         return self._is_left()
 
     def _is_left(self) -> bool:
-        if self._device is not None:
-            return self._find(-1) is not None
+        if self._cooling:
+            self._cool()
         free = self._warm or self._cold or len(self._slots) < self.slot_count
         return bool(free) and not self._closed and self._is_affordable()
 
@@ -172,12 +165,11 @@ class Arena:
             self._warm.pop(number, None)
             self._cold.pop(number, None)
             slot.worker = worker
-            self._idle -= slot.idle
-            slot.idle = 0
+            self._pages.serve(slot)
             usage = self._usage
             usage.begin(len(self._busy))
-            left = self.budget - self._live - len(self._busy) * usage.expected_bytes
-            if self._idle > left:
+            left = self.budget - self._pages.live - len(self._busy) * usage.expected_bytes
+            if self._pages.idle > left:
                 self._trim(max(0, left))
             return number
 
@@ -185,11 +177,11 @@ class Arena:
         """Choose a slot that may be written to; None if there is none, or no memory for it."""
         if self._closed or not self._is_affordable():
             return None
+        if self._cooling:
+            self._cool()
         slot: Slot | None = None
         for candidate in reversed(self._warm.values()):
-            if candidate.number in self._busy or (
-                self._device is not None and not self._device.may_reuse(candidate.number)
-            ):
+            if candidate.number in self._busy:
                 continue
             if candidate.worker == worker or candidate.worker < 0:
                 return candidate
@@ -208,7 +200,7 @@ class Arena:
         expected = self._usage.expected_bytes
         if not expected:
             return busy_count < self._before_known
-        return self._live + (busy_count + 1) * expected <= self.budget
+        return self._pages.live + (busy_count + 1) * expected <= self.budget
 
     def release(self, slot: int, used: int | None = None) -> None:
         """Give back a slot in which nothing lies that anybody refers to.
@@ -237,9 +229,12 @@ class Arena:
         with self._lock:
             entry = self._busy.get(slot)
             if entry is not None:
-                self._usage.end()
+                begins_span = self._usage.end()
                 self._leave(entry, 0)
-                if self._idle > SLACK_BYTES:
+                if self._pages.device is not None:
+                    if begins_span:
+                        self._trim_unused()
+                elif self._pages.idle > SLACK_BYTES:
                     self._trim_idle()
         if self._closed:
             self.rest()
@@ -261,22 +256,33 @@ class Arena:
             slot.unsure = True
             used = self._usage.expected_bytes
         if used:
-            self._note_use(slot, used)
+            self._pages.note_use(slot, used)
         slot.owner = None
+        slot.span = self._usage.spans
         if slot.parts:
             self._held[slot.number] = slot
         else:
-            (self._warm if slot.resident or slot.unsure else self._cold)[slot.number] = slot
-            if slot.lent:
-                self._tell_device(slot)
+            self._free(slot)
         del self._busy[slot.number]  # last: until now it counts as busy
-        self._recount(slot)
+        self._pages.recount(slot)
 
-    def _tell_device(self, slot: Slot) -> None:
-        """The last array over a slot is gone; copies from it may still be under way."""
+    def _free(self, slot: Slot) -> None:
+        """Nobody refers to a slot any more; but copies from it to the device may still be under way."""
+        if slot.lent and self._pages.device is not None:
+            self._pages.device.on_release(slot.number)
+            self._cooling[slot.number] = slot
+        else:
+            (self._warm if slot.resident or slot.unsure else self._cold)[slot.number] = slot
         slot.lent = False
-        if self._device is not None:
-            self._device.on_release(slot.number)
+
+    def _cool(self) -> None:
+        """Take back slots from which the device has copied; copies end in the order in which they began."""
+        while self._cooling:
+            slot = next(iter(self._cooling.values()))
+            if self._pages.device is not None and not self._pages.device.may_reuse(slot.number):
+                return
+            self._warm[slot.number] = slot
+            del self._cooling[slot.number]
 
     # -- what lies in it ---------------------------------------------------------------------------------------------
 
@@ -290,7 +296,7 @@ class Arena:
         All of them are copies if the program keeps so much that the slot is needed for the next batch.
         """
         with self._lock:
-            self._note_use(self._slots[slot], used)
+            self._pages.note_use(self._slots[slot], used)
             if used >= LARGE_BYTES:
                 if self._dropped:
                     self._settle()
@@ -315,26 +321,13 @@ class Arena:
             entry.parts[first] = lease
             entry.live += lease.size
             entry.lent = True
-            self._live += lease.size
+            self._pages.live += lease.size
         return array
 
     def note_use(self, slot: int, used: int) -> None:
         """Remember how far a busy slot has been written."""
         with self._lock:
-            self._note_use(self._slots[slot], used)
-
-    def _note_use(self, slot: Slot, used: int) -> None:
-        if used >= _WORTH_HUGE_PAGES and self._granule == _PAGE:
-            self._granule = _HUGE_PAGE
-            advise_huge_pages(self._map)
-        self._usage.note(-(-used // _PAGE) * _PAGE)
-        pages = -(-used // self._granule) * self._granule
-        if pages > slot.reach or pages > slot.resident:
-            if self._device is not None and pages > slot.reach:
-                self._device.on_growth(slot.number, min(pages, self.slot_bytes))
-            slot.reach = min(max(slot.reach, pages), self.slot_bytes)
-            self._resident += slot.reach - slot.resident
-            slot.resident = slot.reach
+            self._pages.note_use(self._slots[slot], used)
 
     # -- what was dropped, and what goes back to the system ----------------------------------------------------------
 
@@ -352,7 +345,7 @@ class Arena:
             if known is not None and known() is None:
                 del slot.parts[lease.start]
                 slot.live -= known.size
-                self._live -= known.size
+                self._pages.live -= known.size
                 if slot.number not in self._busy:
                     self._part_dropped(slot)
             self._dropped.popleft()  # last: what was interrupted is done again
@@ -360,56 +353,43 @@ class Arena:
 
     def _part_dropped(self, slot: Slot) -> None:
         if not slot.parts and slot.number in self._held:
-            self._warm[slot.number] = slot
+            self._free(slot)
             del self._held[slot.number]
-            self._tell_device(slot)
-        self._recount(slot)
+        self._pages.recount(slot)
 
-    def _recount(self, slot: Slot) -> None:
-        """Find out how much of a slot is idle."""
-        number = slot.number
-        # A device has registered slots as a whole: what lies beside arrays that are kept cannot be given back.
-        serves = number in self._busy or (self._device is not None and slot.parts)
-        idle = 0 if serves else max(0, slot.resident - slot.live)
-        self._idle += idle - slot.idle
-        slot.idle = idle
-        if idle and slot.parts:
-            self._partial[number] = slot
-        elif self._partial:
-            self._partial.pop(number, None)
+    def _trim_unused(self) -> None:
+        """Give back the pages of slots that have not been used for long.
+
+        For slots that a device has registered: registering them again takes long, and those from which it still copies
+        are free as far as the program is concerned, and needed all the same.
+        """
+        for slot in list(self._warm.values()):
+            if slot.span < self._usage.spans - _LONG_UNUSED and slot.number not in self._busy:
+                self._punch(slot)
 
     def _trim_idle(self) -> None:
-        if self._idle > SLACK_BYTES or self._closed:
+        if self._pages.device is not None and not self._closed:
+            return
+        if self._pages.idle > SLACK_BYTES or self._closed:
             limit = SLACK_BYTES + self._usage.spare_bytes(len(self._busy))
             self._trim(0 if self._closed else limit)
 
     def _trim(self, limit: int) -> None:
         """Give idle pages back to the system until no more than `limit` bytes are left."""
-        if self._idle <= limit and not (self._closed and self._warm):
+        if self._pages.idle <= limit and not (self._closed and self._warm):
             return
         # What lies beside arrays that are kept cannot be used again before they are dropped, so it goes first.
-        for slot in [*self._partial.values(), *self._warm.values()]:
+        if self._cooling:
+            self._cool()
+        for slot in [*self._pages.partial.values(), *self._warm.values()]:
             if (slot.idle or slot.unsure) and slot.number not in self._busy:
                 self._punch(slot)
-                if self._idle <= limit and not self._closed:
+                if self._pages.idle <= limit and not self._closed:
                     break
 
     def _punch(self, slot: Slot) -> None:
         """Give the pages of a slot that serve nobody back to the system."""
-        option = getattr(mmap, "MADV_REMOVE" if self.shared else "MADV_DONTNEED", None)
-        if option is None:
-            return
-        if self._device is not None and not self._device.shrink(slot.number):
-            return
-        end = self.slot_bytes if slot.unsure else slot.reach
-        for start, stop in slot.gaps(end):
-            self._map.madvise(option, slot.number * self.slot_bytes + start, stop - start)
-        slot.unsure = False
-        slot.reach = max((first + lease.size for first, lease in slot.parts.items()), default=0)
-        self._resident += slot.live - slot.resident
-        slot.resident = slot.live
-        self._recount(slot)
-        if slot.number in self._warm:
+        if self._pages.punch(slot) and slot.number in self._warm:
             self._cold[slot.number] = self._warm.pop(slot.number)
 
     # -- forks, rest and end -----------------------------------------------------------------------------------------
@@ -424,6 +404,8 @@ class Arena:
         forks.settle(at_once=True)
         with self._lock:
             self._settle()
+            if not self._busy and self._pages.device is None:
+                self._trim(self._usage.window_bytes)
             self._watchers = []
             for slot in self._held.values():
                 for lease in slot.parts.values():

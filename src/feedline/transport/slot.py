@@ -10,7 +10,7 @@ from feedline.transport.reading import Bytes
 class Slot:
     """What is known of one slot. Changed by its arena only."""
 
-    __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "reach", "resident", "unsure", "worker")
+    __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "reach", "resident", "span", "unsure", "worker")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -29,6 +29,8 @@ class Slot:
         """Bytes of its pages that exist, at most."""
         self.idle = 0
         """Bytes of these that serve nobody."""
+        self.span = 0
+        """When it was last used, counted in spans."""
         self.unsure = False
         """True if somebody may have written further than is known: a task that failed, a worker that died."""
 

@@ -20,7 +20,7 @@ class Usage:
         window: how many batches are in flight in the usual course of things.
     """
 
-    __slots__ = ("_before", "_count", "_now", "_span", "_window", "expected_bytes")
+    __slots__ = ("_before", "_count", "_now", "_span", "_window", "expected_bytes", "spans")
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -29,8 +29,15 @@ class Usage:
         self._now = [0, 0]
         """Bytes of the largest batch of this span; the most batches in flight."""
         self._before = [0, 0]
+        self.spans = 0
+        """How many spans are over."""
         self.expected_bytes = 0
         """How large the next batch may be; 0 if there was none yet."""
+
+    @property
+    def window_bytes(self) -> int:
+        """What the batches in flight take, in the usual course of things."""
+        return self._window * self.expected_bytes
 
     def note(self, size: int) -> None:
         """A batch of this size was made."""
@@ -43,13 +50,16 @@ class Usage:
         if in_flight > self._now[1]:
             self._now[1] = in_flight
 
-    def end(self) -> None:
-        """A batch was delivered."""
+    def end(self) -> bool:
+        """A batch was delivered. Returns True if another span begins with it."""
         self._count += 1
-        if self._count >= self._span:
-            self._count = 0
-            self._before, self._now = self._now, [0, 0]
-            self.expected_bytes = self._before[0]
+        if self._count < self._span:
+            return False
+        self._count = 0
+        self.spans += 1
+        self._before, self._now = self._now, [0, 0]
+        self.expected_bytes = self._before[0]
+        return True
 
     def spare_bytes(self, in_flight: int) -> int:
         """Return how much memory that nobody uses now will probably be used soon."""

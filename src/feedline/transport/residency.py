@@ -1,0 +1,86 @@
+"""Which pages of an arena exist, how many of them serve nobody, and how these go back to the system."""
+
+from __future__ import annotations
+
+import mmap
+
+from feedline.transport.slot import Device, Slot
+from feedline.transport.sparse import advise_huge_pages
+from feedline.transport.usage import Usage
+
+_PAGE = mmap.PAGESIZE
+_HUGE_PAGE = 2 << 20
+
+_WORTH_HUGE_PAGES = 8 << 20
+"""Batches of this size are written faster into huge pages; of a smaller one too much of the last page would be lost."""
+
+
+class Residency:
+    """Counts the pages behind the slots of one arena. Whoever calls it holds the arena's lock.
+
+    Args:
+        mapping: the memory.
+        slot_bytes: the size of a slot.
+        shared: True if other processes have mapped it as well.
+        window: how many batches are in flight in the usual course of things.
+    """
+
+    def __init__(self, mapping: mmap.mmap, slot_bytes: int, *, shared: bool, window: int) -> None:
+        self._map = mapping
+        self._slot_bytes = slot_bytes
+        self._option = getattr(mmap, "MADV_REMOVE" if shared else "MADV_DONTNEED", None)
+        self._granule = _PAGE
+        self.usage = Usage(window)
+        self.device: Device | None = None
+        self.resident = 0
+        """Bytes of pages that exist, at most."""
+        self.live = 0
+        """Bytes of these that lie under living leases."""
+        self.idle = 0
+        """Bytes of these that serve nobody."""
+        self.partial: dict[int, Slot] = {}
+        """Slots of which a part is leased, and another idle."""
+
+    def note_use(self, slot: Slot, used: int) -> None:
+        """A slot has been written up to `used`."""
+        if used >= _WORTH_HUGE_PAGES and self._granule == _PAGE:
+            self._granule = _HUGE_PAGE
+            advise_huge_pages(self._map)
+        self.usage.note(-(-used // _PAGE) * _PAGE)
+        pages = min(-(-used // self._granule) * self._granule, self._slot_bytes)
+        if pages > slot.reach or pages > slot.resident:
+            if self.device is not None and pages > slot.reach:
+                self.device.on_growth(slot.number, pages)
+            slot.reach = max(slot.reach, pages)
+            self.resident += slot.reach - slot.resident
+            slot.resident = slot.reach
+
+    def serve(self, slot: Slot) -> None:
+        """All of a slot is in use."""
+        self.idle -= slot.idle
+        slot.idle = 0
+
+    def recount(self, slot: Slot) -> None:
+        """Find out how much of a slot is idle that is not busy."""
+        # A device has registered slots as a whole: what lies beside arrays that are kept cannot be given back.
+        whole = self.device is not None and slot.parts
+        idle = 0 if whole else max(0, slot.resident - slot.live)
+        self.idle += idle - slot.idle
+        slot.idle = idle
+        if idle and slot.parts:
+            self.partial[slot.number] = slot
+        elif self.partial:
+            self.partial.pop(slot.number, None)
+
+    def punch(self, slot: Slot) -> bool:
+        """Give the pages of a slot that serve nobody back to the system; False if that is not possible now."""
+        if self._option is None or (self.device is not None and not self.device.shrink(slot.number)):
+            return False
+        for start, stop in slot.gaps(self._slot_bytes if slot.unsure else slot.reach):
+            self._map.madvise(self._option, slot.number * self._slot_bytes + start, stop - start)
+        slot.unsure = False
+        slot.reach = max((first + lease.size for first, lease in slot.parts.items()), default=0)
+        self.resident += slot.live - slot.resident
+        slot.resident = slot.live
+        self.recount(slot)
+        return True
