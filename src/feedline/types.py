@@ -219,6 +219,8 @@ class Result:
     notes: Notes | None = None
     read: int | None = None
     """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
+    bound: bool = False
+    """True if what this worker makes may depend on which worker it is."""
 
 
 @dataclass(slots=True)

@@ -85,7 +85,11 @@ class Supply:
             self.settings.restart_budget,
             self.settings.worker_bytes,
         )
-        return Crew(engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter, care=care)
+        # With a seed everything random follows from keys; threads share their generators in any case.
+        binds = not spec.seeded and self.settings.engine_name == "process"
+        return Crew(
+            engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter, care=care, binds=binds
+        )
 
     def _engine(self) -> tuple[Engine, Arena | None]:
         settings = self.settings
