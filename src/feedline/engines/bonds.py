@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.stateful import is_stateful
-from feedline.engines.handles import objects_in
 from feedline.draw_watch import DrawWatch
+from feedline.engines.handles import objects_in
 from feedline.types import WorkerSpec
 
 
@@ -52,4 +52,7 @@ def holds_generator(root: Any) -> bool:
     kinds: tuple[type, ...] = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
     if torch is not None:
         kinds += (torch.Generator,)
-    return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", kinds))
+    try:
+        return any(issubclass(type(value), kinds) for _, value in objects_in(root, "", kinds))
+    except Exception:  # of an object that is like no other: it may hold anything, and the batch is there
+        return True

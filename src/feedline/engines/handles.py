@@ -206,7 +206,7 @@ def objects_in(root: Any, path: str, whole: tuple[type, ...]) -> Iterator[tuple[
     while waiting:
         path, value, depth = waiting.popleft()
         yield path, value
-        if depth == _DEPTH or issubclass(type(value), whole):
+        if depth == _DEPTH or issubclass(type(value), (*whole, *_LEAVES)):
             continue
         for place, part in _parts(path, value):
             if len(seen) >= _OBJECTS:
