@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
+from feedline.indices import taken_each
 from feedline.loader.order import Entry, Order
 from feedline.plan.foreign import ForeignPlan, skip
 from feedline.types import Share
@@ -39,7 +40,7 @@ class CutIndices(Iterator[Any]):
         if self.ended:
             raise StopIteration
         source = self.open() if self.source is None else self.source
-        batch = list(islice(source, self._batch_size))
+        batch = taken_each(islice(source, self._batch_size))
         self.ended = len(batch) < self._batch_size
         if not batch or (self._drop_last and self.ended):
             raise StopIteration

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from feedline.indices import taken
 from feedline.keys import mix
 from feedline.plan.plan import Plan
 from feedline.types import Draw, Share
@@ -89,7 +90,7 @@ class ForeignPlan(Plan):
             self._drawn += 1
             self._last = 1 if getattr(self._indices, "ended", False) else None
             return self._held.pop()
-        indices = next(self._indices)
+        indices = taken(next(self._indices))  # the sampler may use it again for the next batch
         self._drawn += 1
         if self._snapshot is not None:
             if self._drawn == 1:
