@@ -117,6 +117,8 @@ class Resume:
     """Samples of the stream that had been read when these states were taken."""
     skip: int = 0
     """Samples to read and leave out from there."""
+    least: int = 0
+    """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
 
 
 @dataclass(slots=True)

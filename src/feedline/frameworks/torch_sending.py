@@ -110,6 +110,11 @@ def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     return _read_pickled, (place(tensor.contiguous(), writer, lasting=False),)  # skips elements: without the gaps
 
 
+def reduce_storage(storage: torch.UntypedStorage, writer: memory.Writer) -> Any:
+    """Describe a storage for a pickle, which knows none by itself: as the bytes that it is."""
+    return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage),)
+
+
 def _read_pickled(leaf: Leaf, shape: tuple[int, ...] | None = None, strides: tuple[int, ...] = ()) -> torch.Tensor:
     tensor = read(leaf, memory.being_read())
     return tensor if shape is None else tensor.as_strided(shape, strides)

@@ -141,7 +141,7 @@ class ForeignOrder(Order):
         self._enter({})
         tell = _find_telling(self._stateful, self._indices)
         self._is_settled = True
-        return {} if tell is None else {"sampler_state": tell()}
+        return {} if tell is None else {"sampler_state": tell(), "held": [], "redraw": 0}
 
     def plan(self, entry: Entry) -> ForeignPlan:
         if self._indices is None:
@@ -158,7 +158,7 @@ class ForeignOrder(Order):
             origin=None if self._origin is None else self._noted,
             entered=_entered(entry.order),
             find_snapshot=functools.partial(_find_telling, self._stateful, indices),
-            facts={} if self._epoch is None else {"sampler_epoch": self._epoch},
+            facts={**({} if self._epoch is None else {"sampler_epoch": self._epoch}), **_undrawn(self._origin)},
             after=None if self._origin is None else self._origin.after,
             progress=entry.progress,
         )
@@ -173,9 +173,19 @@ class ForeignOrder(Order):
             self._twin.check(order)
             return
         super().check(order)
+        begun = order.get("consumed", 0) > 0
+        length = order.get("length")
+        if begun and length is not None and order["consumed"] > length:
+            raise BadState(f"The state says that {order['consumed']} batches of {length} were consumed.")
+        if self._origin is not None:
+            self._origin.check(order)
+        for name, needed in {"sampler_state": self._stateful, "sampler_epoch": self._epochal()}.items():
+            if begun and needed and name not in order:
+                raise BadState(
+                    f"The state has no order.{name}, which this loader's sampler needs to go on. Use the sampler that "
+                    "the state was saved with, or begin the epoch anew."
+                )
         states = order.get("sampler_state")
-        if states is not None and not isinstance(states, dict):
-            raise BadState(f"The state is damaged: order.sampler_state is {states!r:.100}.")
         if states is not None and len(states.get("parts", ())) != len(self._stateful):
             raise BadState(
                 f"The state holds the states of {len(states.get('parts', ()))} samplers, but of this loader's "
@@ -193,8 +203,14 @@ class ForeignOrder(Order):
 class Origin(Protocol):
     """What the order of a foreign sampler begins with, such as the state of its generator."""
 
+    drawn_from: str
+    """What that is called in a snapshot."""
+
     def begin(self, order: dict[str, Any]) -> None:
         """Restore what `after` told, before anything of the epoch is drawn."""
+
+    def check(self, order: dict[str, Any]) -> None:
+        """Refuse what a snapshot says of the order if it is damaged, or does not say how the order was drawn."""
 
     def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
         """Return what a snapshot's `order` holds of it; empty at the beginning, to be filled in by the iterator."""
@@ -213,6 +229,11 @@ def _find_telling(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]
         "parts": [part.state_dict() for part in parts],
         "iterator": None if own is None else own.state_dict(),
     }
+
+
+def _undrawn(origin: Origin | None) -> dict[str, Any]:
+    """Return what a state says before an order was drawn."""
+    return {} if origin is None else {origin.drawn_from: None}
 
 
 def _opened(indices: Any) -> Any:
