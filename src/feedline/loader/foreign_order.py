@@ -174,9 +174,6 @@ class ForeignOrder(Order):
             return
         super().check(order)
         begun = order.get("consumed", 0) > 0
-        length = order.get("length")
-        if begun and length is not None and order["consumed"] > length:
-            raise BadState(f"The state says that {order['consumed']} batches of {length} were consumed.")
         if self._origin is not None:
             self._origin.check(order)
         for name, needed in {"sampler_state": self._stateful, "sampler_epoch": self._epochal()}.items():
