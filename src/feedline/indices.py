@@ -58,7 +58,8 @@ def taken(index: Any) -> Any:
         return index.copy()
     if hasattr(kind, "clone") and hasattr(kind, "ndim"):  # a tensor, which can be hashed, by its id
         return index.clone()
-    return index if kind.__hash__ is not None else _copied(index)
+    hashing: Any = kind.__hash__  # typed as a method, it could not be None
+    return _copied(index) if hashing is None else index
 
 
 def taken_each(indices: Iterable[Any]) -> list[Any]:

@@ -75,7 +75,8 @@ def test_a_generator_of_its_own_binds(name: str) -> None:
     generator = GENERATORS[name]()
     for dataset in (Holder(generator), Holder([Holder({"rng": generator})])):
         assert Bonds(dataset, spec_of(dataset)).are_there()
-    for collate in (Holder(generator).collate, functools.partial(list, generator)):
+    collates: list[Callable[[Any], Any]] = [Holder(generator).collate, functools.partial(list, generator)]
+    for collate in collates:
         assert Bonds([1], spec_of([1], collate)).are_there()
 
 
@@ -110,7 +111,7 @@ def test_what_cannot_be_looked_through_may_hold_one() -> None:
 
     class Meta(type):
         @property
-        def __mro__(cls) -> Any:  # type: ignore[override]
+        def __mro__(cls) -> Any:
             raise RuntimeError("no classes")
 
     class Strange(metaclass=Meta):

@@ -237,13 +237,14 @@ def test_samplers_of_feedlines_kind() -> None:
     loader = DataLoader(Squares(), batch_sampler=OwnBatches(), num_workers=2, engine="thread")
     assert flat(loader) == list(range(N))
     count = 3000  # more than one block
-    loader = DataLoader(range(count), 8, sampler=OwnSampler(count), num_workers=2, engine="thread", prefetch_factor=64)
+    numbers: Any = range(count)
+    loader = DataLoader(numbers, 8, sampler=OwnSampler(count), num_workers=2, engine="thread", prefetch_factor=64)
     assert flat(loader) == list(range(count))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_ranks_share_what_it_was(rank: int) -> None:
-    share = feedline.samplers.distribute(Batches([0] * BATCH), rank, 2)
+    share: Any = feedline.samplers.distribute(Batches([0] * BATCH), rank, 2)
     found = [number for batch in share for number in batch]
     assert sorted(found) == [number for number in range(N) if number // BATCH % 2 == rank]
 

@@ -153,7 +153,7 @@ def _found(origin: dict[str, Any], name: str) -> Any:
     if origin.get(name) is None:
         raise BadState(
             f"The state does not say how the order was drawn: it has {sorted(origin)}, and this loader's sampler needs "
-            f"{name!r}. Give the sampler the generator, or none, that it had when the state was saved."
+            f"{name!r}. Give the sampler what it had when the state was saved, a generator or none."
         )
     return origin[name]
 

@@ -88,7 +88,7 @@ class ForeignOrder(Order):
         self._is_settled = False
 
     def prepare(self, order: dict[str, Any]) -> None:
-        if self._is_settled and "sampler_state" not in order:
+        if self._is_settled and order.get("sampler_state") is None:
             self._is_settled = False  # the iterator is there, and nothing was asked of it yet
             return
         first, self._is_prepared = not self._is_prepared, True
@@ -148,7 +148,7 @@ class ForeignOrder(Order):
             self.prepare(entry.order)
         indices = self._indices
         assert indices is not None
-        if entry.consumed and "sampler_state" not in entry.order:
+        if entry.consumed and entry.order.get("sampler_state") is None:
             indices = skip(indices, entry.consumed, type(self._sampler).__name__)
         plan = ForeignPlan(
             indices,
@@ -158,12 +158,21 @@ class ForeignOrder(Order):
             origin=None if self._origin is None else self._noted,
             entered=_entered(entry.order),
             find_snapshot=functools.partial(_find_telling, self._stateful, indices),
-            facts={**({} if self._epoch is None else {"sampler_epoch": self._epoch}), **_undrawn(self._origin)},
+            facts=self._facts(),
             after=None if self._origin is None else self._origin.after,
             progress=entry.progress,
         )
         self._indices = None
         return plan
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what a state holds besides the place; None for what the plan has not found out."""
+        facts: dict[str, Any] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
+        if self._stateful:
+            facts["sampler_state"] = None
+        if self._origin is not None:
+            facts[self._origin.drawn_from] = None
+        return facts
 
     def without_end(self, share: Share) -> Order | None:
         return None if self._twin is None else self._twin.without_end(share)
@@ -228,11 +237,6 @@ def _find_telling(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]
     }
 
 
-def _undrawn(origin: Origin | None) -> dict[str, Any]:
-    """Return what a state says before an order was drawn."""
-    return {} if origin is None else {origin.drawn_from: None}
-
-
 def _opened(indices: Any) -> Any:
     """Return the iterator that may have a state, also if nothing was asked of it yet."""
     if not isinstance(indices, CutIndices):
@@ -242,7 +246,7 @@ def _opened(indices: Any) -> Any:
 
 def _entered(order: dict[str, Any]) -> dict[str, Any] | None:
     """Return what a snapshot says of the sampler, None if nothing, or if an epoch begins that comes after it."""
-    if order.get("finish") or "sampler_state" not in order:
+    if order.get("finish") or order.get("sampler_state") is None:
         return None
     return {name: order[name] for name in ("sampler_state", "redraw", "held") if name in order}
 

@@ -38,8 +38,8 @@ def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
         began: dict[str, Any] = {"consumed": 0} if counts else {}  # not told before the first batch
         if "sampler_state" in order:
             began |= {"held": [], "redraw": 0}
-        if order.get("unit") == "own batches":
-            began |= {"torch_seed": None, "torch_generator": None}  # whichever it is: nothing was drawn yet
+        if counts and order.get("unit") == "own batches":  # whichever the sampler has: it is not known
+            began |= {"torch_seed": None, "torch_generator": None, "sampler_state": None}
         if "stride" in order:
             began["reserve"] = {}
         new["order"] = {**began, **order}
@@ -113,15 +113,15 @@ def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
     if "stride" in order:
         _held(order, "stride", (list, tuple), at)
         _held(order, "reserve", Mapping, at)
-    if "sampler_state" in order:
-        states = _held(order, "sampler_state", Mapping, at)
+    states = _held(order, "sampler_state", Mapping, at, optional=True) if "sampler_state" in order else None
+    if states is not None:
         _held(states, "parts", (list, tuple), "order.sampler_state.")
         _held(states, "iterator", object, "order.sampler_state.")
         if _held(order, "redraw", int, at) not in (0, 1):
             _refuse(f"order.redraw is {order['redraw']!r:.100}")
         if len(_held(order, "held", (list, tuple), at)) > 1:
             _refuse(f"order.held has {len(order['held'])} batches")
-    if ("finish" in order) != (ended and "sampler_state" in order):
+    if ("finish" in order) != (ended and states is not None):
         _refuse("its sampler is in another epoch than the rest, or has no state")
 
 
