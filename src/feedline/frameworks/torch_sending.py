@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.multiprocessing.reductions import reduce_storage as share_storage
 from torch.multiprocessing.reductions import reduce_tensor as reduce_shared
 
 from feedline import memory
@@ -112,6 +113,8 @@ def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
 
 def reduce_storage(storage: torch.UntypedStorage, writer: memory.Writer) -> Any:
     """Describe a storage for a pickle, which knows none by itself: as the bytes that it is."""
+    if get_spawning_popen() is not None and storage.is_shared():  # of a tensor that is meant for several processes
+        return share_storage(storage)
     return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage),)
 
 
