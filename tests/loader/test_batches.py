@@ -155,14 +155,14 @@ def test_every_worker_goes_on_from_the_one_state_of_a_stream_that_is_shared_out(
 def test_streams_of_ones_own_go_on_and_nothing_is_forgotten_meanwhile() -> None:
     crew, engine = make_crew()
     streams = (
-        {"batches": 5, "noted_at": 4, "ended": False, "iterator": {"place": 4}, "place": 4},
-        {"batches": 3, "noted_at": 0, "ended": True},
+        {"batches": 5, "noted_at": 4, "ended": False, "read": None, "dataset": None, "iterator": {"n": 4}, "place": 4},
+        {"batches": 3, "noted_at": 0, "ended": True, "read": None},
     )
     bookmark = bookmark_of([1] * 9, workers=2)
     bookmark.facts = lambda: {"unit": "stream batches"}
     epoch = resume(crew, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), bookmark)
     assert type(epoch) is StreamEpoch
     assert {worker for worker, _ in engine.submitted} == {0}, "the other has nothing left"
-    assert engine.submitted[0][1].resume == Resume(None, {"place": 4}, 4, 1, least=5)
+    assert engine.submitted[0][1].resume == Resume(None, {"n": 4}, 4, 1, least=5)
     assert bookmark.snapshot().streams == streams
     crew.close()
