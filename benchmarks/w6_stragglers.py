@@ -1,6 +1,8 @@
 """Question: when one sample in a hundred is slow, how much of the workers' time is lost to keeping batches in order?
 
 Knob: the number of workers and feedline's engine; `--unordered` lets batches come as they finish.
+`--draws` has every sample draw a random number: then batches stay with their workers, so that the numbers are torch's,
+and nothing but running ahead keeps the others busy.
 
 Held still: samples sleep 1 ms and a fixed 1 % of them 200 ms, which ones depending on the index alone; batches of 16,
 four workers, no shuffling: every loader meets the same slow samples at the same places. Sleeping takes no CPU, so the
@@ -11,6 +13,7 @@ time it took. 100 % would mean that no worker ever waited for another one. Count
 single measurement may be off by a slow sample or two; the spread over the rounds shows it.
 
     python -m benchmarks.w6_stragglers
+    python -m benchmarks.w6_stragglers --draws
     python -m benchmarks.w6_stragglers --engine thread --workers 4 16
 """
 
@@ -39,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--slow-ms", type=float, default=200.0)
     parser.add_argument("--slow-share", type=float, default=0.01)
     parser.add_argument("--prefetch", type=int, help="prefetch_factor of both loaders; torch's default if unset")
+    parser.add_argument("--draws", action="store_true", help="every sample draws a random number")
     parser.add_argument("--unordered", action="store_true", help="in_order=False for both loaders")
     arguments = parser.parse_args(argv)
     # One length for all worker counts, so that the slow samples are the same ones.
@@ -48,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         usual_s=arguments.usual_ms / 1e3,
         slow_s=arguments.slow_ms / 1e3,
         slow_share=arguments.slow_share,
+        draws=arguments.draws,
     )
     outcomes = rows.measure_entries(entries(dataset, arguments), arguments, batches=arguments.batches)
     for outcome in outcomes:

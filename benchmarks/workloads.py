@@ -104,12 +104,16 @@ class Nothing(Dataset[int]):
 
 
 class Stragglers(Dataset[int]):
-    """Samples that sleep: most briefly, a fixed few for long. Which ones depends on the index alone."""
+    """Samples that sleep: most briefly, a fixed few for long. Which ones depends on the index alone.
 
-    def __init__(self, length: int, *, usual_s: float, slow_s: float, slow_share: float) -> None:
+    If it draws, each sample draws one number from the worker's generator, as augmentation does.
+    """
+
+    def __init__(self, length: int, *, usual_s: float, slow_s: float, slow_share: float, draws: bool = False) -> None:
         self.length = length
         self.usual_s = usual_s
         self.slow_s = slow_s
+        self.draws = draws
         self.slow = frozenset(random.Random(0).sample(range(length), round(length * slow_share)))
 
     def __len__(self) -> int:
@@ -117,6 +121,8 @@ class Stragglers(Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         time.sleep(self.sleep_s(index))
+        if self.draws:
+            random.random()
         return index
 
     def sleep_s(self, index: int) -> float:

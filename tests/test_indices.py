@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import json
 import pickle
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.errors import BadState
-from feedline.indices import index_key, pack_index, plain_index, unpack_index
+from feedline.indices import index_key, pack_index, plain_index, taken, taken_each, unpack_index
+from feedline.types import IndexBlock
 from tests.names import named
 
 scalars = (
@@ -150,3 +153,92 @@ def test_an_index_that_cannot_be_shown_is_no_failure_of_its_own() -> None:
 def test_a_damaged_index(packed: Any) -> None:
     with pytest.raises(BadState, match=r"damaged: .* is no index of a sample"):
         unpack_index(packed)
+
+
+# -- taken by value ---
+
+
+class Pair(NamedTuple):
+    name: str
+    places: list[int]
+
+
+class Fancy(list[int]):
+    name = "fancy"
+
+
+@dataclasses.dataclass
+class Crop:
+    index: int
+    box: list[int]
+
+
+class Mark:
+    """Can be hashed, and is looked up."""
+
+
+class Stubborn(list[int]):
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("no copies")
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "list": (lambda: [1, 2], lambda value: value.append(3)),
+    "list of lists": (lambda: [1, [2, [3]]], lambda value: value[1][1].append(4)),
+    "tuple of lists": (lambda: (1, [2]), lambda value: value[1].append(3)),
+    "named tuple": (lambda: Pair("a", [1]), lambda value: value.places.append(3)),
+    "dict": (lambda: {"a": [1]}, lambda value: value["a"].append(3)),
+    "set": (lambda: {1}, lambda value: value.add(2)),
+    "bytes": (lambda: bytearray(b"ab"), lambda value: value.append(3)),
+    "array": (lambda: np.arange(3), lambda value: value.fill(7)),
+    "array of no dimension": (lambda: np.array(3), lambda value: value.fill(7)),
+    "array of objects": (lambda: np.array([[1], [2, 3]], dtype=object), lambda value: value[0].append(7)),
+    "list of arrays": (lambda: [np.arange(3)], lambda value: value[0].fill(7)),
+    "tensor": (lambda: torch.arange(3), lambda value: value.fill_(7)),
+    "list of tensors": (lambda: [torch.tensor(3)], lambda value: value[0].fill_(7)),
+    "list of another class": (lambda: Fancy([1]), lambda value: value.append(3)),
+    "dataclass": (lambda: Crop(1, [2]), lambda value: value.box.append(3)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_was_taken_does_not_change_with_what_was_yielded(name: str) -> None:
+    make, change = CHANGES[name]
+    yielded = make()
+    kept = taken(yielded)
+    assert type(kept) is type(yielded)
+    before = repr(kept)
+    change(yielded)
+    assert repr(kept) == before
+    assert repr(yielded) != before
+
+
+@pytest.mark.parametrize(
+    "value", [3, "a", b"a", None, 2.5, range(3), np.int64(3), (1, "a"), (1, (2, 3)), Mark(), frozenset({1}), slice]
+)
+def test_what_nobody_changes_stays_the_same_object(value: Any) -> None:
+    assert taken(value) is value
+
+
+def test_blocks_of_feedlines_own_plans_are_not_copied() -> None:
+    block = IndexBlock(np.arange(3))
+    assert taken(block) is block
+
+
+def test_a_slice_is_as_good_as_itself() -> None:
+    assert taken(slice(2, 5)) == slice(2, 5)
+
+
+def test_what_cannot_be_copied_is_used_as_it_is() -> None:
+    stubborn = Stubborn([1])
+    assert taken(stubborn) is stubborn
+
+
+def test_each_is_taken_when_it_comes() -> None:
+    buffer = [0]
+
+    def numbers() -> Iterator[list[int]]:
+        for buffer[0] in range(3):
+            yield buffer
+
+    assert taken_each(numbers()) == [[0], [1], [2]]

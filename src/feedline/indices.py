@@ -1,17 +1,77 @@
 """The index of a sample as a plain value: the same in every process, and after every way of saving it.
 
 A sampler may yield anything: numbers of NumPy, tuples, objects. Whoever keeps an index, or looks for it later, needs it
-in a form that does not depend on where it has been.
+in a form that does not depend on where it has been. And a sampler may use what it yielded again for the next one, while
+the loader still has work to do with the first: so indices are taken by value (`taken`).
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Hashable
+import operator
+from collections.abc import Hashable, Iterable
 from typing import Any
+
+import numpy as np
 
 from feedline.errors import BadState
 from feedline.failures import words
+from feedline.types import IndexBlock
+
+_VALUES = frozenset(
+    {int, str, bytes, bool, float, complex, type(None), range, IndexBlock}
+    | {kind for kind in np.sctypeDict.values() if kind not in (np.void, np.object_)}
+)
+"""What nobody changes after it was yielded; feedline's own plans make a new `IndexBlock` every time."""
+
+
+# Any, here and below: whatever a sampler yields.
+def taken(index: Any) -> Any:
+    """Return what a sampler has yielded, as it is now: lists, dicts, sets, arrays and tensors are copied, all the way.
+
+    An object that can be hashed stays the same object, since a dataset may look it up; so does one that cannot be
+    copied.
+
+    Example:
+        >>> batch = [1, [2, 3]]
+        >>> kept = taken(batch)
+        >>> batch[1][0] = 9
+        >>> kept
+        [1, [2, 3]]
+    """
+    kind = type(index)
+    if kind in _VALUES:
+        return index
+    if kind is list:
+        return index.copy() if _VALUES.issuperset(map(type, index)) else taken_each(index)
+    if isinstance(index, tuple):
+        if _VALUES.issuperset(map(type, index)):
+            return index
+        elements = taken_each(index)
+        if all(map(operator.is_, elements, index)):
+            return index
+        return tuple(elements) if kind is tuple else _copied(index)
+    if kind is dict:
+        return {key: taken(value) for key, value in index.items()}
+    if kind is np.ndarray and not index.dtype.hasobject:
+        return index.copy()
+    if hasattr(kind, "clone") and hasattr(kind, "ndim"):  # a tensor, which can be hashed, by its id
+        return index.clone()
+    hashing: Any = kind.__hash__  # typed as a method, it could not be None
+    return _copied(index) if hashing is None else index
+
+
+def taken_each(indices: Iterable[Any]) -> list[Any]:
+    """Return a list of what a sampler yields, each as it is at that moment."""
+    return [index if type(index) in _VALUES else taken(index) for index in indices]
+
+
+def _copied(index: Any) -> Any:
+    try:
+        return copy.deepcopy(index)
+    except Exception:  # of the user's class: one that cannot be copied can still be used, unless it is changed
+        return index
 
 
 # Any: whatever the sampler yields; a plain value.

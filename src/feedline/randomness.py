@@ -214,14 +214,14 @@ def enter_task(scope: Scope | None) -> Scope | None:
 
 
 # The method of the class below Random: Random.seed itself accepts strings and the like, which takes longer.
-_python = random.random.__self__  # type: ignore[attr-defined]  # the generator behind the functions of the module
-_seed_python = super(random.Random, _python).seed
+python_generator = random.random.__self__  # type: ignore[attr-defined]  # the generator behind the functions of the module
+_seed_python = super(random.Random, python_generator).seed
 
 
 def seed_globals(key: int) -> None:
     """Seed the generators of the process."""
     _seed_python(key)
-    _python.gauss_next = None
+    python_generator.gauss_next = None
     np.random.seed(key & 0xFFFFFFFF)
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -247,7 +247,7 @@ class GlobalStates:
     @classmethod
     def now(cls) -> GlobalStates:
         """Return the states of this moment."""
-        return cls(_python_state(), _python.gauss_next, _numpy_state(), _torch_state())
+        return cls(_python_state(), python_generator.gauss_next, _numpy_state(), _torch_state())
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GlobalStates):
@@ -292,7 +292,7 @@ def numpy_has_one_in_store() -> bool:
     return bool(np.random.get_state(legacy=False)["has_gauss"])  # takes 80 microseconds
 
 
-_TWISTER_BYTES = 625 * 4
+TWISTER_BYTES = 625 * 4
 """What a Mersenne Twister consists of: 624 words, and the place in them."""
 
 
@@ -300,7 +300,7 @@ def _numpy_state() -> bytes:
     """Return the state of NumPy's global generator. NumPy's own function for it takes 80 microseconds."""
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy's stubs forget it
     if type(generator) is np.random.MT19937:
-        return ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
+        return ctypes.string_at(generator.ctypes.state_address, TWISTER_BYTES)
     return pickle.dumps(np.random.get_state(legacy=False))  # exchanged by the program; never restored from this
 
 
@@ -315,19 +315,19 @@ def _torch_state() -> bytes:
 
 def _python_state() -> Any:
     """Return the state of Python's global generator: its memory as it is, or what `getstate` makes of it, slowly."""
-    return random.getstate() if _PYTHON_ADDRESS is None else ctypes.string_at(_PYTHON_ADDRESS, _TWISTER_BYTES)
+    return random.getstate() if PYTHON_ADDRESS is None else ctypes.string_at(PYTHON_ADDRESS, TWISTER_BYTES)
 
 
 def _address_of(generator: random.Random) -> int | None:
     """Return where a generator keeps its place and its 624 words; None unless it is sure that they are there."""
-    if sys.implementation.name != "cpython" or type(generator).__basicsize__ < object.__basicsize__ + _TWISTER_BYTES:
+    if sys.implementation.name != "cpython" or type(generator).__basicsize__ < object.__basicsize__ + TWISTER_BYTES:
         return None
     address = id(generator) + object.__basicsize__
-    words = np.frombuffer(ctypes.string_at(address, _TWISTER_BYTES), np.uint32).tolist()
+    words = np.frombuffer(ctypes.string_at(address, TWISTER_BYTES), np.uint32).tolist()
     return address if (*words[1:], words[0]) == generator.getstate()[1] else None
 
 
-_PYTHON_ADDRESS = _address_of(_python)
+PYTHON_ADDRESS = _address_of(python_generator)
 
 
 @contextmanager

@@ -117,6 +117,8 @@ class Resume:
     """Samples of the stream that had been read when these states were taken."""
     skip: int = 0
     """Samples to read and leave out from there."""
+    least: int = 0
+    """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
 
 
 @dataclass(slots=True)
@@ -219,6 +221,8 @@ class Result:
     notes: Notes | None = None
     read: int | None = None
     """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
+    bound: bool = False
+    """True if what this worker makes may depend on which worker it is."""
 
 
 @dataclass(slots=True)

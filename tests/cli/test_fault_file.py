@@ -14,7 +14,10 @@ from feedline.cli.fault_file import FaultFile, describe, find, first_lines, read
 from feedline.cli.finding import Finding
 from feedline.errors import BadState, WorkerDied
 from feedline.faults import Failure, Fault, FaultLog
+from feedline.state import Snapshot
 from feedline.verdicts import MESSAGE_LENGTH
+
+WHOLE = Snapshot(0, draw_seed=1, order={"unit": "own batches", "consumed": 0}).as_dict()
 
 
 class Files:
@@ -136,7 +139,7 @@ def test_a_pickle_is_refused_unread(tmp_path: Path, protocol: int | str) -> None
         (b"[1, 2]", "holds no state"),
         (b'{"model": {}}', "holds no state"),
         (b'{"feedline": 99}', "version 99"),
-        (b'{"feedline": 1, "epoch": 0, "ended": false, "faults": {"entries": [{}]}}', "a fault without 'index'"),
+        (json.dumps({**WHOLE, "faults": {"entries": [{}]}}).encode(), "a fault without 'index'"),
         (b"a,b\n1,2\n", "no column 'time'"),
         (b"time,index,error,action\nnoon,1,OSError,skip\n", "line 2"),
         (b"time,index,error,action\n2026-11-15T09:10:40+00:00,1,OSError\n", "line 2"),

@@ -128,7 +128,7 @@ def resume(crew: Crew, spec: WorkerSpec, snapshot: Snapshot, bookmark: Bookmark 
 
 def test_workers_go_on_from_their_own_states_and_nothing_is_forgotten_meanwhile() -> None:
     crew, engine = make_crew()
-    streams = ({"dataset": {"asked": 1}, "place": 0}, {"dataset": {"asked": 2}, "place": 0})
+    streams = tuple({"dataset": {"asked": count}, "iterator": None, "place": 0} for count in (1, 2))
     bookmark = bookmark_of([[0]] * 9, workers=2)
     epoch = resume(crew, spec_of(Remembering()), Snapshot(0, streams=streams, turn=1), bookmark)
     told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
@@ -147,7 +147,7 @@ def test_every_worker_goes_on_from_the_one_state_of_a_stream_that_is_shared_out(
     bookmark = Bookmark(entry, plan, "stream samples", dict, draw_seed=0, worker_count=2, batch_size=2)
     resume(crew, spec, Snapshot(0, streams=({"iterator": {"place": 5}, "place": 5},)), bookmark)
     told = {worker: task.resume for worker, task in engine.submitted if task.resume is not None}
-    assert told == {worker: Resume(None, {"place": 5}, 5) for worker in range(2)}
+    assert told == {worker: Resume(None, {"place": 5}, 5, least=4) for worker in range(2)}
     assert all(task.snapshot for _, task in engine.submitted)
     crew.close()
 
@@ -155,14 +155,14 @@ def test_every_worker_goes_on_from_the_one_state_of_a_stream_that_is_shared_out(
 def test_streams_of_ones_own_go_on_and_nothing_is_forgotten_meanwhile() -> None:
     crew, engine = make_crew()
     streams = (
-        {"batches": 5, "noted_at": 4, "ended": False, "iterator": {"place": 4}, "place": 4},
-        {"batches": 3, "noted_at": 0, "ended": True},
+        {"batches": 5, "noted_at": 4, "ended": False, "read": None, "dataset": None, "iterator": {"n": 4}, "place": 4},
+        {"batches": 3, "noted_at": 0, "ended": True, "read": None},
     )
     bookmark = bookmark_of([1] * 9, workers=2)
     bookmark.facts = lambda: {"unit": "stream batches"}
     epoch = resume(crew, spec_of(Stream(), DatasetKind.ITERABLE), Snapshot(0, streams=streams), bookmark)
     assert type(epoch) is StreamEpoch
     assert {worker for worker, _ in engine.submitted} == {0}, "the other has nothing left"
-    assert engine.submitted[0][1].resume == Resume(None, {"place": 4}, 4, 1)
+    assert engine.submitted[0][1].resume == Resume(None, {"n": 4}, 4, 1, least=5)
     assert bookmark.snapshot().streams == streams
     crew.close()

@@ -13,6 +13,7 @@ from feedline.loader.foreign_order import ForeignOrder
 from feedline.loader.order import Entry, Order, SampleOrder, SpanOrder, StreamOrder
 from feedline.loader.progress import StreamProgress
 from feedline.samplers import SequentialSampler
+from feedline.state import VERSION
 from feedline.types import Key, Notes, Resume, Share, StreamSplit
 
 SAMPLES = SampleOrder(SequentialSampler(range(100)), 4, drop_last=False)
@@ -79,12 +80,17 @@ def test_an_epoch_that_was_gone_through_leaves_its_number_and_seeds() -> None:
     deliver(bookmark, 0, 1)
     bookmark.entry.progress.ended = True
     assert bookmark.snapshot().as_dict() == {
-        "feedline": 1,
+        "feedline": VERSION,
         "epoch": 5,
         "ended": True,
         "seed": 11,
         "draw_seed": 22,
         "order": SAMPLES.expected(),
+        "early": [],
+        "streams": [],
+        "turn": 0,
+        "dataset_epoch": None,
+        "virtual": None,
     }
 
 
@@ -95,7 +101,7 @@ def test_the_state_of_the_dataset_is_asked_for_when_the_loop_makes_the_batches_i
     state = {"n": [1]}
     bookmark = begin(live=lambda: Notes(state))
     snapshot = bookmark.snapshot()
-    assert snapshot.streams == ({"place": 0, "dataset": {"n": [1]}},)
+    assert snapshot.streams == ({"place": 0, "dataset": {"n": [1]}, "iterator": None},)
     state["n"].append(2)
     assert snapshot.streams[0]["dataset"] == {"n": [1]}, "it goes on changing; the snapshot does not"
 
@@ -110,7 +116,8 @@ def test_the_last_state_of_every_worker() -> None:
     bookmark.entry.progress.notes[2] = Notes({"n": 4})
     bookmark.entry.progress.notes[0] = Notes({"n": 8})
     streams = bookmark.snapshot().streams
-    assert streams == ({"place": 0, "dataset": {"n": 8}}, {}, {"place": 0, "dataset": {"n": 4}})
+    first, second = ({"place": 0, "dataset": {"n": count}, "iterator": None} for count in (8, 4))
+    assert streams == (first, {}, second)
 
 
 @pytest.mark.parametrize(("begun_with", "delivered", "turn"), [(0, 0, 0), (0, 4, 1), (2, 0, 2), (2, 2, 1)])
@@ -128,7 +135,7 @@ def test_what_outlives_an_epoch_is_the_dataset_if_its_worker_does(keeps: bool) -
     bookmark.entry.progress.notes[1] = Notes({"n": 4})
     bookmark.entry.progress.ended = True
     snapshot = bookmark.snapshot()
-    assert snapshot.streams == (({}, {"dataset": {"n": 4}}) if keeps else ())
+    assert snapshot.streams == (({"dataset": None}, {"dataset": {"n": 4}}) if keeps else ())
     assert snapshot.order == SAMPLES.expected(), "what the loader has to fit, in any case"
 
 
@@ -145,11 +152,10 @@ def test_of_an_iterator_only_one_that_is_the_dataset_outlives_an_epoch() -> None
 def test_the_one_stream_without_workers() -> None:
     bookmark = begin(STREAMS)
     deliver(bookmark, 0, 1)
-    assert bookmark.snapshot().streams == ({"batches": 2, "noted_at": 2, "ended": False},)
+    counts = {"batches": 2, "noted_at": 2, "ended": False, "read": None}
+    assert bookmark.snapshot().streams == (counts,)
     bookmark.live = lambda: Notes(None, {"place": 8}, place=8)
-    assert bookmark.snapshot().streams == (
-        {"batches": 2, "noted_at": 2, "ended": False, "place": 8, "iterator": {"place": 8}},
-    )
+    assert bookmark.snapshot().streams == ({**counts, "place": 8, "dataset": None, "iterator": {"place": 8}},)
 
 
 def test_the_streams_of_workers() -> None:
@@ -161,9 +167,10 @@ def test_the_streams_of_workers() -> None:
     bookmark.entry.progress.turn = 1
     snapshot = bookmark.snapshot()
     assert snapshot.turn == 1
+    states = {"place": 16, "dataset": {"d": 1}, "iterator": {"i": 2}}
     assert snapshot.streams == (
-        {"batches": 5, "noted_at": 4, "ended": False, "place": 16, "dataset": {"d": 1}, "iterator": {"i": 2}},
-        {"batches": 3, "noted_at": 0, "ended": True},
+        {"batches": 5, "noted_at": 4, "ended": False, "read": None, **states},
+        {"batches": 3, "noted_at": 0, "ended": True, "read": None},
     )
     json.dumps(snapshot.as_dict())
 
@@ -182,8 +189,11 @@ def spans(notes: dict[int, Notes], delivered: int) -> tuple[int, tuple[dict[str,
 
 def test_any_state_that_is_not_beyond_will_do_and_the_latest_is_best() -> None:
     early, late = Notes(None, {"place": 10}, place=10), Notes(None, {"place": 18}, place=18)
-    assert spans({0: early, 1: late}, 3) == (24, ({"place": 18, "iterator": {"place": 18}},))
-    assert spans({0: early, 1: late}, 2) == (16, ({"place": 10, "iterator": {"place": 10}},))
+    assert spans({0: early, 1: late}, 3) == (
+        24,
+        ({"place": 18, "dataset": None, "iterator": {"place": 18}},),
+    )
+    assert spans({0: early, 1: late}, 2) == (16, ({"place": 10, "dataset": None, "iterator": {"place": 10}},))
     assert spans({0: early, 1: late}, 1) == (8, ()), "it is read again"
 
 
@@ -198,9 +208,11 @@ def test_near_the_end_a_worker_knows_better_than_the_plan() -> None:
 
 def test_where_a_stream_goes_on() -> None:
     assert resume_of({}, 4) == Resume()
-    assert resume_of({"batches": 3, "noted_at": 3, "ended": False}, 4) == Resume(skip=12)
+    assert resume_of({"batches": 3, "noted_at": 3, "ended": False}, 4) == Resume(skip=12, least=9), (
+        "the last batch may have been short"
+    )
     noted = {"batches": 5, "noted_at": 3, "ended": False, "place": 12, "iterator": {"i": 1}}
-    assert resume_of(noted, 4) == Resume(None, {"i": 1}, 12, 8)
+    assert resume_of(noted, 4) == Resume(None, {"i": 1}, 12, 8, 17)
     assert resume_of({"dataset": {"n": 1}, "place": 0}, 4) == Resume({"n": 1})
 
 

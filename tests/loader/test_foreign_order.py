@@ -270,6 +270,8 @@ def test_an_iterator_is_asked_for_when_the_iteration_begins() -> None:
 class Drawn:
     """Stands for a generator that an order is drawn from."""
 
+    drawn_from = "seed"
+
     def __init__(self) -> None:
         self.next_seed = 5
         self.begun_with: list[Any] = []
@@ -277,8 +279,12 @@ class Drawn:
     def begin(self, order: dict[str, Any]) -> None:
         self.begun_with.append(order.get("next"))
 
+    def check(self, order: dict[str, Any]) -> None:
+        if order.get("consumed") and order.get("seed") is None:
+            raise BadState("no seed")
+
     def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
-        return {"seed": order["seed"]} if "seed" in order else {}
+        return {"seed": order["seed"]} if order.get("seed") is not None else {}
 
     def after(self) -> dict[str, Any]:
         return {"next": self.next_seed}

@@ -247,7 +247,7 @@ def test_an_endless_state_needs_an_endless_order() -> None:
     bench = Bench()
     endless = bench.order.without_end(Share())
     assert endless is not None
-    state = Snapshot(0, seed=3, draw_seed=3, order={**endless.expected(), "consumed": 14}).as_dict()
+    state = Snapshot(0, seed=3, draw_seed=3, order={**endless.expected(), "consumed": 14}, virtual=(0, 7)).as_dict()
     bench.load(state)
     with pytest.raises(BadState, match=r"virtual_epochs\(\)"):
         bench.begin()

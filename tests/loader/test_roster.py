@@ -56,6 +56,63 @@ def waiting(engine: HandEngine) -> list[tuple[int, object]]:
     return [(worker, task.indices) for worker, task in engine.tasks]
 
 
+def answer(roster: Roster, engine: HandEngine, kind: ResultKind = ResultKind.DONE, *, bound: bool = False) -> None:
+    worker, task = engine.tasks.pop(0)
+    roster.answered(Result(kind, worker, task.id, bound=bound), 1.0)
+
+
+def test_work_that_may_be_bound_stays_until_both_workers_have_shown_that_it_is_not() -> None:
+    engine = HandEngine()
+    roster = Roster(engine, binds=True)
+    for worker in (0, 1):
+        give(roster, worker, 0)
+    give(roster, 0, 1)
+    assert not roster.move(0, 1), "nobody has made anything"
+    answer(roster, engine)
+    assert not roster.move(0, 1), "what the other one does is not known"
+    answer(roster, engine)
+    assert roster.move(0, 1)
+    assert waiting(engine) == [(1, 1)]
+
+
+@pytest.mark.parametrize("kind", [ResultKind.DONE, ResultKind.FAILED])
+def test_work_of_which_one_worker_said_that_it_is_bound_never_moves(kind: ResultKind) -> None:
+    engine = HandEngine(3)
+    roster = Roster(engine, binds=True)
+    for worker in (0, 1, 2):
+        give(roster, worker, 0)
+    answer(roster, engine)
+    answer(roster, engine)
+    assert roster.may_move(0, 1)
+    answer(roster, engine, kind, bound=True)
+    assert not roster.may_move(0, 1)
+    roster.renew(2)
+    assert not roster.may_move(0, 1)
+
+
+@pytest.mark.parametrize("renewed", [0, 1])
+def test_a_worker_that_is_new_has_shown_nothing(renewed: int) -> None:
+    engine = HandEngine()
+    roster = Roster(engine, binds=True)
+    for worker in (0, 1):
+        give(roster, worker, 0)
+        answer(roster, engine)
+    assert roster.may_move(0, 1)
+    roster.renew(renewed)
+    assert not roster.may_move(0, 1)
+
+
+def test_neither_a_call_nor_a_failure_shows_what_samples_do() -> None:
+    engine = HandEngine()
+    roster = Roster(engine, binds=True)
+    for worker in (0, 1):
+        give(roster, worker, Call("set_epoch", (1,)), CALLS)
+        answer(roster, engine)
+        give(roster, worker, 0)
+        answer(roster, engine, ResultKind.FAILED)
+    assert not roster.may_move(0, 1)
+
+
 def test_a_number_is_never_used_again() -> None:
     engine = HandEngine()
     roster = Roster(engine)

@@ -304,7 +304,7 @@ def test_what_is_no_state(state: Any) -> None:
     assert len(values(loader)) == 7, "and the loader is as it was"
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", 1.5, -1, [1]])
+@pytest.mark.parametrize("version", [0, 3, "1", 1.5, True, -1, [1]])
 def test_states_of_other_versions(version: Any) -> None:
     with pytest.raises(BadState, match=r"version"):
         loader_of().load_state_dict({**some_state(), "feedline": version})

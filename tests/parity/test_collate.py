@@ -602,3 +602,32 @@ def test_read_only_mappings(inline_parity: Parity) -> None:
         return [(type(batch), dict(batch)) for batch in side.loader(datasets.Samples(samples), batch_size=2)]
 
     inline_parity.same(code)
+
+
+def with_storages(samples: list[int]) -> dict[str, Any]:
+    """A batch that holds memory itself, of a tensor that is in it and of one that is not."""
+    own = torch.tensor(samples)
+    return {"own": own, "its": own.untyped_storage(), "other": torch.tensor(samples).untyped_storage(), "none": EMPTY}
+
+
+EMPTY = torch.empty(0).untyped_storage()
+
+
+def as_values(batch: dict[str, Any]) -> list[Any]:
+    kinds = [type(value) for value in batch.values()]
+    numbers = [torch.empty(0, dtype=torch.int64).set_(batch[name]).tolist() for name in ("its", "other", "none")]
+    return [kinds, numbers, batch["its"].data_ptr() == batch["own"].data_ptr()]
+
+
+def test_storages_travel(worker_parity: Parity) -> None:
+    def batches(side: Side) -> list[Any]:
+        return [as_values(batch) for batch in side.loader(range(6), batch_size=4, collate_fn=with_storages)]
+
+    worker_parity.same(batches)
+
+
+def test_storages_without_workers(inline_parity: Parity) -> None:
+    def batches(side: Side) -> list[Any]:
+        return [as_values(batch) for batch in side.loader(range(6), batch_size=4, collate_fn=with_storages)]
+
+    inline_parity.same(batches)

@@ -48,7 +48,19 @@ def plan_of(indices: Stateful, **options: Any) -> ForeignPlan:
 
 def test_what_the_sampler_yields_comes_as_it_is() -> None:
     items = [[3, 1], "ab", (2,), None, 7]
-    assert all(mine is theirs for mine, theirs in zip(ForeignPlan(iter(items)), items, strict=True))
+    assert list(ForeignPlan(iter(items))) == items
+
+
+def test_what_the_sampler_yields_is_taken_by_value() -> None:
+    buffer = [0, [0]]
+
+    def sampler() -> Iterator[list[Any]]:
+        for number in range(3):
+            buffer[:] = [number, buffer[1]]
+            buffer[1][0] = number  # type: ignore[index]
+            yield buffer
+
+    assert list(ForeignPlan(sampler())) == [[0, [0]], [1, [1]], [2, [2]]]
 
 
 def test_the_sampler_is_asked_for_no_more_than_the_next_batch() -> None:

@@ -185,17 +185,28 @@ def _lookup(kind: type, kinds: _Kinds) -> tuple[_Library, str] | None:
 
 
 def _open_handles(dataset: Any, kinds: _Kinds) -> Iterator[tuple[str, tuple[_Library, str]]]:
+    for path, value in objects_in(dataset, "dataset", tuple(kinds)):
+        known = _lookup(type(value), kinds)
+        if known is not None and _is_open(known[0], value):
+            yield path, known
+
+
+# Any: whatever the user has made.
+def objects_in(root: Any, path: str, whole: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield an object and what it holds, directly and indirectly, with their paths; a bounded number, nearest first.
+
+    Args:
+        root: the object.
+        path: what it is called.
+        whole: classes of objects that are not looked into.
+    """
     # By id: comparing would be the user's code. The values are kept, so that no id is given to another object.
-    seen = {id(dataset): dataset}
-    waiting = deque([("dataset", dataset, 0)])
+    seen = {id(root): root}
+    waiting = deque([(path, root, 0)])
     while waiting:
         path, value, depth = waiting.popleft()
-        known = _lookup(type(value), kinds)
-        if known is not None:
-            if _is_open(known[0], value):
-                yield path, known
-            continue
-        if depth == _DEPTH:
+        yield path, value
+        if depth == _DEPTH or issubclass(type(value), (*whole, *_LEAVES)):
             continue
         for place, part in _parts(path, value):
             if len(seen) >= _OBJECTS:

@@ -11,6 +11,7 @@ from typing import Any
 from feedline import memory, randomness
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
+from feedline.engines.bonds import Bonds
 from feedline.failures import add_note, stage_of, told_indices, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
 from feedline.fetch.guard import Guard, Pause, ShortBatch
@@ -82,20 +83,32 @@ class Runner:
         self.trouble: Exception | None = None
         self.unready: Exception | None = None
         """What kept the worker from getting ready, such as an exception in the user's `worker_init_fn`."""
+        self.bound = False
+        """True if what this worker makes may depend on which worker it is. Not looked at if nothing can move."""
+        self._bonds: Bonds | None = None
         try:
             if worker is not None:
                 self._dataset = spec.framework.open_worker(worker, spec)
                 if isinstance(self._dataset, SplitSource):
                     self._dataset.set_worker(worker.id, worker.count)
+                spec.framework.forget_asking()  # of the process that this one was forked from
                 if is_born is not None:
                     is_born()
                 if spec.init is not None:
                     spec.init(worker.id)
+                if not self.streams and not spec.seeded and not threaded:
+                    self._bonds = Bonds(self._dataset, spec)
         except Exception as exc:
             self.trouble = self.unready = exc
 
     def attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
         """Run a task and report on it: DONE with the batch, FAILED with the exception, SHORT, ENDED."""
+        result = self._attempt(task, worker, room)
+        if self._bonds is not None and self._bonds.are_there():
+            self.bound, self._bonds = True, None  # for good: there is nothing more to look for
+        return result
+
+    def _attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
         begun = time.perf_counter_ns()
         try:
             batch = self.run(task, room)

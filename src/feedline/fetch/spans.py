@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from feedline.errors import InternalError
+from feedline.errors import BadState, InternalError
 from feedline.failures import twin_of, without_frames
 from feedline.fetch.guard import Guard, ShortBatch
 from feedline.fetch.streams import Stream
@@ -61,7 +61,7 @@ class SpanFetcher:
         stride = split.batch_size * share.world_size
         begin = span.origin + span.number * stride
         end = begin + stride + (share.world_size if self._exact else 0)
-        self._read_to(begin, end)
+        self._read_to(begin, end, span.origin)
         if self._total is None or self._total >= end:
             own = np.arange(begin + share.rank, begin + stride, share.world_size).tolist()
         elif self._break is not None:
@@ -111,7 +111,7 @@ class SpanFetcher:
         own = begin + self._split.share.rank
         return own if own < self._total else begin
 
-    def _read_to(self, begin: int, end: int) -> None:
+    def _read_to(self, begin: int, end: int, origin: int) -> None:
         """Read up to place `end` or to the end of the stream; keep what the step that starts at `begin` may need."""
         stream, held, share = self.stream, self._held, self._split.share
         # Near the end a step may begin one round earlier than the others would have it, so that no rank goes without.
@@ -129,6 +129,12 @@ class SpanFetcher:
                 sample = self._read(place, is_own=own)
             except StopIteration:
                 self._total = stream.place
+                stride = self._split.batch_size * share.world_size
+                if self._total <= origin - stride:  # a last step that was short may be counted as a full one
+                    raise BadState(
+                        f"The state says that {origin} samples of a stream were consumed, but it ended after "
+                        f"{self._total}. Use the data that the state was saved with."
+                    ) from None
                 return
             if own or (self._exact and place >= low):
                 held[place] = sample

@@ -36,6 +36,7 @@ class Stream:
         self.place = 0
         """Samples read so far, before a resumption too."""
         self._skip_to = 0
+        self._least = 0
         self.is_retried: Callable[[Exception, int], bool] | None = None
         """Says whether the iterator is asked again after an exception, for the so-manieth time."""
         self.has_broken_off = False
@@ -54,6 +55,7 @@ class Stream:
             self.place = resume.place
             # What comes now from a feed is not what came then, and must not be dropped.
             self._skip_to = resume.place + (0 if isinstance(dataset, Acknowledged) else resume.skip)
+            self._least = resume.least
 
     def skip_to(self, place: int) -> None:
         """Go to a place, or to the end, without reading the samples before it, if the dataset knows how to."""
@@ -67,6 +69,11 @@ class Stream:
             try:
                 self._read()
             except StopIteration:
+                if self.place < self._least:
+                    raise BadState(
+                        f"The state says that at least {self._least} samples of a stream were read, but it ended after "
+                        f"{self.place}. Use the data that the state was saved with."
+                    ) from None
                 raise
             except Exception as exc:  # it was raised, or left out, when its batch came
                 if self.has_broken_off:

@@ -16,7 +16,7 @@ from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
 from feedline.frameworks.torch_pipes import seed_pipe
-from feedline.frameworks.torch_sending import cut_leaf, place, read, reduce_tensor
+from feedline.frameworks.torch_sending import cut_leaf, place, read, reduce_storage, reduce_tensor
 from feedline.frameworks.torch_worker import (
     forget_asking,
     has_asked,
@@ -51,7 +51,7 @@ class TorchFramework:
         return is_default(collate)
 
     def reducers(self) -> dict[type, Reducer]:
-        return {torch.Tensor: reduce_tensor}
+        return {torch.Tensor: reduce_tensor, torch.UntypedStorage: reduce_storage}
 
     def describe(self, batch: Any, writer: memory.Writer) -> Any:
         kind = type(batch)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
 from feedline.errors import BadState
+from feedline.failures import words
 
 
 def index_blocks(sampler: Any, origin: dict[str, Any]) -> Iterator[NDArray[np.int64]] | None:
@@ -32,19 +33,37 @@ def index_blocks(sampler: Any, origin: dict[str, Any]) -> Iterator[NDArray[np.in
 
 
 class GeneratorOrigin:
-    """The state of a torch generator that an order is drawn from, or the seed if the sampler has none."""
+    """The state of a torch generator that an order is drawn from, or the seed if the sampler has none.
 
-    def __init__(self, generator: torch.Generator | None) -> None:
+    Args:
+        generator: the sampler's own.
+        seeds: True if a sampler without a generator draws a seed for one; otherwise it draws from torch's default.
+    """
+
+    def __init__(self, generator: torch.Generator | None, *, seeds: bool) -> None:
         self._generator = generator
+        self.drawn_from = "torch_seed" if seeds and generator is None else "torch_generator"
+        """What an order begins with, as a snapshot calls it; None there before it was drawn."""
+
+    def check(self, order: dict[str, Any]) -> None:
+        """Refuse what a snapshot says if an order cannot be drawn again from that, or the next one not be begun."""
+        if "consumed" not in order:  # the epoch was gone through
+            if self._generator is not None:
+                _found(order, "torch_generator_next")
+        elif order["consumed"] > 0 or self.drawn_from not in order:
+            _found(self.found_in(order), self.drawn_from)
+        for name in ("torch_generator", "torch_generator_next"):
+            if order.get(name) is not None:
+                _unpack(_like(self._generator), order[name])
 
     def begin(self, order: dict[str, Any]) -> None:
         """Restore what `after` told. Whatever else draws from the generator then finds it where it was, too."""
-        if self._generator is not None and "torch_generator_next" in order:
+        if self._generator is not None and order.get("torch_generator_next") is not None:
             _unpack(self._generator, order["torch_generator_next"])
 
     def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
         """Return what the order began with, as `order` has it."""
-        return {name: order[name] for name in ("torch_seed", "torch_generator") if name in order}
+        return {name: order[name] for name in ("torch_seed", "torch_generator") if order.get(name) is not None}
 
     def after(self) -> dict[str, Any]:
         """Return the state of the generator as it is now, at the end of an epoch."""
@@ -53,10 +72,8 @@ class GeneratorOrigin:
 
 def origin_of(sampler: Any) -> GeneratorOrigin | None:
     """Return what the order of one of torch's samplers begins with; None if that is not known."""
-    if type(sampler) is RandomSampler:
-        return GeneratorOrigin(sampler.generator)
-    if type(sampler) in (SubsetRandomSampler, WeightedRandomSampler):
-        return GeneratorOrigin(sampler.generator)
+    if type(sampler) in (RandomSampler, SubsetRandomSampler, WeightedRandomSampler):
+        return GeneratorOrigin(sampler.generator, seeds=type(sampler) is RandomSampler)
     return None
 
 
@@ -118,15 +135,25 @@ def _packed(generator: torch.Generator) -> str:
 
 
 def _unpack(generator: torch.Generator, text: str) -> None:
-    generator.set_state(torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8))
+    try:
+        generator.set_state(torch.frombuffer(bytearray(base64.b64decode(text)), dtype=torch.uint8))
+    except (RuntimeError, TypeError, ValueError) as exc:
+        raise BadState(
+            f"The state is damaged: {text!r:.100} is not the state of a generator of torch: {words(exc)}. Load one "
+            "that is whole, or begin the epoch anew."
+        ) from exc
+
+
+def _like(generator: torch.Generator | None) -> torch.Generator:
+    """Return another generator of the same device, to try something with."""
+    return torch.Generator() if generator is None else torch.Generator(generator.device)
 
 
 def _found(origin: dict[str, Any], name: str) -> Any:
-    if name not in origin:
+    if origin.get(name) is None:
         raise BadState(
-            f"The state does not say how the order was drawn: it has {sorted(origin)}, and this loader's RandomSampler "
-            f"needs {name!r}, because it has {'no' if name == 'torch_seed' else 'a'} generator of its own. Give the "
-            "sampler what it had when the state was saved."
+            f"The state does not say how the order was drawn: it has {sorted(origin)}, and this loader's sampler needs "
+            f"{name!r}. Give the sampler what it had when the state was saved, a generator or none."
         )
     return origin[name]
 

@@ -11,6 +11,7 @@ from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_storage as share_storage
 from torch.multiprocessing.reductions import reduce_tensor as reduce_shared
 
 from feedline import memory
@@ -107,6 +108,13 @@ def reduce_tensor(tensor: torch.Tensor, writer: memory.Writer) -> Any:
     if span <= tensor.numel() or writer.offset_of(tensor.data_ptr(), span * tensor.element_size()) is not None:
         return _read_pickled, (place(tensor.as_strided((span,), (1,)), writer, lasting=lasting), shape, strides)
     return _read_pickled, (place(tensor.contiguous(), writer, lasting=False),)  # skips elements: without the gaps
+
+
+def reduce_storage(storage: torch.UntypedStorage, writer: memory.Writer) -> Any:
+    """Describe a storage for a pickle, which knows none by itself: as the bytes that it is."""
+    if get_spawning_popen() is not None and storage.is_shared():  # of a tensor that is meant for several processes
+        return share_storage(storage)
+    return torch.Tensor.untyped_storage, (torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage),)
 
 
 def _read_pickled(leaf: Leaf, shape: tuple[int, ...] | None = None, strides: tuple[int, ...] = ()) -> torch.Tensor:

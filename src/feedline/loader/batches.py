@@ -120,7 +120,8 @@ def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, bookmark: Bookma
             f"The dataset keeps a state of its own in every worker; the state was saved with {len(streams)} of them, "
             f"and there are {worker_count} now. Use as many workers as then."
         )
-    return {worker: resume_of(stream, bookmark.batch_size) for worker, stream in enumerate(streams) if stream}
+    resumes = {worker: resume_of(stream, bookmark.batch_size) for worker, stream in enumerate(streams)}
+    return {worker: resume for worker, resume in resumes.items() if resume.dataset is not None}
 
 
 def _freeze(bookmarks: list[Bookmark]) -> None:

@@ -67,6 +67,7 @@ class Bookmark:
         streams = self._streams(order)
         if progress.early or "reserve" in order:  # batches are told by their numbers
             order["stride"] = list(self.stride)
+            order.setdefault("reserve", {})
         return Snapshot(
             epoch=key.epoch,
             seed=key.seed,
@@ -88,7 +89,7 @@ class Bookmark:
     def _ended(self) -> Snapshot:
         """Return the snapshot of an epoch that was gone through: what outlives it is where the next one begins."""
         streams = [_outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
-        if not any(streams):
+        if all(stream["dataset"] is None for stream in streams):
             streams = []
         order = {**self.facts(), **self._state_of_plan()}
         key = self.entry.key
@@ -126,7 +127,7 @@ class Bookmark:
                     batches=stream.batches,
                     noted_at=stream.noted_at,
                     ended=stream.ended,
-                    **({} if stream.read is None else {"read": stream.read}),
+                    read=stream.read,
                 )
                 for stream in progress.streams
             ]
@@ -145,17 +146,15 @@ class Bookmark:
     def _own_stream(self) -> dict[str, Any]:
         """Describe the one stream of an iteration without workers."""
         batches, read = self.entry.progress.delivered, self.entry.progress.read
-        facts = {} if read is None else {"read": read}
         notes = None if self.live is None else self.live()
-        return _described(notes, batches=batches, noted_at=batches, ended=False, **facts)
+        return _described(notes, batches=batches, noted_at=batches, ended=False, read=read)
 
 
 def _outlasting(notes: Notes | None) -> dict[str, Any]:
     """Describe what outlives an epoch: the dataset, not its iterator."""
     if notes is None:
-        return {}
-    dataset = notes.iterator if notes.is_one else notes.dataset
-    return {} if dataset is None else {"dataset": copy.deepcopy(dataset)}
+        return {"dataset": None}
+    return {"dataset": copy.deepcopy(notes.iterator if notes.is_one else notes.dataset)}
 
 
 def _place(notes: Notes) -> int:
@@ -174,9 +173,7 @@ def _described(notes: Notes | None, **facts: Any) -> dict[str, Any]:
         return stream
     stream["place"] = notes.place
     for name in ("dataset", "iterator"):
-        state = getattr(notes, name)
-        if state is not None:
-            stream[name] = copy.deepcopy(state)
+        stream[name] = copy.deepcopy(getattr(notes, name))
     return stream
 
 
@@ -193,7 +190,9 @@ def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
     dataset, iterator = stream.get("dataset"), stream.get("iterator")
     batches, read = stream.get("batches", 0), stream.get("read")
     if dataset is None and iterator is None:
-        return Resume(skip=batches * batch_size if read is None else read)
+        skip = batches * batch_size if read is None else read
+        return Resume(skip=skip, least=max(0, skip - batch_size + 1))
     place = stream.get("place", 0)
     since = (batches - stream.get("noted_at", batches)) * batch_size if read is None else max(0, read - place)
-    return Resume(copy.deepcopy(dataset), copy.deepcopy(iterator), place, since)
+    least = max(0, place + since - batch_size + 1)
+    return Resume(copy.deepcopy(dataset), copy.deepcopy(iterator), place, since, least)

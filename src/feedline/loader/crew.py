@@ -58,6 +58,7 @@ class Crew:
         splitter: Splitter | None = None,
         care: Care | None = None,
         rest: Callable[[], None] | None = None,
+        binds: bool = False,
     ) -> None:
         self.engine = engine
         self._rest = rest
@@ -66,7 +67,7 @@ class Crew:
         care = care or Care()
         self.rescue = Rescue(self, care)
         self.recycling = Recycling(self, care.most_bytes)
-        self.roster = Roster(engine)
+        self.roster = Roster(engine, binds=binds)
         self.workers = self.roster.workers
         self.slots = Slots(arena, framework, counters)
         self.pace = Pace()
@@ -167,7 +168,7 @@ class Crew:
             raise failed
 
     def move(self, source: int, target: int) -> bool:
-        """Give what one worker has waiting to another; False if it has begun everything it was given."""
+        """Give what one worker has waiting to another; False if it has begun all of that, or it must not move."""
         moved = self.roster.move(source, target)
         self.counters.relieved += moved
         return moved

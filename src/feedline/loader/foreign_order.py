@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
+from feedline.indices import taken_each
 from feedline.loader.order import Entry, Order
 from feedline.plan.foreign import ForeignPlan, skip
 from feedline.types import Share
@@ -39,7 +40,7 @@ class CutIndices(Iterator[Any]):
         if self.ended:
             raise StopIteration
         source = self.open() if self.source is None else self.source
-        batch = list(islice(source, self._batch_size))
+        batch = taken_each(islice(source, self._batch_size))
         self.ended = len(batch) < self._batch_size
         if not batch or (self._drop_last and self.ended):
             raise StopIteration
@@ -87,7 +88,7 @@ class ForeignOrder(Order):
         self._is_settled = False
 
     def prepare(self, order: dict[str, Any]) -> None:
-        if self._is_settled and "sampler_state" not in order:
+        if self._is_settled and order.get("sampler_state") is None:
             self._is_settled = False  # the iterator is there, and nothing was asked of it yet
             return
         first, self._is_prepared = not self._is_prepared, True
@@ -140,14 +141,14 @@ class ForeignOrder(Order):
         self._enter({})
         tell = _find_telling(self._stateful, self._indices)
         self._is_settled = True
-        return {} if tell is None else {"sampler_state": tell()}
+        return {} if tell is None else {"sampler_state": tell(), "held": [], "redraw": 0}
 
     def plan(self, entry: Entry) -> ForeignPlan:
         if self._indices is None:
             self.prepare(entry.order)
         indices = self._indices
         assert indices is not None
-        if entry.consumed and "sampler_state" not in entry.order:
+        if entry.consumed and entry.order.get("sampler_state") is None:
             indices = skip(indices, entry.consumed, type(self._sampler).__name__)
         plan = ForeignPlan(
             indices,
@@ -157,12 +158,21 @@ class ForeignOrder(Order):
             origin=None if self._origin is None else self._noted,
             entered=_entered(entry.order),
             find_snapshot=functools.partial(_find_telling, self._stateful, indices),
-            facts={} if self._epoch is None else {"sampler_epoch": self._epoch},
+            facts=self._facts(),
             after=None if self._origin is None else self._origin.after,
             progress=entry.progress,
         )
         self._indices = None
         return plan
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what a state holds besides the place; None for what the plan has not found out."""
+        facts: dict[str, Any] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
+        if self._stateful:
+            facts["sampler_state"] = None
+        if self._origin is not None:
+            facts[self._origin.drawn_from] = None
+        return facts
 
     def without_end(self, share: Share) -> Order | None:
         return None if self._twin is None else self._twin.without_end(share)
@@ -172,9 +182,16 @@ class ForeignOrder(Order):
             self._twin.check(order)
             return
         super().check(order)
+        begun = order.get("consumed", 0) > 0
+        if self._origin is not None:
+            self._origin.check(order)
+        for name, needed in {"sampler_state": self._stateful, "sampler_epoch": self._epochal()}.items():
+            if begun and needed and name not in order:
+                raise BadState(
+                    f"The state has no order.{name}, which this loader's sampler needs to go on. Use the sampler that "
+                    "the state was saved with, or begin the epoch anew."
+                )
         states = order.get("sampler_state")
-        if states is not None and not isinstance(states, dict):
-            raise BadState(f"The state is damaged: order.sampler_state is {states!r:.100}.")
         if states is not None and len(states.get("parts", ())) != len(self._stateful):
             raise BadState(
                 f"The state holds the states of {len(states.get('parts', ()))} samplers, but of this loader's "
@@ -192,8 +209,14 @@ class ForeignOrder(Order):
 class Origin(Protocol):
     """What the order of a foreign sampler begins with, such as the state of its generator."""
 
+    drawn_from: str
+    """What that is called in a snapshot."""
+
     def begin(self, order: dict[str, Any]) -> None:
         """Restore what `after` told, before anything of the epoch is drawn."""
+
+    def check(self, order: dict[str, Any]) -> None:
+        """Refuse what a snapshot says of the order if it is damaged, or does not say how the order was drawn."""
 
     def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
         """Return what a snapshot's `order` holds of it; empty at the beginning, to be filled in by the iterator."""
@@ -223,7 +246,7 @@ def _opened(indices: Any) -> Any:
 
 def _entered(order: dict[str, Any]) -> dict[str, Any] | None:
     """Return what a snapshot says of the sampler, None if nothing, or if an epoch begins that comes after it."""
-    if order.get("finish") or "sampler_state" not in order:
+    if order.get("finish") or order.get("sampler_state") is None:
         return None
     return {name: order[name] for name in ("sampler_state", "redraw", "held") if name in order}
 

@@ -300,7 +300,8 @@ class Loader(Resumable):
         if self.seed is None or self._probed or self._settings.engine_name != "thread":
             return
         self._probed = True
-        if must_leave_threads(self.dataset, self.collate, is_map=self._kind is DatasetKind.MAP):
+        is_map = self._kind is DatasetKind.MAP
+        if must_leave_threads(self.dataset, self.collate, is_map=is_map, batched=self._batched):
             self._settings = replace(self._settings, engine="process")
             self._supply = Supply(self._settings, NumpyFramework())
 

@@ -271,7 +271,7 @@ def with_reserve(plan: Plan, order: dict[str, Any], *, refills: bool, keeps_step
         BadState: the snapshot holds something that is no state of a reserve.
     """
     saved = order.get("reserve")
-    if not refills and saved is None:
+    if not refills and not saved:
         return plan
     state = ReserveState.from_dict({} if saved is None else saved)
     return Reserve(plan, keeps_steps=keeps_steps, batched=batched, state=state)

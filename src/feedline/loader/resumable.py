@@ -127,11 +127,12 @@ class Resumable:
 
     def _first_snapshot(self, order: Order, epoch: int) -> Snapshot:
         """Return the state before the first batch of an epoch, and settle what it would draw."""
+        counted = {} if order.unit == "stream batches" else {"consumed": 0}
         return Snapshot(
             epoch,
             seed=order.seed_for(self.seed),
             draw_seed=self._fresh_seed() if self.seed is None else self.seed,
-            order={**order.expected(), **order.settle()},
+            order={**counted, **order.expected(), **order.settle()},
             dataset_epoch=self._audience.told_epoch,
         )
 

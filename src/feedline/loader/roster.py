@@ -13,7 +13,7 @@ from typing import Any
 from feedline.abc.engine import Engine
 from feedline.abc.scheduler import WorkerView
 from feedline.loader.pending import CALLS, Pending
-from feedline.types import Result
+from feedline.types import Result, ResultKind
 
 _START_UP_S = 2.0
 """Time a worker has for getting ready before it can count as late; importing torch takes about one second."""
@@ -24,10 +24,15 @@ class Roster:
 
     Args:
         engine: whose workers; the roster gives it tasks and takes them back, and starts nobody.
+        binds: True if what a worker makes may depend on which worker it is: see `may_move`.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, binds: bool = False) -> None:
         self._engine = engine
+        self._binds = binds
+        self._bound = False
+        self._unbound: set[int] = set()
+        """Workers that have made a batch, and found nothing that binds it to them."""
         started_s = time.monotonic() + _START_UP_S
         self.workers = [WorkerView(number, since_s=started_s) for number in range(engine.worker_count)]
         self._pending: dict[int, Pending] = {}
@@ -84,7 +89,21 @@ class Roster:
         view = self.workers[result.worker]
         view.outstanding -= 1
         view.since_s = now_s
-        return self._pending.pop(result.task_id)
+        pending = self._pending.pop(result.task_id)
+        if result.bound:
+            self._bound = True
+        elif self._binds and result.kind is ResultKind.DONE and pending.owner is not CALLS:
+            self._unbound.add(result.worker)
+        return pending
+
+    def may_move(self, source: int, target: int) -> bool:
+        """True if work may go from one worker to the other without changing what comes out.
+
+        If batches may depend on their workers, both must have made one, and nobody may have found that it does. The
+        task that is late may still be the first that draws a random number: then the numbers are not those of a run in
+        which it was not late. Nobody can know before.
+        """
+        return not self._binds or (not self._bound and {source, target} <= self._unbound)
 
     def oldest_of(self, worker: int | None) -> Pending | None:
         """Return the task that a worker, or any, has been at for longest; None if there is none."""
@@ -92,7 +111,9 @@ class Roster:
         return min(held, key=_turn, default=None)
 
     def move(self, source: int, target: int) -> bool:
-        """Give what one worker has waiting to another; False if it has begun everything it was given."""
+        """Give what one worker has waiting to another; False if it has begun all of that, or it must not move."""
+        if not self.may_move(source, target):
+            return False
         task_id = self._engine.revoke(source)
         if task_id is None:
             return False
@@ -121,6 +142,7 @@ class Roster:
         """Note that a worker has just been started, in the place of one from which everything was taken back."""
         view = self.workers[worker]
         view.outstanding = 0
+        self._unbound.discard(worker)
         view.since_s = time.monotonic() + _START_UP_S
 
     def park(self, worker: int) -> None:

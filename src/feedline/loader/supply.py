@@ -92,9 +92,17 @@ class Supply:
             self.settings.restart_budget,
             self.settings.worker_bytes,
         )
-        rest = None if self._arena is None else self._arena.rest
         return Crew(
-            engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter, care=care, rest=rest
+            engine,
+            arena,
+            self.framework,
+            self.counters,
+            prepare=prepare,
+            splitter=splitter,
+            care=care,
+            rest=None if self._arena is None else self._arena.rest,
+            # With a seed everything random follows from keys; threads share their generators in any case.
+            binds=not spec.seeded and self.settings.engine_name == "process",
         )
 
     def _engine(self) -> tuple[Engine, Arena | None]:

@@ -239,7 +239,8 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         settings = self._settings()
         if self.seed is not None and settings.engine_name == "thread" and not self._probed:
             self._probed = True
-            if must_leave_threads(self.dataset, self.collate_fn, is_map=_is_map(self.dataset)):
+            is_map, batched = _is_map(self.dataset), self._auto_collation
+            if must_leave_threads(self.dataset, self.collate_fn, is_map=is_map, batched=batched):
                 self.engine = "process"
                 settings = self._settings()
         if settings != self._supply.settings:  # an attribute was reassigned, as torch allows for some

@@ -231,7 +231,8 @@ def fresh_seed(generator: torch.Generator | None) -> int:
 
 def _base_seed(loader: DataLoader[Any], draw_seed: int, epoch: int) -> int:
     """Return the seed that workers add their number to."""
-    return draw_seed if loader.seed is None else epoch_key(draw_seed, epoch) >> 1
+    # Of a state that was saved with a seed it may be larger than what torch's generators accept.
+    return draw_seed % (1 << 63) if loader.seed is None else epoch_key(draw_seed, epoch) >> 1
 
 
 def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | None, dataset: Any) -> WorkerSpec:

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from feedline.errors import BadState
+from feedline.indices import taken
 from feedline.keys import mix
 from feedline.plan.plan import Plan
 from feedline.types import Draw, Share
@@ -89,7 +91,7 @@ class ForeignPlan(Plan):
             self._drawn += 1
             self._last = 1 if getattr(self._indices, "ended", False) else None
             return self._held.pop()
-        indices = next(self._indices)
+        indices = taken(next(self._indices))  # the sampler may use it again for the next batch
         self._drawn += 1
         if self._snapshot is not None:
             if self._drawn == 1:
@@ -115,14 +117,14 @@ class ForeignPlan(Plan):
         if self._origin is not None and not self._origin and not self._drawn:
             with contextlib.suppress(StopIteration):  # nothing to draw: nothing to remember
                 self._ahead.append(next(self))
-        state = {"unit": "own batches", "consumed": self._consumed + done, **(self._origin or {}), **self._facts}
+        state = {"unit": "own batches", "consumed": self._consumed + done, **self._facts, **(self._origin or {})}
         return {**state, **self._sampler_state(done)}
 
     def last_state(self, done: int) -> dict[str, Any]:
         if self._drawn:
             return self.state(done)
         # Nothing was asked of the sampler, so its order is not known: whoever begins draws it.
-        known = {**(self._origin or {}), **self._facts, **(self._entered or {})}
+        known = {**self._facts, **(self._origin or {}), **(self._entered or {})}
         return {"unit": "own batches", "consumed": self._consumed, **known}
 
     def _sampler_state(self, done: int) -> dict[str, Any]:
@@ -143,13 +145,11 @@ class ForeignPlan(Plan):
             if self._first:
                 ends = self._last == 1
                 state = next(state for number, state in self._states if number == (0 if ends else 1))
-                held = {"sampler_state": copy.deepcopy(state), "held": copy.deepcopy(self._first)}
-                return {**held, "redraw": 1} if ends else held
+                return _told(state, copy.deepcopy(self._first), redraw=1 if ends else 0)
         redraw = 1 if done == self._last and done else 0
         for number, sampler_state in self._states:
             if number == done - redraw:
-                found = {"sampler_state": copy.deepcopy(sampler_state)}
-                return {**found, "redraw": redraw} if redraw else found
+                return _told(sampler_state, [], redraw=redraw)
         return {}  # none that has a state, or none before the first batch
 
     def after(self) -> dict[str, Any]:
@@ -157,6 +157,11 @@ class ForeignPlan(Plan):
         self._last = self._drawn
         found = self._sampler_state(self._drawn)
         return {**state, **found, "finish": True} if found else state
+
+
+def _told(state: Any, held: list[Any], *, redraw: int) -> dict[str, Any]:
+    """Return what a snapshot says of a stateful sampler."""
+    return {"sampler_state": copy.deepcopy(state), "held": held, "redraw": redraw}
 
 
 class Delivered(Protocol):
@@ -179,7 +184,10 @@ def skip(indices: Iterator[Any], count: int, what: str) -> Iterator[Any]:
         try:
             next(indices)
         except StopIteration:
-            break
+            raise BadState(
+                f"The state says that {count:,} batches were consumed, but {what} has only {done:,}. Use the sampler "
+                "that the state was saved with."
+            ) from None
         if not told and not done & 0x3FF and time.monotonic() - begun > _LONG_S:
             told = True
             warnings.warn(

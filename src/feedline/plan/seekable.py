@@ -89,7 +89,7 @@ class SamplePlan(Plan):
         places = places + self._consumed
         if self._size is not None and len(places) and places[-1] >= self._size:
             places %= self._size  # the tail is padded with the beginning
-        return self._whole.at(places, self._key)
+        return self._whole.at(places, self._key).copy()  # a user's own sampler may fill the same array again
 
     def draw(self, ordinal: int) -> Draw:
         first = self._consumed + self._steps.start(ordinal) + self._share.rank
@@ -130,7 +130,7 @@ class BatchPlan(Plan):
         if self._count is not None and self._number >= self._count:
             raise StopIteration
         self._number += 1
-        return IndexBlock(self._own.batch(self._number - 1, self._key))
+        return IndexBlock(self._own.batch(self._number - 1, self._key).copy())  # as above
 
     def draw(self, ordinal: int) -> Draw:
         number = self._consumed + ordinal * self._share.world_size + self._share.rank

@@ -17,6 +17,7 @@ import numpy as np
 from feedline import abc
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
+from feedline.indices import taken_each
 from feedline.samplers.counts import is_count
 from feedline.steps import Steps
 from feedline.types import Key, Share
@@ -60,7 +61,7 @@ class BatchSampler:
 
     def __iter__(self) -> Iterator[list[Any]]:
         indices = iter(self.sampler)
-        while batch := list(islice(indices, self.batch_size)):
+        while batch := taken_each(islice(indices, self.batch_size)):
             if len(batch) < self.batch_size and self.drop_last:
                 return
             yield batch

@@ -16,6 +16,7 @@ import numpy as np
 
 from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
 from feedline.errors import BadOption
+from feedline.indices import taken_each
 from feedline.keys import epoch_key
 from feedline.randomness import globals_kept, seed_globals
 from feedline.types import Key
@@ -125,7 +126,7 @@ def _one_epoch(foreign: Any, key: Key) -> list[Any]:
     if set_epoch is not None:
         set_epoch(key.epoch)
     with seeded_generators(foreign, key):
-        found = list(islice(foreign, expected + 1))
+        found = taken_each(islice(foreign, expected + 1))
     if len(found) != expected:
         more = "more" if len(found) > expected else f"only {len(found)}"
         raise BadOption(

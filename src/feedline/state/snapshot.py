@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.errors import BadState
-from feedline.failures import words
+from feedline.state.damage import checked, upgraded
 
-VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -42,24 +42,20 @@ class Snapshot:
     """The virtual epoch, and the batches of it that were delivered."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the snapshot as `state_dict()` hands it out; what is empty is left out."""
-        state: dict[str, Any] = {"feedline": VERSION, "epoch": self.epoch, "ended": self.ended}
-        if self.seed is not None:
-            state["seed"] = self.seed
-        if self.draw_seed is not None:
-            state["draw_seed"] = self.draw_seed
-        if self.order:
-            state["order"] = self.order
-        if self.early:
-            state["early"] = list(self.early)
-        if self.streams:
-            state["streams"] = list(self.streams)
-            state["turn"] = self.turn
-        if self.dataset_epoch is not None:
-            state["dataset_epoch"] = self.dataset_epoch
-        if self.virtual is not None:
-            state["virtual"] = list(self.virtual)
-        return state
+        """Return the snapshot as `state_dict()` hands it out. What is empty is there too, so that it can be missed."""
+        return {
+            "feedline": VERSION,
+            "epoch": self.epoch,
+            "ended": self.ended,
+            "seed": self.seed,
+            "draw_seed": self.draw_seed,
+            "order": self.order,
+            "early": list(self.early),
+            "streams": list(self.streams),
+            "turn": self.turn if self.streams else 0,
+            "dataset_epoch": self.dataset_epoch,
+            "virtual": None if self.virtual is None else list(self.virtual),
+        }
 
     @classmethod
     def from_dict(cls, state: Any) -> Snapshot:
@@ -79,58 +75,21 @@ class Snapshot:
                 f"This is not the state of a feedline loader: it has {sorted(map(str, state))[:6]} but no 'feedline'."
                 f"{hint} Load what this loader's state_dict() returned."
             )
-        if version != VERSION:
+        if type(version) is not int or version not in (1, VERSION):
             raise BadState(
-                f"The state has version {version!r}, and this feedline reads version {VERSION}. "
+                f"The state has version {version!r}, and this feedline reads versions 1 and {VERSION}. "
                 "Resume with the feedline that saved it, or begin the epoch anew."
             )
-        try:
-            _check(state)
-            return cls(
-                epoch=int(state["epoch"]),
-                ended=bool(state["ended"]),
-                seed=state.get("seed"),
-                draw_seed=state.get("draw_seed"),
-                order=dict(state.get("order", {})),
-                early=tuple(int(ordinal) for ordinal in state.get("early", ())),
-                streams=tuple(dict(stream) for stream in state.get("streams", ())),
-                turn=int(state.get("turn", 0)),
-                dataset_epoch=state.get("dataset_epoch"),
-                virtual=_pair(state.get("virtual")),
-            )
-        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as exc:
-            raise BadState(f"The state is damaged: {type(exc).__name__}: {words(exc)}.") from exc
-
-
-def _pair(values: Any) -> tuple[int, int] | None:
-    if values is None:
-        return None
-    first, second = values
-    return int(first), int(second)
-
-
-def _check(state: Mapping[str, Any]) -> None:
-    """Refuse values that are not of the kind they should be.
-
-    Raises:
-        TypeError: of the first such value.
-    """
-    for name in ("seed", "draw_seed", "dataset_epoch"):
-        _check_number(name, state.get(name), optional=True)
-    order = state.get("order", {})
-    for name in ("consumed", "redraw", "torch_seed"):
-        _check_number(f"order.{name}", order.get(name, 0))
-    for number, stream in enumerate(state.get("streams", ())):
-        for name in ("place", "batches", "noted_at", "read"):
-            _check_number(f"streams[{number}].{name}", stream.get(name, 0))
-        if not isinstance(stream.get("ended", False), bool):
-            raise TypeError(f"streams[{number}].ended is {stream['ended']!r}")
-
-
-def _check_number(name: str, value: Any, *, optional: bool = False) -> None:
-    if optional and value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r} where a number was expected")
-    if value < 0 and name.startswith(("order.consumed", "streams")):
-        raise TypeError(f"{name} is {value!r}, which is negative")
+        state = checked(upgraded(state) if version == 1 else state)
+        return cls(
+            epoch=state["epoch"],
+            ended=state["ended"],
+            seed=state["seed"],
+            draw_seed=state["draw_seed"],
+            order=dict(state["order"]),
+            early=tuple(state["early"]),
+            streams=tuple(dict(stream) for stream in state["streams"]),
+            turn=state["turn"],
+            dataset_epoch=state["dataset_epoch"],
+            virtual=None if state["virtual"] is None else (state["virtual"][0], state["virtual"][1]),
+        )

@@ -47,6 +47,8 @@ class Answer:
     """DONE: what the header refers to."""
     busy_ns: int = 0
     notes: Notes | None = None
+    bound: bool = False
+    """True if what this worker makes may depend on which worker it is."""
 
 
 @dataclass
@@ -79,7 +81,9 @@ def serve(link: Link, spec: WorkerSpec) -> None:
     heap = heap_of_this_process()
     waiting = _waiting_for(link.pipe)
     while (data := _receive(link.pipe, waiting, heap)) is not None:
-        if not _send(link.pipe, _answer(runner, codec, outbox, link.number, pickle.loads(data))):
+        answer = _answer(runner, codec, outbox, link.number, pickle.loads(data))
+        answer.bound = runner.bound
+        if not _send(link.pipe, answer):
             return
         heap.worked()
 
@@ -89,7 +93,8 @@ def _send(pipe: Connection, answer: Answer) -> bool:
     try:
         data = pickle.dumps(answer, 5)
     except Exception as exc:  # the user's state_dict holds what cannot be sent
-        data = pickle.dumps(Answer(ResultKind.FAILED, pack_failure(exc, "in a DataLoader worker process")), 5)
+        failure = pack_failure(exc, "in a DataLoader worker process")
+        data = pickle.dumps(Answer(ResultKind.FAILED, failure, bound=answer.bound), 5)
     try:
         pipe.send_bytes(data)
     except OSError:

@@ -312,6 +312,11 @@ class ProcessEngine(Engine):
         return False
 
     def _result(self, worker: int, message: Message) -> Result:
+        result = self._read_answer(worker, message)
+        result.bound = message.bound
+        return result
+
+    def _read_answer(self, worker: int, message: Message) -> Result:
         slot = self._slots.pop(message.task_id, -1)
         if message.kind is Kind.DONE:
             overflow = None

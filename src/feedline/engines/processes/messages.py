@@ -72,6 +72,8 @@ class Message:
     busy_ns: int = 0
     fd: int = -1
     """DONE: memory that holds the batch instead of the slot."""
+    bound: bool = False
+    """Of a worker: what it makes may depend on which worker it is."""
 
 
 def send(sock: socket.socket, message: Message, *, block: bool) -> None:
@@ -92,7 +94,7 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
             fd = create_memfd(len(body))
             _write_all(fd, body)
             body = len(body).to_bytes(8, "little")
-        head = _HEAD.pack(message.kind, long, message.task_id, message.used, message.busy_ns)
+        head = _HEAD.pack(message.kind, long | message.bound << 1, message.task_id, message.used, message.busy_ns)
         flags = _SEND_FLAGS[block]
         if fd < 0:
             sock.send(head + body, flags)
@@ -143,7 +145,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
     data, ancillary, flags, _ = sock.recvmsg(_PACKET_BYTES + _HEAD.size, _ANCILLARY, _RECEIVE_FLAGS[block])
     if not data:
         return None
-    kind, long, task_id, used, busy_ns = _HEAD.unpack_from(data)
+    kind, marks, task_id, used, busy_ns = _HEAD.unpack_from(data)
     if flags & _CONTROL_CUT_OFF:
         failure = TooManyOpenFiles("taking over the memory of a batch")
         return Message(Kind.FAILED, task_id, pack_failure(failure, "in the process that receives it"))
@@ -152,11 +154,11 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
     for level, type_, rights in ancillary:
         if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
             fd = array.array("i", rights[:4])[0]
-    if long:
+    if marks & 1:
         body = _read_all(fd, int.from_bytes(body, "little"))
         os.close(fd)
         fd = -1
-    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd)
+    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks > 1)
 
 
 _BLOCK_HEAD = struct.Struct("<BqQqq")

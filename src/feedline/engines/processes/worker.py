@@ -108,6 +108,7 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
                 answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
         if notes is not None:
             trainer.tell(notes)
+        answer.bound = runner.bound
         trainer.tell(answer)
         heap.worked()
 

@@ -1,0 +1,235 @@
+"""Real states with something taken out or put in: refused with `BadState`, or harmless; never another place or error.
+
+Each state of every kind of loader is damaged at every place, in every way below. What is left: the user's own states
+inside it, which are theirs to check, and another number of the right kind and size, which nobody can tell.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from feedline import DataLoader, Loader, samplers
+from feedline.errors import BadState
+from tests.order import datasets
+
+N = 20
+BATCH = 3
+HUGE = 10**30
+
+
+class StatefulMap(datasets.Sized):
+    """Counts the samples it has made, and says so in its state."""
+
+    made = 0
+
+    def __getitem__(self, index: int) -> int:
+        self.made += 1
+        return index
+
+    def state_dict(self) -> dict[str, int]:
+        return {"made": self.made}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.made = state["made"]
+
+
+class StatefulBatches:
+    """A batch sampler with a state."""
+
+    place = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while self.place < N // BATCH:
+            self.place += 1
+            yield [(self.place - 1) * BATCH + step for step in range(BATCH)]
+        self.place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+
+class Endless(datasets.Sized):
+    """Fails now and then, so that others take the places of samples."""
+
+    def __getitem__(self, index: int) -> int:
+        if index in (4, 11):
+            raise ValueError("torn")
+        return index
+
+
+def torchs(**options: Any) -> DataLoader[Any]:
+    return DataLoader(datasets.Sized(N), BATCH, **options)
+
+
+MAKERS: dict[str, Callable[[], Any]] = {
+    "sequential": torchs,
+    "seed": lambda: torchs(shuffle=True, seed=1),
+    "seed, threads": lambda: torchs(shuffle=True, seed=1, num_workers=2, engine="thread"),
+    "single samples": lambda: DataLoader(datasets.Sized(N), None, shuffle=True, seed=1),
+    "torch's order": lambda: torchs(shuffle=True),
+    "torch's order, threads": lambda: torchs(shuffle=True, num_workers=2, engine="thread"),
+    "torch's generator": lambda: torchs(shuffle=True, generator=torch.Generator().manual_seed(3)),
+    "torch's subset": lambda: torchs(sampler=torch.utils.data.SubsetRandomSampler(range(N))),
+    "torch's distributed": lambda: torchs(
+        sampler=torch.utils.data.DistributedSampler(datasets.Sized(N), 2, 0, shuffle=True)
+    ),
+    "a list": lambda: torchs(sampler=list(range(N))),
+    "batches of feedline's": lambda: DataLoader(
+        datasets.Sized(N), batch_sampler=samplers.StratifiedBatchSampler(np.arange(N) % 2, 4, seed=2)
+    ),
+    "distributed": lambda: torchs(sampler=samplers.DistributedSampler(range(N), 2, 0, seed=2)),
+    "a stateful sampler": lambda: DataLoader(datasets.Sized(N), batch_sampler=StatefulBatches()),
+    "a stateful sampler, threads": lambda: DataLoader(
+        datasets.Sized(N), batch_sampler=StatefulBatches(), num_workers=2, engine="thread"
+    ),
+    "a stateful dataset": lambda: DataLoader(StatefulMap(N), BATCH),
+    "a stateful dataset, threads": lambda: DataLoader(StatefulMap(N), BATCH, num_workers=2, engine="thread"),
+    "a stream": lambda: DataLoader(datasets.Stream(N), BATCH),
+    "a stateful stream": lambda: DataLoader(datasets.StatefulIteratorStream(N), BATCH),
+    "streams, threads": lambda: DataLoader(datasets.StatefulIteratorStream(N), BATCH, num_workers=2, engine="thread"),
+    "a shared stream": lambda: DataLoader(datasets.Stream(N), BATCH, shard=True),
+    "a shared stream, threads": lambda: DataLoader(
+        datasets.Stream(N), BATCH, shard=True, num_workers=2, engine="thread"
+    ),
+    "without torch": lambda: Loader(datasets.Sized(N), BATCH, shuffle=True, seed=4),
+    "samples that fail": lambda: DataLoader(Endless(N), BATCH, on_error="skip", shuffle=True, seed=1),
+}
+
+
+def plainly(loader: Any, stop: int | None = None) -> list[Any]:
+    return [np.asarray(batch).tolist() for batch in itertools.islice(loader, stop)]
+
+
+def virtually(loader: Any, stop: int | None = None) -> list[Any]:
+    epochs = loader.virtual_epochs(2)
+    batches = ((epoch.number, np.asarray(batch).tolist()) for epoch in epochs for batch in epoch)
+    return list(itertools.islice(batches, 9 if stop is None else stop))
+
+
+WAYS: list[tuple[str, str, int]] = [
+    *((name, "plain", done) for name in MAKERS for done in (0, 2)),
+    *((name, "ended", 99) for name in ("seed", "torch's generator", "a stateful sampler", "a stateful dataset")),
+    *((name, "virtual", 3) for name in ("seed", "torch's order", "a list", "a stream", "a shared stream")),
+]
+
+
+def saved(name: str, way: str, done: int) -> dict[str, Any]:
+    torch.manual_seed(1)
+    loader = MAKERS[name]()
+    if done:
+        (virtually if way == "virtual" else plainly)(loader, None if way == "ended" else done)
+    state: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
+    return state
+
+
+def rest(name: str, way: str, state: dict[str, Any]) -> Any:
+    """Return what comes after a state has been loaded."""
+    torch.manual_seed(2)
+    loader = MAKERS[name]()
+    loader.load_state_dict(state)
+    first = (virtually if way == "virtual" else plainly)(loader)
+    return first, getattr(loader.dataset, "made", None)
+
+
+USERS = {("dataset",), ("iterator",), ("parts",), ("held",), ("faults",)}
+"""What is the user's own; or, of faults, checked with the log in its own tests."""
+
+
+def places(state: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if at:
+        yield at
+    if at[-1:] in USERS:
+        return
+    items = state.items() if isinstance(state, dict) else enumerate(state) if isinstance(state, list) else ()
+    for name, value in items:
+        yield from places(value, (*at, name))
+
+
+GONE = object()
+
+
+def damaged(state: Any, at: tuple[Any, ...], value: Any) -> Any:
+    state = copy.deepcopy(state)
+    holder = state
+    for name in at[:-1]:
+        holder = holder[name]
+    if value is GONE:
+        del holder[at[-1]]
+    else:
+        holder[at[-1]] = value
+    return state
+
+
+def damages(value: Any, at: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield what may be found instead of a value: nothing, another type, a number that cannot be."""
+    if type(at[-1]) is str:
+        yield GONE
+    if at[-1:] in USERS:
+        return
+    others = ["x", 3.5, {"x": 1}, ["x"], -1, HUGE, -HUGE, None, True]
+    for other in others:
+        is_value = type(other) is type(value) is bool  # the other one, which nobody can tell
+        if other != value and not is_value:
+            yield other
+
+
+FREE = {
+    ("seed",): "any number is a seed, and an order of which it is not the seed does not look at it",
+    ("draw_seed",): "any number is a seed",
+    ("dataset_epoch",): "any number may be told",
+}
+"""Where a number is as good as another, of whatever sign and size."""
+
+
+EMPTY = {
+    ("virtual",): "the state of a plain iteration, at the same place of the data",
+    ("order", "torch_seed"): "the order was not drawn yet, when no batch has come",
+    ("order", "torch_generator"): "the same",
+}
+"""Where None says something that is true of other states of the kind."""
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.parametrize(("name", "way", "done"), WAYS)
+def test_every_damage_is_refused_or_harmless(name: str, way: str, done: int) -> None:
+    state = saved(name, way, done)
+    expected = rest(name, way, state)
+    wrong = []
+    for at in places(state):
+        value = state
+        for part in at:
+            value = value[part]
+        for other in damages(value, at):
+            if (at in FREE and type(other) is int) or (at in EMPTY and other is None and done != 2):
+                continue
+            try:
+                found = rest(name, way, damaged(state, at, other))
+            except BadState:
+                continue
+            except Exception as exc:
+                found = repr(exc)
+            if found != expected:
+                wrong.append((at, "gone" if other is GONE else other, found))
+    assert not wrong
+
+
+@pytest.mark.parametrize("at", FREE)
+def test_numbers_without_bounds_are_no_error(at: tuple[str, ...]) -> None:
+    for name in ("seed", "torch's order", "torch's distributed", "seed, threads"):
+        state = saved(name, "plain", 2)
+        if at[-1] not in (state if len(at) == 1 else state["order"]):
+            continue
+        for number in (-1, HUGE, -HUGE):
+            batches, _ = rest(name, "plain", damaged(state, at, number))
+            assert len(batches) == len(rest(name, "plain", state)[0])

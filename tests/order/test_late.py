@@ -1,0 +1,189 @@
+"""A late sample changes no random numbers: without a seed they are torch's, whoever was late."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data
+from torch.utils.data import Dataset, get_worker_info
+
+import feedline
+from feedline import DataLoader
+from feedline.engines import abilities
+from feedline.errors import WorkerRestarted
+
+N = 96
+BATCH = 4
+LATE = 2 * BATCH + 1
+"""In the second batch of worker 0: it has made one before, and has others waiting."""
+LATE_S = 0.3
+"""Three times of what counts as late."""
+
+
+class Late(Dataset[Any]):
+    """Draws nothing; one sample takes long."""
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: int) -> Any:
+        if index == LATE:
+            time.sleep(LATE_S)
+        return torch.tensor([index, self.draw()], dtype=torch.float64)
+
+    def draw(self) -> float:
+        return 0.0
+
+
+class WithRandom(Late):
+    def draw(self) -> float:
+        return random.random()
+
+
+class WithNumPy(Late):
+    def draw(self) -> float:
+        return float(np.random.rand())
+
+
+class WithTorch(Late):
+    def draw(self) -> float:
+        return torch.rand((), dtype=torch.float64).item()
+
+
+class WithOwn(Late):
+    """Has a generator of its own, of which every worker has a copy."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(3)
+
+    def draw(self) -> float:
+        return float(self.rng.random())
+
+
+class WithOnePerWorker(Late):
+    """Makes a generator when the first sample is asked for."""
+
+    rng: np.random.Generator | None = None
+
+    def draw(self) -> float:
+        if self.rng is None:
+            info = get_worker_info()
+            self.rng = np.random.default_rng(0 if info is None else info.seed)
+        return float(self.rng.random())
+
+
+class WithWorker(Late):
+    """Depends on the worker without drawing anything."""
+
+    def draw(self) -> float:
+        info = get_worker_info()
+        return 0.0 if info is None else float(info.id)
+
+
+class WithKey(Late):
+    def draw(self) -> float:
+        return float(feedline.rng().random())
+
+
+def reseed(worker: int) -> None:
+    random.seed(1000 + worker)
+    np.random.seed(1000 + worker)
+    torch.manual_seed(1000 + worker)
+
+
+def jittered(samples: list[Any]) -> Any:
+    """Draw in the collate function alone, as mixing samples up does."""
+    return torch.stack(samples) + random.random()
+
+
+def run(loader: type[torch.utils.data.DataLoader[Any]], dataset: Late, **options: Any) -> tuple[Any, Any]:
+    torch.manual_seed(5)
+    made = loader(dataset, BATCH, **{"num_workers": 2, "multiprocessing_context": "fork", **options})
+    return torch.cat([batch.clone() for batch in made]), made
+
+
+DRAWING: dict[str, Late] = {
+    "random": WithRandom(),
+    "numpy": WithNumPy(),
+    "torch": WithTorch(),
+    "own": WithOwn(),
+    "one per worker": WithOnePerWorker(),
+    "worker": WithWorker(),
+}
+
+
+@pytest.mark.parametrize("name", DRAWING)
+def test_the_numbers_are_torchs(name: str) -> None:
+    expected, _ = run(torch.utils.data.DataLoader, DRAWING[name])
+    found, loader = run(DataLoader, DRAWING[name])
+    assert torch.equal(found, expected)
+    assert loader.stats()["relieved_tasks"] == 0
+    assert loader.stats()["run_ahead_tasks"] > 0, "the other worker did not wait"
+
+
+@pytest.mark.parametrize("options", [{"collate_fn": jittered}, {"worker_init_fn": reseed}], ids=["collate", "init"])
+def test_the_numbers_are_torchs_whoever_draws(options: dict[str, Any]) -> None:
+    dataset = Late() if "collate_fn" in options else WithNumPy()
+    expected, _ = run(torch.utils.data.DataLoader, dataset, **options)
+    found, _ = run(DataLoader, dataset, **options)
+    assert torch.equal(found, expected)
+
+
+def test_two_runs_are_equal_with_the_portable_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(abilities, "can_share_arenas", lambda: False)
+    expected, _ = run(torch.utils.data.DataLoader, WithRandom())
+    found, _ = run(DataLoader, WithRandom())
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_two_runs_are_equal_with_other_start_methods(method: str) -> None:
+    first, second = (run(DataLoader, WithTorch(), multiprocessing_context=method)[0] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "options"),
+    [(Late(), {}), (WithKey(), {}), (WithRandom(), {"seed": 3}), (WithOnePerWorker(), {"seed": 3})],
+    ids=["draws nothing", "draws by key", "seed", "seed, own generator"],
+)
+def test_work_moves_where_that_changes_nothing(dataset: Late, options: dict[str, Any]) -> None:
+    found, loader = run(DataLoader, dataset, **options)
+    assert found[:, 0].tolist() == list(range(N))
+    assert loader.stats()["relieved_tasks"] > 0
+
+
+def test_work_moves_on_threads_which_share_their_generators() -> None:
+    found, loader = run(DataLoader, WithRandom(), engine="thread", multiprocessing_context=None)
+    assert found[:, 0].tolist() == list(range(N))
+    assert loader.stats()["relieved_tasks"] > 0
+
+
+class Killed(WithRandom):
+    """Kills its worker, once."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 40 and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def test_the_work_of_a_worker_that_died_is_done_by_another(tmp_path: Path) -> None:
+    with pytest.warns(WorkerRestarted):
+        found, loader = run(DataLoader, Killed(tmp_path / "killed"))
+    assert found[:, 0].tolist() == list(range(N))
+    assert loader.stats()["relieved_tasks"] == 0
+    assert loader.stats()["restarted_workers"] == 1

@@ -1,0 +1,256 @@
+"""Samplers that yield the same object again and again, with other contents: each batch is what it was when it came."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+import feedline
+from feedline import DataLoader, Loader
+from feedline.errors import WorkerRestarted
+from feedline.types import Key
+
+N = 80
+BATCH = 4
+LATE = 2 * BATCH + 1
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "inline": {},
+    "thread": {"num_workers": 2, "engine": "thread"},
+    "process": {"num_workers": 2, "multiprocessing_context": "fork"},
+}
+
+
+class Squares(Dataset[Any]):
+    """Takes an index in whatever form; sample LATE takes long, so that others get to work that waits."""
+
+    def __init__(self, *, late: bool = False, kills: Path | None = None, bad: frozenset[int] = frozenset()) -> None:
+        self.late = late
+        self.kills = kills
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return N
+
+    def __getitem__(self, index: Any) -> Any:
+        number = int(index["n"] if isinstance(index, dict) else np.asarray(index).reshape(-1)[0])
+        if self.late and number == LATE:
+            time.sleep(0.3)
+        if self.kills is not None and number == LATE and not self.kills.exists():
+            self.kills.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number in self.bad:
+            raise ValueError(f"sample {number}")
+        return number
+
+
+class Batches:
+    """A batch sampler with one list, array or tensor for all batches."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+
+    def __len__(self) -> int:
+        return N // BATCH
+
+    def __iter__(self) -> Iterator[Any]:
+        for start in range(0, N, BATCH):
+            for place in range(BATCH):
+                self._put(place, start + place)
+            yield self.buffer
+
+    def _put(self, place: int, number: int) -> None:
+        self.buffer[place] = number
+
+
+class Boxes(Batches):
+    """The same, of batches whose indices are lists themselves."""
+
+    def _put(self, place: int, number: int) -> None:
+        self.buffer[place][0] = number
+
+
+class Singles:
+    """A sampler with one object for all indices."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+
+    def __len__(self) -> int:
+        return N
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(N):
+            self.buffer["n" if isinstance(self.buffer, dict) else 0] = number
+            yield self.buffer
+
+
+BUFFERS: dict[str, Callable[[], Batches]] = {
+    "list": lambda: Batches([0] * BATCH),
+    "array": lambda: Batches(np.zeros(BATCH, np.int64)),
+    "tensor": lambda: Batches(torch.zeros(BATCH, dtype=torch.int64)),
+    "lists": lambda: Boxes([[0] for _ in range(BATCH)]),
+    "tuple of lists": lambda: Boxes(tuple([0] for _ in range(BATCH))),
+    "arrays": lambda: Boxes([np.zeros(1, np.int64) for _ in range(BATCH)]),
+}
+SINGLES: dict[str, Callable[[], Any]] = {
+    "list": lambda: [0],
+    "dict": lambda: {"n": 0},
+    "array": lambda: np.zeros(1, np.int64),
+    "tensor": lambda: torch.zeros(1, dtype=torch.int64),
+}
+
+
+def flat(loader: Any) -> list[int]:
+    return [int(number) for batch in loader for number in np.asarray(batch).reshape(-1)]
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+@pytest.mark.parametrize("engine", ["thread", "process"])
+def test_batches_are_what_they_were(buffer: str, engine: str) -> None:
+    loader = DataLoader(Squares(late=True), batch_sampler=BUFFERS[buffer](), seed=1, **ENGINES[engine])
+    assert flat(loader) == list(range(N))
+    assert loader.stats()["relieved_tasks"] > 0
+
+
+@pytest.mark.parametrize("buffer", SINGLES)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("batch_size", [None, BATCH])
+def test_samples_are_what_they_were(buffer: str, engine: str, batch_size: int | None) -> None:
+    """Also inside one batch, where torch would deliver the last sample of it several times."""
+    late = engine != "inline"
+    loader = DataLoader(Squares(late=late), batch_size, sampler=Singles(SINGLES[buffer]()), seed=1, **ENGINES[engine])
+    assert flat(loader) == list(range(N))
+
+
+@pytest.mark.parametrize("options", [{"engine": "thread"}, {"engine": "process", "start_method": "fork"}])
+def test_the_loader_without_torch(options: dict[str, Any]) -> None:
+    loader = Loader(Squares(late=True), batch_sampler=Batches([0] * BATCH), workers=2, seed=1, **options)
+    assert flat(loader) == list(range(N))
+
+
+def test_what_a_dead_worker_had_is_made_again(tmp_path: Path) -> None:
+    loader = DataLoader(Squares(kills=tmp_path / "killed"), batch_sampler=Batches([0] * BATCH), **ENGINES["process"])
+    with pytest.warns(WorkerRestarted):
+        assert flat(loader) == list(range(N))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_faults_and_quarantine_name_the_right_samples(engine: str) -> None:
+    bad = frozenset({6, 41})
+    loader = DataLoader(
+        Squares(late=engine != "inline", bad=bad),
+        batch_sampler=Batches([0] * BATCH),
+        on_error="skip",
+        seed=1,
+        **ENGINES[engine],
+    )
+    assert flat(loader) == [number for number in range(N) if number not in bad]
+    assert [fault.index for fault in loader.faults] == sorted(bad)
+    assert flat(loader) == [number for number in range(N) if number not in bad]
+    assert len(loader.faults) == len(bad), "what is in quarantine is not tried again"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_samples_that_take_the_places_of_others(engine: str) -> None:
+    """The reserve keeps batches that were drawn long ago."""
+    bad = frozenset({6, 41})
+    loader = DataLoader(Squares(bad=bad), BATCH, sampler=Singles([0]), on_error="skip", seed=1, **ENGINES[engine])
+    assert sorted(flat(loader)) == [number for number in range(N) if number not in bad]
+
+
+class Remembering(Batches):
+    """Has a state, so that the loader keeps the first batch beside it."""
+
+    place = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.place = state["place"]
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.place < N // BATCH:
+            for place in range(BATCH):
+                self.buffer[place] = self.place * BATCH + place
+            self.place += 1
+            yield self.buffer
+        self.place = 0
+
+
+@pytest.mark.parametrize("sampler", [Batches, Remembering])
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("done", [0, 1, 7])
+def test_states(sampler: type[Batches], engine: str, done: int) -> None:
+    def make() -> DataLoader[Any]:
+        return DataLoader(Squares(), batch_sampler=sampler([0] * BATCH), **ENGINES[engine])
+
+    loader = make()
+    batches = iter(loader)
+    first = [int(number) for _ in range(done) for number in next(batches)]
+    state = loader.state_dict()
+    rest = flat(batches)
+    other = make()
+    other.load_state_dict(state)
+    assert first + rest == list(range(N))
+    assert flat(other) == rest
+
+
+class OwnBatches(feedline.abc.BatchSampler):
+    """One of feedline's kind that fills the same array again."""
+
+    def __init__(self) -> None:
+        self.buffer = np.zeros(BATCH, np.int64)
+
+    def size(self) -> int:
+        return N // BATCH
+
+    def batch(self, number: int, key: Key) -> Any:
+        self.buffer[:] = np.arange(number * BATCH, (number + 1) * BATCH)
+        return self.buffer
+
+
+class OwnSampler(feedline.abc.Sampler):
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.buffer = np.zeros(1 << 14, np.int64)
+
+    def size(self) -> int:
+        return self.count
+
+    def at(self, places: Any, key: Key) -> Any:
+        self.buffer[: len(places)] = places
+        return self.buffer[: len(places)]
+
+
+def test_samplers_of_feedlines_kind() -> None:
+    loader = DataLoader(Squares(), batch_sampler=OwnBatches(), num_workers=2, engine="thread")
+    assert flat(loader) == list(range(N))
+    count = 3000  # more than one block
+    numbers: Any = range(count)
+    loader = DataLoader(numbers, 8, sampler=OwnSampler(count), num_workers=2, engine="thread", prefetch_factor=64)
+    assert flat(loader) == list(range(count))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_share_what_it_was(rank: int) -> None:
+    share: Any = feedline.samplers.distribute(Batches([0] * BATCH), rank, 2)
+    found = [number for batch in share for number in batch]
+    assert sorted(found) == [number for number in range(N) if number // BATCH % 2 == rank]
+
+
+def test_batches_cut_by_feedlines_own_batch_sampler() -> None:
+    cut = feedline.samplers.BatchSampler(Singles([0]), BATCH, False)
+    assert [[index[0] for index in batch] for batch in cut] == [
+        list(range(start, start + BATCH)) for start in range(0, N, BATCH)
+    ]
