@@ -466,7 +466,9 @@ def test_a_device_hears_of_growth_and_release_and_may_delay_reuse() -> None:
         device.busy.clear()
     grown = [("grown", 0, PAGE), ("released", 0), ("released", 0), ("grown", 0, 2 * PAGE), ("released", 0)]
     assert device.events == grown
+    lease = leased(arena, 10)
     device.busy.add(0)
+    del lease
     assert [arena.acquire(), arena.acquire(), arena.acquire()] == [1, 2, -1], "slot 0 waits for the device"
     device.busy.clear()
     assert arena.acquire() == 0

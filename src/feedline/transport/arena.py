@@ -127,13 +127,11 @@ class Arena:
 
     def available(self) -> bool:
         """True if `acquire` would find a slot."""
-        if self._dropped or forks.SEEN:
+        if self._dropped or self._cooling or forks.SEEN:
             self._catch_up()
         return self._is_left()
 
     def _is_left(self) -> bool:
-        if self._cooling:
-            self._cool()
         free = self._warm or self._cold or len(self._slots) < self.slot_count
         return bool(free) and not self._closed and self._is_affordable()
 
@@ -148,7 +146,7 @@ class Arena:
             The slot's number, or -1 when all slots are taken or the budget is spent. Never blocks.
         """
         with self._lock:
-            if self._dropped or forks.SEEN:
+            if self._dropped or self._cooling or forks.SEEN:
                 self._settle()
             if self._watchers:
                 self._watchers.clear()  # there is work again, and with it a next operation
@@ -177,8 +175,6 @@ class Arena:
         """Choose a slot that may be written to; None if there is none, or no memory for it."""
         if self._closed or not self._is_affordable():
             return None
-        if self._cooling:
-            self._cool()
         slot: Slot | None = None
         for candidate in reversed(self._warm.values()):
             if candidate.number in self._busy:
@@ -298,7 +294,7 @@ class Arena:
         with self._lock:
             self._pages.note_use(self._slots[slot], used)
             if used >= LARGE_BYTES:
-                if self._dropped:
+                if self._dropped or self._cooling:
                     self._settle()
                 if self._is_left():
                     return SlotReader(self, slot, used)
@@ -349,6 +345,8 @@ class Arena:
                 if slot.number not in self._busy:
                     self._part_dropped(slot)
             self._dropped.popleft()  # last: what was interrupted is done again
+        if self._cooling:
+            self._cool()
         self._trim_idle()
 
     def _part_dropped(self, slot: Slot) -> None:
@@ -379,8 +377,6 @@ class Arena:
         if self._pages.idle <= limit and not (self._closed and self._warm):
             return
         # What lies beside arrays that are kept cannot be used again before they are dropped, so it goes first.
-        if self._cooling:
-            self._cool()
         for slot in [*self._pages.partial.values(), *self._warm.values()]:
             if (slot.idle or slot.unsure) and slot.number not in self._busy:
                 self._punch(slot)
