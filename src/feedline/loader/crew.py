@@ -17,6 +17,7 @@ from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.engines import interrupts
 from feedline.errors import FeedlineWarning, tell
+from feedline.failures import is_interrupt
 from feedline.loader.counters import Counters
 from feedline.loader.pace import Pace
 from feedline.loader.pending import CALLS, PROBES, Pending
@@ -28,6 +29,10 @@ from feedline.loader.slots import Slots
 from feedline.loader.splitting import Group, Parts, Splitter
 from feedline.transport.arena import Arena
 from feedline.types import Call, Draw, Notes, Parcel, Result, ResultKind, Resume, Task
+
+
+_LOOK_UP_S = 0.05
+"""How often a wait for workers is interrupted to see whether anybody wants it to end. Nothing else depends on it."""
 
 
 class Owner(Protocol):
@@ -60,7 +65,7 @@ class Crew:
     ) -> None:
         self.engine = engine
         # Whatever becomes of the crew before somebody iterates with it: nobody is left behind.
-        self._last = weakref.finalize(self, _close, engine)
+        self._last = weakref.finalize(self, interrupts.see_through, engine.close)
         care = care or Care()
         self.rescue = Rescue(self, care)
         self.recycling = Recycling(self, care.most_bytes)
@@ -90,6 +95,8 @@ class Crew:
         """What a call in a worker raised; the training loop gets it with the next batch."""
         self._told_of: Call | None = None
         self.closed = False
+        self.leaving = False
+        """True once somebody wants the workers gone. Another thread may wait for them at that moment, and stops."""
 
     @property
     def is_busy(self) -> bool:
@@ -174,7 +181,10 @@ class Crew:
         """Wait for answers, of `worker` if one is named; those that nobody wants any more are dealt with here.
 
         Returns:
-            Answers with the tasks they belong to; a death belongs to none.
+            Answers with the tasks they belong to; a death belongs to none. Perhaps nothing, before the time is over.
+
+        Raises:
+            StopIteration: nobody is to wait any more.
         """
         answers: Answers = []
         roster = self.roster
@@ -191,9 +201,11 @@ class Crew:
             if answers or (replaces and not roster.is_busy):  # nobody may want anything more of a worker that died
                 return answers
         begun = time.perf_counter_ns()
-        results = self.engine.collect(timeout_s, worker)
+        results = self.engine.collect(_LOOK_UP_S if timeout_s is None else min(timeout_s, _LOOK_UP_S), worker)
         self.counters.wait_ns += time.perf_counter_ns() - begun
         if not results:
+            if self.leaving:
+                raise StopIteration
             return []
         now_s = time.monotonic()
         watch = self.recycling.watch
@@ -252,11 +264,11 @@ class Crew:
         """
         try:
             self._start_another(worker)
-        except Exception as exc:  # whatever it is
-            return exc
-        except BaseException:
-            self.close()
-            raise
+        except BaseException as exc:
+            if is_interrupt(exc) or not isinstance(exc, Exception):
+                self.close()
+                raise
+            return exc  # whatever it is
         return None
 
     def _start_another(self, worker: int) -> None:
@@ -369,16 +381,11 @@ class Crew:
         with interrupts.put_off(starts_process=False):  # half of it would leave workers and their files behind
             self.closed = True
             self.engine.close()
-            self._last.detach()  # Ctrl-C in what it calls would be dropped by Python
+            self._last.detach()
             for pending in self.roster.clear():
                 self.forget(pending)
             self._current = None
             self.slots.close()  # the iterator was dropped, or a worker died
-
-
-def _close(engine: Engine) -> None:
-    with interrupts.put_off(starts_process=False):
-        engine.close()
 
 
 Prepare = Callable[[Any], Any]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
+from feedline.engines import interrupts
 from feedline.engines.runner import Runner
 from feedline.errors import BadState, TooManyBadSamples
+from feedline.failures import is_interrupt
 from feedline.faults.policy import policy_of
 from feedline.loader.account import Account, Treated
 from feedline.loader.batch_indices import count_of, reusable
+from feedline.loader.batches import ended_by
 from feedline.loader.bookmark import Bookmark, resume_of
 from feedline.loader.counters import Counters
 from feedline.loader.crew import Prepare
+from feedline.loader.exclusive import ExclusiveBatches
 from feedline.loader.pending import Pending
 from feedline.loader.receipts import Receipts
 from feedline.loader.repair import Repair
@@ -23,8 +26,12 @@ from feedline.transport.room import LocalRoom
 from feedline.types import DatasetKind, Notes, Result, ResultKind, Span, Task, WorkerSpec
 
 
-class InlineBatches(Iterator[Any]):
-    """Makes each batch when it is asked for, in the thread that asks."""
+class InlineBatches(ExclusiveBatches):
+    """Makes each batch when it is asked for, in the thread that asks.
+
+    An interrupt loses nothing: the batch that was being made is made when the next one is asked for. Only one in the
+    middle of the user's sampler ends the iteration, because nobody knows whether the sampler has gone on.
+    """
 
     def __init__(
         self,
@@ -36,6 +43,7 @@ class InlineBatches(Iterator[Any]):
         prepare: Prepare | None,
         account: Account | None = None,
     ) -> None:
+        super().__init__()
         runner = Runner(spec, None)
         self._account = account or Account(policy_of(None))
         self._epoch = bookmark.entry.key.epoch
@@ -66,71 +74,120 @@ class InlineBatches(Iterator[Any]):
         assert bookmark.plan is not None
         self._runner = runner
         self._plan = bookmark.plan
-        weakref.finalize(self, bookmark.freeze).atexit = False
+        weakref.finalize(self, interrupts.see_through, bookmark.freeze).atexit = False
         self._progress = progress
         self._ordinal = progress.delivered
-        self._held: list[Any] = []
-        """What an interrupted batch consists of."""
+        self._asks_plan = False
+        """True while the plan is asked. If it is so when a batch is asked for, that was interrupted."""
+        self._begun: tuple[int, Any] | None = None
+        """The batch that is being made, or was when it was interrupted: its number, and what it consists of."""
+        self._made: Any = _NOTHING
+        """The batch itself, from when it is made until it is delivered."""
+        self._taken: tuple[int, Any, int | None, Any] = (-1, None, None, None)
+        """What `_take_back` needs of the batch that was delivered last."""
+        self._returned: list[tuple[int, Any, Any]] = []
+        """Batches that were made, and did not get to who had asked for them."""
         self._arena = arena
         self._counters = counters
         self._prepare = prepare
         self._receipts = Receipts(spec.dataset)
 
-    def __next__(self) -> Any:
-        progress = self._progress
+    def _next(self) -> Any:
+        if self.leaving:
+            raise StopIteration
         if self._is_spent:
             self._account.check()
         self._receipts.acknowledge()
         while True:
-            try:
-                indices = self._take()
-                while self._already and self._ordinal in self._already:
-                    self._ordinal += 1
-                    indices = self._take()
-            except StopIteration:
-                self._account.check(ended=True)
-                progress.ended = True
-                raise
-            ordinal = self._ordinal
-            self._ordinal += 1
-            checkpoint = None if self._repair is None else self._repair.checkpoint()
-            try:
-                batch = self._make(ordinal, indices)
-            except StopIteration:
-                progress.ended = self._runner.streams
-                self._account.check(ended=progress.ended)
-                raise
-            except Exception as exc:
-                if isinstance(exc, TooManyBadSamples):
-                    self._is_spent = True
-                    self._hold(ordinal, indices, checkpoint)
-                else:
-                    self._log(exc, indices)
-                    self._note(ordinal)
-                raise
-            except BaseException:  # an interrupt
-                self._hold(ordinal, indices, checkpoint)
-                raise
-            self._note(ordinal)
-            self._receipts.hold(self._runner.take_receipts())
+            if self._begun is None:
+                self._begun = self._take()
+            ordinal, indices = self._begun
+            if self._made is _NOTHING:
+                self._made = self._make_or_log(ordinal, indices)
+            batch = self._made
             if batch is _VOID:
+                self._note(ordinal, indices, self._runner.take_receipts())
                 continue
+            if self._prepare is not None:
+                batch = self._touch_up(ordinal, indices, self._prepare)
             self._counters.batches += 1
-            return batch if self._prepare is None else self._prepare(batch)
+            self._note(ordinal, indices, self._runner.take_receipts())
+            return batch
 
-    def _hold(self, ordinal: int, indices: Any, checkpoint: Any) -> None:
-        """Keep a batch that was not delivered: it is made when it is asked for again."""
-        if self._repair is not None:
-            self._repair.undo(checkpoint, ordinal)
-        self._held.append(indices)
-        self._ordinal = ordinal
+    def _make_or_log(self, ordinal: int, indices: Any) -> Any:
+        """Make a batch. What it raises is logged, and it counts as delivered, unless it is to be made again."""
+        checkpoint = None if self._repair is None else self._repair.checkpoint()
+        try:
+            return self._make(ordinal, indices)
+        except StopIteration:
+            self._begun = None
+            self._progress.ended = self._runner.streams
+            self._account.check(ended=self._progress.ended)
+            raise
+        except BaseException as exc:
+            if is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
+                self._is_spent = isinstance(exc, TooManyBadSamples)
+                if self._repair is not None:
+                    self._repair.undo(checkpoint, ordinal)
+                raise
+            self._log(exc, indices)
+            self._note(ordinal, indices)
+            raise
 
-    def _note(self, ordinal: int) -> None:
-        self._progress.note(ordinal)
-        if self._runner.streams:
-            self._progress.read = self._runner.stream.place
+    def _touch_up(self, ordinal: int, indices: Any, prepare: Prepare) -> Any:
+        try:
+            return prepare(self._made)
+        except BaseException as exc:
+            if not is_interrupt(exc):  # which would come again and again
+                self._note(ordinal, indices)
+            raise
 
-    def _log(self, exc: Exception, indices: Any) -> None:
+    def _take_back(self, exc: BaseException, batch: Any) -> None:
+        ordinal, indices, read, receipts = self._taken
+        self._receipts.release(receipts)
+        self._progress.forget(ordinal)
+        if self._progress.delivered == ordinal:
+            self._progress.read = read
+        self._returned = [other for other in self._returned if other[0] != ordinal] + [(ordinal, indices, batch)]
+
+    def _take(self) -> tuple[int, Any]:
+        """Return the next batch that was not delivered: its number, and what it consists of."""
+        if self._returned:
+            ordinal, indices, self._made = self._returned[-1]
+            del self._returned[-1]
+            return ordinal, indices
+        if self._asks_plan:
+            raise ended_by(None)
+        self._asks_plan = True
+        try:
+            indices = next(self._plan)
+            while self._already and self._ordinal in self._already:
+                self._ordinal += 1
+                indices = next(self._plan)
+        except StopIteration:
+            self._asks_plan = False
+            self._account.check(ended=True)
+            self._progress.ended = True
+            raise
+        except BaseException as exc:
+            self._asks_plan = is_interrupt(exc)
+            raise
+        ordinal = self._ordinal
+        self._ordinal += 1
+        self._asks_plan = False
+        return ordinal, indices
+
+    def _note(self, ordinal: int, indices: Any, receipts: Any = None) -> None:
+        """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
+        progress = self._progress
+        place = self._runner.stream.place if self._runner.streams else None
+        self._receipts.hold(receipts)
+        self._taken = (ordinal, indices, progress.read, receipts)
+        progress.note(ordinal)
+        progress.read = place
+        self._begun, self._made = None, _NOTHING
+
+    def _log(self, exc: BaseException, indices: Any) -> None:
         """Keep account of an exception that is about to be raised, unless that was done."""
         if self._repair is None:
             fault = self._runner.describe(exc, indices)
@@ -170,6 +227,8 @@ class InlineBatches(Iterator[Any]):
         try:
             batch, faults = self._runner.make_guarded(indices, self._plan.draw(ordinal), self._room())
         except Exception as exc:
+            if is_interrupt(exc):
+                raise
             self._task_count += 1
             first = self._runner.report(exc, Task(self._task_count, indices), -1)
         else:
@@ -210,16 +269,21 @@ class InlineBatches(Iterator[Any]):
             assert self._repair is not None
             self._repair.begin(pending.ordinal, treated)
         result = self._runner.attempt(task, -1, self._room())
+        if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
+            raise result.payload
         if result.notes is not None:
             self._receipts.hold(result.notes.receipts)
         return result
 
-    def _take(self) -> Any:
-        return self._held.pop() if self._held else next(self._plan)
-
     def close(self) -> None:
-        """Nothing is running; here so that both kinds of batches can be ended alike."""
+        """End the iteration: no batch is begun from then on. Nothing is running that would have to be waited for."""
+        self.leaving = True
 
+    def _close(self) -> None:
+        """Nothing is running."""
+
+
+_NOTHING = object()
 
 _VOID = object()
 """Stands in for a batch of which no sample is left."""

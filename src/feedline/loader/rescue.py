@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import WorkerError, WorkerRestarted, WorkerTimeout
-from feedline.failures import add_note, told_indices
+from feedline.failures import add_note, is_interrupt, told_indices
 from feedline.fetch.guard import neighbour_of
 from feedline.indices import index_key
 from feedline.loader.batch_indices import as_list, rows_of, with_item
@@ -252,6 +252,8 @@ class Rescue:
         try:
             verdict = self._decide(failure)
         except Exception as exc:  # of the user's policy: it is raised in place of the batch
+            if is_interrupt(exc):
+                raise
             add_note(exc, f"About sample {index!r}, which {does} its worker (stage: worker).")
             return [crew.answer(suspect, Result(ResultKind.FAILED, suspect.worker, suspect.task.id, exc))]
         action = verdict.action

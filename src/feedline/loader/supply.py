@@ -64,11 +64,6 @@ class Supply:
     def crew(self, spec: WorkerSpec, prepare: Prepare | None) -> Crew:
         """Start workers."""
         engine, arena = self._engine()
-        try:
-            engine.open(spec)
-        except BaseException:  # Ctrl-C, too
-            engine.close()
-            raise
         parts = self.settings.split
         # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
         # dataset remembers of the samples it made would depend on who made which part.
@@ -85,7 +80,14 @@ class Supply:
             self.settings.restart_budget,
             self.settings.worker_bytes,
         )
-        return Crew(engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter, care=care)
+        # First the crew, which closes the engine when it is dropped: whatever happens, nobody is left behind.
+        crew = Crew(engine, arena, self.framework, self.counters, prepare=prepare, splitter=splitter, care=care)
+        try:
+            engine.open(spec)
+        except BaseException:  # Ctrl-C, too
+            crew.close()
+            raise
+        return crew
 
     def _engine(self) -> tuple[Engine, Arena | None]:
         settings = self.settings
