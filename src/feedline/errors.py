@@ -170,6 +170,8 @@ class WorkerDied(WorkerError):
 
     was_ready = True
     """False if it had not even got ready to work."""
+    was_killed = False
+    """True if a signal has ended it that somebody sends, such as SIGKILL; not one of a crash."""
 
 
 class WorkerTimeout(WorkerError):

@@ -158,7 +158,7 @@ def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], aren
         try:
             result = run_task(runner, task, number, arena)
         except BaseException as exc:
-            result = Result(ResultKind.FAILED, number, task.id, exc)
+            result = runner.report(exc, task, number)
         if result.kind is ResultKind.FAILED:
             _annotate(result.payload, number)
         answers.put(result)

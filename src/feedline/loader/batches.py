@@ -148,7 +148,7 @@ class CrewBatches(ExclusiveBatches):
     """
 
     def __init__(self, crew: Crew, make_epoch: MakeEpoch, *, persistent: bool) -> None:
-        super().__init__()
+        super().__init__(crew.lock)
         self.crew = crew
         self._persistent = persistent
         self._ended = False

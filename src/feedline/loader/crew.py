@@ -8,6 +8,7 @@ replaced. Answers to tasks of an epoch that the training loop has left are dropp
 from __future__ import annotations
 
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -50,7 +51,7 @@ class Owner(Protocol):
 
 
 class Crew:
-    """Workers, their slots and their tasks. Used by one epoch at a time, from one thread."""
+    """Workers, their slots and their tasks. Used by one epoch, and by one thread at a time."""
 
     def __init__(
         self,
@@ -94,6 +95,8 @@ class Crew:
         self._failed_call: BaseException | None = None
         """What a call in a worker raised; the training loop gets it with the next batch."""
         self._told_of: Call | None = None
+        self.lock: Any = threading.RLock()  # Any: its type has no public name
+        """Held by whoever changes the books: the thread that waits for a batch, or one that has a method called."""
         self.closed = False
         self.leaving = False
         """True once somebody wants the workers gone. Another thread may wait for them at that moment, and stops."""
@@ -220,6 +223,8 @@ class Crew:
                 self.pace.note(result.busy_ns)
             if result.notes is not None and has_state(result.notes):
                 self.last_notes[result.worker] = result.notes
+            if pending.unexplained:
+                self.rescue.made(pending)
             if pending.suspect is not None:
                 answers += self.rescue.survived(pending.suspect)
                 continue

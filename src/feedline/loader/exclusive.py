@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from feedline.errors import ReentrantCall
+from feedline.references import References
 
 _PATIENCE_S = 5.0
 """How long `close` waits for another thread that is inside of the user's own code, such as a sampler. Once that returns,
@@ -30,14 +30,14 @@ the thread closes the iterator itself."""
 class ExclusiveBatches(Iterator[Any]):
     """An iterator over batches that one caller at a time can use."""
 
-    def __init__(self) -> None:
-        # Any: the type that threading.RLock returns has no public name, and it is asked who owns it.
-        self._lock: Any = threading.RLock()
+    # Any: the type that threading.RLock returns has no public name, and it is asked who owns it.
+    def __init__(self, lock: Any = None) -> None:
+        self._lock = threading.RLock() if lock is None else lock
         self._inside = False
         """True while somebody makes a batch, or begins an epoch."""
         self.leaving = False
         """True once somebody has asked for the end."""
-        _all[:] = _with(_all, self)
+        _all.add(self)
 
     @abstractmethod
     def _next(self) -> Any:
@@ -113,23 +113,20 @@ class Running:
 
     # Any: an iterator with `close`, of either loader.
     def __init__(self) -> None:
-        self._batches: list[weakref.ref[Any]] = []
-        """Plain references. A WeakSet runs code of its own when one dies, and drops Ctrl-C if that comes there."""
+        self._batches: References[Any] = References()
 
     def __reduce__(self) -> Any:
         return Running, ()  # they stay with the loader that began them
 
     def add(self, batches: Any) -> Any:
         """Remember an iteration; returns it."""
-        self._batches = _with(self._batches, batches)
+        self._batches.add(batches)
         return batches
 
     def close(self) -> None:
         """End all of them."""
-        for reference in self._batches:
-            batches = reference()
-            if batches is not None:
-                batches.close()
+        for batches in self._batches:
+            batches.close()
 
 
 def _reentrant(what: str) -> ReentrantCall:
@@ -143,21 +140,14 @@ def _reentrant(what: str) -> ReentrantCall:
 
 _NOTHING = object()
 
-_all: list[weakref.ref[ExclusiveBatches]] = []
-
-
-def _with(references: list[weakref.ref[Any]], added: Any) -> list[weakref.ref[Any]]:
-    """Return references to those that are alive, and one more."""
-    return [*(reference for reference in references if reference() not in (None, added)), weakref.ref(added)]
+_all: References[ExclusiveBatches] = References()
 
 
 def _free_in_child() -> None:
     # Another thread of the process that forked may have been inside, and does not exist here.
-    for reference in _all:
-        batches = reference()
-        if batches is not None:
-            batches._lock._at_fork_reinit()
-            batches._inside = False
+    for batches in _all:
+        batches._lock._at_fork_reinit()
+        batches._inside = False
 
 
 if hasattr(os, "register_at_fork"):

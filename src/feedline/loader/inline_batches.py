@@ -226,7 +226,7 @@ class InlineBatches(ExclusiveBatches):
         first: Result
         try:
             batch, faults = self._runner.make_guarded(indices, self._plan.draw(ordinal), self._room())
-        except Exception as exc:
+        except BaseException as exc:
             if is_interrupt(exc):
                 raise
             self._task_count += 1

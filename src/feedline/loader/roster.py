@@ -37,6 +37,11 @@ class Roster:
         """Workers that are to be replaced as soon as they have nothing to do, and the tasks that wait for that."""
 
     @property
+    def given(self) -> int:
+        """How many tasks were given out so far."""
+        return self._next_id
+
+    @property
     def is_busy(self) -> bool:
         """True while tasks are under way."""
         return bool(self._pending)

@@ -8,7 +8,7 @@ from typing import Any
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.abc.stateful import is_stateful
-from feedline.engines import abilities
+from feedline.engines import abilities, interrupts
 from feedline.fetch.fetcher import draws_apart
 from feedline.loader.counters import Counters
 from feedline.loader.crew import Crew, Prepare
@@ -49,12 +49,13 @@ class Supply:
         if arena is None or arena.pid != os.getpid() or arena.retired_count:
             settings = self.settings
             count = min(_MOST_SLOTS, settings.window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
-            arena = Arena(count, shared=shared, budget=settings.budget_bytes())
-            if settings.pin:
-                from feedline.device.pinning import SlotPinner
+            with interrupts.put_off(starts_process=False):  # or a file could be open that nobody knows of
+                arena = Arena(count, shared=shared, budget=settings.budget_bytes())
+                if settings.pin:
+                    from feedline.device.pinning import SlotPinner
 
-                SlotPinner(arena)
-            self._arena = arena
+                    SlotPinner(arena)
+                self._arena = arena
         return arena
 
     def is_worn(self) -> bool:

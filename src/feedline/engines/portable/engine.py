@@ -185,7 +185,7 @@ class PortableEngine(Engine):
             if isinstance(result.payload, bytes):  # it could not get ready
                 result.payload = unpack_failure(result.payload)
             else:
-                death = WorkerDied(lifetime.obituary(self._channels[result.worker].process, result.worker))
+                death = lifetime.obituary(self._channels[result.worker].process, result.worker)
                 death.was_ready = bool(result.busy_ns)
                 result.payload = death
         return result

@@ -6,12 +6,12 @@ import math
 import os
 import select
 import socket
-import weakref
 from collections import deque
 from multiprocessing.process import BaseProcess
 
 from feedline.engines.processes.messages import Message, send, set_receive_timeout
 from feedline.errors import WorkerDied
+from feedline.references import References
 from feedline.transport.arena import Bytes
 
 LOOK_AROUND_S = 0.02
@@ -41,7 +41,7 @@ class Channel:
         """Why the worker could not get ready, if it said so."""
         self.seen: list[Bytes] = []
         """Batches that the worker, being forked, can see, and that must stay what they are while it lives."""
-        _channels[id(self)] = self
+        _channels.add(self)
 
     def flush(self) -> None:
         """Send what the socket accepts; the rest waits for the next call, so the training loop never blocks here."""
@@ -72,12 +72,11 @@ class Channel:
             self.pidfd = -1
 
 
-_channels: weakref.WeakValueDictionary[int, Channel] = weakref.WeakValueDictionary()
+_channels: References[Channel] = References()
 """Every channel of this process: a forked worker closes those that are not its own."""
 
 
 def sockets_of_others(own: socket.socket) -> list[socket.socket]:
     """Return the sockets of this process that belong to other workers than the one that has `own`."""
-    channels = [reference() for reference in _channels.valuerefs()]  # a list: other threads may add to it
-    sockets = [sock for channel in channels if channel is not None for sock in (channel.near, channel.far)]
+    sockets = [sock for channel in _channels for sock in (channel.near, channel.far)]
     return [sock for sock in sockets if sock is not own]

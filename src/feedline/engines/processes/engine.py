@@ -350,14 +350,14 @@ class ProcessEngine(Engine):
         self._ignore(channel)
         death = channel.unready
         if death is None:
-            text = lifetime.obituary(channel.process, channel.number)
+            last = channel.stillborn or lifetime.obituary(channel.process, channel.number)
             if not channel.is_ready and self._method != "fork":
-                text += (
-                    f" It ended before it was ready to work: with {self._method!r} the program is imported by every "
-                    'worker, so what it does must stand under `if __name__ == "__main__":`.'
+                last.args = (
+                    f"{last} It ended before it was ready to work: with {self._method!r} the program is imported by "
+                    'every worker, so what it does must stand under `if __name__ == "__main__":`.',
                 )
-            death = channel.stillborn or WorkerDied(text)
-            death.was_ready = channel.is_ready
+            last.was_ready = channel.is_ready
+            death = last
         return Result(ResultKind.DIED, channel.number, -1, death)
 
     def _ignore(self, channel: Channel) -> None:
