@@ -4,9 +4,9 @@ A task over which two workers have died is made in halves until one sample is le
 that one, the user's policy says, as of any sample that fails.
 
 Workers also die of causes that have nothing to do with their samples: somebody kills them, the system needs memory. Such
-a death betrays itself: the batch is made later, with all its samples. So these accidents are counted. The more of them,
-the more workers in a row have to die over a sample before it is to blame: so many that accidents alone would do it once
-in ten thousand times.
+a death betrays itself: the batch is made later, with all its samples. So these accidents are counted, and the more there
+are, the more workers in a row have to die before a batch is searched, and then over the sample alone before it is to
+blame: so many that accidents would do the first once in a hundred times, and the second once in ten thousand.
 """
 
 from __future__ import annotations
@@ -48,6 +48,13 @@ in a row that die so young are no coincidence."""
 
 _DOUBT = 1e-4
 """How likely it may be that a sample is blamed for accidents."""
+
+_SUSPICION = 0.2
+"""Accidents that are assumed before there were any. A guess: with less, samples are blamed for the first ones; with more,
+a sample that kills at the beginning of an epoch takes many workers with it."""
+
+_DOUBT_OF_BATCH = 1e-2
+"""How likely it may be that a batch is searched because of accidents. That costs time, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +100,13 @@ class Rescue:
         self._accidents += pending.unexplained
         pending.unexplained = 0
 
-    @property
-    def _enough(self) -> int:
-        """How many workers have to die over the same samples before that is no accident."""
-        share = self._accidents / max(self._crew.roster.given, self._accidents + 1)
-        return max(2, math.ceil(math.log(_DOUBT) / math.log(share))) if share else 2
+    def _enough(self, suspect: Pending, doubt: float = _DOUBT) -> int:
+        """How many workers have to die over the same samples of a task before that is no accident."""
+        # Deaths over other tasks may turn out to be accidents as well.
+        others = sum(1 for task in self._crew.roster.in_doubt() if task is not suspect)
+        doubtful = self._accidents + others + _SUSPICION
+        share = doubtful / (doubtful + self._crew.roster.answers + 1)
+        return max(2, math.ceil(math.log(doubt) / math.log(share)))
 
     @property
     def may_restart(self) -> bool:
@@ -151,7 +160,7 @@ class Rescue:
             waiting.insert(0, begun)
             begun = None
         stays = begun is not None and (begun.stays or not self._care.searches)
-        stays_stuck = stays and begun is not None and begun.deaths >= max(_MOST_STREAM_DEATHS, self._enough) - 1
+        stays_stuck = stays and begun is not None and begun.deaths >= max(_MOST_STREAM_DEATHS, self._enough(begun)) - 1
         if stays_stuck and begun is not None:
             death.args = (
                 f"{death} It is worker number {begun.deaths + 1} that died at this place, and the samples of a "
@@ -233,7 +242,9 @@ class Rescue:
             return self._search_on(suspect, death)
         begun.deaths += 1
         begun.unexplained += 1
-        if begun.deaths < self._enough or begun.stays or not self._care.searches:
+        # A single sample cannot be searched, so it has to convince at once.
+        enough = self._enough(begun, _DOUBT_OF_BATCH * (1 if self._care.batched else _DOUBT))
+        if begun.deaths < enough or begun.stays or not self._care.searches:
             crew.give_again(begun.worker, [begun])
             return []
         if not self._care.batched:
@@ -258,7 +269,7 @@ class Rescue:
         search = suspect.search
         assert search is not None
         suspect.last_death = death or suspect.last_death
-        search.enough = self._enough
+        search.enough = self._enough(suspect)
         if search.failed:  # each of its samples can be made: it was an accident, or they are too much together
             suspect.search, suspect.deaths = None, 0
             self._crew.give_again(suspect.worker, [suspect])
@@ -311,7 +322,7 @@ class Rescue:
             result = Result(ResultKind.FAILED, suspect.worker, suspect.task.id, error, notes=notes)
             return [crew.answer(suspect, result)]
         # One more, and the next of a batch is looked for; nobody is convicted after one death alone.
-        suspect.deaths = self._enough - 1 if self._care.batched else 0
+        suspect.deaths = self._enough(suspect, _DOUBT_OF_BATCH) - 1 if self._care.batched else 0
         if action == "skip":
             suspect.task.skip = {**suspect.task.skip, place: verdict.refill}
             refilled = verdict.refill and self._care.refills
