@@ -41,8 +41,8 @@ class Stream:
         """Says whether the iterator is asked again after an exception, for the so-manieth time."""
         self.has_broken_off = False
         """True if the iterator has no more samples after its last exception, as a generator, or one that says so."""
-        self._interrupted: str | None = None
-        """What a signal handler raised inside of a generator, which has ended it."""
+        self.interrupted_by: str | None = None
+        """What a signal handler raised inside of a generator, which has ended it: there is no going on."""
         self.is_watched = False
         """True to remember what the first sample looks like."""
         self.first_digest: bytes | None = None
@@ -89,16 +89,16 @@ class Stream:
         try:
             sample = next(self._iterator)
         except StopIteration:
-            if self._interrupted is not None:
+            if self.interrupted_by is not None:
                 raise WorkerError(
                     f"The iterator of {type(self._dataset).__name__} is a generator, and ended when a signal handler "
-                    f"raised {self._interrupted} inside of it. Begin another iteration, or go on where this one was: "
+                    f"raised {self.interrupted_by} inside of it. This iteration was ended by that. Begin another iteration, or go on where this one was: "
                     "loader.load_state_dict(loader.state_dict())."
                 ) from None
             raise
         except BaseException as exc:
             if is_interrupt(exc):  # it says nothing about the sample
-                self._interrupted = type(exc).__name__ if inspect.isgenerator(self._iterator) else None
+                self.interrupted_by = type(exc).__name__ if inspect.isgenerator(self._iterator) else None
                 raise
             if not isinstance(exc, Exception):
                 raise

@@ -203,9 +203,11 @@ class CrewBatches(ExclusiveBatches):
                 f"This iteration belongs to process {self.crew.pid}, from which this one was forked, and so do its "
                 "workers. Begin another one: iter(loader)."
             )
+        self._epoch.taken = None  # which was of the batch before
         self._is_torn = True
         try:
             batch = self._epoch.__next__()  # not next(), after which a signal could come
+            self._taken = self._epoch.taken
             self._is_torn = False
             if self.leaving:
                 self._close()
@@ -229,12 +231,14 @@ class CrewBatches(ExclusiveBatches):
 
     def _end_by(self, exc: BaseException | None) -> None:
         """End the iteration: it was interrupted, and its books are torn. What was not delivered comes again."""
-        self._epoch.take_back()
+        self._epoch.take_back(self._epoch.taken)
         self._death = ended_by(exc)
         self._let_go()
         self._is_torn = False
 
-    def _take_back(self, exc: BaseException, batch: Any) -> None:
+    def _take_back(self, exc: BaseException, batch: Any, taken: Any) -> None:
+        self._epoch.take_back(taken)
+        self._epoch.taken = None
         self._end_by(exc)
 
     def close(self) -> None:

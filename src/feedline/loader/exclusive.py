@@ -35,6 +35,8 @@ class ExclusiveBatches(Iterator[Any]):
         self._lock = threading.RLock() if lock is None else lock
         self._inside = False
         """True while somebody makes a batch, or begins an epoch."""
+        self._taken: Any = None
+        """What is needed to undo the delivery of the last batch."""
         self.leaving = False
         """True once somebody has asked for the end."""
         _all.add(self)
@@ -44,15 +46,21 @@ class ExclusiveBatches(Iterator[Any]):
         """Make the next batch, and note that it is delivered. Nobody else is inside."""
 
     @abstractmethod
-    def _take_back(self, exc: BaseException, batch: Any) -> None:
-        """Undo the delivery of a batch: an interrupt kept it from its caller. May be called twice."""
+    def _take_back(self, exc: BaseException, batch: Any, taken: Any) -> None:
+        """Undo the delivery of a batch: an interrupt kept it from its caller. May be called twice.
+
+        Args:
+            exc: the interrupt.
+            batch: what was not delivered.
+            taken: what `_taken` was then; another thread may have been inside since.
+        """
 
     @abstractmethod
     def _close(self) -> None:
         """End the iteration. Nobody else is inside."""
 
     def __next__(self) -> Any:
-        batch = _NOTHING
+        batch = taken = _NOTHING
         try:
             with self._lock:
                 if self._inside:
@@ -60,20 +68,25 @@ class ExclusiveBatches(Iterator[Any]):
                 self._inside = True
                 try:
                     batch = self._next()
+                    taken = self._taken
                 finally:
                     self._inside = False
             return batch
         except BaseException as exc:
             if batch is not _NOTHING:
-                self._undo(exc, batch)
+                try:
+                    self._undo(exc, batch, taken)
+                except BaseException:  # another signal, on the way in
+                    self._undo(exc, batch, taken)
+                    raise
             raise
 
-    def _undo(self, exc: BaseException, batch: Any) -> None:
+    def _undo(self, exc: BaseException, batch: Any, taken: Any) -> None:
         try:
             with self._lock:
-                self._take_back(exc, batch)
+                self._take_back(exc, batch, taken)
         except BaseException:  # another signal
-            self._undo(exc, batch)
+            self._undo(exc, batch, taken)
             raise
 
     def close(self) -> None:

@@ -83,8 +83,6 @@ class InlineBatches(ExclusiveBatches):
         """The batch that is being made, or was when it was interrupted: its number, and what it consists of."""
         self._made: Any = _NOTHING
         """The batch itself, from when it is made until it is delivered."""
-        self._taken: tuple[int, Any, int | None, Any] = (-1, None, None, None)
-        """What `_take_back` needs of the batch that was delivered last."""
         self._returned: list[tuple[int, Any, Any]] = []
         """Batches that were made, and did not get to who had asked for them."""
         self._arena = arena
@@ -125,7 +123,8 @@ class InlineBatches(ExclusiveBatches):
             self._account.check(ended=self._progress.ended)
             raise
         except BaseException as exc:
-            if is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
+            torn = self._runner.streams and self._runner.stream.interrupted_by is not None
+            if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
                 self._is_spent = isinstance(exc, TooManyBadSamples)
                 if self._repair is not None:
                     self._repair.undo(checkpoint, ordinal)
@@ -142,8 +141,8 @@ class InlineBatches(ExclusiveBatches):
                 self._note(ordinal, indices)
             raise
 
-    def _take_back(self, exc: BaseException, batch: Any) -> None:
-        ordinal, indices, read, receipts = self._taken
+    def _take_back(self, exc: BaseException, batch: Any, taken: Any) -> None:
+        ordinal, indices, read, receipts = taken
         self._receipts.release(receipts)
         self._progress.forget(ordinal)
         if self._progress.delivered == ordinal:

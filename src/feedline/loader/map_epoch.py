@@ -73,7 +73,7 @@ class MapEpoch:
         self._stream = SharedStream()
         self._end: int | None = None
         """The first batch that a stream of samples does not have any more."""
-        self._taken: tuple[int, int, Notes | None] | None = None
+        self.taken: tuple[int, int, Notes | None] | None = None
         """What `take_back` needs: the batch that was delivered last, who made it, and what was known of that worker."""
         self._deadline_s: float | None = None
         """Until when the batch that `__next__` waits for has to be there; other batches do not extend it."""
@@ -101,7 +101,7 @@ class MapEpoch:
         return self
 
     def __next__(self) -> Any:
-        self._taken = self._deadline_s = None
+        self._deadline_s = None
         self._crew.check_calls()
         window, repair = self._window, self._repair
         while True:
@@ -196,22 +196,21 @@ class MapEpoch:
     def _note(self, ordinal: int, worker: int, notes: Notes | None) -> None:
         """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
         progress = self.progress
-        self._taken = (ordinal, worker, progress.notes.get(worker))
+        self.taken = (ordinal, worker, progress.notes.get(worker))
         progress.note(ordinal)
         if notes is not None and (self._reads_stream or has_state(notes)):
             progress.notes[worker] = notes
 
-    def take_back(self) -> None:
-        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
-        if self._taken is None:
+    def take_back(self, taken: tuple[int, int, Notes | None] | None) -> None:
+        """Forget that a batch was delivered, if it was: an interrupt kept it from the training loop."""
+        if taken is None:
             return
-        ordinal, worker, before = self._taken
+        ordinal, worker, before = taken
         self.progress.forget(ordinal)
         if before is None:
             self.progress.notes.pop(worker, None)
         else:
             self.progress.notes[worker] = before
-        self._taken = None
 
     def _keep_account(self, ordinal: int, result: Result, account: Account) -> None:
         """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much."""

@@ -96,7 +96,7 @@ class StreamEpoch:
         self._turn = self._position_of(progress.turn)
         self._ordinal = 0
         self._streams = OwnStreams(count)
-        self._taken: tuple[int, StreamProgress, int, Any] | None = None
+        self.taken: tuple[int, StreamProgress, int, Any] | None = None
         """What `take_back` needs: whose batch was delivered last, and what was noted before."""
         for _ in range(max(1, limits.depth)):
             for worker in self._active:
@@ -145,7 +145,6 @@ class StreamEpoch:
         self._ordinal += 1
 
     def __next__(self) -> Any:
-        self._taken = None
         self._receipts.acknowledge()
         self._crew.check_calls()
         while self._active:
@@ -222,18 +221,17 @@ class StreamEpoch:
         known = notes if notes is not None and has_state(notes) else None
         noted_at = before.noted_at if known is None else before.batches + 1
         after = StreamProgress(before.batches + 1, before.ended, known or before.notes, noted_at, read)
-        self._taken = (worker, before, progress.turn, receipts)
+        self.taken = (worker, before, progress.turn, receipts)
         self._receipts.hold(receipts)
         progress.streams[worker], progress.turn = after, worker + 1
 
-    def take_back(self) -> None:
-        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
-        if self._taken is None:
+    def take_back(self, taken: tuple[int, StreamProgress, int, Any] | None) -> None:
+        """Forget that a batch was delivered, if it was: an interrupt kept it from the training loop."""
+        if taken is None:
             return
-        worker, before, turn, receipts = self._taken
+        worker, before, turn, receipts = taken
         self._receipts.release(receipts)
         self.progress.streams[worker], self.progress.turn = before, turn
-        self._taken = None
 
     def _next_position(self) -> int | None:
         """Whose batch comes next, as a place among the active workers; None to wait."""
