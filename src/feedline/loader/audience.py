@@ -74,9 +74,22 @@ class Audience:
         for crew in self._crews:
             if crew.pid != os.getpid():  # of the process that this one was forked from
                 continue
-            with crew.lock:
-                if not crew.closed:
-                    crew.call(call)
+            self._tell_crew(crew, call)
+
+
+    def _tell_crew(self, crew: Crew, call: Call) -> None:
+        entrance = crew.entrance
+        if entrance.is_mine():  # a new epoch is being begun
+            if not crew.closed:
+                crew.call(call)
+            return
+        entrance.wait("broadcast()")
+        entered = entrance  # noqa: F841  looked for by whoever waits
+        try:
+            if not crew.closed:
+                crew.call(call)
+        finally:
+            entrance.free = True
 
 
 def _audience(dataset: Any, watches: bool) -> Audience:

@@ -148,7 +148,7 @@ class CrewBatches(ExclusiveBatches):
     """
 
     def __init__(self, crew: Crew, make_epoch: MakeEpoch, *, persistent: bool) -> None:
-        super().__init__(crew.lock)
+        super().__init__(crew.entrance)
         self.crew = crew
         self._persistent = persistent
         self._ended = False
@@ -169,7 +169,7 @@ class CrewBatches(ExclusiveBatches):
     @property
     def closed(self) -> bool:
         """True when the workers are gone, or of no more use, or those of the process that this one was forked from."""
-        torn = self._is_torn and not self._inside
+        torn = self._is_torn and self._entrance.free
         return torn or self.leaving or self.crew.closed or self.crew.pid != os.getpid()
 
     def restart(self, make_epoch: MakeEpoch) -> None:
@@ -207,7 +207,6 @@ class CrewBatches(ExclusiveBatches):
         self._is_torn = True
         try:
             batch = self._epoch.__next__()  # not next(), after which a signal could come
-            self._taken = self._epoch.taken
             self._is_torn = False
             if self.leaving:
                 self._close()
@@ -231,15 +230,10 @@ class CrewBatches(ExclusiveBatches):
 
     def _end_by(self, exc: BaseException | None) -> None:
         """End the iteration: it was interrupted, and its books are torn. What was not delivered comes again."""
-        self._epoch.take_back(self._epoch.taken)
+        self._epoch.take_back()
         self._death = ended_by(exc)
         self._let_go()
         self._is_torn = False
-
-    def _take_back(self, exc: BaseException, batch: Any, taken: Any) -> None:
-        self._epoch.take_back(taken)
-        self._epoch.taken = None
-        self._end_by(exc)
 
     def close(self) -> None:
         if self.crew.pid == os.getpid():

@@ -8,7 +8,6 @@ replaced. Answers to tasks of an epoch that the training loop has left are dropp
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from feedline.engines import interrupts
 from feedline.errors import FeedlineWarning, tell
 from feedline.failures import is_interrupt
 from feedline.loader.counters import Counters
+from feedline.loader.exclusive import Entrance
 from feedline.loader.pace import Pace
 from feedline.loader.pending import CALLS, PROBES, Pending
 from feedline.loader.progress import has_state
@@ -95,8 +95,8 @@ class Crew:
         self._failed_call: BaseException | None = None
         """What a call in a worker raised; the training loop gets it with the next batch."""
         self._told_of: Call | None = None
-        self.lock: Any = threading.RLock()  # Any: its type has no public name
-        """Held by whoever changes the books: the thread that waits for a batch, or one that has a method called."""
+        self.entrance = Entrance()
+        """For whoever changes the books: the thread that waits for a batch, or one that has a method called."""
         self.closed = False
         self.leaving = False
         """True once somebody wants the workers gone. Another thread may wait for them at that moment, and stops."""

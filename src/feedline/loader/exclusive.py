@@ -1,20 +1,26 @@
-"""One caller at a time: several threads may ask one iterator for batches, and any of them may close it.
+"""One at a time: several threads may ask one iterator for batches, and any of them may close it.
 
-Whoever makes a batch is inside. Others wait for the lock; the same thread cannot, so it is refused (a dataset that
-iterates over its own loader, a signal handler that asks for a batch). `close` is a wish, which any thread may utter at
-any moment, a signal handler on top of `next` included: whoever is inside sees it and leaves, and closes if nobody waits
-to do so.
+Whoever makes a batch is inside. Other threads wait; the same thread cannot wait for itself, so it is refused (a dataset
+that iterates over its own loader, a signal handler that asks for a batch). `close` is a wish, which any thread may utter
+at any moment, a signal handler on top of `next` included: whoever is inside sees it and leaves.
 
-A signal handler may raise an exception between any two instructions of the main thread. `with` takes a lock, and gives
-it back, without such a moment on the way in; plain assignments, of which `finally` consists here, have none at all. One
-is left: the lock is back, and the batch is on its way to the caller. Then it is taken back.
+There is no lock, because one costs half a microsecond per batch and nearly always there is one thread. What is assumed
+of the interpreter instead: with the GIL, threads change, and signal handlers run, at calls, at the beginning of functions
+and when a loop begins again, and nowhere else. So nobody comes between a test of `free` that does not jump and the
+assignment after it; nor between the last line of `_next`, which notes that the batch is delivered, and the return from
+`__next__`. (Python 3.10 also looks for signals when a call returns: there an interrupt in that moment loses the batch.)
+Without the GIL a lock is taken.
+
+Who is inside is told by the frames of the threads, when somebody has to wait: `entered` is a local variable of theirs.
 Test: tests/faults/test_shared_iterator.py, tests/faults/test_storm.py
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,68 +32,112 @@ _PATIENCE_S = 5.0
 """How long `close` waits for another thread that is inside of the user's own code, such as a sampler. Once that returns,
 the thread closes the iterator itself."""
 
+_LONGEST_PAUSE_S = 0.001
+"""How often at least somebody who waits looks again."""
+
+_DESERTED_S = 0.1
+"""After how long an entrance counts as free that is taken by nobody: a signal came when somebody had waited for it."""
+
+_HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class Entrance:
+    """Lets one caller at a time in. Used as in `ExclusiveBatches.__next__`."""
+
+    def __init__(self) -> None:
+        self.free = True
+        self._test = threading.Lock()
+        _entrances.add(self)
+
+    def wait(self, what: str, patience_s: float | None = None) -> bool:
+        """Wait until nobody is inside, and take the place. Give it back by setting `free`.
+
+        Args:
+            what: what the caller is about to do.
+            patience_s: how long to wait at most.
+
+        Returns:
+            False if it took too long.
+
+        Raises:
+            ReentrantCall: this thread is inside itself.
+        """
+        begun_s = since_s = time.monotonic()
+        pause_s = 0.00005
+        while not self._take():
+            inside = self._inside()
+            if threading.get_ident() in inside:
+                raise _reentrant(what)
+            now_s = time.monotonic()
+            if inside:
+                since_s = now_s
+            elif now_s - since_s > _DESERTED_S:
+                self.free = True
+                continue
+            if patience_s is not None and now_s - begun_s > patience_s:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return True
+
+    def _take(self) -> bool:
+        if _HAS_GIL:
+            if not self.free:
+                return False
+            self.free = False
+            return True
+        with self._test:
+            taken, self.free = self.free, False
+        return taken
+
+    def is_mine(self) -> bool:
+        """True if this thread is inside, up the stack."""
+        return not self.free and threading.get_ident() in self._inside()
+
+    def _inside(self) -> list[int]:
+        """Return the thread that is inside, if there is one."""
+        return [thread for thread, frame in sys._current_frames().items() if self._is_entered_by(frame)]
+
+    # Any: a frame, or None at the end of the stack.
+    def _is_entered_by(self, frame: Any) -> bool:
+        while frame is not None:
+            if "entered" in frame.f_code.co_varnames and frame.f_locals.get("entered") is self:
+                return True
+            frame = frame.f_back
+        return False
+
 
 class ExclusiveBatches(Iterator[Any]):
-    """An iterator over batches that one caller at a time can use."""
+    """An iterator over batches that one caller at a time can use.
 
-    # Any: the type that threading.RLock returns has no public name, and it is asked who owns it.
-    def __init__(self, lock: Any = None) -> None:
-        self._lock = threading.RLock() if lock is None else lock
-        self._inside = False
-        """True while somebody makes a batch, or begins an epoch."""
-        self._taken: Any = None
-        """What is needed to undo the delivery of the last batch."""
+    Args:
+        entrance: where callers come in; of its own if not given.
+    """
+
+    def __init__(self, entrance: Entrance | None = None) -> None:
+        self._entrance = entrance or Entrance()
         self.leaving = False
         """True once somebody has asked for the end."""
-        _all.add(self)
 
     @abstractmethod
     def _next(self) -> Any:
-        """Make the next batch, and note that it is delivered. Nobody else is inside."""
-
-    @abstractmethod
-    def _take_back(self, exc: BaseException, batch: Any, taken: Any) -> None:
-        """Undo the delivery of a batch: an interrupt kept it from its caller. May be called twice.
-
-        Args:
-            exc: the interrupt.
-            batch: what was not delivered.
-            taken: what `_taken` was then; another thread may have been inside since.
-        """
+        """Make the next batch, and note, at the very end, that it is delivered. Nobody else is inside."""
 
     @abstractmethod
     def _close(self) -> None:
         """End the iteration. Nobody else is inside."""
 
     def __next__(self) -> Any:
-        batch = taken = _NOTHING
+        entrance = self._entrance
+        if entrance.free and _HAS_GIL:
+            entrance.free = False
+        else:
+            entrance.wait("next()")
+        entered = entrance  # noqa: F841  looked for by whoever waits
         try:
-            with self._lock:
-                if self._inside:
-                    raise _reentrant("next()")
-                self._inside = True
-                try:
-                    batch = self._next()
-                    taken = self._taken
-                finally:
-                    self._inside = False
-            return batch
-        except BaseException as exc:
-            if batch is not _NOTHING:
-                try:
-                    self._undo(exc, batch, taken)
-                except BaseException:  # another signal, on the way in
-                    self._undo(exc, batch, taken)
-                    raise
-            raise
-
-    def _undo(self, exc: BaseException, batch: Any, taken: Any) -> None:
-        try:
-            with self._lock:
-                self._take_back(exc, batch, taken)
-        except BaseException:  # another signal
-            self._undo(exc, batch, taken)
-            raise
+            return self._next()
+        finally:
+            entrance.free = True
 
     def close(self) -> None:
         """End the iteration: `next` raises StopIteration from then on, in other threads that wait for it as well.
@@ -97,28 +147,24 @@ class ExclusiveBatches(Iterator[Any]):
         code is waited for a few seconds only, and gives everything back when it leaves that.
         """
         self.leaving = True
-        lock = self._lock
-        if lock._is_owned():  # by this thread, up the stack
-            if not self._inside:
-                self._close()
+        entrance = self._entrance
+        if entrance.is_mine() or not entrance.wait("close()", _PATIENCE_S):
             return
+        entered = entrance  # noqa: F841
         try:
-            if lock.acquire(timeout=_PATIENCE_S):
-                self._close()
+            self._close()
         finally:
-            if lock._is_owned():
-                lock.release()
+            entrance.free = True
 
     def _begin_anew(self, act: Callable[[], None]) -> None:
         """Begin another epoch in `act`, when whoever is inside has got a batch."""
-        with self._lock:
-            if self._inside:
-                raise _reentrant("iter(loader)")
-            self._inside = True
-            try:
-                act()
-            finally:
-                self._inside = False
+        entrance = self._entrance
+        entrance.wait("iter(loader)")
+        entered = entrance  # noqa: F841
+        try:
+            act()
+        finally:
+            entrance.free = True
 
 
 class Running:
@@ -151,16 +197,13 @@ def _reentrant(what: str) -> ReentrantCall:
     )
 
 
-_NOTHING = object()
-
-_all: References[ExclusiveBatches] = References()
+_entrances: References[Entrance] = References()
 
 
 def _free_in_child() -> None:
     # Another thread of the process that forked may have been inside, and does not exist here.
-    for batches in _all:
-        batches._lock._at_fork_reinit()
-        batches._inside = False
+    for entrance in _entrances:
+        entrance.free = True
 
 
 if hasattr(os, "register_at_fork"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from feedline.abc.source import Acknowledged
 from feedline.engines import interrupts
 from feedline.engines.runner import Runner
 from feedline.errors import BadState, TooManyBadSamples
@@ -83,78 +84,67 @@ class InlineBatches(ExclusiveBatches):
         """The batch that is being made, or was when it was interrupted: its number, and what it consists of."""
         self._made: Any = _NOTHING
         """The batch itself, from when it is made until it is delivered."""
-        self._returned: list[tuple[int, Any, Any]] = []
-        """Batches that were made, and did not get to who had asked for them."""
         self._arena = arena
         self._counters = counters
         self._prepare = prepare
         self._receipts = Receipts(spec.dataset)
+        self._wants_receipts = isinstance(spec.dataset, Acknowledged)
 
     def _next(self) -> Any:
         if self.leaving:
             raise StopIteration
         if self._is_spent:
             self._account.check()
-        self._receipts.acknowledge()
+        if self._wants_receipts:
+            self._receipts.acknowledge()
         while True:
-            if self._begun is None:
-                self._begun = self._take()
-            ordinal, indices = self._begun
+            begun = self._begun
+            if begun is None:
+                begun = self._begun = self._take()
+            ordinal, indices = begun
             if self._made is _NOTHING:
-                self._made = self._make_or_log(ordinal, indices)
+                checkpoint = None if self._repair is None else self._repair.checkpoint()
+                try:
+                    self._made = self._make(ordinal, indices)
+                except BaseException as exc:
+                    self._fail(exc, ordinal, indices, checkpoint)
+                    raise
             batch = self._made
             if batch is _VOID:
-                self._note(ordinal, indices, self._runner.take_receipts())
+                self._note(ordinal)
                 continue
             if self._prepare is not None:
-                batch = self._touch_up(ordinal, indices, self._prepare)
+                batch = self._touch_up(ordinal, self._prepare)
             self._counters.batches += 1
-            self._note(ordinal, indices, self._runner.take_receipts())
+            self._note(ordinal)
             return batch
 
-    def _make_or_log(self, ordinal: int, indices: Any) -> Any:
-        """Make a batch. What it raises is logged, and it counts as delivered, unless it is to be made again."""
-        checkpoint = None if self._repair is None else self._repair.checkpoint()
-        try:
-            return self._make(ordinal, indices)
-        except StopIteration:
+    def _fail(self, exc: BaseException, ordinal: int, indices: Any, checkpoint: Any) -> None:
+        """Deal with what was raised in place of a batch: it is logged, and counts as delivered, unless it comes again."""
+        if isinstance(exc, StopIteration):
             self._begun = None
             self._progress.ended = self._runner.streams
             self._account.check(ended=self._progress.ended)
-            raise
-        except BaseException as exc:
-            torn = self._runner.streams and self._runner.stream.interrupted_by is not None
-            if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
-                self._is_spent = isinstance(exc, TooManyBadSamples)
-                if self._repair is not None:
-                    self._repair.undo(checkpoint, ordinal)
-                raise
-            self._log(exc, indices)
-            self._note(ordinal, indices)
-            raise
+            return
+        torn = self._runner.streams and self._runner.stream.interrupted_by is not None
+        if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
+            self._is_spent = isinstance(exc, TooManyBadSamples)
+            if self._repair is not None:
+                self._repair.undo(checkpoint, ordinal)
+            return
+        self._log(exc, indices)
+        self._note(ordinal, failed=True)
 
-    def _touch_up(self, ordinal: int, indices: Any, prepare: Prepare) -> Any:
+    def _touch_up(self, ordinal: int, prepare: Prepare) -> Any:
         try:
             return prepare(self._made)
         except BaseException as exc:
             if not is_interrupt(exc):  # which would come again and again
-                self._note(ordinal, indices)
+                self._note(ordinal)
             raise
-
-    def _take_back(self, exc: BaseException, batch: Any, taken: Any) -> None:
-        ordinal, indices, read, receipts = taken
-        self._receipts.release(receipts)
-        self._progress.forget(ordinal)
-        if self._progress.delivered == ordinal:
-            self._progress.read = read
-        self._returned = [other for other in self._returned if other[0] != ordinal] + [(ordinal, indices, batch)]
 
     def _take(self) -> tuple[int, Any]:
         """Return the next batch that was not delivered: its number, and what it consists of."""
-        if self._returned:
-            ordinal, indices, self._made = self._returned[-1]
-            del self._returned[-1]
-            return ordinal, indices
         if self._asks_plan:
             raise ended_by(None)
         self._asks_plan = True
@@ -176,12 +166,14 @@ class InlineBatches(ExclusiveBatches):
         self._asks_plan = False
         return ordinal, indices
 
-    def _note(self, ordinal: int, indices: Any, receipts: Any = None) -> None:
+    def _note(self, ordinal: int, *, failed: bool = False) -> None:
         """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
         progress = self._progress
-        place = self._runner.stream.place if self._runner.streams else None
-        self._receipts.hold(receipts)
-        self._taken = (ordinal, indices, progress.read, receipts)
+        place = None
+        if self._runner.streams:
+            place = self._runner.stream.place
+            if self._wants_receipts and not failed:
+                self._receipts.hold(self._runner.take_receipts())
         progress.note(ordinal)
         progress.read = place
         self._begun, self._made = None, _NOTHING

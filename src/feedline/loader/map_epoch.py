@@ -201,11 +201,11 @@ class MapEpoch:
         if notes is not None and (self._reads_stream or has_state(notes)):
             progress.notes[worker] = notes
 
-    def take_back(self, taken: tuple[int, int, Notes | None] | None) -> None:
-        """Forget that a batch was delivered, if it was: an interrupt kept it from the training loop."""
-        if taken is None:
+    def take_back(self) -> None:
+        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
+        if self.taken is None:
             return
-        ordinal, worker, before = taken
+        ordinal, worker, before = self.taken
         self.progress.forget(ordinal)
         if before is None:
             self.progress.notes.pop(worker, None)

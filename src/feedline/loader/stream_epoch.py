@@ -225,11 +225,11 @@ class StreamEpoch:
         self._receipts.hold(receipts)
         progress.streams[worker], progress.turn = after, worker + 1
 
-    def take_back(self, taken: tuple[int, StreamProgress, int, Any] | None) -> None:
-        """Forget that a batch was delivered, if it was: an interrupt kept it from the training loop."""
-        if taken is None:
+    def take_back(self) -> None:
+        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
+        if self.taken is None:
             return
-        worker, before, turn, receipts = taken
+        worker, before, turn, receipts = self.taken
         self._receipts.release(receipts)
         self.progress.streams[worker], self.progress.turn = before, turn
 
