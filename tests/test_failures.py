@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from feedline.failures import add_note, stage_of, told_indices
+from feedline.failures import add_note, is_interrupt, signal_behind, stage_of, told_indices
 from feedline.types import IndexBlock
 from tests.names import named
 
@@ -271,3 +272,48 @@ def test_samples_are_named_in_a_few_words(indices: Any, told: str) -> None:
 
 def test_how_many_are_named_can_be_said() -> None:
     assert told_indices([1, 2, 3], 2) == "1, 2, ... (3 in all)"
+
+
+# -- signal handlers ---
+
+
+class Late(Exception):
+    """What a handler raises."""
+
+
+def _raise(number: int, frame: Any) -> None:
+    raise Late
+
+
+class Watch:
+    """Handlers of other kinds."""
+
+    def method(self, number: int, frame: Any) -> None:
+        raise Late
+
+    def __call__(self, number: int, frame: Any) -> None:
+        raise Late
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [_raise, Watch().method, Watch(), functools.partial(_raise), lambda number, frame: _raise(number, frame)],
+    ids=["function", "method", "object", "partial", "lambda"],
+)
+def test_what_a_signal_handler_raises_is_an_interrupt(handler: Any) -> None:
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(Late) as caught:
+            signal.raise_signal(signal.SIGUSR1)
+        assert signal_behind(caught.value) == signal.SIGUSR1
+        assert is_interrupt(caught.value)
+        assert not is_interrupt(Late())
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not is_interrupt(caught.value), "a handler that was there for a moment belongs to who set it"
+
+
+def test_ctrl_c_is_an_interrupt_and_other_exceptions_are_none() -> None:
+    assert signal_behind(KeyboardInterrupt()) == signal.SIGINT
+    for exc in (SystemExit(1), GeneratorExit(), OSError("x")):
+        assert signal_behind(exc) is None

@@ -15,6 +15,7 @@
     │   ├── WorkerDied                    it was killed, crashed or left
     │   ├── WorkerTimeout                 no batch arrived within `timeout`
     │   └── WorkerStartError              it could not be started
+    ├── ReentrantCall (RuntimeError)      next() was called from inside of next()
     ├── TransportError (RuntimeError)     a batch could not cross to the consumer
     │   ├── BatchNotPicklable             the batch holds something that cannot be sent
     │   ├── NotPicklable (PicklingError)  the dataset or a function cannot be sent to a worker process
@@ -66,6 +67,7 @@ __all__ = [
     "NotCached",
     "NotPicklable",
     "PackError",
+    "ReentrantCall",
     "RepeatedSamples",
     "RowGroupsReadAgain",
     "SharedGenerators",
@@ -168,6 +170,8 @@ class WorkerDied(WorkerError):
 
     was_ready = True
     """False if it had not even got ready to work."""
+    was_killed = False
+    """True if a signal has ended it that somebody sends, such as SIGKILL; not one of a crash."""
 
 
 class WorkerTimeout(WorkerError):
@@ -176,6 +180,10 @@ class WorkerTimeout(WorkerError):
 
 class WorkerStartError(WorkerError):
     """A worker could not be started."""
+
+
+class ReentrantCall(FeedlineError, RuntimeError):
+    """An iterator was used from inside of its own `next()`, by the same thread."""
 
 
 class TransportError(FeedlineError, RuntimeError):

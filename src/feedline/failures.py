@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import signal
 import traceback
 import types
 from collections.abc import Iterator
@@ -114,14 +115,38 @@ def _transforms_of(dataset: Any) -> Iterator[Any]:
             return
 
 
-def _codes_of(transform: Any) -> Iterator[types.CodeType]:
-    """Yield the code that runs when a transform is called."""
-    while isinstance(transform, functools.partial):
-        transform = transform.func
-    for function in (transform, *(getattr(type(transform), name, None) for name in ("__call__", "forward"))):
+def _codes_of(called: Any) -> Iterator[types.CodeType]:
+    """Yield the code that runs when a transform or another object is called."""
+    while isinstance(called, functools.partial):
+        called = called.func
+    for function in (called, *(getattr(type(called), name, None) for name in ("__call__", "forward"))):
         code = getattr(getattr(function, "__func__", function), "__code__", None)
         if isinstance(code, types.CodeType):
             yield code
+
+
+def signal_behind(exc: BaseException) -> int | None:
+    """Return the number of the signal whose handler has raised an exception; None if no handler has.
+
+    Python runs handlers between two instructions of the main thread. What they raise says nothing about the work that
+    it interrupts, whatever its class: it can be told by the frame of the handler among those it passed. So a handler
+    has to be installed still: one that a dataset sets for a moment, for a time-out of its own, is the dataset's affair.
+    """
+    if isinstance(exc, KeyboardInterrupt):
+        return signal.SIGINT
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    codes = {code: number for number, handler in handlers.items() if callable(handler) for code in _codes_of(handler)}
+    trace = exc.__traceback__
+    while codes and trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return int(codes[trace.tb_frame.f_code])
+        trace = trace.tb_next
+    return None
+
+
+def is_interrupt(exc: BaseException) -> bool:
+    """True if an exception came out of a signal handler, such as Ctrl-C: what it interrupted is not to blame."""
+    return signal_behind(exc) is not None
 
 
 def told_indices(indices: Any, most: int = 8) -> str:

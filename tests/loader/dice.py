@@ -85,7 +85,9 @@ class Samples:
 class DiceEngine(Engine):
     """Whoever is next, dice decide; what a worker has begun, they decide as well."""
 
-    def __init__(self, spec: WorkerSpec, clock: Clock, dice: random.Random) -> None:
+    def __init__(self, spec: WorkerSpec, clock: Clock, dice: random.Random, kills: float = 0.0) -> None:
+        self.kills = kills
+        """How likely it is that somebody kills a worker while it is at a task."""
         self.worker_count = spec.worker_count
         self._spec = spec
         self._clock = clock
@@ -124,6 +126,8 @@ class DiceEngine(Engine):
             self._clock.now_s += self._dice.choice((0.0, 0.001, 0.5))
             task = self._queues[number].popleft()
             try:
+                if self.kills and self._dice.random() < self.kills:
+                    raise Killed
                 answers.append(self._runners[number].attempt(task, number, None))
             except Killed:
                 self._queues[number].appendleft(task)
@@ -187,6 +191,8 @@ class Case:
     look_ahead: int = 64
     """How many batches ahead the reserve is."""
     restarts: int = 1000
+    kills: float = 0.0
+    """How likely it is that somebody kills a worker while it is at a task, whatever is in it."""
     dice: int = 0
 
     def plan(self, order: dict[str, Any] | None = None) -> Plan:
@@ -294,7 +300,7 @@ class Run:
     def _workers(self, snapshot: Snapshot | None) -> Iterator[Any]:
         case, spec, plan = self.case, self._spec(), self._bookmark.plan
         assert plan is not None
-        self.engine = DiceEngine(spec, self._clock, random.Random(case.dice))
+        self.engine = DiceEngine(spec, self._clock, random.Random(case.dice), case.kills)
         care = Care(case.policy, self.dataset, batched=spec.batched, refills=spec.refills, restarts=case.restarts)
         self.crew = Crew(self.engine, None, NumpyFramework(), self.counters, care=care)
         self.crew.say = lambda message, category: self.said.append(message)  # type: ignore[method-assign]

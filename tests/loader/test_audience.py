@@ -78,7 +78,7 @@ def test_workers_that_are_gone_are_not_told() -> None:
     assert calls(engine) == []
     del crew, engine
     gc.collect()
-    assert len(audience._crews) == 0, "and not kept alive"
+    assert list(audience._crews) == [], "and not kept alive"
 
 
 def test_without_workers_it_is_an_ordinary_call() -> None:

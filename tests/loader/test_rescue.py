@@ -283,6 +283,25 @@ def test_deaths_over_tasks_of_an_epoch_that_was_left_are_forgotten() -> None:
     assert run.counters.restarts == 1
 
 
+# -- workers that somebody kills ---
+
+
+@pytest.mark.parametrize("kills", [0.05, 0.3])
+@pytest.mark.parametrize("batch_size", [None, 1, 8])
+def test_samples_are_not_blamed_for_workers_that_somebody_kills(batch_size: int | None, kills: float) -> None:
+    for dice in range(12):
+        case = Case(96, batch_size, killers=(17, 70), workers=3, restarts=10**6, kills=kills, dice=dice)
+        run = case.begin()
+        assert numbers(run.take()) == [index for index in range(96) if index not in (17, 70)]
+        assert {fault.index for fault in run.account.log} == {17, 70}, dice
+
+
+def test_samples_that_kill_are_found_at_once_if_nobody_else_kills() -> None:
+    run = Case(96, 8, killers=(17, 70), workers=3).begin()
+    run.take()
+    assert run.counters.restarts <= 2 * (2 + 3 + 3), "the batch, halves of it, the sample alone"
+
+
 # -- workers that do not answer ---
 
 

@@ -348,11 +348,12 @@ def test_states_are_kept_with_the_batch_they_came_with() -> None:
     engine = StreamEngine([9], [])
     engine.notes = {1: Notes({"n": 2})}
     epoch, _ = begin(engine, 4)
-    stream = epoch.progress.streams[0]
     next(epoch)
+    stream = epoch.progress.streams[0]
     assert (stream.batches, stream.notes) == (1, None), "the second batch may be there, but nobody has it"
     next(epoch)
     next(epoch)
+    stream = epoch.progress.streams[0]
     assert (stream.batches, stream.noted_at, stream.notes) == (3, 2, Notes({"n": 2}))
 
 

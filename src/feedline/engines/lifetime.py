@@ -16,7 +16,6 @@ import pickle
 import signal
 import sys
 import time
-import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
@@ -27,8 +26,9 @@ from typing import Any
 from feedline.abc.engine import Engine
 from feedline.engines import unpicklable
 from feedline.engines.failure import UNPICKLABLE
-from feedline.errors import TooManyOpenFiles, WorkerStartError, tell
+from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerStartError, tell
 from feedline.failures import words
+from feedline.references import References
 from feedline.transport import forks
 from feedline.types import WorkerSpec
 
@@ -101,7 +101,7 @@ def preload_in_forkserver(spec: WorkerSpec, worker_module: str) -> None:
     server.set_forkserver_preload([*server._preload_modules, *wanted])
 
 
-_workers: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
+_workers: References[BaseProcess] = References()
 
 
 def remember(process: BaseProcess) -> None:
@@ -123,10 +123,36 @@ if hasattr(os, "register_at_fork"):
 
 def is_over(process: BaseProcess) -> bool:
     """True if a worker has ended; what was left of it is cleared away then."""
-    if process.is_alive():
+    if not _has_ended(process):
         return False
     process.close()
     return True
+
+
+_UNKNOWN = 255
+"""What multiprocessing itself takes for an exit code that nobody knows."""
+
+
+# Any: the part of a process that multiprocessing keeps to itself.
+def _has_ended(process: Any) -> bool:
+    """True if a worker has ended, also if somebody else has taken its exit status.
+
+    That is so in a program that ignores SIGCHLD, or waits for any child. multiprocessing then takes the process for
+    alive for good, and keeps its files. Whoever was our child, and is not any more, has ended.
+    """
+    if not process.is_alive():
+        return True
+    popen = process._popen
+    if popen.method not in ("fork", "spawn"):
+        return False  # it is a child of the fork server
+    try:
+        pid, status = os.waitpid(popen.pid, os.WNOHANG)
+    except ChildProcessError:
+        popen.returncode = _UNKNOWN
+        return True
+    if pid:
+        popen.returncode = os.waitstatus_to_exitcode(status)
+    return bool(pid)
 
 
 def end(processes: Iterable[BaseProcess]) -> None:
@@ -134,10 +160,12 @@ def end(processes: Iterable[BaseProcess]) -> None:
     left = list(processes)
     _wait_for(left, _PATIENCE_S)
     for force in (BaseProcess.terminate, BaseProcess.kill):
-        left = [process for process in left if process.is_alive()]
+        left = [process for process in left if not _has_ended(process)]
         for process in left:
             force(process)
         _wait_for(left, 1.0)
+    for process in left:
+        _has_ended(process)
     forks.settle(at_once=True)  # batches that only they could see
 
 
@@ -147,11 +175,22 @@ def _wait_for(processes: Iterable[BaseProcess], timeout_s: float) -> None:
         process.join(max(0.0, deadline - time.monotonic()))
 
 
-def obituary(process: BaseProcess, number: int) -> str:
+_SENT = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+"""Signals that do not come of a crash. Nor does SIGKILL."""
+
+
+def obituary(process: BaseProcess, number: int) -> WorkerDied:
     """Say how a worker died, and what is usually behind it."""
     process.join(1.0)
     code = process.exitcode
-    if code is not None and code < 0:
+    name = ""
+    if code is None and _has_ended(process):
+        how = "ended, and how is not known"
+        hint = (
+            "This program ignores SIGCHLD, or waits for any of its children (os.wait()), so that the exit status of a "
+            "worker is lost. Look at what the worker printed above."
+        )
+    elif code is not None and code < 0:
         name = next((known.name for known in signal.Signals if known == -code), "real-time")
         how = f"was killed by signal {-code} ({name})"
         hint = (
@@ -159,10 +198,12 @@ def obituary(process: BaseProcess, number: int) -> str:
             "prefetch_factor."
             if name == "SIGKILL"
             else "Somebody has sent it: a scheduler, a script, a user."
-            if name in ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+            if name in _SENT
             else "A crash in native code that the dataset calls is the usual cause: num_workers=0 shows where."
         )
     else:
         how = f"left with exit code {code}"
         hint = "Look for sys.exit() or os._exit() in the dataset, or for an error the worker printed above."
-    return f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly: worker {number} {how}. {hint}"
+    death = WorkerDied(f"DataLoader worker (pid(s) {process.pid}) exited unexpectedly: worker {number} {how}. {hint}")
+    death.was_killed = name in ("SIGKILL", *_SENT)
+    return death

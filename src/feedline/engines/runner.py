@@ -127,11 +127,23 @@ class Runner:
             notes.place = self.stream.place if self.streams else 0
         return Result(ResultKind.DONE, worker, task.id, batch, time.perf_counter_ns() - begun, notes)
 
+    def serve(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
+        """Run a task in a worker process, which only leaves if it is asked to (`sys.exit`).
+
+        Whatever else the user's code raises is reported, also what is no `Exception`, such as asyncio.CancelledError.
+        """
+        try:
+            return self.attempt(task, worker, room)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as exc:
+            return self.report(exc, task, worker)
+
     def take_receipts(self) -> Any:
         """Return receipts for the samples since the last call; None if the dataset wants none back."""
         return self._dataset.take_receipts() if self._acknowledged else None
 
-    def report(self, exc: Exception, task: Task, worker: int) -> Result:
+    def report(self, exc: BaseException, task: Task, worker: int) -> Result:
         """Report on a task that ended in an exception: FAILED, SHORT or ENDED."""
         if isinstance(exc, ShortBatch):
             return Result(ResultKind.SHORT, worker, task.id, notes=self._notes_of_short(task))
@@ -139,12 +151,12 @@ class Runner:
             return self._end(task, worker)
         return self._failed(exc, task, worker)
 
-    def _failed(self, exc: Exception, task: Task, worker: int) -> Result:
+    def _failed(self, exc: BaseException, task: Task, worker: int) -> Result:
         fault = self.describe(exc, task.indices)
         notes = None if fault is None else Notes(faults=[fault], place=self.stream.place if self.streams else 0)
         return Result(ResultKind.FAILED, worker, task.id, exc, notes=notes)
 
-    def describe(self, exc: Exception, indices: Any) -> Fault | None:
+    def describe(self, exc: BaseException, indices: Any) -> Fault | None:
         """Say in a note which sample an exception was about; returns what the log is to hold."""
         if self.trouble is not None or type(indices) is Call:
             return None
@@ -160,7 +172,7 @@ class Runner:
         attempts = 1 if self._guard is None else self._guard.attempts
         return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())
 
-    def _where(self, exc: Exception, indices: Any) -> tuple[str, Any]:
+    def _where(self, exc: BaseException, indices: Any) -> tuple[str, Any]:
         """Return the stage and the sample that an exception came from; the samples, if it is not known which."""
         place = self._scope.place
         if self.streams:

@@ -79,6 +79,10 @@ class ThreadEngine(Engine):
         return thread
 
     def replace(self, worker: int) -> None:
+        with interrupts.put_off(starts_process=False):
+            self._replace(worker)
+
+    def _replace(self, worker: int) -> None:
         self._lanes[worker].put(None)  # if the thread is still there: it has nothing to do
         self._lanes[worker] = queue.SimpleQueue()
         self._threads[worker].join(_PATIENCE_S)
@@ -108,6 +112,10 @@ class ThreadEngine(Engine):
         return results
 
     def close(self) -> None:
+        with interrupts.put_off(starts_process=False):  # half of it would leave threads behind
+            self._close()
+
+    def _close(self) -> None:
         self._ending.set()
         for number, lane in enumerate(self._lanes):
             while self.revoke(number) is not None:
@@ -152,7 +160,7 @@ def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], aren
         try:
             result = run_task(runner, task, number, arena)
         except BaseException as exc:
-            result = Result(ResultKind.FAILED, number, task.id, exc)
+            result = runner.report(exc, task, number)
         if result.kind is ResultKind.FAILED:
             _annotate(result.payload, number)
         answers.put(result)

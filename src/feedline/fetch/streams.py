@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import pickle
 from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
 from feedline.abc.stateful import is_stateful
-from feedline.errors import BadState
-from feedline.failures import broke_generator
+from feedline.errors import BadState, WorkerError
+from feedline.failures import broke_generator, is_interrupt
 from feedline.fetch.guard import Guard
 from feedline.randomness import Scope, seed_globals
 from feedline.records import NotARecord, encode
@@ -41,6 +42,8 @@ class Stream:
         """Says whether the iterator is asked again after an exception, for the so-manieth time."""
         self.has_broken_off = False
         """True if the iterator has no more samples after its last exception, as a generator, or one that says so."""
+        self.interrupted_by: str | None = None
+        """What a signal handler raised inside of a generator, which has ended it: there is no going on."""
         self.is_watched = False
         """True to remember what the first sample looks like."""
         self.first_digest: bytes | None = None
@@ -93,8 +96,19 @@ class Stream:
         try:
             sample = next(self._iterator)
         except StopIteration:
+            if self.interrupted_by is not None:
+                raise WorkerError(
+                    f"The iterator of {type(self._dataset).__name__} is a generator, and ended when a signal handler "
+                    f"raised {self.interrupted_by} inside of it. This iteration was ended by that. Begin another iteration, or go on where this one was: "
+                    "loader.load_state_dict(loader.state_dict())."
+                ) from None
             raise
-        except Exception as exc:
+        except BaseException as exc:
+            if is_interrupt(exc):  # it says nothing about the sample
+                self.interrupted_by = type(exc).__name__ if inspect.isgenerator(self._iterator) else None
+                raise
+            if not isinstance(exc, Exception):
+                raise
             self.place += 1  # the sample that could not be made has its place, too
             self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
                 isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
@@ -169,31 +183,41 @@ class StreamFetcher:
         self._drop_last = spec.drop_last
         self._scope = scope
         self._ended = False
+        self._keeps = not isinstance(spec.dataset, Acknowledged)  # which puts back what was not delivered
+        self._samples: list[Any] = []
+        """What was read of a batch that was interrupted, and is now made to its end."""
+        self._first = 0
+        """Where that batch begins."""
 
     def __call__(self, count: int) -> Any:
         with self._scope.kept():
             return self._make(count)
 
     def _make(self, count: int) -> Any:
-        stream = self.stream
-        first = stream.place
-        if not self._batched:
-            sample = self._read()
-            self._scope.collate(first)
-            return self._join(first, sample)
-        if self._ended:
-            raise StopIteration
-        samples = []
-        for _ in range(count):
+        if not self._samples:
+            self._first = self.stream.place
+        samples: list[Any] = self._samples
+        self._samples = []
+        try:
+            return self._make_of(samples, count if self._batched else 1)
+        except BaseException as exc:
+            if self._keeps and is_interrupt(exc):
+                self._samples = samples
+            raise
+
+    def _make_of(self, samples: list[Any], count: int) -> Any:
+        """Make a batch of samples that were read and those that follow."""
+        while len(samples) < count and not self._ended:
             try:
                 samples.append(self._read())
             except StopIteration:
+                if not self._batched:
+                    raise
                 self._ended = True
-                break
-        if not samples or (self._drop_last and len(samples) < count):
+        if not samples or (self._drop_last and self._batched and len(samples) < count):
             raise StopIteration
-        self._scope.collate(first)
-        return self._join(first, samples)
+        self._scope.collate(self._first)
+        return self._join(self._first, samples if self._batched else samples[0])
 
     def _join(self, first: int, samples: Any) -> Any:
         if self._guard is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from feedline.errors import BadOption
 from feedline.loader.crew import Crew
+from feedline.references import References
 from feedline.types import Call
 
 
@@ -26,7 +27,7 @@ class Audience:
     def __init__(self, dataset: Any, *, watches: bool = False) -> None:
         self._dataset = dataset
         self._watches = watches
-        self._crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+        self._crews: References[Crew] = References()
         self._noted = _watch(dataset) if watches else _Noted()
         self._heard = self._noted.count
         self.told_epoch: int | None = None
@@ -70,9 +71,25 @@ class Audience:
         self._heard = self._noted.count
 
     def _tell(self, call: Call) -> None:
-        for crew in list(self._crews):
-            if not crew.closed and crew.pid == os.getpid():  # not those of the process that this one was forked from
+        for crew in self._crews:
+            if crew.pid != os.getpid():  # of the process that this one was forked from
+                continue
+            self._tell_crew(crew, call)
+
+
+    def _tell_crew(self, crew: Crew, call: Call) -> None:
+        entrance = crew.entrance
+        if entrance.is_mine():  # a new epoch is being begun
+            if not crew.closed:
                 crew.call(call)
+            return
+        entrance.wait("broadcast()")
+        entered = entrance  # noqa: F841  looked for by whoever waits
+        try:
+            if not crew.closed:
+                crew.call(call)
+        finally:
+            entrance.free = True
 
 
 def _audience(dataset: Any, watches: bool) -> Audience:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.source import SplitSource
 from feedline.abc.stateful import is_stateful
+from feedline.engines import interrupts
 from feedline.errors import BadState, WorkerError
-from feedline.failures import twin_of
+from feedline.failures import is_interrupt, twin_of
 from feedline.loader.account import Account
 from feedline.loader.bookmark import Bookmark, notes_of, resume_of
 from feedline.loader.crew import Crew
+from feedline.loader.exclusive import ExclusiveBatches
 from feedline.loader.limits import Limits
 from feedline.loader.map_epoch import MapEpoch
 from feedline.loader.progress import StreamProgress
@@ -126,10 +128,20 @@ def _resumes(spec: WorkerSpec, streams: Any, worker_count: int, bookmark: Bookma
 
 def _freeze(bookmarks: list[Bookmark]) -> None:
     for bookmark in bookmarks:
-        bookmark.freeze()
+        interrupts.see_through(bookmark.freeze)
 
 
-class CrewBatches(Iterator[Any]):
+def ended_by(exc: BaseException | None) -> WorkerError:
+    """Return what to say of an iteration that a signal has interrupted at a moment from which there is no going on."""
+    what = "a signal" if exc is None else f"{type(exc).__name__}, which a signal handler raised"
+    return WorkerError(
+        f"This iteration was ended by {what}, in the middle of bookkeeping: who has which batch is not known for sure any "
+        "more. Begin another one, or go on where it was, with nothing lost: "
+        "loader.load_state_dict(loader.state_dict())."
+    )
+
+
+class CrewBatches(ExclusiveBatches):
     """Batches that workers make.
 
     The workers end with the epoch, or with this object if they are persistent; in both cases also when the object is
@@ -137,11 +149,14 @@ class CrewBatches(Iterator[Any]):
     """
 
     def __init__(self, crew: Crew, make_epoch: MakeEpoch, *, persistent: bool) -> None:
+        super().__init__(crew.entrance)
         self.crew = crew
         self._persistent = persistent
         self._ended = False
         self._death: BaseException | None = None
-        self._finalizer = weakref.finalize(self, crew.close)
+        self._is_torn = False
+        """True while books are changed. One that is so when nobody is inside was interrupted, and is of no more use."""
+        self._finalizer = weakref.finalize(self, interrupts.see_through, crew.close)
         self._bookmarks: list[Bookmark] = []
         weakref.finalize(self, _freeze, self._bookmarks).atexit = False
         try:
@@ -154,24 +169,32 @@ class CrewBatches(Iterator[Any]):
 
     @property
     def closed(self) -> bool:
-        """True when the workers are gone, or are those of the process that this one was forked from."""
-        return self.crew.closed or self.crew.pid != os.getpid()
+        """True when the workers are gone, or of no more use, or those of the process that this one was forked from."""
+        torn = self._is_torn and self._entrance.free
+        return torn or self.leaving or self.crew.closed or self.crew.pid != os.getpid()
 
     def restart(self, make_epoch: MakeEpoch) -> None:
         """Begin another epoch with the same workers."""
+        self._begin_anew(lambda: self._restart(make_epoch))
+
+    def _restart(self, make_epoch: MakeEpoch) -> None:
+        self._is_torn = True
         try:
             self._epoch.close()
             self.crew.epoch += 1
             self._ended = True  # until the new epoch has begun
             self._epoch = make_epoch(self.crew)
         except BaseException as exc:
-            if not isinstance(exc, Exception):  # Ctrl-C, in the middle of bookkeeping
-                self.crew.close()
+            if is_interrupt(exc):
+                self._end_by(exc)
+            self._is_torn = False
             raise
         self._bookmarks[:] = [self._epoch.bookmark]
-        self._ended = False
+        self._ended = self._is_torn = False
 
-    def __next__(self) -> Any:
+    def _next(self) -> Any:
+        if self._is_torn:
+            self._end_by(None)
         if self._death is not None:
             raise self._death
         if self._ended or self.crew.closed:
@@ -181,32 +204,53 @@ class CrewBatches(Iterator[Any]):
                 f"This iteration belongs to process {self.crew.pid}, from which this one was forked, and so do its "
                 "workers. Begin another one: iter(loader)."
             )
+        self._epoch.taken = None  # which was of the batch before
+        self._is_torn = True
         try:
-            return next(self._epoch)
+            batch = self._epoch.__next__()  # not next(), after which a signal could come
+            self._is_torn = False
+            if self.leaving:
+                self._close()
+            return batch
         except StopIteration:
             self._ended = True  # the rest is done outside: Ctrl-C is to be raised without this one as its context
-        except Exception as exc:
-            if self.closed:  # there is no going on after this
-                self._death = twin_of(exc)
-            raise
         except BaseException as exc:
-            # Ctrl-C, in the middle of bookkeeping: who has which task is not known for sure any more.
-            self.crew.close()
-            self._death = WorkerError(
-                f"This iteration was ended by {type(exc).__name__}. Begin another one, or go on where it was: "
-                "loader.load_state_dict(loader.state_dict())."
-            )
+            if is_interrupt(exc):
+                self._end_by(exc)
+            elif self.crew.closed and isinstance(exc, Exception):  # there is no going on after this
+                self._death = twin_of(exc)
+            self._is_torn = False
             raise
-        self._epoch.progress.ended = True
-        if self._persistent:
-            self.crew.rest()
+        self._is_torn = False
+        ended = not self.leaving
+        if self.leaving or not self._persistent:
+            self._close()
         else:
-            self.close()
+            self.crew.rest()
+        if ended:
+            self._epoch.progress.ended = True
         raise StopIteration
 
+    def _end_by(self, exc: BaseException | None) -> None:
+        """End the iteration: it was interrupted, and its books are torn. What was not delivered comes again."""
+        self._epoch.take_back()
+        self._death = ended_by(exc)
+        self._let_go()
+        self._is_torn = False
+
     def close(self) -> None:
-        """Leave the epoch and end the workers. May be called twice."""
+        if self.crew.pid == os.getpid():
+            self.crew.leaving = True
+            super().close()
         self._ended = True
-        if not self.closed:
-            self._epoch.close()
-            self.crew.close()
+
+    def _close(self) -> None:
+        self._ended = True
+        if not self.crew.closed:
+            if not self._is_torn:
+                self._epoch.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.crew.close()
+        self._finalizer.detach()  # it has nothing left to do, and Python drops exceptions of signal handlers there

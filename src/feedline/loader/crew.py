@@ -17,7 +17,9 @@ from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.engines import interrupts
 from feedline.errors import FeedlineWarning, tell
+from feedline.failures import is_interrupt
 from feedline.loader.counters import Counters
+from feedline.loader.exclusive import Entrance
 from feedline.loader.pace import Pace
 from feedline.loader.pending import CALLS, PROBES, Pending
 from feedline.loader.progress import has_state
@@ -28,6 +30,10 @@ from feedline.loader.slots import Slots
 from feedline.loader.splitting import Group, Parts, Splitter
 from feedline.transport.arena import Arena
 from feedline.types import Call, Draw, Notes, Parcel, Result, ResultKind, Resume, Task
+
+
+_LOOK_UP_S = 0.05
+"""How often a wait for workers is interrupted to see whether anybody wants it to end. Nothing else depends on it."""
 
 
 class Owner(Protocol):
@@ -45,7 +51,7 @@ class Owner(Protocol):
 
 
 class Crew:
-    """Workers, their slots and their tasks. Used by one epoch at a time, from one thread."""
+    """Workers, their slots and their tasks. Used by one epoch, and by one thread at a time."""
 
     def __init__(
         self,
@@ -63,7 +69,7 @@ class Crew:
         self.engine = engine
         self._rest = rest
         # Whatever becomes of the crew before somebody iterates with it: nobody is left behind.
-        self._last = weakref.finalize(self, _close, engine)
+        self._last = weakref.finalize(self, interrupts.see_through, engine.close)
         care = care or Care()
         self.rescue = Rescue(self, care)
         self.recycling = Recycling(self, care.most_bytes)
@@ -92,7 +98,11 @@ class Crew:
         self._failed_call: BaseException | None = None
         """What a call in a worker raised; the training loop gets it with the next batch."""
         self._told_of: Call | None = None
+        self.entrance = Entrance()
+        """For whoever changes the books: the thread that waits for a batch, or one that has a method called."""
         self.closed = False
+        self.leaving = False
+        """True once somebody wants the workers gone. Another thread may wait for them at that moment, and stops."""
 
     @property
     def is_busy(self) -> bool:
@@ -177,7 +187,10 @@ class Crew:
         """Wait for answers, of `worker` if one is named; those that nobody wants any more are dealt with here.
 
         Returns:
-            Answers with the tasks they belong to; a death belongs to none.
+            Answers with the tasks they belong to; a death belongs to none. Perhaps nothing, before the time is over.
+
+        Raises:
+            StopIteration: nobody is to wait any more.
         """
         answers: Answers = []
         roster = self.roster
@@ -194,9 +207,11 @@ class Crew:
             if answers or (replaces and not roster.is_busy):  # nobody may want anything more of a worker that died
                 return answers
         begun = time.perf_counter_ns()
-        results = self.engine.collect(timeout_s, worker)
+        results = self.engine.collect(_LOOK_UP_S if timeout_s is None else min(timeout_s, _LOOK_UP_S), worker)
         self.counters.wait_ns += time.perf_counter_ns() - begun
         if not results:
+            if self.leaving:
+                raise StopIteration
             return []
         now_s = time.monotonic()
         watch = self.recycling.watch
@@ -211,6 +226,8 @@ class Crew:
                 self.pace.note(result.busy_ns)
             if result.notes is not None and has_state(result.notes):
                 self.last_notes[result.worker] = result.notes
+            if pending.unexplained:
+                self.rescue.made(pending)
             if pending.suspect is not None:
                 answers += self.rescue.survived(pending.suspect)
                 continue
@@ -255,11 +272,11 @@ class Crew:
         """
         try:
             self._start_another(worker)
-        except Exception as exc:  # whatever it is
-            return exc
-        except BaseException:
-            self.close()
-            raise
+        except BaseException as exc:
+            if is_interrupt(exc) or not isinstance(exc, Exception):
+                self.close()
+                raise
+            return exc  # whatever it is
         return None
 
     def _start_another(self, worker: int) -> None:
@@ -375,17 +392,12 @@ class Crew:
         with interrupts.put_off(starts_process=False):  # half of it would leave workers and their files behind
             self.closed = True
             self.engine.close()
-            self._last.detach()  # Ctrl-C in what it calls would be dropped by Python
+            self._last.detach()
             for pending in self.roster.clear():
                 self.forget(pending)
             self._current = None
             self.slots.close()  # the iterator was dropped, or a worker died
             self.rest()
-
-
-def _close(engine: Engine) -> None:
-    with interrupts.put_off(starts_process=False):
-        engine.close()
 
 
 Prepare = Callable[[Any], Any]

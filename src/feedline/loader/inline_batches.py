@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
+from feedline.abc.source import Acknowledged
+from feedline.engines import interrupts
 from feedline.engines.runner import Runner
 from feedline.errors import BadState, TooManyBadSamples
+from feedline.failures import is_interrupt
 from feedline.faults.policy import policy_of
 from feedline.loader.account import Account, Treated
 from feedline.loader.batch_indices import count_of, reusable
+from feedline.loader.batches import ended_by
 from feedline.loader.bookmark import Bookmark, resume_of
 from feedline.loader.counters import Counters
 from feedline.loader.crew import Prepare
+from feedline.loader.exclusive import ExclusiveBatches
 from feedline.loader.pending import Pending
 from feedline.loader.receipts import Receipts
 from feedline.loader.repair import Repair
@@ -23,8 +27,12 @@ from feedline.transport.room import in_room
 from feedline.types import DatasetKind, Notes, Result, ResultKind, Span, Task, WorkerSpec
 
 
-class InlineBatches(Iterator[Any]):
-    """Makes each batch when it is asked for, in the thread that asks."""
+class InlineBatches(ExclusiveBatches):
+    """Makes each batch when it is asked for, in the thread that asks.
+
+    An interrupt loses nothing: the batch that was being made is made when the next one is asked for. Only one in the
+    middle of the user's sampler ends the iteration, because nobody knows whether the sampler has gone on.
+    """
 
     def __init__(
         self,
@@ -36,6 +44,7 @@ class InlineBatches(Iterator[Any]):
         prepare: Prepare | None,
         account: Account | None = None,
     ) -> None:
+        super().__init__()
         runner = Runner(spec, None)
         self._account = account or Account(policy_of(None))
         self._epoch = bookmark.entry.key.epoch
@@ -66,79 +75,118 @@ class InlineBatches(Iterator[Any]):
         assert bookmark.plan is not None
         self._runner = runner
         self._plan = bookmark.plan
-        weakref.finalize(self, bookmark.freeze).atexit = False
+        weakref.finalize(self, interrupts.see_through, bookmark.freeze).atexit = False
         self._progress = progress
         self._ordinal = progress.delivered
-        self._held: list[Any] = []
-        """What an interrupted batch consists of."""
+        self._asks_plan = False
+        """True while the plan is asked. If it is so when a batch is asked for, that was interrupted."""
+        self._begun: tuple[int, Any] | None = None
+        """The batch that is being made, or was when it was interrupted: its number, and what it consists of."""
+        self._made: Any = _NOTHING
+        """The batch itself, from when it is made until it is delivered."""
         self._arena = arena
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while somebody iterates
         self._counters = counters
         self._prepare = prepare
         self._receipts = Receipts(spec.dataset)
+        self._wants_receipts = isinstance(spec.dataset, Acknowledged)
 
-    def __next__(self) -> Any:
-        progress = self._progress
+    def _next(self) -> Any:
+        if self.leaving:
+            raise StopIteration
         if self._is_spent:
             self._account.check()
-        self._receipts.acknowledge()
+        if self._wants_receipts:
+            self._receipts.acknowledge()
         while True:
-            try:
-                indices = self._take()
-                while self._already and self._ordinal in self._already:
-                    self._ordinal += 1
-                    indices = self._take()
-            except StopIteration:
-                self._account.check(ended=True)
-                progress.ended = True
-                self._rest()
-                raise
-            ordinal = self._ordinal
-            self._ordinal += 1
-            checkpoint = None if self._repair is None else self._repair.checkpoint()
-            try:
-                batch = self._make(ordinal, indices)
-            except StopIteration:
-                progress.ended = self._runner.streams
-                self._account.check(ended=progress.ended)
-                self._rest()
-                raise
-            except Exception as exc:
-                if isinstance(exc, TooManyBadSamples):
-                    self._is_spent = True
-                    self._hold(ordinal, indices, checkpoint)
-                else:
-                    self._log(exc, indices)
-                    self._note(ordinal)
-                raise
-            except BaseException:  # an interrupt
-                self._hold(ordinal, indices, checkpoint)
-                raise
-            self._note(ordinal)
-            self._receipts.hold(self._runner.take_receipts())
+            begun = self._begun
+            if begun is None:
+                begun = self._begun = self._take()
+            ordinal, indices = begun
+            if self._made is _NOTHING:
+                checkpoint = None if self._repair is None else self._repair.checkpoint()
+                try:
+                    self._made = self._make(ordinal, indices)
+                except BaseException as exc:
+                    self._fail(exc, ordinal, indices, checkpoint)
+                    raise
+            batch = self._made
             if batch is _VOID:
+                self._note(ordinal)
                 continue
+            if self._prepare is not None:
+                batch = self._touch_up(ordinal, self._prepare)
             self._counters.batches += 1
-            return batch if self._prepare is None else self._prepare(batch)
+            self._note(ordinal)
+            return batch
 
     def _rest(self) -> None:
         if self._arena is not None:
             self._arena.rest()
 
-    def _hold(self, ordinal: int, indices: Any, checkpoint: Any) -> None:
-        """Keep a batch that was not delivered: it is made when it is asked for again."""
-        if self._repair is not None:
-            self._repair.undo(checkpoint, ordinal)
-        self._held.append(indices)
-        self._ordinal = ordinal
+    def _fail(self, exc: BaseException, ordinal: int, indices: Any, checkpoint: Any) -> None:
+        """Deal with what was raised in place of a batch: it is logged, and counts as delivered, unless it comes again."""
+        if isinstance(exc, StopIteration):
+            self._begun = None
+            self._progress.ended = self._runner.streams
+            self._account.check(ended=self._progress.ended)
+            self._rest()
+            return
+        torn = self._runner.streams and self._runner.stream.interrupted_by is not None
+        if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
+            self._is_spent = isinstance(exc, TooManyBadSamples)
+            if self._repair is not None:
+                self._repair.undo(checkpoint, ordinal)
+            return
+        self._log(exc, indices)
+        self._note(ordinal, failed=True)
 
-    def _note(self, ordinal: int) -> None:
-        self._progress.note(ordinal)
+    def _touch_up(self, ordinal: int, prepare: Prepare) -> Any:
+        try:
+            return prepare(self._made)
+        except BaseException as exc:
+            if not is_interrupt(exc):  # which would come again and again
+                self._note(ordinal)
+            raise
+
+    def _take(self) -> tuple[int, Any]:
+        """Return the next batch that was not delivered: its number, and what it consists of."""
+        if self._asks_plan:
+            raise ended_by(None)
+        self._asks_plan = True
+        try:
+            indices = next(self._plan)
+            while self._already and self._ordinal in self._already:
+                self._ordinal += 1
+                indices = next(self._plan)
+        except StopIteration:
+            self._asks_plan = False
+            self._account.check(ended=True)
+            self._progress.ended = True
+            self._rest()
+            raise
+        except BaseException as exc:
+            self._asks_plan = is_interrupt(exc)
+            raise
+        ordinal = self._ordinal
+        self._ordinal += 1
+        self._asks_plan = False
+        return ordinal, indices
+
+    def _note(self, ordinal: int, *, failed: bool = False) -> None:
+        """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
+        progress = self._progress
+        place = None
         if self._runner.streams:
-            self._progress.read = self._runner.stream.place
+            place = self._runner.stream.place
+            if self._wants_receipts and not failed:
+                self._receipts.hold(self._runner.take_receipts())
+        progress.note(ordinal)
+        progress.read = place
+        self._begun, self._made = None, _NOTHING
 
-    def _log(self, exc: Exception, indices: Any) -> None:
+    def _log(self, exc: BaseException, indices: Any) -> None:
         """Keep account of an exception that is about to be raised, unless that was done."""
         if self._repair is None:
             fault = self._runner.describe(exc, indices)
@@ -174,7 +222,9 @@ class InlineBatches(Iterator[Any]):
         first: Result
         try:
             batch, faults = in_room(self._arena, self._runner.make_guarded, indices, self._plan.draw(ordinal))
-        except Exception as exc:
+        except BaseException as exc:
+            if is_interrupt(exc):
+                raise
             self._task_count += 1
             first = self._runner.report(exc, Task(self._task_count, indices), -1)
         else:
@@ -215,16 +265,21 @@ class InlineBatches(Iterator[Any]):
             assert self._repair is not None
             self._repair.begin(pending.ordinal, treated)
         result = in_room(self._arena, self._runner.attempt, task, -1)
+        if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
+            raise result.payload
         if result.notes is not None:
             self._receipts.hold(result.notes.receipts)
         return result
 
-    def _take(self) -> Any:
-        return self._held.pop() if self._held else next(self._plan)
-
     def close(self) -> None:
-        """Nothing is running; here so that both kinds of batches can be ended alike."""
+        """End the iteration: no batch is begun from then on. Nothing is running that would have to be waited for."""
+        self.leaving = True
 
+    def _close(self) -> None:
+        """Nothing is running."""
+
+
+_NOTHING = object()
 
 _VOID = object()
 """Stands in for a batch of which no sample is left."""

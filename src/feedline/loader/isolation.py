@@ -18,7 +18,7 @@ class Isolation:
         (4, 6)
         >>> search.died()  # of 4 and 5
         >>> search.died()  # of 4
-        >>> search.died()  # and again, so it was no accident
+        >>> search.died()  # and again: that is enough, unless workers die of other causes as well
         >>> search.found
         4
     """
@@ -26,6 +26,8 @@ class Isolation:
     low: int
     high: int
     """The place is one of `low` to `high - 1`."""
+    enough: int = 2
+    """How many workers have to die over one place alone, one after the other, before it is to blame."""
     deaths_alone: int = 0
     """Workers that died over one place alone."""
     failed: bool = False
@@ -46,7 +48,7 @@ class Isolation:
     @property
     def found(self) -> int | None:
         """The place that kills, once it is known."""
-        return self.low if self.deaths_alone >= 2 else None
+        return self.low if self.deaths_alone >= self.enough else None
 
     def died(self) -> None:
         """Note that the probe killed its worker."""

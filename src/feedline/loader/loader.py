@@ -34,6 +34,7 @@ from feedline.loader.arguments import (
 from feedline.loader.audience import Audience
 from feedline.loader.batches import CrewBatches, begin_epoch
 from feedline.loader.bookmark import Bookmark
+from feedline.loader.exclusive import Running
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.ledger import Ledger, Start
@@ -176,6 +177,7 @@ class Loader(Resumable):
         self._ledger = Ledger()
         self._audience = Audience(self.dataset, watches=self._settings.persistent)
         self._probed = False
+        self._running = Running()
         self._kept: CrewBatches | None = None
         self._kept_spec: WorkerSpec | None = None
 
@@ -221,7 +223,7 @@ class Loader(Resumable):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._ledger, twin._account, twin._kept = self._ledger.copy(), self._account.copy(), None
-        twin._audience = Audience(self.dataset, watches=self._settings.persistent)
+        twin._audience, twin._running = Audience(self.dataset, watches=self._settings.persistent), Running()
         return twin
 
     # -- iteration ---------------------------------------------------------------------------------------------------
@@ -282,7 +284,7 @@ class Loader(Resumable):
         if settings.worker_count == 0:
             inline = InlineBatches(spec, bookmark, start.snapshot, supply.arena(), supply.counters, None, account)
             self._ledger.begun(start, order, bookmark)
-            return inline
+            return self._running.add(inline)
         crew = supply.crew(spec, None)
         self._audience.join(crew)
         batches = CrewBatches(
@@ -293,7 +295,7 @@ class Loader(Resumable):
         self._ledger.begun(start, order, bookmark)
         if settings.persistent:
             self._kept, self._kept_spec = batches, spec
-        return batches
+        return self._running.add(batches)
 
     def _probe_threads(self) -> None:
         """Leave threads to datasets that are reproducible on them, once it is known."""
@@ -395,10 +397,13 @@ class Loader(Resumable):
         return {**self._supply.stats(), "faults": self.faults.counts()}
 
     def close(self) -> None:
-        """End persistent workers and give the memory back. The loader can be iterated again afterwards."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
+
+        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells how
+        far it was. May be called from a signal handler.
+        """
+        self._running.close()
+        self._kept = None
         self._supply.close()
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
+from feedline.failures import is_interrupt
 from feedline.loader.account import Account
 from feedline.loader.crew import Crew
 from feedline.loader.death import raise_death
@@ -72,6 +73,8 @@ class MapEpoch:
         self._stream = SharedStream()
         self._end: int | None = None
         """The first batch that a stream of samples does not have any more."""
+        self.taken: tuple[int, int, Notes | None] | None = None
+        """What `take_back` needs: the batch that was delivered last, who made it, and what was known of that worker."""
         self._deadline_s: float | None = None
         """Until when the batch that `__next__` waits for has to be there; other batches do not extend it."""
         self._window = Window(
@@ -171,17 +174,43 @@ class MapEpoch:
             self._keep_account(ordinal, result, self._account)
         del window.ready[ordinal]
         window.delivered += 1
-        self.progress.note(ordinal)
+        worker, notes = result.worker, result.notes
         try:
-            if result.notes is not None:
-                self._read_notes(result.worker, result.notes)
-            return self._crew.deliver(result)
-        except BaseException:
-            self._crew.slots.discard(result)  # if a warning, made an error, kept it from being delivered
+            try:
+                if notes is not None:
+                    self._stream.look_at(notes)
+                batch = self._crew.deliver(result)
+            except BaseException:
+                self._crew.slots.discard(result)  # if a warning, made an error, kept it from being delivered
+                raise
+            finally:
+                del result  # its exception refers to this frame: no cycle for the garbage collector
+                window.fill()
+        except BaseException as exc:
+            if not is_interrupt(exc):  # otherwise it comes again
+                self._note(ordinal, worker, notes)
             raise
-        finally:
-            del result
-            window.fill()
+        self._note(ordinal, worker, notes)
+        return batch
+
+    def _note(self, ordinal: int, worker: int, notes: Notes | None) -> None:
+        """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
+        progress = self.progress
+        self.taken = (ordinal, worker, progress.notes.get(worker))
+        progress.note(ordinal)
+        if notes is not None and (self._reads_stream or has_state(notes)):
+            progress.notes[worker] = notes
+
+    def take_back(self) -> None:
+        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
+        if self.taken is None:
+            return
+        ordinal, worker, before = self.taken
+        self.progress.forget(ordinal)
+        if before is None:
+            self.progress.notes.pop(worker, None)
+        else:
+            self.progress.notes[worker] = before
 
     def _keep_account(self, ordinal: int, result: Result, account: Account) -> None:
         """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much."""
@@ -203,11 +232,6 @@ class MapEpoch:
             self._window.delivered += 1
             self.progress.note(self._expected)
             self._window.fill()
-
-    def _read_notes(self, worker: int, notes: Notes) -> None:
-        if has_state(notes) or self._reads_stream:
-            self.progress.notes[worker] = notes
-        self._stream.look_at(notes)
 
     def _wait(self) -> None:
         """Wait for an answer; if the batch that is due is late, keep the other workers busy meanwhile."""

@@ -29,6 +29,8 @@ class Pending:
     """When it was handed to its worker, among all tasks that were handed to one."""
     deaths: int = 0
     """Workers that died over it."""
+    unexplained: int = 0
+    """Those of them, and of the ones that made parts of it, for which no sample was found to blame."""
     attempts: dict[Hashable, int] = field(default_factory=dict)
     """How often each sample was found to kill, by the key of its index."""
     last_death: BaseException | None = None

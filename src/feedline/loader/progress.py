@@ -54,3 +54,10 @@ class Progress:
         while self.early and self.delivered in self.early:
             self.early.remove(self.delivered)
             self.delivered += 1
+
+    def forget(self, ordinal: int) -> None:
+        """Forget that a batch was delivered, if it was noted: an interrupt kept it from the training loop."""
+        self.early.discard(ordinal)
+        if ordinal < self.delivered:
+            self.early.update(range(ordinal + 1, self.delivered))
+            self.delivered = ordinal

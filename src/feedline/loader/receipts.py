@@ -28,6 +28,10 @@ class Receipts:
         if receipts is not None:
             self._held.append(receipts)
 
+    def release(self, receipts: Any) -> None:
+        """Keep the receipts of a batch no longer: it was not delivered after all."""
+        self._held = [held for held in self._held if held is not receipts]
+
     def acknowledge(self) -> None:
         """Acknowledge what is held. If the dataset raises an exception, it stays held."""
         while self._held:

@@ -2,10 +2,16 @@
 
 A task over which two workers have died is made in halves until one sample is left that kills by itself. What becomes of
 that one, the user's policy says, as of any sample that fails.
+
+Workers also die of causes that have nothing to do with their samples: somebody kills them, the system needs memory. Such
+a death betrays itself: the batch is made later, with all its samples. So these accidents are counted, and the more there
+are, the more workers in a row have to die before a batch is searched, and then over the sample alone before it is to
+blame: so many that accidents would do the first once in a hundred times, and the second once in ten thousand.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import weakref
@@ -14,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import WorkerError, WorkerRestarted, WorkerTimeout
-from feedline.failures import add_note, told_indices
+from feedline.failures import add_note, is_interrupt, told_indices
 from feedline.fetch.guard import neighbour_of
 from feedline.indices import index_key
 from feedline.loader.batch_indices import as_list, rows_of, with_item
@@ -35,6 +41,20 @@ _MOST_STREAM_DEATHS = 4
 _MOST_STARTS = 2
 """How often in a row a worker that does not get ready is started again: an exception in `worker_init_fn`, a program
 that cannot be imported."""
+
+_MOST_STARTS_KILLED = 9
+"""The same for one that is killed by a signal: somebody may be killing workers who cares little how old they are. Ten
+in a row that die so young are no coincidence."""
+
+_DOUBT = 1e-4
+"""How likely it may be that a sample is blamed for accidents."""
+
+_SUSPICION = 0.2
+"""Accidents that are assumed before there were any. A guess: with less, samples are blamed for the first ones; with more,
+a sample that kills at the beginning of an epoch takes many workers with it."""
+
+_DOUBT_OF_BATCH = 1e-2
+"""How likely it may be that a batch is searched because of accidents. That costs time, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +85,8 @@ class Rescue:
         self._left = care.restarts
         self._starts_failed: dict[int, int] = {}
         self._chance = random.Random()
+        self._accidents = 0
+        """Deaths over batches that were made later with all their samples."""
         self.stuck: dict[int, WorkerError] = {}
         """Workers that were killed because they did not answer, and what is to be said of it."""
 
@@ -72,6 +94,19 @@ class Rescue:
         """Have the whole budget again."""
         self._left = self._care.restarts
         self._starts_failed.clear()
+
+    def made(self, pending: Pending) -> None:
+        """Note that a task was done over which workers had died, with nobody to blame: these were accidents."""
+        self._accidents += pending.unexplained
+        pending.unexplained = 0
+
+    def _enough(self, suspect: Pending, doubt: float = _DOUBT) -> int:
+        """How many workers have to die over the same samples of a task before that is no accident."""
+        # Deaths over other tasks may turn out to be accidents as well.
+        others = sum(1 for task in self._crew.roster.in_doubt() if task is not suspect)
+        doubtful = self._accidents + others + _SUSPICION
+        share = doubtful / (doubtful + self._crew.roster.answers + 1)
+        return max(2, math.ceil(math.log(doubt) / math.log(share)))
 
     @property
     def may_restart(self) -> bool:
@@ -125,13 +160,17 @@ class Rescue:
             waiting.insert(0, begun)
             begun = None
         stays = begun is not None and (begun.stays or not self._care.searches)
-        stays_stuck = stays and begun is not None and begun.deaths >= _MOST_STREAM_DEATHS - 1
-        if stays_stuck:
+        stays_stuck = stays and begun is not None and begun.deaths >= max(_MOST_STREAM_DEATHS, self._enough(begun)) - 1
+        if stays_stuck and begun is not None:
             death.args = (
-                f"{death} It is worker number {_MOST_STREAM_DEATHS} that died at this place, and the samples of a "
+                f"{death} It is worker number {begun.deaths + 1} that died at this place, and the samples of a "
                 "stream, or of a dataset that keeps a state, cannot be tried one by one.",
             )
-        if self._left <= 0 or stays_stuck or self._starts_failed.get(worker, 0) > _MOST_STARTS:
+        starts = self._starts_failed[worker]
+        never_starts = starts > (_MOST_STARTS_KILLED if getattr(death, "was_killed", False) else _MOST_STARTS)
+        if never_starts:
+            self._tell_of_starts(death, worker, starts)
+        if self._left <= 0 or stays_stuck or never_starts:
             return self._end(worker, death, begun, waiting)
         self._left -= 1
         crew.counters.restarts += 1
@@ -145,6 +184,18 @@ class Rescue:
             answers = self._redo(begun, death)
         crew.give_again(worker, waiting)
         return answers
+
+    def _tell_of_starts(self, death: BaseException, worker: int, count: int) -> None:
+        """Add to the last words of a worker that it is one of several that did not get ready."""
+        told = (
+            f"Worker {worker} has ended {count} times in a row before it was ready to work, so another would end as well "
+            f"(restarts={self._care.restarts} allows {self._left} more, which would not help). Look at what runs that "
+            "early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
+        )
+        if isinstance(death, WorkerError):
+            death.args = (f"{death} {told}",)
+        else:
+            add_note(death, told)
 
     def _end(self, worker: int, last: BaseException, begun: Pending | None, waiting: list[Pending]) -> Answers:
         """Give up: there is no going on after this death."""
@@ -186,10 +237,14 @@ class Rescue:
         if begun.suspect is not None:
             suspect = begun.suspect
             assert suspect.search is not None
+            suspect.unexplained += 1
             suspect.search.died()
             return self._search_on(suspect, death)
         begun.deaths += 1
-        if begun.deaths < 2 or begun.stays or not self._care.searches:
+        begun.unexplained += 1
+        # A single sample cannot be searched, so it has to convince at once.
+        enough = self._enough(begun, _DOUBT_OF_BATCH * (1 if self._care.batched else _DOUBT))
+        if begun.deaths < enough or begun.stays or not self._care.searches:
             crew.give_again(begun.worker, [begun])
             return []
         if not self._care.batched:
@@ -214,6 +269,7 @@ class Rescue:
         search = suspect.search
         assert search is not None
         suspect.last_death = death or suspect.last_death
+        search.enough = self._enough(suspect)
         if search.failed:  # each of its samples can be made: it was an accident, or they are too much together
             suspect.search, suspect.deaths = None, 0
             self._crew.give_again(suspect.worker, [suspect])
@@ -246,12 +302,15 @@ class Rescue:
         index = self.samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
         error = type(death)(f"Sample {index!r} {does} every worker that makes it. The last one: {death}")
+        suspect.unexplained = 0
         known = index_key(index)
         suspect.attempts[known] = suspect.attempts.get(known, 0) + 1
         failure = Failure(index, error, "worker", suspect.attempts[known], suspect.worker)
         try:
             verdict = self._decide(failure)
         except Exception as exc:  # of the user's policy: it is raised in place of the batch
+            if is_interrupt(exc):
+                raise
             add_note(exc, f"About sample {index!r}, which {does} its worker (stage: worker).")
             return [crew.answer(suspect, Result(ResultKind.FAILED, suspect.worker, suspect.task.id, exc))]
         action = verdict.action
@@ -263,7 +322,7 @@ class Rescue:
             result = Result(ResultKind.FAILED, suspect.worker, suspect.task.id, error, notes=notes)
             return [crew.answer(suspect, result)]
         # One more, and the next of a batch is looked for; nobody is convicted after one death alone.
-        suspect.deaths = 1 if self._care.batched else 0
+        suspect.deaths = self._enough(suspect, _DOUBT_OF_BATCH) - 1 if self._care.batched else 0
         if action == "skip":
             suspect.task.skip = {**suspect.task.skip, place: verdict.refill}
             refilled = verdict.refill and self._care.refills

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.errors import BadState
-from feedline.failures import words
+from feedline.failures import is_interrupt, words
 from feedline.loader.batch_indices import as_list, count_of
 from feedline.plan.plan import Plan
 from feedline.types import Draw
@@ -188,6 +188,8 @@ class Reserve(Plan):
             except StopIteration:
                 return
             except Exception as exc:
+                if is_interrupt(exc):
+                    raise
                 self._trouble = exc
 
     def exclude(self, numbers: Collection[int]) -> None:

@@ -38,8 +38,15 @@ class Roster:
         self._pending: dict[int, Pending] = {}
         self._next_id = 0
         self._turns = 0
+        self.answers = 0
+        """Tasks that were answered so far."""
         self.parked: dict[int, list[Pending]] = {}
         """Workers that are to be replaced as soon as they have nothing to do, and the tasks that wait for that."""
+
+    def in_doubt(self) -> list[Pending]:
+        """Return the tasks over which, or over parts of which, workers have died, and nobody knows why."""
+        tasks = {id(task): task for task in (pending.suspect or pending for pending in self._pending.values())}
+        return [task for task in tasks.values() if task.unexplained]
 
     @property
     def is_busy(self) -> bool:
@@ -86,6 +93,7 @@ class Roster:
 
     def answered(self, result: Result, now_s: float) -> Pending:
         """Strike off the task that an answer belongs to; returns it."""
+        self.answers += 1
         view = self.workers[result.worker]
         view.outstanding -= 1
         view.since_s = now_s

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.errors import TooManyBadSamples
+from feedline.failures import is_interrupt
 from feedline.keys import mix
 from feedline.loader.account import Account
 from feedline.loader.crew import Crew
@@ -21,7 +22,7 @@ from feedline.loader.limits import Limits
 from feedline.loader.progress import Progress, StreamProgress, has_state
 from feedline.loader.receipts import Receipts
 from feedline.loader.stream_watch import OwnStreams
-from feedline.types import Draw, Result, ResultKind, Resume, Task
+from feedline.types import Draw, Notes, Result, ResultKind, Resume, Task
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,8 @@ class StreamEpoch:
         self._turn = self._position_of(progress.turn)
         self._ordinal = 0
         self._streams = OwnStreams(count)
+        self.taken: tuple[int, StreamProgress, int, Any] | None = None
+        """What `take_back` needs: whose batch was delivered last, and what was noted before."""
         for _ in range(max(1, limits.depth)):
             for worker in self._active:
                 self._ask(worker)
@@ -168,19 +171,33 @@ class StreamEpoch:
                 self._keep_account(worker, result, self._account)
             self._turn = (position + 1) % len(self._active)
             if result.kind is ResultKind.SHORT:  # of which nothing is left
-                self._note(worker, result)
+                if result.notes is not None:
+                    self._streams.look_at(result.notes)
+                self._note(worker, result.read, result.notes)
                 self._ask(worker)
                 continue
+            return self._hand_out(worker, result)
+        if self._account is not None:
+            self._account.check(ended=True)
+        raise StopIteration
+
+    def _hand_out(self, worker: int, result: Result) -> Any:
+        read, notes = result.read, result.notes
+        try:
             try:
-                self._note(worker, result)
-                return self._crew.deliver(result)
+                if notes is not None:
+                    self._streams.look_at(notes)
+                batch = self._crew.deliver(result)
             finally:
                 self._crew.slots.discard(result)  # if a warning, made an error, kept it from being delivered
                 del result  # its exception refers to this frame: no cycle for the garbage collector
                 self._ask(worker)
-        if self._account is not None:
-            self._account.check(ended=True)
-        raise StopIteration
+        except BaseException as exc:
+            if not is_interrupt(exc):  # otherwise it comes again
+                self._note(worker, read, notes)
+            raise
+        self._note(worker, read, notes)
+        return batch
 
     def _keep_account(self, worker: int, result: Result, account: Account) -> None:
         """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much."""
@@ -197,16 +214,24 @@ class StreamEpoch:
             self._arrived[worker].appendleft(result)
             raise
 
-    def _note(self, worker: int, result: Result) -> None:
-        stream = self.progress.streams[worker]
-        stream.batches += 1
-        stream.read = result.read
-        self.progress.turn = worker + 1
-        if result.notes is not None:
-            self._receipts.hold(result.notes.receipts)
-            if has_state(result.notes):
-                stream.notes, stream.noted_at = result.notes, stream.batches
-            self._streams.look_at(result.notes)
+    def _note(self, worker: int, read: int | None, notes: Notes | None) -> None:
+        """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
+        progress, receipts = self.progress, None if notes is None else notes.receipts
+        before = progress.streams[worker]
+        known = notes if notes is not None and has_state(notes) else None
+        noted_at = before.noted_at if known is None else before.batches + 1
+        after = StreamProgress(before.batches + 1, before.ended, known or before.notes, noted_at, read)
+        self.taken = (worker, before, progress.turn, receipts)
+        self._receipts.hold(receipts)
+        progress.streams[worker], progress.turn = after, worker + 1
+
+    def take_back(self) -> None:
+        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
+        if self.taken is None:
+            return
+        worker, before, turn, receipts = self.taken
+        self._receipts.release(receipts)
+        self.progress.streams[worker], self.progress.turn = before, turn
 
     def _next_position(self) -> int | None:
         """Whose batch comes next, as a place among the active workers; None to wait."""

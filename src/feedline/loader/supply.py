@@ -8,7 +8,7 @@ from typing import Any
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.abc.stateful import is_stateful
-from feedline.engines import abilities
+from feedline.engines import abilities, interrupts
 from feedline.fetch.fetcher import draws_apart
 from feedline.loader.counters import Counters
 from feedline.loader.crew import Crew, Prepare
@@ -53,29 +53,25 @@ class Supply:
             settings = self.settings
             count = min(_MOST_SLOTS, settings.window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
             workers = max(1, settings.worker_count)
-            arena = Arena(
-                count,
-                shared=shared,
-                budget=settings.budget_bytes(),
-                window=settings.window,
-                before_known=workers if settings.memory_budget is not None else max(workers, _FEW_SLOTS),
-            )
-            if settings.pin:
-                from feedline.device.pinning import SlotPinner
+            with interrupts.put_off(starts_process=False):  # or a file could be open that nobody knows of
+                arena = Arena(
+                    count,
+                    shared=shared,
+                    budget=settings.budget_bytes(),
+                    window=settings.window,
+                    before_known=workers if settings.memory_budget is not None else max(workers, _FEW_SLOTS),
+                )
+                if settings.pin:
+                    from feedline.device.pinning import SlotPinner
 
-                SlotPinner(arena)
-            arena.serve(self)
-            self._arena = arena
+                    SlotPinner(arena)
+                arena.serve(self)
+                self._arena = arena
         return arena
 
     def crew(self, spec: WorkerSpec, prepare: Prepare | None) -> Crew:
         """Start workers."""
         engine, arena = self._engine()
-        try:
-            engine.open(spec)
-        except BaseException:  # Ctrl-C, too
-            engine.close()
-            raise
         parts = self.settings.split
         # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
         # dataset remembers of the samples it made would depend on who made which part.
@@ -92,7 +88,8 @@ class Supply:
             self.settings.restart_budget,
             self.settings.worker_bytes,
         )
-        return Crew(
+        # First the crew, which closes the engine when it is dropped: whatever happens, nobody is left behind.
+        crew = Crew(
             engine,
             arena,
             self.framework,
@@ -104,6 +101,12 @@ class Supply:
             # With a seed everything random follows from keys; threads share their generators in any case.
             binds=not spec.seeded and self.settings.engine_name == "process",
         )
+        try:
+            engine.open(spec)
+        except BaseException:  # Ctrl-C, too
+            crew.close()
+            raise
+        return crew
 
     def _engine(self) -> tuple[Engine, Arena | None]:
         settings = self.settings

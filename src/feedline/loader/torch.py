@@ -25,6 +25,7 @@ from feedline.frameworks.torch_collate import is_default
 from feedline.loader.account import Account
 from feedline.loader.arguments import check_count, check_not_batches, check_policy, check_unordered, named
 from feedline.loader.audience import Audience
+from feedline.loader.exclusive import Running
 from feedline.loader.ledger import Ledger
 from feedline.loader.order import Order
 from feedline.loader.resumable import Resumable
@@ -176,6 +177,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         self._stream_split = self._split_now()
         self._ledger = Ledger()
         self._audience = Audience(dataset, watches=self.persistent_workers)
+        self._running = Running()
         self._supply = Supply(self._settings(), TorchFramework())
         self._probed = False
 
@@ -185,6 +187,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         twin.__dict__["_ledger"] = self._ledger.copy()
         twin.__dict__["_account"] = self._account.copy()
         twin.__dict__["_audience"] = Audience(self.dataset, watches=self.persistent_workers)
+        twin.__dict__["_running"] = Running()
         return twin
 
     def _settings(self) -> Settings:
@@ -248,13 +251,13 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         if self.persistent_workers and self._iterator is not None and not self._iterator.closed:
             self._iterator._restart(self, order)
             return self._iterator
-        iterator = TorchBatches(self, order)
+        iterator = self._running.add(TorchBatches(self, order))
         if self.persistent_workers:
             self._iterator = iterator
         return iterator
 
     def _get_iterator(self) -> Any:
-        return TorchBatches(self, self._order())
+        return self._running.add(TorchBatches(self, self._order()))
 
     def _fresh_seed(self) -> int:
         return fresh_seed(self.generator)
@@ -281,10 +284,13 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         return {**self._supply.stats(), "faults": self.faults.counts()}
 
     def close(self) -> None:
-        """End persistent workers and give the memory back. The loader can be iterated again afterwards."""
-        if self._iterator is not None:
-            self._iterator.close()
-            self._iterator = None
+        """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
+
+        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells how
+        far it was. May be called from a signal handler.
+        """
+        self._running.close()
+        self._iterator = None
         self._supply.close()
 
     def __repr__(self) -> str:

@@ -162,7 +162,7 @@ class TorchBatches(Iterator[Any]):
             with _profiler.record_function(self._profile_name):
                 batch = next(self._batches)
         else:
-            batch = next(self._batches)
+            batch = self._batches.__next__()  # not next(), after which a signal could come
         if self._iterable and self._length_called is not None:
             self._check_length()
         return batch
@@ -188,8 +188,13 @@ class TorchBatches(Iterator[Any]):
         """True when there are no workers any more."""
         return not isinstance(self._batches, CrewBatches) or self._batches.closed
 
+    @property
+    def leaving(self) -> bool:
+        """True once somebody has closed the iterator."""
+        return self._batches.leaving
+
     def close(self) -> None:
-        """End the workers of this iterator."""
+        """End this iterator and its workers; see `ExclusiveBatches.close`."""
         self._batches.close()
 
     _shutdown_workers = close

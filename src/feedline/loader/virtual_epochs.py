@@ -85,8 +85,10 @@ class _Chain(Iterator[Any]):
             if self._batches is None:
                 self._batches = self._loader._iterate(self._loader._order())
             try:
-                batch = next(self._batches)
+                batch = self._batches.__next__()
             except StopIteration:
+                if getattr(self._batches, "leaving", False):  # somebody has closed it
+                    raise
                 self._batches = None
                 if not self._came:
                     raise BadOption(
@@ -115,7 +117,7 @@ class VirtualEpoch:
         assert batches is not None
         while place.epoch == self.number and place.step < epochs.steps_per_epoch:
             try:
-                batch = next(batches)
+                batch = batches.__next__()  # not next(), after which a signal could come
             except StopIteration:  # the loader was closed
                 epochs.is_over = True
                 return

@@ -13,6 +13,7 @@ from typing import Any
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
+from feedline.failures import is_interrupt
 from feedline.loader.account import Account
 from feedline.loader.crew import Crew
 from feedline.loader.limits import Limits
@@ -111,6 +112,8 @@ class Window:
                 self.exhausted = True
                 return False
             except Exception as exc:  # the sampler's own error: raised when its batch would have come
+                if is_interrupt(exc):
+                    raise
                 self.exhausted = True
                 self.ready[self.sent] = Result(ResultKind.FAILED, -1, -1, exc)
                 self.sent += 1
@@ -148,6 +151,8 @@ class Window:
         try:
             self.under_way[ordinal] = self._crew.submit(self, ordinal, task, worker, stays=self.replays)
         except Exception as exc:  # indices that cannot be sent: raised when their batch would have come
+            if is_interrupt(exc):
+                raise
             self.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
 
     def mend(self, repair: Repair) -> None:
@@ -172,6 +177,8 @@ class Window:
                     self._crew.resubmit(mended.pending, task)
                     self.under_way[mended.ordinal] = mended.pending
                 except Exception as exc:  # indices that cannot be sent
+                    if is_interrupt(exc):
+                        raise
                     self.ready[mended.ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
             elif mended.indices is not None:
                 self._begin(mended.ordinal, mended.indices, (mended.ordinal + self._turn) % len(self._crew.workers))

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.references import References
 from feedline.transport import forks
 from feedline.transport.reading import LARGE_BYTES, Bytes, Copies, Reader, SlotReader
 from feedline.transport.residency import Residency
@@ -94,7 +95,7 @@ class Arena:
         self._ties: list[weakref.finalize[..., Any]] = []
         """To users."""
         self._closed = False
-        _arenas[id(self)] = self
+        _arenas.add(self)
 
     def __repr__(self) -> str:
         return (
@@ -466,21 +467,18 @@ class Arena:
             self._close(self.fd)
 
 
-_arenas: weakref.WeakValueDictionary[int, Arena] = weakref.WeakValueDictionary()
+_arenas: References[Arena] = References()
 _closed: dict[int, Arena] = {}
 """Arenas that were closed while arrays were held."""
 
 
 def _shared_leases() -> list[Bytes]:
-    arenas = [reference() for reference in _arenas.valuerefs()]  # a list: other threads go on meanwhile
-    return [lease for arena in arenas if arena is not None and arena.shared for lease in arena.leases()]
+    return [lease for arena in _arenas if arena.shared for lease in arena.leases()]
 
 
 def _settle_in_child() -> None:
-    for reference in _arenas.valuerefs():
-        arena = reference()
-        if arena is not None:
-            arena._lock = threading.Lock()  # another thread of the parent may have held it
+    for arena in _arenas:
+        arena._lock = threading.Lock()  # another thread of the parent may have held it
     _arenas.clear()
     _closed.clear()
 

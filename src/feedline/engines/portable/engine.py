@@ -96,7 +96,7 @@ class PortableEngine(Engine):
             return
         self._started = True
         method = lifetime.start_method(self._context)
-        with lifetime.explained_start(self, self._spec):
+        with lifetime.explained_start(self, self._spec), interrupts.put_off(starts_process=False):
             if method == "forkserver":
                 lifetime.preload_in_forkserver(self._spec, worker_side.__name__)
             if os.name == "posix":
@@ -114,10 +114,7 @@ class PortableEngine(Engine):
         with interrupts.put_off():
             pipe, process = _start_worker(context, number, generation, self._spec)
             lifetime.remember(process)
-            self._leaving.append(process)  # until it has a channel: nobody is forgotten
-        channel = _Channel(number, self._lanes[number], pipe, process, generation=generation)
-        self._leaving.remove(process)
-        return channel
+            return _Channel(number, self._lanes[number], pipe, process, generation=generation)
 
     def _look_after(self, channel: _Channel) -> None:
         channel.thread = threading.Thread(
@@ -129,6 +126,10 @@ class PortableEngine(Engine):
         channel.thread.start()
 
     def replace(self, worker: int) -> None:
+        with interrupts.put_off(starts_process=False):
+            self._replace(worker)
+
+    def _replace(self, worker: int) -> None:
         old = self._channels[worker]
         while self.revoke(worker) is not None:
             continue
@@ -184,12 +185,16 @@ class PortableEngine(Engine):
             if isinstance(result.payload, bytes):  # it could not get ready
                 result.payload = unpack_failure(result.payload)
             else:
-                death = WorkerDied(lifetime.obituary(self._channels[result.worker].process, result.worker))
+                death = lifetime.obituary(self._channels[result.worker].process, result.worker)
                 death.was_ready = bool(result.busy_ns)
                 result.payload = death
         return result
 
     def close(self) -> None:
+        with interrupts.put_off(starts_process=False):  # half of it would leave workers and threads behind
+            self._close()
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True

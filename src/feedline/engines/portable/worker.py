@@ -126,7 +126,7 @@ def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: 
     begun = time.perf_counter_ns()
     where = f"in DataLoader worker process {number}"
     room = outbox.open(request.segment)
-    result = runner.attempt(request.task, number, room)
+    result = runner.serve(request.task, number, room)
     if result.kind is ResultKind.DONE:
         try:
             header, room = _encode(codec, outbox, result.payload, room)

@@ -6,12 +6,12 @@ import math
 import os
 import select
 import socket
-import weakref
 from collections import deque
 from multiprocessing.process import BaseProcess
 
 from feedline.engines.processes.messages import Message, send, set_receive_timeout
 from feedline.errors import WorkerDied
+from feedline.references import References
 
 LOOK_AROUND_S = 0.02
 """How often a wait for one worker is interrupted to see whether it lives, and how late it is."""
@@ -38,7 +38,7 @@ class Channel:
         """What is to be said of a worker that hangs since it was forked."""
         self.unready: BaseException | None = None
         """Why the worker could not get ready, if it said so."""
-        _channels[id(self)] = self
+        _channels.add(self)
 
     def flush(self) -> None:
         """Send what the socket accepts; the rest waits for the next call, so the training loop never blocks here."""
@@ -68,12 +68,11 @@ class Channel:
             self.pidfd = -1
 
 
-_channels: weakref.WeakValueDictionary[int, Channel] = weakref.WeakValueDictionary()
+_channels: References[Channel] = References()
 """Every channel of this process: a forked worker closes those that are not its own."""
 
 
 def sockets_of_others(own: socket.socket) -> list[socket.socket]:
     """Return the sockets of this process that belong to other workers than the one that has `own`."""
-    channels = [reference() for reference in _channels.valuerefs()]  # a list: other threads may add to it
-    sockets = [sock for channel in channels if channel is not None for sock in (channel.near, channel.far)]
+    sockets = [sock for channel in _channels for sock in (channel.near, channel.far)]
     return [sock for sock in sockets if sock is not own]

@@ -81,11 +81,12 @@ class ProcessEngine(Engine):
         self._spec = spec
         self._method = lifetime.start_method(self._context)
         with lifetime.explained_start(self, spec):
-            self._epoll = select.epoll()
-            self._stacks = Stacks()
-            for number in range(self.worker_count):
-                self._channels.append(Channel(number))
-                self._watch(self._channels[number], self._channels[number].near.fileno())
+            with interrupts.put_off(starts_process=False):  # or a file could be open that nobody knows of
+                self._epoll = select.epoll()
+                self._stacks = Stacks()
+                for number in range(self.worker_count):
+                    self._channels.append(Channel(number))
+                    self._watch(self._channels[number], self._channels[number].near.fileno())
             if self._method == "forkserver":
                 lifetime.preload_in_forkserver(spec, start.__name__)
             if self._method != "fork":
@@ -125,15 +126,19 @@ class ProcessEngine(Engine):
                 process = start.start_fresh(context, link, self._payload)
             channel.process = process
             lifetime.remember(process)
-        assert process.pid is not None
-        channel.pidfd = os.pidfd_open(process.pid)
-        self._watch(channel, channel.pidfd)
+            assert process.pid is not None
+            channel.pidfd = os.pidfd_open(process.pid)
+            self._watch(channel, channel.pidfd)
 
     def _watch(self, channel: Channel, fd: int) -> None:
         self._epoll.register(fd, select.EPOLLIN)
         self._by_fd[fd] = channel
 
     def replace(self, worker: int) -> None:
+        with interrupts.put_off(starts_process=False):
+            self._replace(worker)
+
+    def _replace(self, worker: int) -> None:
         old = self._channels[worker]
         self._ignore(old)
         while self.revoke(worker) is not None:
@@ -350,14 +355,14 @@ class ProcessEngine(Engine):
         self._ignore(channel)
         death = channel.unready
         if death is None:
-            text = lifetime.obituary(channel.process, channel.number)
+            last = channel.stillborn or lifetime.obituary(channel.process, channel.number)
             if not channel.is_ready and self._method != "fork":
-                text += (
-                    f" It ended before it was ready to work: with {self._method!r} the program is imported by every "
-                    'worker, so what it does must stand under `if __name__ == "__main__":`.'
+                last.args = (
+                    f"{last} It ended before it was ready to work: with {self._method!r} the program is imported by "
+                    'every worker, so what it does must stand under `if __name__ == "__main__":`.',
                 )
-            death = channel.stillborn or WorkerDied(text)
-            death.was_ready = channel.is_ready
+            last.was_ready = channel.is_ready
+            death = last
         return Result(ResultKind.DIED, channel.number, -1, death)
 
     def _ignore(self, channel: Channel) -> None:
@@ -371,6 +376,10 @@ class ProcessEngine(Engine):
                 del self._by_fd[fd]
 
     def close(self) -> None:
+        with interrupts.put_off(starts_process=False):  # half of it would leave workers and their files behind
+            self._close()
+
+    def _close(self) -> None:
         if self._closed:
             return
         self._closed = True

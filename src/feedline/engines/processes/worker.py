@@ -127,7 +127,7 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
     """Run a task and say what became of it, and perhaps something more."""
     begun = time.perf_counter_ns()
     where = f"in DataLoader worker process {link.number}"
-    result = runner.attempt(task, link.number, room)
+    result = runner.serve(task, link.number, room)
     try:
         notes = None if result.notes is None else Message(Kind.NOTES, task.id, pickle.dumps(result.notes, 5))
         if result.kind is ResultKind.FAILED:

@@ -1,0 +1,45 @@
+"""Weak references without code of their own.
+
+The weak collections of the standard library run Python code when something they refer to dies. If the handler of a
+signal raises an exception in there, Python prints and drops it: Ctrl-C is lost. Plain references run nothing.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class References(Generic[T]):
+    """Those of some objects that are alive, in the order in which they were added.
+
+    Example:
+        >>> class Thing: ...
+        >>> first, second = Thing(), Thing()
+        >>> things = References()
+        >>> for thing in (first, second, first):
+        ...     things.add(thing)
+        >>> del second, thing
+        >>> list(things) == [first]
+        True
+    """
+
+    def __init__(self) -> None:
+        self._references: list[weakref.ref[T]] = []
+
+    def add(self, added: T) -> None:
+        """Refer to one more, and forget those that are gone."""
+        self._references = [weakref.ref(other) for other in self if other is not added] + [weakref.ref(added)]
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._references = []
+
+    def __iter__(self) -> Iterator[T]:
+        for reference in self._references:  # a list that nobody changes: other threads may add meanwhile
+            alive = reference()
+            if alive is not None:
+                yield alive

@@ -1,0 +1,274 @@
+"""Several threads at one iterator, and whoever closes it: each batch comes once, and everybody gets away."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils.data import IterableDataset
+
+from feedline.errors import ReentrantCall
+from feedline.testing import Gate
+from tests.faults.loaders import Numbers, everywhere, make, on, plain
+
+SOON_S = 20.0
+"""How long anything may take that has to happen. Far more than it takes."""
+
+
+class Counted(IterableDataset[int]):
+    """A stream of numbers."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(200))
+
+
+class Held(Numbers):
+    """Samples from 8 on wait at a gate."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__(64)
+        self.path = gate
+
+    def __getitem__(self, index: int) -> Any:
+        if index >= 8 and not (self.path / "free").exists():
+            Gate.at(self.path).pass_through()
+        return super().__getitem__(index)
+
+    def let_go(self, gate: Gate) -> None:
+        """Let everybody through from now on."""
+        (self.path / "free").touch()
+        gate.open(1000)
+
+    def is_left(self) -> bool:
+        """Wait until no thread worker is left, which may have been at the gate."""
+        workers = [thread for thread in threading.enumerate() if thread.name.startswith("feedline-worker")]
+        return all(ended(thread) for thread in workers)
+
+
+def in_thread(act: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
+    """Run something on another thread; what it returns or raises gets into the list."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(act())
+        except BaseException as exc:
+            outcome.append(exc)
+
+    thread = threading.Thread(target=run, name="feedline-test", daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def ended(thread: threading.Thread) -> bool:
+    thread.join(SOON_S)
+    return not thread.is_alive()
+
+
+# -- several threads ---
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["map", "stream"])
+def test_each_batch_goes_to_one_of_several_threads(loader_kind: str, engine: str, kind: str) -> None:
+    workers = 1 if kind == "stream" else 2
+    options: dict[str, Any] = {"shard": False} if kind == "stream" else {}
+    dataset = Counted() if kind == "stream" else Numbers(200)
+    batches = iter(make(loader_kind, dataset, 2, **on(engine, workers), **options))
+    threads = [in_thread(lambda: [sample for batch in batches for sample in plain(batch)]) for _ in range(3)]
+    assert all(ended(thread) for thread, _ in threads)
+    taken = [sample for _, (outcome,) in threads for sample in outcome]
+    assert sorted(taken) == list(range(200))
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_another_thread_begins_the_next_epoch_of_persistent_workers(engine: str) -> None:
+    """Both get what is the same iterator, as with torch: what is left of the old epoch is gone."""
+    loader = make("Loader", Numbers(40), 2, persistent=True, **on(engine))
+    batches = iter(loader)
+    next(batches)
+    thread, outcome = in_thread(lambda: iter(loader))
+    assert ended(thread)
+    assert outcome == [batches]
+    assert [sample for batch in batches for sample in plain(batch)] == list(range(40))
+    loader.close()
+
+
+# -- close ---
+
+
+@contextmanager
+def waiting(loader: Any, gate: Gate) -> Iterator[tuple[Any, threading.Thread, list[Any]]]:
+    """Have another thread wait for a batch that does not come."""
+    batches = iter(loader)
+    next(batches), next(batches)
+    thread, outcome = in_thread(lambda: next(batches))
+    gate.wait_until_reached(1)
+    try:
+        yield batches, thread, outcome
+    finally:
+        loader.dataset.let_go(gate)
+
+
+@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize("who", ["iterator", "loader", "persistent loader"])
+def test_whoever_waits_for_a_batch_is_told_when_another_thread_closes(
+    loader_kind: str, engine: str, who: str, tmp_path: Path
+) -> None:
+    with Gate(tmp_path / "gate") as gate:
+        dataset = Held(tmp_path / "gate")
+        loader = make(loader_kind, dataset, persistent=who.startswith("persistent"), **on(engine))
+        with waiting(loader, gate) as (batches, thread, outcome):
+            (batches if who == "iterator" else loader).close()
+            assert ended(thread)
+        assert isinstance(outcome[0], StopIteration)
+        with pytest.raises(StopIteration):
+            next(batches)
+        loader.load_state_dict(loader.state_dict())
+        assert [sample for batch in loader for sample in plain(batch)] == list(range(8, 64)), "it goes on where it was"
+        loader.close()
+        assert dataset.is_left()
+
+
+@everywhere
+def test_a_closed_iterator_has_ended_everywhere(loader_kind: str, engine: str) -> None:
+    loader = make(loader_kind, Numbers(20), 2, **on(engine))
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(batches)
+    assert len(list(loader)) == 10, "and the loader can be used again"
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_a_signal_handler_may_close_the_loader_that_next_waits_for(engine: str, tmp_path: Path) -> None:
+    with Gate(tmp_path / "gate") as gate:
+        loader = make("Loader", Held(tmp_path / "gate"), **on(engine))
+        batches = iter(loader)
+        next(batches), next(batches)
+        before = signal.signal(signal.SIGUSR1, lambda number, frame: loader.close())
+        main = threading.main_thread().ident
+        assert main is not None
+
+        def send() -> None:
+            gate.wait_until_reached(1)
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+        thread, _ = in_thread(send)
+        try:
+            with pytest.raises(StopIteration):
+                next(batches)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            loader.dataset.let_go(gate)
+        assert ended(thread)
+        assert batches.closed
+        assert loader.dataset.is_left()
+
+
+def test_close_waits_for_nobody_who_is_in_the_users_code_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sampler that blocks: the thread that is in it gives everything back when it returns."""
+    monkeypatch.setattr("feedline.loader.exclusive._PATIENCE_S", 0.05)
+    blocked, free = threading.Event(), threading.Event()
+
+    def sampler() -> Iterator[int]:
+        yield from range(8)
+        blocked.set()
+        free.wait(SOON_S)
+        yield from range(8, 16)
+
+    loader = make("Loader", Numbers(16), 1, sampler=Sampling(sampler), prefetch=1, **on("process"))
+    batches = iter(loader)
+    thread, outcome = in_thread(lambda: [plain(batch) for batch in batches])
+    assert blocked.wait(SOON_S)
+    loader.close()
+    assert thread.is_alive()
+    free.set()
+    assert ended(thread)
+    assert batches.closed
+    assert outcome[0] == [[number] for number in range(len(outcome[0]))]
+
+
+class Sampling:
+    """A sampler made of a function."""
+
+    def __init__(self, function: Callable[[], Iterator[int]]) -> None:
+        self._function = function
+
+    def __iter__(self) -> Iterator[int]:
+        return self._function()
+
+    def __len__(self) -> int:
+        return 16
+
+
+# -- next() inside of next() ---
+
+
+class Curious(Numbers):
+    """Asks the iterator of its own loader for a batch."""
+
+    batches: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        return next(self.batches) if index == 3 else index
+
+
+def test_a_dataset_that_asks_its_own_loader_is_refused() -> None:
+    dataset = Curious(8)
+    for kind in ("Loader", "DataLoader"):
+        dataset.batches = iter(make(kind, dataset, 2))
+        assert plain(next(dataset.batches)) == [0, 1]
+        with pytest.raises(ReentrantCall, match=r"same thread is inside of its next\(\).*iter\(loader\)"):
+            next(dataset.batches)
+        assert plain(next(dataset.batches)) == [4, 5], "it has failed, as any sample does that raises an exception"
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_a_sampler_that_asks_its_own_loader_is_refused(engine: str) -> None:
+    held: list[Any] = []
+
+    def sampler() -> Iterator[int]:
+        yield from range(15)
+        next(held[0])
+
+    held.append(iter(make("Loader", Numbers(16), 1, sampler=Sampling(sampler), prefetch=1, **on(engine))))
+    taken = []
+    with pytest.raises(ReentrantCall):
+        for batch in held[0]:
+            taken += plain(batch)
+    assert taken == list(range(15))
+    held.pop().close()
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+def test_a_signal_handler_that_asks_for_a_batch_is_refused(engine: str) -> None:
+    """And whoever it has interrupted goes on."""
+    refused: list[BaseException] = []
+
+    def sampler() -> Iterator[int]:
+        yield from range(8)
+        signal.raise_signal(signal.SIGUSR1)
+        yield from range(8, 16)
+
+    def ask(number: int, frame: Any) -> None:
+        try:
+            next(batches)
+        except ReentrantCall as exc:
+            refused.append(exc)
+
+    before = signal.signal(signal.SIGUSR1, ask)
+    try:
+        batches = iter(make("Loader", Numbers(16), 1, sampler=Sampling(sampler), prefetch=1, **on(engine)))
+        assert [sample for batch in batches for sample in plain(batch)] == list(range(16))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(refused) == 1
