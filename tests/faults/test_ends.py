@@ -423,3 +423,46 @@ def test_a_program_that_ends_in_the_middle_of_an_epoch_says_nothing(kind: str) -
         assert program.line() == "read", program.errors()
         assert program.end() == 0, program.errors()
         assert program.errors() == ""
+
+
+# -- programs that ignore SIGCHLD ---
+
+CHILDREN_IGNORED = """
+import gc
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+def make(**options):
+    if sys.argv[1] == "DataLoader":
+        options = {{"workers": "num_workers"}.get(name, name): value for name, value in options.items()}
+        return feedline.DataLoader(Numbers(), 4, **options, multiprocessing_context=sys.argv[2])
+    return Loader(Numbers(), 4, start_method=sys.argv[2], **options)
+
+def files():
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+list(make(workers=2))
+before = files()
+for _ in range(2):
+    assert len(list(make(workers=2))) == 16
+say("left", files() - before)
+batches = iter(make(workers=1, restarts=0))
+next(batches)
+pid = getattr(batches, "_batches", batches).crew.engine.pids[0]
+os.kill(pid, signal.SIGKILL)
+try:
+    list(batches)
+except feedline.errors.WorkerDied as exc:
+    say(exc)
+"""
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_a_program_that_ignores_its_children(kind: str) -> None:
+    """The system keeps no exit status for it: multiprocessing would take such workers for alive for good."""
+    with running(CHILDREN_IGNORED, kind, "fork") as program:
+        assert program.line() == "left 0", program.errors()
+        told = program.line()
+        assert "ended, and how is not known" in told
+        assert "ignores SIGCHLD" in told
+        assert program.end() == 0, program.errors()

@@ -122,12 +122,14 @@ def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: flo
         told = program.line().split()
         assert int(told[1]) > 0
         assert int(told[3]) > count // 20, "the storm has hit"
-        assert program.line() == "left 0 0 0", program.errors()
+        processes, threads, files = map(int, program.line().split()[1:])
+        assert (processes, threads) == (0, 0), program.errors()
+        assert files <= count // 1000, program.errors()  # the same goes for `__del__`, which has a file to close
         assert program.line() == "taken", "each batch once, in order"
         assert program.end() == 0, program.errors()
         ignored = program.errors().count("Exception ignored in")
-    # Not none: Python itself may handle a signal on its way into a finalizer, before the first instruction there.
-    assert ignored <= count // 100
+    # Not none: Python may handle a signal on its way into a finalizer, before the first instruction of ours.
+    assert ignored <= max(2, count // 100)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import random
 import re
 import resource
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +24,11 @@ from tests.faults.loaders import (
     Numbers,
     batches_of,
     indices_of,
+    kill_worker,
     make,
     one_of_both,
     outcomes_of,
+    plain,
     the_other_of_both,
 )
 
@@ -284,3 +289,29 @@ class Hungry(Numbers):
         if index == 5:
             return len(np.ones(1 << 27))
         return index
+
+
+@pytest.mark.parametrize(
+    "on_error", [Skip(), pytest.param(Policy({Exception: Retry(2, wait_s=0.0, then="skip")}), marks=pytest.mark.slow)]
+)
+def test_samples_are_not_blamed_for_workers_that_somebody_kills(on_error: Any) -> None:
+    """Somebody kills workers all the time; one sample kills as well, and is found. `test_rescue.py` throws dice."""
+    loader = make("Loader", Deadly(160, {33}), 8, workers=2, on_error=on_error, restarts=10**6)
+    batches = iter(loader)
+    over = threading.Event()
+    draw = random.Random(3)
+
+    def kill() -> None:
+        while not over.wait(draw.uniform(0.005, 0.05)):
+            with contextlib.suppress(IndexError):  # one has just been replaced, or all have left
+                kill_worker(batches, draw.randrange(2))
+
+    killer = threading.Thread(target=kill, name="feedline-test")
+    killer.start()
+    try:
+        samples = [int(sample[0]) for batch in batches for sample in plain(batch)]
+    finally:
+        over.set()
+        killer.join()
+    assert sorted(samples) == [index for index in range(160) if index != 33]
+    assert indices_of(loader.faults) == [33]

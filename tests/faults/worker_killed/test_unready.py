@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from feedline.errors import WorkerRestarted
+from feedline.errors import WorkerDied, WorkerRestarted
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Bad,
@@ -63,3 +66,35 @@ def test_an_init_that_fails_without_restarts(loader_kind: str, tmp_path: Path) -
     loader = make(loader_kind, Numbers(20), workers=2, worker_init=Init(Once(tmp_path), 1), restarts=0)
     with pytest.raises(Bad, match="finds no disk"):
         list(loader)
+
+
+def leave(worker: int) -> None:
+    os._exit(3)
+
+
+def be_killed(worker: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@one_of_both
+@pytest.mark.parametrize(("init", "times", "how"), [(leave, 3, "exit code 3"), (be_killed, 10, "SIGKILL")])
+def test_a_worker_that_never_gets_ready_is_given_up_and_it_is_said_why(
+    loader_kind: str, init: Any, times: int, how: str
+) -> None:
+    """However many may be replaced. One that is killed has more attempts: somebody may be killing workers at random."""
+    loader = make(loader_kind, Numbers(20), workers=1, worker_init=init, restarts=10**6)
+    with pytest.raises(WorkerDied, match=how) as caught:
+        list(loader)
+    told = str(caught.value)
+    assert f"has ended {times} times in a row before it was ready to work" in told
+    assert f"allows {10**6 - times + 1} more, which would not help" in told
+    assert "worker_init_fn, unpickling the dataset" in told
+    assert loader.stats()["restarted_workers"] == times - 1
+
+
+@the_other_of_both
+def test_an_exception_that_keeps_workers_from_getting_ready_says_how_often(loader_kind: str, tmp_path: Path) -> None:
+    loader = make(loader_kind, Numbers(20), workers=1, worker_init=Init(Once(tmp_path), 999), restarts=10**6)
+    with pytest.raises(Bad) as caught:
+        list(loader)
+    assert "has ended 3 times in a row before it was ready to work" in "\n".join(caught.value.__notes__)

@@ -1,0 +1,77 @@
+"""Exceptions of a dataset that are no `Exception`: raised as themselves, and then the next batch comes, as with torch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import torch.utils.data
+
+from feedline.errors import WorkerDied
+from tests.faults.loaders import Numbers, everywhere, make, on, one_of_both, plain
+
+pytestmark = pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
+
+
+class Leaving(Numbers):
+    """Sample 5 raises something."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        super().__init__(12)
+        self.error = error
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 5:
+            raise self.error("sample 5")
+        return super().__getitem__(index)
+
+
+def outcomes(loader: Any) -> list[Any]:
+    """Return the batches, and the classes of what came in place of some."""
+    batches, found = iter(loader), []
+    while len(found) < 10:
+        try:
+            found.append(plain(next(batches)))
+        except StopIteration:
+            return found
+        except BaseException as exc:
+            found.append(type(exc))
+    raise AssertionError(f"no end: {found}")
+
+
+@everywhere
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_they_are_raised_as_themselves_and_the_next_batch_comes(
+    loader_kind: str, engine: str, error: type[BaseException], on_error: str
+) -> None:
+    if engine == "process" and error is SystemExit:
+        pytest.skip("a worker process that is told to leave leaves: below")
+    loader = make(loader_kind, Leaving(error), on_error=on_error, **on(engine))
+    assert outcomes(loader) == [[0, 1, 2, 3], error, [8, 9, 10, 11]]
+    assert outcomes(torch.utils.data.DataLoader(Leaving(error), batch_size=4)) == outcomes(loader), "as torch does"  # type: ignore[arg-type]
+    assert [fault.error.rpartition(".")[2] for fault in loader.faults][:1] == [error.__name__]
+
+
+@one_of_both
+def test_sys_exit_ends_a_worker_process(loader_kind: str) -> None:
+    """As with torch, which cannot go on after that."""
+    loader = make(loader_kind, Leaving(SystemExit), **on("process"))
+    assert outcomes(loader) == [[0, 1, 2, 3], WorkerDied, [8, 9, 10, 11]]
+
+
+@one_of_both
+def test_an_interrupt_is_none_of_the_samples(loader_kind: str) -> None:
+    class Once(Numbers):
+        came = False
+
+        def __getitem__(self, index: int) -> Any:
+            if index == 5 and not self.came:
+                self.came = True
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    loader = make(loader_kind, Once(12))
+    assert outcomes(loader) == [[0, 1, 2, 3], KeyboardInterrupt, [4, 5, 6, 7], [8, 9, 10, 11]]
+    assert len(loader.faults) == 0
