@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from feedline.transport import forks
 from tests.thinning import thin
 
 ENGINES = ("inline", "thread", "process")
@@ -86,6 +87,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
         return  # the traceback of a failed test keeps its frames, and so its loader, alive: not a second failure
     gc.collect()
     before.wait_for_leavers(GRACE_S)
+    forks.settle(at_once=True)  # of a process that ended after the last batch nobody has taken note yet
     # Other programs' names in /dev/shm come and go while we look; what a test left is there both times.
     leftovers = [found for found in before.leftovers() if found in leftovers or not found.startswith("/dev/shm")]
     before.kill_leftover_processes()

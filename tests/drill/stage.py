@@ -199,9 +199,9 @@ class Stage:
         arena = self.loader._supply._arena
         if self.crew.persistent or arena is None:
             return
-        gone = arena._opened - len(arena._free) - arena.leased_count
-        if gone or arena.leased_count:
-            self.outcome.leaks.append(f"{gone} slots were not given back, {arena.leased_count} are leased")
+        leased = arena.leased_count
+        if arena._busy or leased:
+            self.outcome.leaks.append(f"{len(arena._busy)} slots were not given back, {leased} are leased")
 
     def close(self) -> None:
         """End the loader."""
