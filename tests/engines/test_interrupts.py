@@ -38,9 +38,14 @@ RAISED: list[tuple[int, type[BaseException]]] = [(signal.SIGINT, KeyboardInterru
 @pytest.mark.parametrize("starts_process", [True, False])
 def test_what_comes_inside_is_raised_at_the_end(number: int, raised: type[BaseException], starts_process: bool) -> None:
     done = []
-    with pytest.raises(raised), interrupts.put_off(starts_process=starts_process):
-        signal.raise_signal(number)
-        done.append("all")
+
+    def work() -> None:
+        with interrupts.put_off(starts_process=starts_process):
+            signal.raise_signal(number)
+            done.append("all")
+
+    with pytest.raises(raised):
+        work()
     assert done == ["all"]
     assert signal.getsignal(signal.SIGALRM) is on_alarm
 
@@ -48,20 +53,30 @@ def test_what_comes_inside_is_raised_at_the_end(number: int, raised: type[BaseEx
 def test_of_several_each_is_handled() -> None:
     heard = []
     signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
-    with pytest.raises(Late) as caught, interrupts.put_off(starts_process=False):
-        for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGALRM, signal.SIGINT):
-            signal.raise_signal(number)
+
+    def work() -> None:
+        with interrupts.put_off(starts_process=False):
+            for number in (signal.SIGUSR1, signal.SIGINT, signal.SIGALRM, signal.SIGINT):
+                signal.raise_signal(number)
+
+    with pytest.raises(Late) as caught:
+        work()
     assert isinstance(caught.value.__context__, KeyboardInterrupt)
     assert heard == [signal.SIGUSR1]
 
 
 def test_blocks_may_be_nested() -> None:
     done = []
-    with pytest.raises(Late), interrupts.put_off():
-        with interrupts.put_off(starts_process=False):
-            signal.raise_signal(signal.SIGALRM)
-            done.append("inner")
-        done.append("outer")
+
+    def work() -> None:
+        with interrupts.put_off():
+            with interrupts.put_off(starts_process=False):
+                signal.raise_signal(signal.SIGALRM)
+                done.append("inner")
+            done.append("outer")
+
+    with pytest.raises(Late):
+        work()
     assert done == ["inner", "outer"]
 
 
@@ -93,9 +108,11 @@ class Mortal:
 
 
 def see_to_when_dropped(act: Callable[[], None]) -> None:
+    """Have something seen to, and go on; what comes of it is raised at any moment then."""
     thing = Mortal()
     weakref.finalize(thing, interrupts.see_through, act)
     del thing
+    threading.Event().wait(10)
 
 
 @pytest.mark.parametrize(("number", "raised"), RAISED)
@@ -107,10 +124,8 @@ def test_what_comes_in_a_finalizer_is_raised_after_it(number: int, raised: type[
         signal.raise_signal(number)
         done.append("all")
 
-    sent = threading.Event()
     with pytest.raises(raised):
         see_to_when_dropped(act)
-        sent.wait(10)  # it comes at any moment now
     assert done == ["all"]
 
 
@@ -128,7 +143,6 @@ def test_a_finalizer_that_is_interrupted_at_its_very_beginning_is_begun_again(mo
     monkeypatch.setattr(interrupts, "_exchange", interrupted)
     with pytest.raises(Late):
         see_to_when_dropped(lambda: done.append("all"))
-        threading.Event().wait(10)
     assert done == ["all"]
     assert len(attempts) == 2
 

@@ -97,7 +97,7 @@ def test_what_cannot_be_pickled_is_named() -> None:
 )
 def test_an_obituary_says_how_and_why(work: Callable[[], object], told: str) -> None:
     process = ended(work)
-    text = lifetime.obituary(process, 5)
+    text = str(lifetime.obituary(process, 5))
     assert f"(pid(s) {process.pid}) exited unexpectedly" in text
     assert told in text
     process.close()

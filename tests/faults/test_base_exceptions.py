@@ -1,4 +1,4 @@
-"""Exceptions of a dataset that are no `Exception`: raised as themselves, and then the next batch comes, as with torch."""
+"""What a dataset raises that is no `Exception`: raised as itself, and then the next batch comes, as with torch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Leaving(Numbers):
 
 def outcomes(loader: Any) -> list[Any]:
     """Return the batches, and the classes of what came in place of some."""
-    batches, found = iter(loader), []
+    batches = iter(loader)
+    found: list[Any] = []
     while len(found) < 10:
         try:
             found.append(plain(next(batches)))

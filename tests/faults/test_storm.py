@@ -1,8 +1,8 @@
 """Signals at any moment whose handlers raise: nothing is lost, nothing comes twice, nothing is left behind.
 
 The program below iterates over loaders while another one sends it Ctrl-C and SIGALRM in bursts. After each exception it
-goes on: with the same iterator if that allows it, else from `state_dict()`. Its handlers raise only while it is inside of
-feedline, and it appends to a list what `for` gives it, between which two Python handles no signal.
+goes on: with the same iterator if that allows it, else from `state_dict()`. Its handlers raise only while it is inside
+of feedline, and it appends to a list what `for` gives it, between which two Python handles no signal.
 """
 
 from __future__ import annotations
@@ -145,7 +145,13 @@ def test_a_storm(engine: str, persistent: str, mean_s: float) -> None:
 @pytest.mark.parametrize("kind", ["Loader", "DataLoader"])
 @pytest.mark.parametrize(
     ("engine", "persistent", "mean_s"),
-    [("inline", "", 0.002), ("thread", "", 0.004), ("thread", "yes", 0.004), ("process", "", 0.02), ("process", "yes", 0.02)],
+    [
+        ("inline", "", 0.002),
+        ("thread", "", 0.004),
+        ("thread", "yes", 0.004),
+        ("process", "", 0.02),
+        ("process", "yes", 0.02),
+    ],
 )
 def test_a_long_storm(engine: str, kind: str, persistent: str, mean_s: float, seed: int) -> None:
     check_storm(engine, kind, persistent, 1500, mean_s, seed)

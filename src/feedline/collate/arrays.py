@@ -81,7 +81,10 @@ class TorchArrays:
             return array  # torch has no such type: strings, objects, dates
         if isinstance(array, np.ndarray) and not array.flags.writeable:
             array = array.copy()  # a tensor could be written to, and torch says so in a warning
-        return self._torch.as_tensor(array)
+        tensor = self._torch.as_tensor(array)
+        if isinstance(array, np.ndarray) and array.base is not None:  # in a slot: as tensors of the default collate
+            tensor.untyped_storage()._feedline_memory = array
+        return tensor
 
     def workable(self, values: Sequence[Any]) -> list[Any]:
         kinds = (np.ndarray, self._torch.Tensor)

@@ -1,11 +1,11 @@
 """Signals while something is done that must not be left half done: put off until it is.
 
-Python runs the handler of a signal between two instructions of the main thread, and whatever the handler raises (Ctrl-C,
-a time-out on SIGALRM) comes out of there. In the middle of a fork such an exception is dropped if a fork hook is
+Python runs the handler of a signal between two instructions of the main thread, and whatever the handler raises, such
+as Ctrl-C or a time-out, comes out of there. In the middle of a fork such an exception is dropped if a fork hook is
 running, and leaves a process behind that nobody knows if the fork is done. In the middle of closing it leaves files and
-workers behind; in a finalizer it is printed and dropped, and Ctrl-C with it. So there the handlers are exchanged for one
-that takes note, and what came is sent again when they are back. A forked child gets the handlers back at once; it is
-not to hear Ctrl-C until it has said that it ignores the signal.
+workers behind; in a finalizer it is printed and dropped, and Ctrl-C with it. So there the handlers are exchanged for
+one that takes note, and what came is sent again when they are back. A forked child gets the handlers back at once; it
+is not to hear Ctrl-C until it has said that it ignores the signal.
 Test: tests/faults/test_storm.py, tests/engines/test_interrupts.py
 """
 
@@ -64,7 +64,9 @@ def see_through(act: Callable[[], None]) -> None:
                 raise
             came.append(number)
     if came:
-        _thread.start_new_thread(_send_later, (came,))  # not of `threading`, whose locks may be held: this may run anywhere
+        _thread.start_new_thread(
+            _send_later, (came,)
+        )  # not of `threading`, whose locks may be held: this may run anywhere
 
 
 def ignore() -> None:

@@ -99,8 +99,8 @@ class Stream:
             if self.interrupted_by is not None:
                 raise WorkerError(
                     f"The iterator of {type(self._dataset).__name__} is a generator, and ended when a signal handler "
-                    f"raised {self.interrupted_by} inside of it. This iteration was ended by that. Begin another iteration, or go on where this one was: "
-                    "loader.load_state_dict(loader.state_dict())."
+                    f"raised {self.interrupted_by} inside of it: this iteration was ended by that. Begin another one, "
+                    "or go on where it was: loader.load_state_dict(loader.state_dict())."
                 ) from None
             raise
         except BaseException as exc:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data._utils import collate as torch_collate
 
 from feedline import memory
-from feedline.frameworks.torch_memory import AS_NUMPY, room
+from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
 
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
 
@@ -109,7 +109,7 @@ def _stack_read_only(elem: NDArray[Any], batch: Sequence[Any]) -> torch.Tensor |
             return None
     if elem.dtype not in AS_NUMPY.values():
         return None
-    return torch.from_numpy(np.stack(batch, out=memory.empty((len(batch), *elem.shape), elem.dtype)))
+    return tensor_of(np.stack(batch, out=memory.empty((len(batch), *elem.shape), elem.dtype)))
 
 
 def _collate_ints(batch: Sequence[Any]) -> torch.Tensor:
@@ -125,7 +125,7 @@ def _collate_ints(batch: Sequence[Any]) -> torch.Tensor:
     if place is not None:
         target = np.ndarray(values.shape, _INT64, *place)
         target[:] = values
-        values = target
+        return tensor_of(target)
     return torch.from_numpy(values)
 
 

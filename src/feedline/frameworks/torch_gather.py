@@ -20,7 +20,7 @@ from feedline.abc.framework import Gather
 from feedline.abc.selection import Selection
 from feedline.abc.source import ColumnSource
 from feedline.frameworks.hugging_face import Positions, ReadColumns, columns_of
-from feedline.frameworks.torch_memory import AS_NUMPY, room
+from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
 
 Indices = NDArray[np.int64]
 
@@ -103,7 +103,7 @@ def _from_table(read: ReadColumns) -> Take:
             if type(value) is Positions:
                 columns.append(Positions([torch.from_numpy(array) for array in value]))
             else:
-                columns.append(torch.from_numpy(value) if isinstance(value, np.ndarray) else value)
+                columns.append(tensor_of(value) if isinstance(value, np.ndarray) else value)
         return columns, tuple(found)
 
     return take
@@ -112,7 +112,7 @@ def _from_table(read: ReadColumns) -> Take:
 def _adopted(array: NDArray[Any]) -> torch.Tensor | None:
     """Return an array that nobody else has as a tensor; None if torch has no such type."""
     try:
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
+        return tensor_of(array if array.flags.writeable else array.copy())
     except TypeError:
         return None
 

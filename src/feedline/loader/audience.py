@@ -76,7 +76,6 @@ class Audience:
                 continue
             self._tell_crew(crew, call)
 
-
     def _tell_crew(self, crew: Crew, call: Call) -> None:
         entrance = crew.entrance
         if entrance.is_mine():  # a new epoch is being begun

@@ -135,8 +135,8 @@ def ended_by(exc: BaseException | None) -> WorkerError:
     """Return what to say of an iteration that a signal has interrupted at a moment from which there is no going on."""
     what = "a signal" if exc is None else f"{type(exc).__name__}, which a signal handler raised"
     return WorkerError(
-        f"This iteration was ended by {what}, in the middle of bookkeeping: who has which batch is not known for sure any "
-        "more. Begin another one, or go on where it was, with nothing lost: "
+        f"This iteration was ended by {what}, in the middle of bookkeeping: who has which batch is not known for sure "
+        "any more. Begin another one, or go on where it was, with nothing lost: "
         "loader.load_state_dict(loader.state_dict())."
     )
 
@@ -197,7 +197,7 @@ class CrewBatches(ExclusiveBatches):
             self._end_by(None)
         if self._death is not None:
             raise self._death
-        if self._ended or self.crew.closed:
+        if self._ended or self._is_over():
             raise StopIteration
         if self.crew.pid != os.getpid():
             raise WorkerError(
@@ -217,7 +217,7 @@ class CrewBatches(ExclusiveBatches):
         except BaseException as exc:
             if is_interrupt(exc):
                 self._end_by(exc)
-            elif self.crew.closed and isinstance(exc, Exception):  # there is no going on after this
+            elif self._is_over() and isinstance(exc, Exception):  # there is no going on after this
                 self._death = twin_of(exc)
             self._is_torn = False
             raise
@@ -230,6 +230,9 @@ class CrewBatches(ExclusiveBatches):
         if ended:
             self._epoch.progress.ended = True
         raise StopIteration
+
+    def _is_over(self) -> bool:
+        return self.crew.closed
 
     def _end_by(self, exc: BaseException | None) -> None:
         """End the iteration: it was interrupted, and its books are torn. What was not delivered comes again."""

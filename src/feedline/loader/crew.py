@@ -31,7 +31,6 @@ from feedline.loader.splitting import Group, Parts, Splitter
 from feedline.transport.arena import Arena
 from feedline.types import Call, Draw, Notes, Parcel, Result, ResultKind, Resume, Task
 
-
 _LOOK_UP_S = 0.05
 """How often a wait for workers is interrupted to see whether anybody wants it to end. Nothing else depends on it."""
 

@@ -1,15 +1,15 @@
 """One at a time: several threads may ask one iterator for batches, and any of them may close it.
 
 Whoever makes a batch is inside. Other threads wait; the same thread cannot wait for itself, so it is refused (a dataset
-that iterates over its own loader, a signal handler that asks for a batch). `close` is a wish, which any thread may utter
-at any moment, a signal handler on top of `next` included: whoever is inside sees it and leaves.
+that iterates over its own loader, a signal handler that asks for a batch). `close` is a wish, which any thread may
+utter at any moment, a signal handler on top of `next` included: whoever is inside sees it and leaves.
 
 There is no lock, because one costs half a microsecond per batch and nearly always there is one thread. What is assumed
-of the interpreter instead: with the GIL, threads change, and signal handlers run, at calls, at the beginning of functions
-and when a loop begins again, and nowhere else. So nobody comes between a test of `free` that does not jump and the
-assignment after it; nor between the last line of `_next`, which notes that the batch is delivered, and the return from
-`__next__`. (Python 3.10 also looks for signals when a call returns: there an interrupt in that moment loses the batch.)
-Without the GIL a lock is taken.
+of the interpreter instead: with the GIL, threads change, and signal handlers run, at calls, at the beginning of
+functions and when a loop begins again, and nowhere else. So nobody comes between a test of `free` that does not jump
+and the assignment after it; nor between the last line of `_next`, which notes that the batch is delivered, and the
+return from `__next__`. (Python 3.10 also looks for signals when a call returns: there an interrupt in that moment loses
+the batch.) Without the GIL a lock is taken.
 
 Who is inside is told by the frames of the threads, when somebody has to wait: `entered` is a local variable of theirs.
 Test: tests/faults/test_shared_iterator.py, tests/faults/test_storm.py
@@ -23,20 +23,22 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from feedline.errors import ReentrantCall
 from feedline.references import References
 
 _PATIENCE_S = 5.0
-"""How long `close` waits for another thread that is inside of the user's own code, such as a sampler. Once that returns,
-the thread closes the iterator itself."""
+"""How long `close` waits for another thread that is inside of the user's own code, such as a sampler. Once that
+returns, the thread closes the iterator itself."""
 
 _LONGEST_PAUSE_S = 0.001
 """How often at least somebody who waits looks again."""
 
 _DESERTED_S = 0.1
 """After how long an entrance counts as free that is taken by nobody: a signal came when somebody had waited for it."""
+
+T = TypeVar("T")
 
 _HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -177,7 +179,7 @@ class Running:
     def __reduce__(self) -> Any:
         return Running, ()  # they stay with the loader that began them
 
-    def add(self, batches: Any) -> Any:
+    def add(self, batches: T) -> T:
         """Remember an iteration; returns it."""
         self._batches.add(batches)
         return batches
@@ -190,9 +192,9 @@ class Running:
 
 def _reentrant(what: str) -> ReentrantCall:
     return ReentrantCall(
-        f"{what} of an iterator was called while the same thread is inside of its next(): by the dataset, a sampler or a "
-        "collate function that uses the iterator of its own loader, or by a signal handler or a finalizer that ran in "
-        "that moment. Only next() itself could make the batch that it would wait for. Make another iterator with "
+        f"{what} of an iterator was called while the same thread is inside of its next(): by the dataset, a sampler or "
+        "a collate function that uses the iterator of its own loader, or by a signal handler or a finalizer that ran "
+        "in that moment. Only next() itself could make the batch that it would wait for. Make another iterator with "
         "iter(loader) there, or let the handler set a flag that the loop looks at. Other threads may call next()."
     )
 

@@ -126,7 +126,7 @@ class InlineBatches(ExclusiveBatches):
             self._arena.rest()
 
     def _fail(self, exc: BaseException, ordinal: int, indices: Any, checkpoint: Any) -> None:
-        """Deal with what was raised in place of a batch: it is logged, and counts as delivered, unless it comes again."""
+        """Deal with what came in place of a batch: it is logged, and counts as delivered, unless it is made again."""
         if isinstance(exc, StopIteration):
             self._begun = None
             self._progress.ended = self._runner.streams

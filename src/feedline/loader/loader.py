@@ -399,8 +399,8 @@ class Loader(Resumable):
     def close(self) -> None:
         """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
 
-        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells how
-        far it was. May be called from a signal handler.
+        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells
+        how far it was. May be called from a signal handler.
         """
         self._running.close()
         self._kept = None

@@ -3,10 +3,10 @@
 A task over which two workers have died is made in halves until one sample is left that kills by itself. What becomes of
 that one, the user's policy says, as of any sample that fails.
 
-Workers also die of causes that have nothing to do with their samples: somebody kills them, the system needs memory. Such
-a death betrays itself: the batch is made later, with all its samples. So these accidents are counted, and the more there
-are, the more workers in a row have to die before a batch is searched, and then over the sample alone before it is to
-blame: so many that accidents would do the first once in a hundred times, and the second once in ten thousand.
+Workers also die of causes that have nothing to do with their samples: somebody kills them, the system needs memory.
+Such a death betrays itself: the batch is made later, with all its samples. So these accidents are counted, and the more
+there are, the more workers in a row have to die before a batch is searched, and then over the sample alone before it is
+to blame: so many that accidents would do the first once in a hundred times, and the second once in ten thousand.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _DOUBT = 1e-4
 """How likely it may be that a sample is blamed for accidents."""
 
 _SUSPICION = 0.2
-"""Accidents that are assumed before there were any. A guess: with less, samples are blamed for the first ones; with more,
-a sample that kills at the beginning of an epoch takes many workers with it."""
+"""Accidents that are assumed before there were any. A guess: with less, samples are blamed for the first ones; with
+more, a sample that kills at the beginning of an epoch takes many workers with it."""
 
 _DOUBT_OF_BATCH = 1e-2
 """How likely it may be that a batch is searched because of accidents. That costs time, and nothing else."""
@@ -188,9 +188,9 @@ class Rescue:
     def _tell_of_starts(self, death: BaseException, worker: int, count: int) -> None:
         """Add to the last words of a worker that it is one of several that did not get ready."""
         told = (
-            f"Worker {worker} has ended {count} times in a row before it was ready to work, so another would end as well "
-            f"(restarts={self._care.restarts} allows {self._left} more, which would not help). Look at what runs that "
-            "early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
+            f"Worker {worker} has ended {count} times in a row before it was ready to work, so another would end as "
+            f"well (restarts={self._care.restarts} allows {self._left} more, which would not help). Look at what runs "
+            "that early: worker_init_fn, unpickling the dataset, importing the program, and a limit on memory."
         )
         if isinstance(death, WorkerError):
             death.args = (f"{death} {told}",)

@@ -286,8 +286,8 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
     def close(self) -> None:
         """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
 
-        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells how
-        far it was. May be called from a signal handler.
+        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells
+        how far it was. May be called from a signal handler.
         """
         self._running.close()
         self._iterator = None

@@ -26,9 +26,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -42,9 +44,8 @@ from feedline.transport.sparse import map_sparse
 
 _PAGE = mmap.PAGESIZE
 
-_LONG_UNUSED = 64
-"""Spans after which a slot that a device has registered is given back. A guess: how many of them copies need at a time
-varies, and registering one takes tens of milliseconds."""
+_HOLD_S = 1.0
+"""How long a fork waits for operations of other threads, which take microseconds."""
 
 SLACK_BYTES = 16 << 20
 """Idle memory that is always kept: below this it is not worth a system call."""
@@ -65,6 +66,7 @@ class Arena:
     # Of the class: when a program ends, what modules hold is gone before the last arena is.
     _getpid = staticmethod(os.getpid)
     _close = staticmethod(os.close)
+    _is_finalizing = staticmethod(sys.is_finalizing)
 
     def __init__(self, slot_count: int, *, shared: bool, budget: int, window: int = 1, before_known: int = 8) -> None:
         self.slot_count = slot_count
@@ -90,6 +92,12 @@ class Arena:
         self._usage = self._pages.usage
         self._before_known = before_known
         self._dropped: deque[Lease] = deque()
+        """Leases that died, and of which no note was taken yet."""
+        self._requests: deque[tuple[int, int | None, bool]] = deque()
+        """Slots that are busy no more: how far they were written, and whether their batch was delivered."""
+        self._holder = 0
+        """The thread that acquires a slot."""
+        self._is_resting = False
         self._watchers: list[Lease] = []
         self._lock = threading.Lock()
         self._ties: list[weakref.finalize[..., Any]] = []
@@ -106,13 +114,13 @@ class Arena:
     @property
     def resident_bytes(self) -> int:
         """Bytes of memory that the slots hold."""
-        self._catch_up()
+        self._drain()
         return self._pages.resident
 
     @property
     def leased_count(self) -> int:
         """Slots that the training loop holds arrays of."""
-        self._catch_up()
+        self._drain()
         return sum(bool(slot.parts) for slot in self._slots)
 
     @property
@@ -128,8 +136,8 @@ class Arena:
 
     def available(self) -> bool:
         """True if `acquire` would find a slot."""
-        if self._dropped or self._cooling or forks.SEEN:
-            self._catch_up()
+        if self._dropped or self._requests or forks.SEEN or (self._cooling and not self._warm):
+            self._drain()
         return self._is_left()
 
     def _is_left(self) -> bool:
@@ -146,31 +154,43 @@ class Arena:
         Returns:
             The slot's number, or -1 when all slots are taken or the budget is spent. Never blocks.
         """
-        with self._lock:
-            if self._dropped or self._cooling or forks.SEEN:
-                self._settle()
-            if self._watchers:
-                self._watchers.clear()  # there is work again, and with it a next operation
-            slot = self._find(worker)
-            if slot is None:
-                return -1
-            # In this order: an interrupt may come at any moment, and a slot that is busy is not free, whatever is said.
-            number = slot.number
-            if number == len(self._slots):
-                self._cold[number] = slot
-                self._slots.append(slot)
-            slot.owner = owner
-            self._busy[number] = slot
-            self._warm.pop(number, None)
-            self._cold.pop(number, None)
-            slot.worker = worker
-            self._pages.serve(slot)
-            usage = self._usage
-            usage.begin(len(self._busy))
-            left = self.budget - self._pages.live - len(self._busy) * usage.expected_bytes
-            if self._pages.idle > left:
-                self._trim(max(0, left))
-            return number
+        if not self._lock.acquire(blocking=False):
+            if self._holder == threading.get_ident():
+                return -1  # code that the garbage collector runs, in the middle of another operation
+            self._lock.acquire()
+        try:
+            self._holder = threading.get_ident()
+            return self._acquire(worker, owner)
+        finally:
+            self._holder = 0
+            self._lock.release()
+
+    def _acquire(self, worker: int, owner: object) -> int:
+        if self._dropped or self._requests or forks.SEEN or (self._cooling and not self._warm):
+            self._settle()
+        if self._is_resting:  # there is work again, and with it a next operation
+            self._is_resting = False
+            self._watchers = []
+        slot = self._find(worker)
+        if slot is None:
+            return -1
+        # In this order: an interrupt may come at any moment, and a slot that is busy is not free, whatever is said.
+        number = slot.number
+        if number == len(self._slots):
+            self._cold[number] = slot
+            self._slots.append(slot)
+        slot.owner = owner
+        self._busy[number] = slot
+        self._warm.pop(number, None)
+        self._cold.pop(number, None)
+        slot.worker = worker
+        self._pages.serve(slot)
+        usage = self._usage
+        usage.begin(len(self._busy))
+        left = self.budget - self._pages.live - len(self._busy) * usage.expected_bytes
+        if self._pages.idle > left:
+            self._trim(max(0, left))
+        return number
 
     def _find(self, worker: int) -> Slot | None:
         """Choose a slot that may be written to; None if there is none, or no memory for it."""
@@ -206,33 +226,21 @@ class Arena:
             slot: its number; nothing happens if nobody has it, or it is negative.
             used: how far it has been written; None if that is not known.
         """
-        if slot < 0:
-            return
-        with self._lock:
-            if slot in self._busy:
-                self._leave(self._busy[slot], used)
-                self._trim_idle()
+        if slot >= 0:
+            self._requests.append((slot, used, False))
+            self._drain()
 
     def release_all(self, owner: object) -> None:
         """Give back every slot that an owner has not given back. What was leased of them stays."""
-        with self._lock:
-            for slot in list(self._busy.values()):
-                if slot.owner is owner:
-                    self._leave(slot, None)
-            self._settle()
+        for slot in list(self._busy.values()):
+            if slot.owner is owner:
+                self._requests.append((slot.number, None, False))
+        self._drain()
 
     def finish(self, slot: int) -> None:
         """Lease no more of a slot: it is free when the last lease dies."""
-        with self._lock:
-            entry = self._busy.get(slot)
-            if entry is not None:
-                begins_span = self._usage.end()
-                self._leave(entry, 0)
-                if self._pages.device is not None:
-                    if begins_span:
-                        self._trim_unused()
-                elif self._pages.idle > SLACK_BYTES:
-                    self._trim_idle()
+        self._requests.append((slot, 0, True))
+        self._drain()
         if self._closed:
             self.rest()
 
@@ -243,25 +251,23 @@ class Arena:
 
     def pass_by(self) -> None:
         """A batch was made that needed no slot: what is kept for others may not be needed any more."""
-        with self._lock:
-            self._usage.end()
-            self._settle()
+        self._usage.end()
+        self._drain()
 
     def _leave(self, slot: Slot, used: int | None) -> None:
         """A slot is busy no more: it is held, or free."""
-        if used is None:
-            slot.unsure = True
-            used = self._usage.expected_bytes
+        slot.unsure = used is None
         if used:
             self._pages.note_use(slot, used)
         slot.owner = None
-        slot.span = self._usage.spans
         if slot.parts:
             self._held[slot.number] = slot
         else:
             self._free(slot)
         del self._busy[slot.number]  # last: until now it counts as busy
         self._pages.recount(slot)
+        if slot.unsure:
+            self._punch(slot)
 
     def _free(self, slot: Slot) -> None:
         """Nobody refers to a slot any more; but copies from it to the device may still be under way."""
@@ -295,7 +301,7 @@ class Arena:
         with self._lock:
             self._pages.note_use(self._slots[slot], used)
             if used >= LARGE_BYTES:
-                if self._dropped or self._cooling:
+                if self._dropped or self._requests:
                     self._settle()
                 if self._is_left():
                     return SlotReader(self, slot, used)
@@ -306,7 +312,7 @@ class Arena:
 
         Args:
             slot: a slot that was acquired.
-            start: where the part begins: parts that are leased have no page in common, and begin with one.
+            start: where the part begins. Large arrays begin with a page; parts of one may have a page in common.
             size: its bytes.
         """
         array = np.frombuffer(self._map, np.uint8, size, slot * self.slot_bytes + start)
@@ -315,6 +321,7 @@ class Arena:
             entry = self._slots[slot]
             first = start // _PAGE * _PAGE
             lease.slot, lease.start, lease.size = entry, first, -(-(start + size) // _PAGE) * _PAGE - first
+            lease.is_cut = start != first
             entry.parts[first] = lease
             entry.live += lease.size
             entry.lent = True
@@ -328,60 +335,78 @@ class Arena:
 
     # -- what was dropped, and what goes back to the system ----------------------------------------------------------
 
-    def _catch_up(self) -> None:
-        with self._lock:
-            self._settle()
+    def _drain(self) -> None:
+        """Do what was asked for, and take note of what died; or leave both to whoever is at it, who looks again.
+
+        Never waits: it is called by code that the garbage collector runs in the middle of any other operation.
+        """
+        while self._lock.acquire(blocking=False):
+            try:
+                self._settle()
+            finally:
+                self._lock.release()
+            if not self._requests and not self._dropped:
+                return
 
     def _settle(self) -> None:
-        """Take note of leases that died, here and in processes that were forked; give back what is too much."""
-        forks.settle()
+        """Do what was asked for; take note of leases that died, also in forked processes; give back what is too much.
+
+        What is interrupted is done again, so everything here may be done twice.
+        """
+        if forks.SEEN:
+            forks.settle()
+        while self._requests:
+            number, used, is_end = self._requests[0]
+            busy = self._busy.get(number)
+            if busy is not None:
+                if is_end:
+                    self._usage.end()
+                self._leave(busy, used)
+            self._requests.popleft()
         while self._dropped:
             lease = self._dropped[0]
-            slot = lease.slot
-            known = slot.parts.get(lease.start)
-            if known is not None and known() is None:
-                del slot.parts[lease.start]
-                slot.live -= known.size
-                self._pages.live -= known.size
-                if slot.number not in self._busy:
-                    self._part_dropped(slot)
-            self._dropped.popleft()  # last: what was interrupted is done again
-        if self._cooling:
+            slot: Slot | None = getattr(lease, "slot", None)  # an interrupt came before it was told
+            if slot is not None:
+                self._part_dropped(slot, lease.start)
+            self._dropped.popleft()
+        if self._cooling and not self._warm:
             self._cool()
-        self._trim_idle()
+        if self._pages.idle > SLACK_BYTES or self._closed or self._is_resting:
+            self._trim_idle()
+        if self._is_resting:
+            self._stay()
 
-    def _part_dropped(self, slot: Slot) -> None:
+    def _part_dropped(self, slot: Slot, start: int) -> None:
+        known = slot.parts.get(start)
+        if known is not None and known() is None:
+            del slot.parts[start]
+            self._pages.drop(slot, known)
+        if slot.number in self._busy:
+            return
         if not slot.parts and slot.number in self._held:
             self._free(slot)
             del self._held[slot.number]
         self._pages.recount(slot)
-
-    def _trim_unused(self) -> None:
-        """Give back the pages of slots that have not been used for long.
-
-        For slots that a device has registered: registering them again takes long, and those from which it still copies
-        are free as far as the program is concerned, and needed all the same.
-        """
-        for slot in list(self._warm.values()):
-            if slot.span < self._usage.spans - _LONG_UNUSED and slot.number not in self._busy:
-                self._punch(slot)
+        if self._closed and slot.parts and known is not None and self._pages.device is None:
+            self._pages.punch_part(slot, known)
 
     def _trim_idle(self) -> None:
-        if self._pages.device is not None and not self._closed:
-            return
-        if self._pages.idle > SLACK_BYTES or self._closed:
-            limit = SLACK_BYTES + self._usage.spare_bytes(len(self._busy))
-            self._trim(0 if self._closed else limit)
+        if self._closed:
+            self._trim(0)
+        elif self._is_resting and not self._busy:
+            self._trim(self._usage.window_bytes * (1 if self._pages.device is None else 2))
+        elif self._pages.device is None:  # registering pages with a device takes long: not while an epoch is under way
+            self._trim(SLACK_BYTES + self._usage.spare_bytes(len(self._busy)))
 
     def _trim(self, limit: int) -> None:
         """Give idle pages back to the system until no more than `limit` bytes are left."""
-        if self._pages.idle <= limit and not (self._closed and self._warm):
+        if self._pages.idle <= limit:
             return
         # What lies beside arrays that are kept cannot be used again before they are dropped, so it goes first.
         for slot in [*self._pages.partial.values(), *self._warm.values()]:
-            if (slot.idle or slot.unsure) and slot.number not in self._busy:
+            if slot.idle and slot.number not in self._busy:
                 self._punch(slot)
-                if self._pages.idle <= limit and not self._closed:
+                if self._pages.idle <= limit:
                     break
 
     def _punch(self, slot: Slot) -> None:
@@ -399,19 +424,20 @@ class Arena:
     def rest(self) -> None:
         """No epoch is under way: there may be no next operation for long, so have deaths of leases noticed at once."""
         forks.settle(at_once=True)
-        with self._lock:
-            self._settle()
-            if not self._busy and self._pages.device is None:
-                self._trim(self._usage.window_bytes)
-            self._watchers = []
-            for slot in self._held.values():
-                for lease in slot.parts.values():
-                    array = lease()
-                    if array is not None:
-                        watcher = Lease(array, self._notice)
-                        watcher.slot, watcher.start, watcher.size = slot, lease.start, lease.size
-                        self._watchers.append(watcher)
-            self._stay()
+        self._is_resting = True
+        self._drain()
+        watchers = []
+        for slot in list(self._held.values()):
+            for lease in list(slot.parts.values()):
+                array = lease()
+                if array is not None:
+                    watcher = Lease(array, self._notice)
+                    watcher.slot, watcher.start, watcher.size = slot, lease.start, lease.size
+                    watcher.is_cut = lease.is_cut
+                    watchers.append(watcher)
+                    del array
+        self._watchers = watchers
+        self._drain()  # what died meanwhile, and has no watcher
 
     def _stay(self) -> None:
         """Once closed, live until the last array that is held is dropped: its pages are to be given back as well."""
@@ -419,33 +445,28 @@ class Arena:
             _closed[id(self)] = self
             return
         if not self._held:
-            self._watchers.clear()  # which refer to this object: no cycle for the garbage collector
+            self._watchers = []  # which refer to this object: no cycle for the garbage collector
         _closed.pop(id(self), None)
 
     def _notice(self, lease: Lease) -> None:
         """Deal with the death of a lease at once, or leave that to whoever is at it already."""
         if self._getpid() != self.pid:
             return  # a fork: the books are its parent's
-        self._dropped.append(lease)
-        while self._dropped and self._lock.acquire(blocking=False):
-            try:
-                self._settle()
-                self._stay()
-            finally:
-                self._lock.release()
+        if not self._is_finalizing():
+            self._dropped.append(lease)
+            self._drain()
 
     def close(self) -> None:
         """Give back the descriptor, and all memory but that of arrays that are still held. May be called twice."""
         is_own = self._getpid() == self.pid
-        if self.fd >= 0 and is_own:
-            self._close(self.fd)
-        self.fd = -1
+        fd, self.fd = self.fd, -1
+        if fd >= 0 and is_own:
+            self._close(fd)
         if self._closed or not is_own:
             return
         for tie in self._ties:
             tie.detach()
-        with self._lock:
-            self._closed = True
+        self._closed = True
         self.rest()
 
     def serve(self, user: object) -> None:
@@ -463,8 +484,9 @@ class Arena:
             self.close()
 
     def __del__(self) -> None:
-        if self.fd >= 0 and self._getpid() == self.pid:
-            self._close(self.fd)
+        fd, self.fd = self.fd, -1
+        if fd >= 0 and self._getpid() == self.pid:
+            self._close(fd)
 
 
 _arenas: References[Arena] = References()
@@ -476,6 +498,19 @@ def _shared_leases() -> list[Bytes]:
     return [lease for arena in _arenas if arena.shared for lease in arena.leases()]
 
 
+def _hold_still() -> Callable[[], None]:
+    """Keep other threads from making leases and from using slots again, while this one forks."""
+    # A thread that forks in the middle of an operation of its own cannot wait for itself.
+    held = [arena for arena in _arenas if arena.shared and arena._lock.acquire(timeout=_HOLD_S)]
+
+    def let_go() -> None:
+        for arena in held:
+            arena._lock.release()
+            arena._drain()
+
+    return let_go
+
+
 def _settle_in_child() -> None:
     for arena in _arenas:
         arena._lock = threading.Lock()  # another thread of the parent may have held it
@@ -483,6 +518,6 @@ def _settle_in_child() -> None:
     _closed.clear()
 
 
-forks.watch(_shared_leases)
+forks.watch(_shared_leases, _hold_still)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_settle_in_child)

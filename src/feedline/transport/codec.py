@@ -116,6 +116,12 @@ class SlotWriter:
         if len(self._copied) < _REMEMBERED:
             self._copied.append((address, address + size, offset))
 
+    def write_anew(self, data: bytes) -> int:
+        """Copy bytes into the slot, wherever they come from: what was copied before may have died, and they lie there."""
+        offset = self.place(len(data))
+        self.view[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+        return offset
+
     def write(self, data: Any) -> int:
         """Copy a contiguous buffer into the slot, unless it lies there already; returns its offset."""
         array = np.frombuffer(data, np.uint8)
@@ -202,7 +208,7 @@ class Codec:
             body = marshal.dumps(description)
             if len(body) <= _INLINE_HEADER_BYTES:
                 return b"\2" + body
-            return b"\3" + _SPILLED.pack(writer.write(body), len(body))
+            return b"\3" + _SPILLED.pack(writer.write_anew(body), len(body))
         try:
             return self.encode_object(batch, writer)
         except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
@@ -232,7 +238,7 @@ class Codec:
         if len(head) + len(body) <= _INLINE_HEADER_BYTES:
             return b"\0" + head + body
         spilled = head + body
-        return b"\1" + _SPILLED.pack(writer.write(spilled), len(spilled))
+        return b"\1" + _SPILLED.pack(writer.write_anew(spilled), len(spilled))
 
     def decode(self, header: bytes, reader: Reader) -> Any:
         """Read a batch; its arrays keep alive what the reader gives them."""

@@ -31,6 +31,10 @@ Find = Callable[[], list[Any]]
 """Returns the leases there are right now: whoever holds one keeps its memory from being used again."""
 
 
+Hold = Callable[[], Callable[[], None]]
+"""Keeps leases from being made, and memory from being used again; returns what ends that."""
+
+
 class _Witness:
     """Knows whether a process lives that was forked while the page was mapped.
 
@@ -52,14 +56,22 @@ class _Witness:
 
     def is_alone(self) -> bool:
         """True if no process that was forked has the page any more; asks no further then."""
+        if self._fd < 0:
+            return True
         try:
             fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
         except OSError as exc:
             if exc.errno == errno.EBUSY:
                 return False
             raise
-        os.close(self._fd)
+        self.close()
         return True
+
+    def close(self) -> None:
+        """Give up the descriptor. May be called twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 SEEN: list[tuple[_Witness | None, list[Any]]] = []
@@ -71,12 +83,14 @@ class _Forks:
 
     def __init__(self) -> None:
         self.find: Find = list
+        self.hold: Hold = lambda: lambda: None
         self._own = threading.local()
         self._lock = threading.Lock()
         self._next_s = 0.0
 
     def before(self) -> None:
-        """Hold what is leased now, and map a witness."""
+        """Hold what is leased now, and map a witness. Nothing is leased or used again until the fork is made."""
+        self._own.release = self.hold()
         leases = self.find()
         if not leases:
             return
@@ -95,6 +109,10 @@ class _Forks:
         return witness
 
     def after_in_parent(self) -> None:
+        release: Callable[[], None] | None = getattr(self._own, "release", None)
+        if release is not None:
+            self._own.release = None
+            release()
         page: mmap.mmap | None = getattr(self._own, "page", None)
         if page is not None:
             self._own.page = None
@@ -103,6 +121,9 @@ class _Forks:
     def after_in_child(self) -> None:
         # The page stays mapped for as long as this process lives. The leases are the parent's business.
         _kept.append(getattr(self._own, "page", None))
+        for witness, _ in SEEN:
+            if witness is not None:
+                witness.close()
         SEEN.clear()
         self._own = threading.local()
         self._lock = threading.Lock()
@@ -130,9 +151,10 @@ _forks = _Forks()
 settle = _forks.settle
 
 
-def watch(find: Find) -> None:
-    """Say how the leases of this process are found."""
+def watch(find: Find, hold: Hold) -> None:
+    """Say how the leases of this process are found, and how they are kept from changing while it forks."""
     _forks.find = find
+    _forks.hold = hold
 
 
 if hasattr(os, "memfd_create") and hasattr(os, "register_at_fork"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from feedline.transport.slot import Device, Slot
+from feedline.transport.slot import Device, Lease, Slot
 from feedline.transport.sparse import advise_huge_pages
 from feedline.transport.usage import Usage
 
@@ -71,6 +71,26 @@ class Residency:
             self.partial[slot.number] = slot
         elif self.partial:
             self.partial.pop(slot.number, None)
+
+    def drop(self, slot: Slot, lease: Lease) -> None:
+        """A lease of a slot has died."""
+        slot.live -= lease.size
+        self.live -= lease.size
+        if not slot.parts and slot.live:  # an interrupt has spoilt the count
+            self.live -= slot.live
+            slot.live = 0
+
+    def punch_part(self, slot: Slot, lease: Lease) -> None:
+        """Give the pages of one part of a slot back to the system, as far as no other lease has them."""
+        if self._option is None:
+            return
+        start, stop = slot.alone(lease)
+        if stop > start:
+            self._map.madvise(self._option, slot.number * self._slot_bytes + start, stop - start)
+            gone = min(stop - start, slot.resident - slot.live)
+            slot.resident -= gone
+            self.resident -= gone
+            self.recount(slot)
 
     def punch(self, slot: Slot) -> bool:
         """Give the pages of a slot that serve nobody back to the system; False if that is not possible now."""

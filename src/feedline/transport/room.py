@@ -49,9 +49,10 @@ class LocalRoom:
 
     def close(self) -> None:
         """The task has ended: the slot is free when the last of its arrays is dropped. May be called twice."""
-        slot, self._slot, self._is_refused = self._slot, -1, True
-        if slot >= 0:
-            self._arena.finish(slot)
+        self._is_refused = True
+        if self._slot >= 0:
+            self._arena.finish(self._slot)
+            self._slot = -1
         elif self._arena.is_warm:
             self._arena.pass_by()
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import mmap
 import weakref
 
 from feedline.transport.reading import Bytes
+
+_PAGE = mmap.PAGESIZE
 
 
 class Slot:
     """What is known of one slot. Changed by its arena only."""
 
-    __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "reach", "resident", "span", "unsure", "worker")
+    __slots__ = ("idle", "lent", "live", "number", "owner", "parts", "reach", "resident", "unsure", "worker")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -29,10 +32,13 @@ class Slot:
         """Bytes of its pages that exist, at most."""
         self.idle = 0
         """Bytes of these that serve nobody."""
-        self.span = 0
-        """When it was last used, counted in spans."""
         self.unsure = False
         """True if somebody may have written further than is known: a task that failed, a worker that died."""
+
+    def alone(self, lease: Lease) -> tuple[int, int]:
+        """Return the pages (start, end) of a lease that died which no neighbour has, too."""
+        start, stop = lease.start, lease.start + lease.size
+        return start + _PAGE * lease.is_cut, stop - _PAGE * (stop - _PAGE in self.parts)
 
     def gaps(self, end: int) -> list[tuple[int, int]]:
         """Return the ranges of pages (start, end) that no living lease covers."""
@@ -40,19 +46,21 @@ class Slot:
         for first, lease in sorted(self.parts.items()):
             if first > start:
                 gaps.append((start, first))
-            start = first + lease.size
+            start = max(start, first + lease.size)
         return [*gaps, (start, end)] if end > start else gaps
 
 
 class Lease(weakref.ref[Bytes]):
     """Tells when the last array over a part of a slot has died."""
 
-    __slots__ = ("size", "slot", "start")
+    __slots__ = ("is_cut", "size", "slot", "start")
 
     slot: Slot
     start: int
     size: int
     """In whole pages."""
+    is_cut: bool
+    """True if it does not begin with its first page, which may be another array's last one."""
 
 
 class Device:

@@ -33,7 +33,6 @@ from feedline.engines.failure import UNPICKLABLE, pack_failure, unpack_failure, 
 from feedline.engines.portable import worker as worker_side
 from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
 from feedline.engines.portable.worker import Answer, Link, Request
-from feedline.errors import WorkerDied
 from feedline.transport.reading import SegmentReader
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 
