@@ -167,6 +167,32 @@ def test_views_of_batches_survive_that_the_batch_is_shared(engine: str, workers:
             assert labels_seen.tolist() == expected
 
 
+class ReadOnly(torch.utils.data.Dataset[Any]):
+    """Arrays that must not be written to, which are stacked by NumPy, and many integers."""
+
+    def __len__(self) -> int:
+        return 20_000 * 3
+
+    def __getitem__(self, index: int) -> Any:
+        array = np.full(64, index // 20_000, np.float32)
+        array.flags.writeable = False
+        return array, index
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 1), ("process", 1)])
+def test_whatever_lies_in_a_slot_survives_that_it_is_shared(engine: str, workers: int) -> None:
+    views = []
+    for arrays, numbers in DataLoader(ReadOnly(), 20_000, num_workers=workers, engine=engine):
+        views.append((arrays.numpy(), numbers.numpy()))
+        arrays.share_memory_()
+        numbers.share_memory_()
+        del arrays, numbers
+    for place, (arrays_seen, numbers_seen) in enumerate(views):
+        assert (arrays_seen == place).all()
+        assert numbers_seen[0] == 20_000 * place
+        assert numbers_seen[-1] == 20_000 * place + 19_999
+
+
 THROUGH_A_QUEUE = """
 import sys, torch
 from feedline import DataLoader

@@ -438,6 +438,34 @@ def test_a_long_header_needs_room(batch: Any) -> None:
         round_trip(TORCH, batch, Slot(40_000))
 
 
+class MadeOnTheFly:
+    """Pickled by way of a tensor that nobody else holds, and of names that make the header long."""
+
+    def __init__(self, size: int, count: int) -> None:
+        self.size, self.count = size, count
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "x": torch.from_numpy(np.full(self.size, 7, np.uint8)),
+            "names": [f"n{number}" for number in range(self.count)],
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+@pytest.mark.parametrize("count", [8000, 50_000])
+@pytest.mark.parametrize("size", [100_000, 300_000, 500_000])
+def test_a_long_header_is_never_taken_for_a_tensor_that_lay_at_its_address(size: int, count: int) -> None:
+    for _ in range(5):
+        slot = Slot(4 << 20)
+        writer = slot.writer()
+        header = TORCH.encode(MadeOnTheFly(size, count), writer)
+        arrived: Any = TORCH.decode(header, Views(slot.memory[: writer.used]))
+        assert arrived.names[-1] == f"n{count - 1}"
+        assert int(arrived.x.sum()) == 7 * size
+
+
 def test_a_codec_works_again_after_a_failure() -> None:
     for bad, error in ((np.zeros(1000), SlotFull), (threading.Lock(), BatchNotPicklable)):
         with pytest.raises(error):

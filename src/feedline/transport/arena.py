@@ -369,7 +369,7 @@ class Arena:
             if slot is not None:
                 self._part_dropped(slot, lease.start)
             self._dropped.popleft()
-        if self._cooling and not self._warm:
+        if self._cooling and (not self._warm or self._is_resting):
             self._cool()
         if self._pages.idle > SLACK_BYTES or self._closed or self._is_resting:
             self._trim_idle()

@@ -117,7 +117,7 @@ class SlotWriter:
             self._copied.append((address, address + size, offset))
 
     def write_anew(self, data: bytes) -> int:
-        """Copy bytes into the slot, wherever they come from: what was copied before may have died, and they lie there."""
+        """Copy bytes into the slot, whatever their address: what was copied from there before may have died since."""
         offset = self.place(len(data))
         self.view[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
         return offset

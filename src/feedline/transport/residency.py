@@ -74,8 +74,7 @@ class Residency:
 
     def drop(self, slot: Slot, lease: Lease) -> None:
         """A lease of a slot has died."""
-        slot.live -= lease.size
-        self.live -= lease.size
+        slot.live, self.live = slot.live - lease.size, self.live - lease.size  # no interrupt comes in between
         if not slot.parts and slot.live:  # an interrupt has spoilt the count
             self.live -= slot.live
             slot.live = 0
