@@ -15,7 +15,10 @@ Every large array of a batch has a lease: a NumPy array over its part of the slo
 alive. A weak reference tells when it died, on whatever thread that happens. What it calls is the `append` of a deque
 and nothing else: it is atomic with and without the GIL, may run inside any other operation, and runs no Python code, so
 that no interrupt can be lost in it. Dead leases are dealt with at the next operation; while no epoch is under way
-(`rest`), at once.
+(`rest`), at once, by Python code. Slots are given back in the same way: the garbage collector may do so in the middle of
+another operation of the same thread, so that nobody may wait there. Who finds the lock taken leaves the work to whoever
+has it, and that one looks again after it has let go (`_drain`). All of it may be done twice, because an interrupt may
+come at any moment. While a process forks nobody has the lock but the thread that forks.
 
 What is resident and serves nobody (free slots, parts of held slots that were dropped, ends of slots that larger batches
 have written) is idle. Of that the arena keeps what the batches in flight have recently needed, so that pages stay warm;
