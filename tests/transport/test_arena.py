@@ -616,6 +616,25 @@ def test_views_that_die_in_a_fork_do_not_change_the_books_of_anybody() -> None:
     assert set(holder[0].tolist()) == {0}
 
 
+def test_a_fork_gives_back_nothing_of_its_parents_memory() -> None:
+    arena = make_arena(4)
+    busy, owner = arena.acquire(owner="crew"), "crew"
+    arena.view(busy, 1 << 20)[:] = 5
+    holder = [filled(arena, 1 << 20, 1 << 20)]
+
+    def give_back() -> bool:
+        arena.release(busy)
+        arena.release_all(owner)
+        holder.clear()
+        arena.rest()
+        arena.close()
+        return True
+
+    assert in_a_fork(give_back) == 0
+    assert (arena.view(busy, 1 << 20) == 5).all()
+    assert all((part == 1).all() for part in holder[0])
+
+
 def test_a_fork_keeps_the_descriptor_of_its_parent_open() -> None:
     arena = make_arena(2)
 

@@ -15,10 +15,10 @@ Every large array of a batch has a lease: a NumPy array over its part of the slo
 alive. A weak reference tells when it died, on whatever thread that happens. What it calls is the `append` of a deque
 and nothing else: it is atomic with and without the GIL, may run inside any other operation, and runs no Python code, so
 that no interrupt can be lost in it. Dead leases are dealt with at the next operation; while no epoch is under way
-(`rest`), at once, by Python code. Slots are given back in the same way: the garbage collector may do so in the middle of
-another operation of the same thread, so that nobody may wait there. Who finds the lock taken leaves the work to whoever
-has it, and that one looks again after it has let go (`_drain`). All of it may be done twice, because an interrupt may
-come at any moment. While a process forks nobody has the lock but the thread that forks.
+(`rest`), at once, by Python code. Slots are given back in the same way: the garbage collector may do so in the middle
+of another operation of the same thread, so that nobody may wait there. Who finds the lock taken leaves the work to
+whoever has it, and that one looks again after it has let go (`_drain`). All of it may be done twice, because an
+interrupt may come at any moment. While a process forks nobody has the lock but the thread that forks.
 
 What is resident and serves nobody (free slots, parts of held slots that were dropped, ends of slots that larger batches
 have written) is idle. Of that the arena keeps what the batches in flight have recently needed, so that pages stay warm;
@@ -33,12 +33,10 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from feedline.references import References
 from feedline.transport import forks
 from feedline.transport.reading import LARGE_BYTES, Bytes, Copies, Reader, SlotReader
 from feedline.transport.residency import Residency
@@ -46,9 +44,6 @@ from feedline.transport.slot import Device, Lease, Slot
 from feedline.transport.sparse import map_sparse
 
 _PAGE = mmap.PAGESIZE
-
-_HOLD_S = 1.0
-"""How long a fork waits for operations of other threads, which take microseconds."""
 
 SLACK_BYTES = 16 << 20
 """Idle memory that is always kept: below this it is not worth a system call."""
@@ -106,7 +101,7 @@ class Arena:
         self._ties: list[weakref.finalize[..., Any]] = []
         """To users."""
         self._closed = False
-        _arenas.add(self)
+        forks.watch(self)
 
     def __repr__(self) -> str:
         return (
@@ -420,9 +415,27 @@ class Arena:
     # -- forks, rest and end -----------------------------------------------------------------------------------------
 
     def leases(self) -> list[Bytes]:
-        """Return what is leased; whoever holds it keeps the slots from being used again."""
+        """Return what is leased, if others may see it; whoever holds it keeps the slots from being used again."""
+        if not self.shared:
+            return []
         leases = [lease for slot in list(self._slots) for lease in list(slot.parts.values())]
         return [array for array in (lease() for lease in leases) if array is not None]
+
+    def hold(self, timeout_s: float) -> bool:
+        """Let no other thread lease anything, or use a slot again, until `let_go`; False if it took too long."""
+        return self._lock.acquire(timeout=timeout_s)
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+        self._lock.release()
+        self._drain()
+
+    def settle_in_child(self) -> None:
+        """Begin anew in a forked process: another thread of the parent may have had the lock, and the pages are its."""
+        self._lock = threading.Lock()
+        if self.shared:
+            self._pages.leave_alone()
+        _closed.clear()
 
     def rest(self) -> None:
         """No epoch is under way: there may be no next operation for long, so have deaths of leases noticed at once."""
@@ -492,35 +505,5 @@ class Arena:
             self._close(fd)
 
 
-_arenas: References[Arena] = References()
 _closed: dict[int, Arena] = {}
 """Arenas that were closed while arrays were held."""
-
-
-def _shared_leases() -> list[Bytes]:
-    return [lease for arena in _arenas if arena.shared for lease in arena.leases()]
-
-
-def _hold_still() -> Callable[[], None]:
-    """Keep other threads from making leases and from using slots again, while this one forks."""
-    # A thread that forks in the middle of an operation of its own cannot wait for itself.
-    held = [arena for arena in _arenas if arena.shared and arena._lock.acquire(timeout=_HOLD_S)]
-
-    def let_go() -> None:
-        for arena in held:
-            arena._lock.release()
-            arena._drain()
-
-    return let_go
-
-
-def _settle_in_child() -> None:
-    for arena in _arenas:
-        arena._lock = threading.Lock()  # another thread of the parent may have held it
-    _arenas.clear()
-    _closed.clear()
-
-
-forks.watch(_shared_leases, _hold_still)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_settle_in_child)

@@ -18,8 +18,9 @@ import mmap
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
+
+from feedline.references import References
 
 if os.name == "posix":
     import fcntl
@@ -27,12 +28,25 @@ if os.name == "posix":
 _LOOK_EVERY_S = 0.05
 """How often the witnesses are asked at most: one system call each."""
 
-Find = Callable[[], list[Any]]
-"""Returns the leases there are right now: whoever holds one keeps its memory from being used again."""
+_HOLD_S = 1.0
+"""How long a fork waits for operations of other threads, which take microseconds. A thread that forks in the middle of
+an operation of its own cannot wait for itself."""
 
 
-Hold = Callable[[], Callable[[], None]]
-"""Keeps leases from being made, and memory from being used again; returns what ends that."""
+class Leaser(Protocol):
+    """Memory of which parts are leased."""
+
+    def leases(self) -> list[Any]:
+        """Return the leases there are right now: whoever holds one keeps its memory from being used again."""
+
+    def hold(self, timeout_s: float) -> bool:
+        """Let no other thread lease anything, or use memory again, until `let_go`; False if it took too long."""
+
+    def let_go(self) -> None:
+        """End what `hold` began."""
+
+    def settle_in_child(self) -> None:
+        """Begin anew in a forked process."""
 
 
 class _Witness:
@@ -82,16 +96,15 @@ class _Forks:
     """What forked processes can see, until they are gone."""
 
     def __init__(self) -> None:
-        self.find: Find = list
-        self.hold: Hold = lambda: lambda: None
+        self.leasers: References[Leaser] = References()
         self._own = threading.local()
         self._lock = threading.Lock()
         self._next_s = 0.0
 
     def before(self) -> None:
         """Hold what is leased now, and map a witness. Nothing is leased or used again until the fork is made."""
-        self._own.release = self.hold()
-        leases = self.find()
+        self._own.held = [leaser for leaser in self.leasers if leaser.hold(_HOLD_S)]
+        leases = [lease for leaser in self.leasers for lease in leaser.leases()]
         if not leases:
             return
         with self._lock:
@@ -109,10 +122,10 @@ class _Forks:
         return witness
 
     def after_in_parent(self) -> None:
-        release: Callable[[], None] | None = getattr(self._own, "release", None)
-        if release is not None:
-            self._own.release = None
-            release()
+        held: list[Leaser] = getattr(self._own, "held", [])
+        self._own.held = []
+        for leaser in held:
+            leaser.let_go()
         page: mmap.mmap | None = getattr(self._own, "page", None)
         if page is not None:
             self._own.page = None
@@ -125,6 +138,9 @@ class _Forks:
             if witness is not None:
                 witness.close()
         SEEN.clear()
+        for leaser in self.leasers:
+            leaser.settle_in_child()
+        self.leasers.clear()
         self._own = threading.local()
         self._lock = threading.Lock()
 
@@ -151,13 +167,12 @@ _forks = _Forks()
 settle = _forks.settle
 
 
-def watch(find: Find, hold: Hold) -> None:
-    """Say how the leases of this process are found, and how they are kept from changing while it forks."""
-    _forks.find = find
-    _forks.hold = hold
+def watch(leaser: Leaser) -> None:
+    """Look after the leases of some memory when this process forks, as long as it lives."""
+    _forks.leasers.add(leaser)
 
 
-if hasattr(os, "memfd_create") and hasattr(os, "register_at_fork"):
+if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_forks.before, after_in_parent=_forks.after_in_parent, after_in_child=_forks.after_in_child
     )

@@ -72,6 +72,10 @@ class Residency:
         elif self.partial:
             self.partial.pop(slot.number, None)
 
+    def leave_alone(self) -> None:
+        """Give nothing back any more: the pages are another process's."""
+        self._option = None
+
     def drop(self, slot: Slot, lease: Lease) -> None:
         """A lease of a slot has died."""
         slot.live, self.live = slot.live - lease.size, self.live - lease.size  # no interrupt comes in between
