@@ -134,12 +134,15 @@ class Arena:
 
     def available(self) -> bool:
         """True if `acquire` would find a slot."""
-        if self._dropped or self._requests or forks.SEEN or (self._cooling and not self._warm):
+        if self._dropped or self._requests or forks.SEEN:
             self._drain()
         return self._is_left()
 
     def _is_left(self) -> bool:
         free = self._warm or self._cold or len(self._slots) < self.slot_count
+        if not free and self._cooling:
+            self._cool()
+            free = self._warm
         return bool(free) and not self._closed and self._is_affordable()
 
     def acquire(self, worker: int = -1, owner: object = True) -> int:
@@ -164,8 +167,10 @@ class Arena:
             self._lock.release()
 
     def _acquire(self, worker: int, owner: object) -> int:
-        if self._dropped or self._requests or forks.SEEN or (self._cooling and not self._warm):
+        if self._dropped or self._requests or forks.SEEN:
             self._settle()
+        if self._cooling and not self._warm:
+            self._cool()
         if self._is_resting:  # there is work again, and with it a next operation
             self._is_resting = False
             self._watchers = []
@@ -367,7 +372,7 @@ class Arena:
             if slot is not None:
                 self._part_dropped(slot, lease.start)
             self._dropped.popleft()
-        if self._cooling and (not self._warm or self._is_resting):
+        if self._cooling and self._is_resting:
             self._cool()
         if self._pages.idle > SLACK_BYTES or self._closed or self._is_resting:
             self._trim_idle()
