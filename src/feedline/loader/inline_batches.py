@@ -128,10 +128,10 @@ class InlineBatches(ExclusiveBatches):
     def _fail(self, exc: BaseException, ordinal: int, indices: Any, checkpoint: Any) -> None:
         """Deal with what came in place of a batch: it is logged, and counts as delivered, unless it is made again."""
         if isinstance(exc, StopIteration):
+            self._rest()
             self._begun = None
             self._progress.ended = self._runner.streams
             self._account.check(ended=self._progress.ended)
-            self._rest()
             return
         torn = self._runner.streams and self._runner.stream.interrupted_by is not None
         if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
@@ -163,8 +163,8 @@ class InlineBatches(ExclusiveBatches):
         except StopIteration:
             self._asks_plan = False
             self._account.check(ended=True)
-            self._progress.ended = True
             self._rest()
+            self._progress.ended = True  # the last that is done: after an interrupt the end comes again, not the epoch
             raise
         except BaseException as exc:
             self._asks_plan = is_interrupt(exc)
