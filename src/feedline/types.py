@@ -232,8 +232,8 @@ class Parcel:
     header: Any
     slot: int
     used: int
-    overflow: Any = None
-    """A reader of memory of its own, when the slot could not hold the batch."""
+    reader: Any = None
+    """Of memory of its own, if the batch has no slot or did not fit it."""
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.counters import Counters
 from feedline.loader.slots import Slots
 from feedline.transport.arena import Arena
-from feedline.transport.reading import LARGE_BYTES
-from feedline.types import Result, ResultKind, Task
-from tests.loader.hand import Bench
+from feedline.transport.codec import SlotWriter
+from feedline.transport.reading import LARGE_BYTES, Copies
+from feedline.types import Parcel, Result, ResultKind, Task
+from tests.loader.hand import CODEC, Bench
 
 
 def test_a_batch_is_a_view_and_its_slot_comes_back_with_it() -> None:
@@ -43,10 +44,46 @@ def test_batches_that_are_kept_are_copied_when_slots_run_short_and_never_overwri
 
 def test_a_batch_that_came_in_memory_of_its_own_gives_its_slot_back_at_once() -> None:
     bench = Bench()
-    batch = bench.batch(5, overflow=True)
-    assert batch.tolist() == [5] * 1000
+    batch = bench.batch(5, size=20_000, overflow=True)
+    assert batch.tolist() == [5] * 20_000
     assert bench.counters.overflowed == 1
     assert bench.free_slots() == 4
+
+
+def slots_given(bench: Bench, sizes: list[int]) -> list[bool]:
+    """Have batches of these sizes made; returns whether each was given a slot."""
+    given = []
+    for number, size in enumerate(sizes):
+        pending = bench.crew.submit(bench, number, Task(0, number % 256), 0)
+        given.append(pending.task.slot >= 0)
+        bench.engine.finish(size=size)
+        ((_, result),) = bench.crew.collect(0.0)
+        assert bench.crew.deliver(result)[0].tolist() == [number % 256] * size
+    return given
+
+
+def test_small_batches_are_given_no_slots() -> None:
+    bench = Bench()
+    assert slots_given(bench, [1000] * 8) == [True] * 4 + [False] * 4
+    assert bench.free_slots() == 4
+
+
+def test_a_large_batch_brings_slots_back_for_a_long_time() -> None:
+    bench = Bench()
+    given = slots_given(bench, [1000] * 8 + [40_000] + [1000] * 70)
+    assert given == [True] * 4 + [False] * 5 + [True] * 64 + [False] * 6
+    assert bench.counters.overflowed == 1, "the large one, which had no slot"
+
+
+def test_what_waits_in_messages_is_bounded() -> None:
+    slots = Slots(Arena(4, shared=True, budget=1 << 20), NumpyFramework(), Counters(), depth=100)
+    for _ in range(10):
+        slot = slots.acquire(0)
+        assert slot >= 0, "a hundred batches of 2 kB would fill the socket"
+        memory = np.zeros(2000, np.uint8)
+        writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+        header = CODEC.encode([np.zeros(2000, np.uint8)], writer)
+        slots.unpack(Parcel(header, slot, writer.used, Copies(memory)))
 
 
 def test_a_batch_nobody_wants_is_given_back_once() -> None:

@@ -89,7 +89,7 @@ def test_a_room_is_closed_whatever_happens_in_it() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        in_room(arena, fail, LARGE)
+        in_room(LocalRoom(arena), fail, LARGE)
     assert arena.acquire() == 0
     assert in_room(None, lambda room: room) is None
 

@@ -8,7 +8,7 @@ from feedline.abc.engine import Engine
 from feedline.engines.runner import Runner
 from feedline.errors import BadOption
 from feedline.transport.arena import Arena
-from feedline.transport.room import in_room
+from feedline.transport.room import LocalRoom, in_room
 from feedline.types import Result, Task, WorkerSpec
 
 
@@ -46,4 +46,4 @@ class InlineEngine(Engine):
 def run_task(runner: Runner | None, task: Task, worker: int, arena: Arena | None) -> Result:
     """Run a task in this process and report on it; the batch may be views of a slot of `arena`."""
     assert runner is not None
-    return in_room(arena, runner.attempt, task, worker)
+    return in_room(None if arena is None else LocalRoom(arena), runner.attempt, task, worker)

@@ -153,10 +153,10 @@ def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any]) -> F
     several = getattr(dataset, "__getitems__", None)
 
     def fetch(indices: Any) -> Any:
-        array = indices.array if type(indices) is IndexBlock else _as_array(indices)
-        if array is not None and array.dtype.kind in "iu" and array.ndim == 1 and len(array):
+        array = indices.array if type(indices) is IndexBlock else _as_index_array(indices)
+        if array is not None and len(array):
             try:
-                batch = gather(array.astype(np.int64, copy=False))
+                batch = gather(array)
             except IndexError:
                 batch = None  # the dataset itself has the right error for it
             if batch is not None:
@@ -167,9 +167,10 @@ def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any]) -> F
     return fetch
 
 
-def _as_array(indices: Any) -> NDArray[Any] | None:
-    """Return what a sampler yielded as an array; None if it is none, like lists of lists of different lengths."""
+def _as_index_array(indices: Any) -> NDArray[np.int64] | None:
+    """Return what a sampler yielded as an array; None if it is none of integers."""
     try:
-        return np.asarray(indices)
-    except ValueError:
+        array = np.asarray(indices)
+    except ValueError:  # lists of lists of different lengths, for one
         return None
+    return array.astype(np.int64, copy=False) if array.dtype.kind in "iu" and array.ndim == 1 else None

@@ -47,9 +47,9 @@ def gather_for(dataset: Any) -> Gather | None:
         if taken is None:
             return None
         columns, form = taken
-        columns = [list(column) if type(column) is Positions else column for column in columns]
         if form == "list":
             return columns
+        columns = [list(column) if type(column) is Positions else column for column in columns]
         return columns[0] if form == "one" else dict(zip(form, columns, strict=True))
 
     return gather
@@ -128,7 +128,15 @@ def _from_tensors(tensors: list[torch.Tensor], form: Form) -> Take | None:
     if count == 0:
         return None
     columns = [_Column(tensor) for tensor in tensors]
-    return lambda indices: ([column.take(indices) for column in columns], form)
+    arrays = [column.array for column in columns if column.array is not None]
+    few = _LARGE_BYTES // max(column.row_bytes for column in columns) if len(arrays) == len(columns) else 0
+
+    def take(indices: Indices) -> tuple[list[Column], Form]:
+        if len(indices) < few:
+            return [torch.from_numpy(array.take(indices, 0)) for array in arrays], form
+        return [column.take(indices) for column in columns], form
+
+    return take
 
 
 _LARGE_BYTES = 64 << 10
@@ -142,15 +150,15 @@ class _Column:
         self._tensor = tensor
         self._count = len(tensor)
         self._row_shape = tuple(tensor.shape[1:])
-        self._row_bytes = tensor[0].numel() * tensor.element_size()
+        self.row_bytes = max(1, tensor[0].numel() * tensor.element_size())
         # NumPy takes rows in half the time torch needs for small batches, but has no bfloat16 and float8.
         array = tensor.numpy() if tensor.dtype in AS_NUMPY else None
         # Of any other array NumPy would copy the whole before it takes a row.
-        self._array = array if array is not None and array.flags.c_contiguous and array.flags.aligned else None
+        self.array = array if array is not None and array.flags.c_contiguous and array.flags.aligned else None
 
     def take(self, indices: Indices) -> torch.Tensor:
-        if self._array is not None and self._row_bytes * len(indices) < _LARGE_BYTES:
-            return torch.from_numpy(self._array.take(indices, 0))
+        if self.array is not None and self.row_bytes * len(indices) < _LARGE_BYTES:
+            return torch.from_numpy(self.array.take(indices, 0))
         if indices.min() < 0:
             indices = np.where(indices < 0, indices + self._count, indices)
         out = room((len(indices), *self._row_shape), self._tensor)

@@ -61,6 +61,7 @@ class Crew:
         *,
         prepare: Prepare | None = None,
         splitter: Splitter | None = None,
+        depth: int = 1,
         care: Care | None = None,
         rest: Callable[[], None] | None = None,
         binds: bool = False,
@@ -74,7 +75,7 @@ class Crew:
         self.recycling = Recycling(self, care.most_bytes)
         self.roster = Roster(engine, binds=binds)
         self.workers = self.roster.workers
-        self.slots = Slots(arena, framework, counters)
+        self.slots = Slots(arena, framework, counters, depth=depth, always=splitter is not None)
         self.pace = Pace()
         self.counters = counters
         self.pid = os.getpid()

@@ -23,7 +23,7 @@ from feedline.loader.receipts import Receipts
 from feedline.loader.repair import Repair
 from feedline.state import Snapshot
 from feedline.transport.arena import Arena
-from feedline.transport.room import in_room
+from feedline.transport.room import LocalRoom, in_room
 from feedline.types import DatasetKind, Notes, Result, ResultKind, Span, Task, WorkerSpec
 
 
@@ -85,6 +85,7 @@ class InlineBatches(ExclusiveBatches):
         self._made: Any = _NOTHING
         """The batch itself, from when it is made until it is delivered."""
         self._arena = arena
+        self._room = None if arena is None else LocalRoom(arena)
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while somebody iterates
         self._counters = counters
@@ -195,7 +196,7 @@ class InlineBatches(ExclusiveBatches):
     def _make(self, ordinal: int, indices: Any) -> Any:
         """Make a batch; `_VOID` if no sample of it is left."""
         if self._repair is None:
-            return in_room(self._arena, self._runner.make, indices, self._plan.draw(ordinal))
+            return in_room(self._room, self._runner.make, indices, self._plan.draw(ordinal))
         result = self._make_at_once(ordinal, indices, self._repair)
         if type(result) is not Result:
             return result
@@ -221,7 +222,7 @@ class InlineBatches(ExclusiveBatches):
             return self._make_guarded(ordinal, indices, repair)
         first: Result
         try:
-            batch, faults = in_room(self._arena, self._runner.make_guarded, indices, self._plan.draw(ordinal))
+            batch, faults = in_room(self._room, self._runner.make_guarded, indices, self._plan.draw(ordinal))
         except BaseException as exc:
             if is_interrupt(exc):
                 raise
@@ -264,7 +265,7 @@ class InlineBatches(ExclusiveBatches):
             task.indices, task.skip = treated.indices, {**treated.skip, **skip}
             assert self._repair is not None
             self._repair.begin(pending.ordinal, treated)
-        result = in_room(self._arena, self._runner.attempt, task, -1)
+        result = in_room(self._room, self._runner.attempt, task, -1)
         if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
             raise result.payload
         if result.notes is not None:

@@ -1,8 +1,9 @@
 """The slots of a crew: what becomes of each, from the task that gets it to the training loop that has its batch.
 
-A slot is acquired for a task. It is released when the task is answered without a batch, or nobody wants the batch any
-more; otherwise it waits until the batch is unpacked. Then the small arrays of the batch are copied, and each large one
-is either a view, whose part of the slot comes back when the array is dropped, or a copy.
+A slot is acquired for a task, unless batches are so small that they come with a message. It is released when the task
+is answered without a batch, or nobody wants the batch any more; otherwise it waits until the batch is unpacked. Then
+the small arrays of the batch are copied, and each large one is either a view, whose part of the slot comes back when
+the array is dropped, or a copy.
 """
 
 from __future__ import annotations
@@ -13,8 +14,17 @@ from feedline.abc.framework import Framework
 from feedline.loader.counters import Counters
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
-from feedline.transport.reading import LARGE_BYTES, Copies
+from feedline.transport.reading import LARGE_BYTES, SMALL_BYTES, Copies
 from feedline.types import Parcel, Result
+
+_IN_MESSAGES = 96 << 10
+"""Bytes that may wait for the training loop in messages of one worker: half of what a socket holds. With more, the
+worker would wait as well."""
+
+_SURE_AFTER = 4
+_SURE_AGAIN_AFTER = 64
+"""So many small batches in a row, and the next one is expected to be small. After a large one it takes longer: what
+does not fit a message and has no slot has to travel in memory of its own."""
 
 
 class Slots:
@@ -24,38 +34,63 @@ class Slots:
         arena: what they are cut from; None if batches come in memory of their own.
         framework: the array library.
         counters: told about batches that could not stay where they were.
+        depth: how many batches of one worker may wait for the training loop.
+        always: True if batches need slots, however small they are.
     """
 
-    def __init__(self, arena: Arena | None, framework: Framework, counters: Counters) -> None:
+    def __init__(
+        self,
+        arena: Arena | None,
+        framework: Framework,
+        counters: Counters,
+        *,
+        depth: int = 1,
+        always: bool = False,
+    ) -> None:
         self._arena = arena
         self._codec = Codec(framework)
         self._counters = counters
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while somebody iterates
         self._owner = object()  # in the arena's books, which are not to refer to this object: no cycle
+        self._small_bytes = -1 if always else min(SMALL_BYTES, _IN_MESSAGES // depth)
+        self._small_count = 0
+        """Batches in a row that were small."""
+        self._sure_after = _SURE_AFTER
+        self._does_without = arena is None
+        """True while tasks are given no slots."""
 
     def are_left(self) -> bool:
         """True while another task can be given what it needs."""
-        return self._arena is None or self._arena.available()
+        return self._does_without or self._arena is None or self._arena.available()
 
     def acquire(self, worker: int) -> int:
         """Return a slot for a task of a worker; -1 if it has to do without."""
-        return -1 if self._arena is None else self._arena.acquire(worker, self._owner)
+        return -1 if self._does_without or self._arena is None else self._arena.acquire(worker, self._owner)
 
     def release(self, slot: int, used: int | None = None) -> None:
         """Take back a slot in which nothing lies; `used` tells how far it was written, None if that is not known."""
         if self._arena is not None:
             self._arena.release(slot, used)
 
+    def _learn(self, used: int) -> None:
+        """Find out from the size of a batch whether the next ones need slots."""
+        if used > self._small_bytes:
+            self._small_count, self._sure_after, self._does_without = 0, _SURE_AGAIN_AFTER, False
+        elif not self._does_without:
+            self._small_count += 1
+            self._does_without = self._small_count >= self._sure_after
+
     def unpack(self, parcel: Parcel) -> Any:
         """Return the batch that lies in a slot. What it refers to stays its own from then on; the rest is free."""
         arena = self._arena
         slot, parcel.slot = parcel.slot, -1
-        if parcel.overflow is not None:
-            if arena is not None:
-                self._counters.overflowed += 1
-                arena.release(slot)
-            return self._codec.decode(parcel.header, parcel.overflow)
+        if arena is not None and (parcel.used > self._small_bytes or not self._does_without):
+            self._learn(parcel.used)
+        if parcel.reader is not None:
+            self._counters.overflowed += arena is not None and parcel.used > SMALL_BYTES
+            self.release(slot)
+            return self._codec.decode(parcel.header, parcel.reader)
         assert arena is not None
         try:
             reader = arena.reader(slot, parcel.used)

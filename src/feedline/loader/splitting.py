@@ -70,7 +70,7 @@ class Splitter:
         if not _is_rows(indices):
             return
         count = len(indices)
-        if count in self._layouts or count in self._unlike or parcel.header[0] != 2 or parcel.overflow is not None:
+        if count in self._layouts or count in self._unlike or parcel.header[0] != 2 or parcel.reader is not None:
             return
         description = marshal.loads(memoryview(parcel.header)[1:])
         if self._framework.rows_of(description, 0, count, count) is not None:

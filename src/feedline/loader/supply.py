@@ -96,6 +96,7 @@ class Supply:
             self.counters,
             prepare=prepare,
             splitter=splitter,
+            depth=max(1, self.settings.depth),
             care=care,
             rest=None if self._arena is None else self._arena.rest,
             # With a seed everything random follows from keys; threads share their generators in any case.

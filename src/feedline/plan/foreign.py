@@ -14,7 +14,7 @@ from feedline.errors import BadState
 from feedline.indices import taken
 from feedline.keys import mix
 from feedline.plan.plan import Plan
-from feedline.types import Draw, Share
+from feedline.types import Draw, IndexBlock, Share
 
 _LONG_S = 1.0
 """Going through indices for longer than this is worth a word. A guess at where people begin to wonder."""
@@ -86,12 +86,15 @@ class ForeignPlan(Plan):
     def __next__(self) -> Any:
         if self._ahead:
             return self._ahead.pop()
-        self._begin()
+        if self._find_snapshot is not None:
+            self._begin()
         if self._held:
             self._drawn += 1
             self._last = 1 if getattr(self._indices, "ended", False) else None
             return self._held.pop()
-        indices = taken(next(self._indices))  # the sampler may use it again for the next batch
+        indices = next(self._indices)
+        if type(indices) is not IndexBlock:
+            indices = taken(indices)  # the sampler may use it again for the next batch
         self._drawn += 1
         if self._snapshot is not None:
             if self._drawn == 1:

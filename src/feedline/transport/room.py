@@ -19,7 +19,10 @@ requests anew each time, and every page of them faults)."""
 
 
 class LocalRoom:
-    """The `Memory` of one task: takes a slot when the first large array asks for room. Each array has its own lease."""
+    """The `Memory` of a task: takes a slot when the first large array asks for room. Each array has its own lease.
+
+    It can serve one task after the other.
+    """
 
     __slots__ = ("_arena", "_is_refused", "_slot", "_used")
 
@@ -27,7 +30,11 @@ class LocalRoom:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._slot = -1
+        self.open()
+
+    def open(self) -> None:
+        """Begin a task."""
+        self._slot = -1  # if an interrupt came in the middle of `close`, the slot is somebody else's by now
         self._is_refused = False
         self._used = 0
 
@@ -57,11 +64,11 @@ class LocalRoom:
             self._arena.pass_by()
 
 
-def in_room(arena: Arena | None, make: Callable[..., T], *arguments: object) -> T:
-    """Call `make` with these arguments and, after them, room for one task; None if there is no arena."""
-    if arena is None:
+def in_room(room: LocalRoom | None, make: Callable[..., T], *arguments: object) -> T:
+    """Call `make` with these arguments and, after them, `room` for one task; None if there is none."""
+    if room is None:
         return make(*arguments, None)
-    room = LocalRoom(arena)
+    room.open()
     try:
         return make(*arguments, room)
     finally:

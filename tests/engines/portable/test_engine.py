@@ -36,7 +36,7 @@ def batch_of(result: Result) -> Any:
     parcel = result.payload
     assert isinstance(parcel, Parcel)
     assert parcel.slot == -1
-    return Codec(NumpyFramework()).decode(parcel.header, parcel.overflow)
+    return Codec(NumpyFramework()).decode(parcel.header, parcel.reader)
 
 
 class PortableContract(EngineContract):

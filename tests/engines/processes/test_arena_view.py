@@ -11,6 +11,7 @@ import pytest
 
 from feedline.engines.processes.arena_view import ArenaView
 from feedline.transport.arena import Arena
+from feedline.transport.reading import SMALL_BYTES
 
 
 def test_a_slot_that_was_parted_with_is_written_where_the_training_process_looks() -> None:
@@ -44,10 +45,22 @@ def test_a_slot_that_was_parted_with_is_written_where_the_training_process_looks
     assert not arena.view(2, 5000).any()
 
 
-def test_a_writer_without_a_slot_has_no_room() -> None:
-    arena = Arena(1, shared=True, budget=1 << 20)
-    room = ArenaView(arena).writer(-1)
+def test_a_writer_without_a_slot_has_room_for_a_small_batch() -> None:
+    view = ArenaView(Arena(1, shared=True, budget=1 << 20))
+    room = view.writer(-1)
+    assert room.offset_of(room.view.ctypes.data, 0) == 0, "it knows where its memory is"
+    assert room.allocate(SMALL_BYTES) is not None
     assert room.allocate(1) is None
+
+
+def test_memory_without_a_slot_that_somebody_refers_to_is_not_used_again() -> None:
+    view = ArenaView(Arena(1, shared=True, budget=1 << 20))
+    room = view.writer(-1)
+    kept = room.view[:10]
+    kept[:] = 1
+    view.part_with(-1, room.address, 10)
+    view.writer(-1).view[:10] = 2
+    assert kept.tolist() == [1] * 10
 
 
 def read_slots(view: ArenaView, answers: Any) -> None:

@@ -55,8 +55,8 @@ class ProcessContract(EngineContract):
         assert self.arena is not None
         parcel = result.payload
         assert isinstance(parcel, Parcel)
-        if parcel.overflow is not None:
-            return self._codec.decode(parcel.header, parcel.overflow)
+        if parcel.reader is not None:
+            return self._codec.decode(parcel.header, parcel.reader)
         return self._codec.decode(parcel.header, self.arena.reader(parcel.slot, parcel.used))
 
 
@@ -101,8 +101,8 @@ def answer(engine: ProcessEngine, task: Task, worker: int = 0) -> Result:
 
 
 def decode(parcel: Parcel) -> Any:
-    assert parcel.overflow is not None
-    return Codec(NumpyFramework()).decode(parcel.header, parcel.overflow)
+    assert parcel.reader is not None
+    return Codec(NumpyFramework()).decode(parcel.header, parcel.reader)
 
 
 @pytest.mark.slow
@@ -148,7 +148,7 @@ def many_strings(samples: Any) -> list[str]:
 def test_a_header_of_megabytes(slot: int) -> None:
     with at_work(Numbers(), collate=many_strings) as engine:
         parcel = answer(engine, Task(0, [1], slot)).payload
-        assert (parcel.overflow is None) == (slot == 0)
+        assert (parcel.reader is None) == (slot == 0)
         assert len(parcel.header) < 1000, "what is long lies in memory"
 
 

@@ -58,11 +58,13 @@ def exchange(pair: Pair, message: Message) -> Message:
     body=st.binary(max_size=300) | st.integers(47 << 10, 50 << 10).map(bytes),
     used=st.integers(0, 2**64 - 1),
     busy_ns=st.integers(0, 2**64 - 1),
+    bound=st.booleans(),
+    packed=st.booleans(),
 )
 def test_a_message_arrives_as_it_was_sent(
-    pair: Pair, kind: Kind, task_id: int, body: bytes, used: int, busy_ns: int
+    pair: Pair, kind: Kind, task_id: int, body: bytes, used: int, busy_ns: int, bound: bool, packed: bool
 ) -> None:
-    message = Message(kind, task_id, body, used, busy_ns)
+    message = Message(kind, task_id, body, used, busy_ns, bound=bound, packed=packed)
     assert exchange(pair, message) == message
 
 

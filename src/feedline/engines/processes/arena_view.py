@@ -12,7 +12,7 @@ import numpy as np
 
 from feedline.transport.arena import Arena
 from feedline.transport.codec import PartWriter, SlotWriter
-from feedline.transport.reading import Bytes
+from feedline.transport.reading import SMALL_BYTES, Bytes
 from feedline.transport.sparse import map_again
 from feedline.types import Part
 
@@ -31,6 +31,7 @@ class ArenaView:
         self.address = arena.address
         self._moved: dict[int, mmap.mmap] = {}
         """Slots that this process has mapped again somewhere else."""
+        self._renew_desk()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": reduction.DupFd(self._fd)}
@@ -41,11 +42,17 @@ class ArenaView:
         self._map = map_again(self._fd, self._size)
         self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
         self._moved = {}
+        self._renew_desk()
+
+    def _renew_desk(self) -> None:
+        """Make memory for batches that have no slot, and come with a message if they are small enough."""
+        self._desk = bytearray(SMALL_BYTES)
+        self._desk_address = np.frombuffer(self._desk, np.uint8).__array_interface__["data"][0]
 
     def writer(self, slot: int, part: Part | None = None) -> SlotWriter:
-        """Return a writer over a slot, or over the places of some rows in it. Without a slot it has no room at all."""
+        """Return a writer over a slot, or over the places of some rows in it. Without a slot it has little room."""
         if slot < 0:
-            return SlotWriter(np.empty(0, np.uint8), 0)
+            return SlotWriter(np.frombuffer(self._desk, np.uint8), self._desk_address)
         moved = self._moved.get(slot)
         if moved is None:
             view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
@@ -61,6 +68,8 @@ class ArenaView:
         A dataset that caches what it collated, or a collate function that remembers the last batch, would see the
         batches of others appear there. Test: tests/engines/processes/test_worker.py
         """
+        if slot < 0:
+            return self._renew_desk()
         _make_private(address, used)
         self._moved[slot] = map_again(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
 

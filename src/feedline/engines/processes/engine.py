@@ -45,6 +45,13 @@ from feedline.types import Call, Notes, Parcel, Result, ResultKind, Task, Worker
 _BIRTH_S = 8.0
 """Time a forked worker has until it must have got as far as the user's code. It takes milliseconds."""
 
+_WITHOUT_BATCH = {
+    Kind.MISFIT: ResultKind.MISFIT,
+    Kind.ENDED: ResultKind.ENDED,
+    Kind.SHORT: ResultKind.SHORT,
+    Kind.FAILED: ResultKind.FAILED,
+}
+
 
 class ProcessEngine(Engine):
     """Runs tasks in worker processes that write their batches into an arena.
@@ -317,19 +324,16 @@ class ProcessEngine(Engine):
         return False
 
     def _result(self, worker: int, message: Message) -> Result:
-        result = self._read_answer(worker, message)
-        result.bound = message.bound
-        return result
-
-    def _read_answer(self, worker: int, message: Message) -> Result:
         slot = self._slots.pop(message.task_id, -1)
         if message.kind is Kind.DONE:
-            overflow = None
-            if message.fd >= 0:
+            reader, body = None, message.body
+            if message.packed:
+                reader = Copies(np.frombuffer(body, np.uint8)[len(body) - message.used :])
+            elif message.fd >= 0:
                 try:
                     # To be copied: a mapping holds a descriptor, and a program may keep thousands of batches.
                     mapping = mmap.mmap(message.fd, max(message.used, 1), prot=mmap.PROT_READ)
-                    overflow = Copies(np.frombuffer(mapping, np.uint8))
+                    reader = Copies(np.frombuffer(mapping, np.uint8))
                 except OSError as exc:
                     failure: Exception = exc
                     if exc.errno in (errno.EMFILE, errno.ENFILE):
@@ -337,17 +341,13 @@ class ProcessEngine(Engine):
                     return Result(ResultKind.FAILED, worker, message.task_id, failure)
                 finally:
                     os.close(message.fd)
-            parcel = Parcel(message.body, slot, message.used, overflow)
+            parcel = Parcel(body, slot, message.used, reader)
             notes = self._notes.pop(message.task_id, None) if self._notes else None
-            return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns, notes)
-        if message.kind is Kind.MISFIT:
-            return Result(ResultKind.MISFIT, worker, message.task_id)
+            return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns, notes, bound=message.bound)
         notes = self._notes.pop(message.task_id, None)
-        if message.kind is Kind.ENDED:
-            return Result(ResultKind.ENDED, worker, message.task_id, notes=notes)
-        if message.kind is Kind.SHORT:
-            return Result(ResultKind.SHORT, worker, message.task_id, notes=notes)
-        return Result(ResultKind.FAILED, worker, message.task_id, unpack_failure(message.body), notes=notes)
+        kind = _WITHOUT_BATCH[message.kind]
+        payload = unpack_failure(message.body) if kind is ResultKind.FAILED else None
+        return Result(kind, worker, message.task_id, payload, notes=notes, bound=message.bound)
 
     def _bury(self, channel: Channel) -> Result:
         """Report a worker's death, once."""

@@ -2,7 +2,7 @@
 
 One message is one packet of a Unix socket pair (SOCK_SEQPACKET): it arrives whole or not at all, so a worker that is
 killed while it speaks leaves nothing half-said. What is too long for a packet travels in a `memfd` whose descriptor
-goes along with it.
+goes along with it. A batch that was given no slot comes with the message itself, if it is small.
 """
 
 from __future__ import annotations
@@ -74,6 +74,8 @@ class Message:
     """DONE: memory that holds the batch instead of the slot."""
     bound: bool = False
     """Of a worker: what it makes may depend on which worker it is."""
+    packed: bool = False
+    """DONE: the last `used` bytes of the body are the batch, which has no slot."""
 
 
 def send(sock: socket.socket, message: Message, *, block: bool) -> None:
@@ -94,7 +96,8 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
             fd = create_memfd(len(body))
             _write_all(fd, body)
             body = len(body).to_bytes(8, "little")
-        head = _HEAD.pack(message.kind, long | message.bound << 1, message.task_id, message.used, message.busy_ns)
+        marks = long | message.bound << 1 | message.packed << 2
+        head = _HEAD.pack(message.kind, marks, message.task_id, message.used, message.busy_ns)
         flags = _SEND_FLAGS[block]
         if fd < 0:
             sock.send(head + body, flags)
@@ -158,7 +161,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
         body = _read_all(fd, int.from_bytes(body, "little"))
         os.close(fd)
         fd = -1
-    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks > 1)
+    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks & 2 > 0, marks & 4 > 0)
 
 
 _BLOCK_HEAD = struct.Struct("<BqQqq")

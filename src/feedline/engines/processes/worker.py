@@ -138,19 +138,21 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
             return Message(Kind.ENDED, task.id, b""), notes
         if task.part is not None:
             return _send_part(codec, result.payload, room, task, begun), notes
-        return _send_batch(codec, result.payload, room if task.slot >= 0 else None, task.id, begun), notes
+        return _send_batch(codec, result.payload, room, task, begun), notes
     except (Exception, MemoryError) as exc:
         return Message(Kind.FAILED, task.id, pack_failure(exc, where)), None
 
 
-def _send_batch(codec: Codec, batch: Any, room: SlotWriter | None, task_id: int, begun: int) -> Message:
-    if room is not None:
-        try:
-            header = codec.encode(batch, room)
-            return Message(Kind.DONE, task_id, header, room.used, time.perf_counter_ns() - begun)
-        except SlotFull:
-            room = None
-    return _send_overflow(codec, batch, task_id, begun)
+def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task, begun: int) -> Message:
+    packed = task.slot < 0
+    try:
+        body = codec.encode(batch, room)
+        if packed:
+            body += room.view[: room.used].tobytes()
+        return Message(Kind.DONE, task.id, body, room.used, time.perf_counter_ns() - begun, packed=packed)
+    except SlotFull:
+        pass
+    return _send_overflow(codec, batch, task.id, begun)
 
 
 def _send_part(codec: Codec, batch: Any, room: SlotWriter, task: Task, begun: int) -> Message:
