@@ -197,7 +197,7 @@ class CrewBatches(ExclusiveBatches):
             self._end_by(None)
         if self._death is not None:
             raise self._death
-        if self._ended or self._is_over():
+        if self._ended or self.crew.closed:
             raise StopIteration
         if self.crew.pid != os.getpid():
             raise WorkerError(
@@ -217,7 +217,7 @@ class CrewBatches(ExclusiveBatches):
         except BaseException as exc:
             if is_interrupt(exc):
                 self._end_by(exc)
-            elif self._is_over() and isinstance(exc, Exception):  # there is no going on after this
+            elif self.crew.closed and isinstance(exc, Exception):  # there is no going on after this
                 self._death = twin_of(exc)
             self._is_torn = False
             raise
@@ -230,9 +230,6 @@ class CrewBatches(ExclusiveBatches):
         if ended:
             self._epoch.progress.ended = True
         raise StopIteration
-
-    def _is_over(self) -> bool:
-        return self.crew.closed
 
     def _end_by(self, exc: BaseException | None) -> None:
         """End the iteration: it was interrupted, and its books are torn. What was not delivered comes again."""

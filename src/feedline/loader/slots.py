@@ -89,7 +89,8 @@ class Slots:
             self._learn(parcel.used)
         if parcel.reader is not None:
             self._counters.overflowed += arena is not None and parcel.used > SMALL_BYTES
-            self.release(slot)
+            if slot >= 0:
+                self.release(slot)
             return self._codec.decode(parcel.header, parcel.reader)
         assert arena is not None
         try:

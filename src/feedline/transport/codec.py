@@ -102,7 +102,12 @@ class SlotWriter:
 
     def overlaps(self) -> list[tuple[int, int]]:
         """Return ranges (start, size) that several arrays of the batch have parts of."""
-        return overlapping(self._spans) if len(self._spans) > 1 else []
+        end = 0
+        for start, size in self._spans:  # nearly always in this order, one behind the other
+            if start < end:
+                return overlapping(self._spans)
+            end = start + size
+        return []
 
     def begin_again(self) -> None:
         """Forget which arrays the batch consists of: it is described in another way."""
