@@ -26,6 +26,7 @@ from feedline.errors import BatchNotPicklable
 from feedline.failures import words
 from feedline.memory import set_being_read
 from feedline.transport.reading import LARGE_BYTES, Bytes, Reader, overlapping
+from feedline.transport.sparse import HUGE_PAGES_FROM
 
 ALIGNMENT = 64
 """Of every array in a slot: a cache line, and what vector instructions and devices like."""
@@ -53,13 +54,15 @@ class SlotWriter:
     Args:
         view: the memory.
         address: where it starts, to recognise arrays that already lie in it.
+        prepare: called before the first array is written that deserves huge pages.
     """
 
-    __slots__ = ("_copied", "_end", "_spans", "address", "used", "view")
+    __slots__ = ("_copied", "_end", "_prepare", "_spans", "address", "used", "view")
 
     crosses = True
 
-    def __init__(self, view: Bytes, address: int) -> None:
+    def __init__(self, view: Bytes, address: int, prepare: Callable[[], None] | None = None) -> None:
+        self._prepare = prepare
         self.view = view
         self.address = address
         self.used = 0
@@ -73,6 +76,9 @@ class SlotWriter:
         start = -(-self.used // alignment) * alignment
         if start + size > self._end:
             return None
+        if size >= HUGE_PAGES_FROM and self._prepare is not None:
+            self._prepare()
+            self._prepare = None
         self.used = start + size
         return self.view, start
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import mmap
 
 from feedline.transport.slot import Device, Lease, Slot
-from feedline.transport.sparse import advise_huge_pages
+from feedline.transport.sparse import HUGE_PAGES_FROM, advise_huge_pages
 from feedline.transport.usage import Usage
 
 _PAGE = mmap.PAGESIZE
 _HUGE_PAGE = 2 << 20
-
-_WORTH_HUGE_PAGES = 8 << 20
-"""Batches of this size are written faster into huge pages; of a smaller one too much of the last page would be lost."""
 
 
 class Residency:
@@ -43,7 +40,7 @@ class Residency:
 
     def note_use(self, slot: Slot, used: int) -> None:
         """A slot has been written up to `used`."""
-        if used >= _WORTH_HUGE_PAGES and self._granule == _PAGE:
+        if used >= HUGE_PAGES_FROM and self._granule == _PAGE:
             self._granule = _HUGE_PAGE
             advise_huge_pages(self._map)
         self.usage.note(-(-used // _PAGE) * _PAGE)

@@ -194,6 +194,10 @@ def _limit(name: str) -> int:
     return _NO_LIMIT if limit == resource.RLIM_INFINITY else min(limit, _NO_LIMIT)
 
 
+HUGE_PAGES_FROM = 8 << 20
+"""Batches of this size are written faster into huge pages; of a smaller one too much of the last page would be lost."""
+
+
 def advise_huge_pages(mapping: mmap.mmap) -> None:
     """Ask for huge pages where the system leaves the choice to the program."""
     advice = getattr(mmap, "MADV_HUGEPAGE", None)

@@ -13,7 +13,7 @@ import numpy as np
 from feedline.transport.arena import Arena
 from feedline.transport.codec import PartWriter, SlotWriter
 from feedline.transport.reading import SMALL_BYTES, Bytes
-from feedline.transport.sparse import map_again
+from feedline.transport.sparse import advise_huge_pages, map_again
 from feedline.types import Part
 
 
@@ -31,6 +31,7 @@ class ArenaView:
         self.address = arena.address
         self._moved: dict[int, mmap.mmap] = {}
         """Slots that this process has mapped again somewhere else."""
+        self._is_advised = False
         self._renew_desk()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -42,6 +43,7 @@ class ArenaView:
         self._map = map_again(self._fd, self._size)
         self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
         self._moved = {}
+        self._is_advised = False
         self._renew_desk()
 
     def _renew_desk(self) -> None:
@@ -60,7 +62,14 @@ class ArenaView:
         else:
             view = np.frombuffer(moved, np.uint8, self.slot_bytes)
             address = view.__array_interface__["data"][0]
-        return SlotWriter(view, address) if part is None else PartWriter(view, address, part.places)
+        if part is not None:
+            return PartWriter(view, address, part.places)
+        return SlotWriter(view, address, None if self._is_advised else self._advise)
+
+    def _advise(self) -> None:
+        """Have this process write into huge pages: whether it does is a matter of its own mapping."""
+        self._is_advised = True
+        advise_huge_pages(self._map)
 
     def part_with(self, slot: int, address: int, used: int) -> None:
         """Leave the memory of a slot to whoever in this process refers to it; the slot itself moves to other addresses.
