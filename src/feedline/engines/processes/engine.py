@@ -191,8 +191,10 @@ class ProcessEngine(Engine):
             message = task_message(task)
         except UNPICKLABLE as exc:
             raise unsendable(task.indices, exc) from exc
-        self._slots[task.id] = task.slot
-        self._told_workers = self._told_workers or type(task.indices) is Call
+        if task.slot >= 0:
+            self._slots[task.id] = task.slot
+        if type(task.indices) is Call:
+            self._told_workers = True
         channel = self._channels[worker]
         channel.unsent.append(message)
         try:
@@ -324,7 +326,7 @@ class ProcessEngine(Engine):
         return False
 
     def _result(self, worker: int, message: Message) -> Result:
-        slot = self._slots.pop(message.task_id, -1)
+        slot = self._slots.pop(message.task_id, -1) if self._slots else -1
         if message.kind is Kind.DONE:
             reader, body = None, message.body
             if message.packed:

@@ -26,14 +26,13 @@ _PACKET_BYTES = 48 << 10
 """The longest body sent in a packet. Linux allows at least 200 KB per socket by default, for all waiting packets."""
 
 _HEAD = struct.Struct("<BBQQQ")
+_LONGEST = _PACKET_BYTES + _HEAD.size
 _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 
 # Plain numbers: combining the socket module's enum members costs more than the system call they are for.
-_SEND_FLAGS = {True: 0, False: int(socket.MSG_DONTWAIT)}
-_RECEIVE_FLAGS = {
-    True: int(socket.MSG_CMSG_CLOEXEC),
-    False: int(socket.MSG_CMSG_CLOEXEC) | int(socket.MSG_DONTWAIT),
-}
+_AT_ONCE = int(socket.MSG_DONTWAIT)
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_CLOSE_ON_EXEC_AT_ONCE = _CLOSE_ON_EXEC | _AT_ONCE
 _CONTROL_CUT_OFF = int(socket.MSG_CTRUNC)
 
 
@@ -98,7 +97,7 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
             body = len(body).to_bytes(8, "little")
         marks = long | message.bound << 1 | message.packed << 2
         head = _HEAD.pack(message.kind, marks, message.task_id, message.used, message.busy_ns)
-        flags = _SEND_FLAGS[block]
+        flags = 0 if block else _AT_ONCE
         if fd < 0:
             sock.send(head + body, flags)
         else:
@@ -145,7 +144,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
     Raises:
         BlockingIOError: nothing is waiting, and `block` is False or the socket's time-out has passed.
     """
-    data, ancillary, flags, _ = sock.recvmsg(_PACKET_BYTES + _HEAD.size, _ANCILLARY, _RECEIVE_FLAGS[block])
+    data, ancillary, flags, _ = sock.recvmsg(_LONGEST, _ANCILLARY, _CLOSE_ON_EXEC if block else _CLOSE_ON_EXEC_AT_ONCE)
     if not data:
         return None
     kind, marks, task_id, used, busy_ns = _HEAD.unpack_from(data)
@@ -154,13 +153,14 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
         return Message(Kind.FAILED, task_id, pack_failure(failure, "in the process that receives it"))
     body = data[_HEAD.size :]
     fd = -1
-    for level, type_, rights in ancillary:
-        if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
-            fd = array.array("i", rights[:4])[0]
-    if marks & 1:
-        body = _read_all(fd, int.from_bytes(body, "little"))
-        os.close(fd)
-        fd = -1
+    if ancillary:
+        for level, type_, rights in ancillary:
+            if level == socket.SOL_SOCKET and type_ == socket.SCM_RIGHTS:
+                fd = array.array("i", rights[:4])[0]
+        if marks & 1:
+            body = _read_all(fd, int.from_bytes(body, "little"))
+            os.close(fd)
+            fd = -1
     return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks & 2 > 0, marks & 4 > 0)
 
 
