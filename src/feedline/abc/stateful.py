@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -19,13 +22,35 @@ class Stateful(Protocol):
 
 # Any: it may be anything.
 def is_stateful(value: Any) -> bool:
-    """True if an object can save and restore where it is. The weights of a torch module are not meant.
+    """True if an object can save and restore where it is, by itself: by the methods of `Stateful`, called as there.
+
+    Methods that must be told more are meant for another loader, which knows it, as those of the streaming datasets of
+    MosaicML and LitData. The weights of a torch module are not meant either.
 
     Example:
         >>> is_stateful([1, 2])
         False
     """
-    if not hasattr(value, "state_dict") or not hasattr(value, "load_state_dict"):
+    saves, restores = getattr(value, "state_dict", None), getattr(value, "load_state_dict", None)
+    if saves is None or restores is None or not _accepts(saves, 0) or not _accepts(restores, 1):
         return False
     network = sys.modules.get("torch.nn")  # whose modules have such methods, about their weights
     return network is None or not isinstance(value, network.Module)
+
+
+def _accepts(method: Any, count: int) -> bool:
+    """True if a method, or whatever is in its place, can be called with so many arguments."""
+    if inspect.ismethod(method):
+        return _takes(method.__func__, count + 1)
+    return callable(method) and _takes(method, count)
+
+
+@functools.lru_cache(maxsize=256)  # every state that is saved asks, and a signature takes its time
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # it is not written in Python, and does not say
+        return True
+    return True

@@ -113,6 +113,7 @@ class InlineBatches(ExclusiveBatches):
                     raise
             batch = self._made
             if batch is _VOID:
+                self._progress.missing += 1
                 self._note(ordinal)
                 continue
             if self._prepare is not None:
@@ -140,6 +141,7 @@ class InlineBatches(ExclusiveBatches):
                 self._repair.undo(checkpoint, ordinal)
             return
         self._log(exc, indices)
+        self._progress.missing += 1
         self._note(ordinal, failed=True)
 
     def _touch_up(self, ordinal: int, prepare: Prepare) -> Any:
@@ -147,6 +149,7 @@ class InlineBatches(ExclusiveBatches):
             return prepare(self._made)
         except BaseException as exc:
             if not is_interrupt(exc):  # which would come again and again
+                self._progress.missing += 1
                 self._note(ordinal)
             raise
 

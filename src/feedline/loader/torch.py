@@ -80,6 +80,8 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
     _default_engine = "auto"
     _iterator: Any
     """The iterator of persistent workers, under torch's name for it."""
+    _given_order: Order | None = None
+    """What `_get_iterator` goes through, while `_iterate` calls it."""
 
     @named
     def __init__(
@@ -239,6 +241,24 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         )
 
     def _iterate(self, order: Order) -> Any:
+        # As torch does it: subclasses override `_get_iterator`, and wrap what it returns.
+        self._given_order = order
+        try:
+            if not self.persistent_workers or self.num_workers == 0:
+                return self._get_iterator()
+            if self._iterator is None:
+                self._iterator = self._get_iterator()
+            else:
+                self._iterator._reset(self)
+            return self._iterator
+        finally:
+            self._given_order = None
+
+    def _get_iterator(self) -> Any:
+        return self._running.add(TorchBatches(self, self._next_order()))
+
+    def _next_order(self) -> Order:
+        """Return what an iteration goes through that begins now, and take up what was reassigned."""
         settings = self._settings()
         if self.seed is not None and settings.engine_name == "thread" and not self._probed:
             self._probed = True
@@ -248,16 +268,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
                 settings = self._settings()
         if settings != self._supply.settings:  # an attribute was reassigned, as torch allows for some
             self._supply = Supply(settings, TorchFramework())
-        if self.persistent_workers and self._iterator is not None and not self._iterator.closed:
-            self._iterator._restart(self, order)
-            return self._iterator
-        iterator = self._running.add(TorchBatches(self, order))
-        if self.persistent_workers:
-            self._iterator = iterator
-        return iterator
-
-    def _get_iterator(self) -> Any:
-        return self._running.add(TorchBatches(self, self._order()))
+        return self._given_order or self._ledger.settled_order or self._order()
 
     def _fresh_seed(self) -> int:
         return fresh_seed(self.generator)
@@ -276,7 +287,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         check_policy(policy, is_map=_is_map(self.dataset))
         self._on_error, self._account.policy = on_error, policy
         if self._iterator is not None:  # its workers go by the old one
-            self._iterator.close()
+            self._running.close()
             self._iterator = None
 
     def stats(self) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class TorchBatches(Iterator[Any]):
                 self._spec, bookmark, start.snapshot, supply.arena(), supply.counters, prepare, loader._account
             )
             loader._ledger.begun(start, order, bookmark)
+            self._before = self._progress.count()
             return
         loader.check_worker_number_rationality()
         crew = supply.crew(self._spec, prepare)
@@ -73,15 +74,16 @@ class TorchBatches(Iterator[Any]):
             lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed),
             persistent=loader.persistent_workers,
         )
+        self._before = self._progress.count()
 
     def _begin(self, loader: DataLoader[Any]) -> None:
-        self._num_yielded = 0
         self._length_called: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
     def _bookmark(self, loader: DataLoader[Any], order: Order, start: Start, seed: int | None) -> Bookmark:
         key = Key(self._draw_seed if seed is None else seed, start.epoch)
         entry = Entry(key, epoch_key(self._draw_seed, start.epoch), _order_state(start))
+        self._progress = entry.progress
         return Bookmark(
             entry,
             with_reserve(
@@ -137,7 +139,12 @@ class TorchBatches(Iterator[Any]):
         loader._ledger.begun(start, order, bookmark)
         return epoch
 
-    def _restart(self, loader: DataLoader[Any], order: Order) -> None:
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """Begin another epoch, under torch's name for it; with the same workers, if they are still there."""
+        order = loader._next_order()
+        if self.closed:
+            self.__init__(loader, order)  # type: ignore[misc]  # whoever wraps this iterator keeps it
+            return
         assert isinstance(self._batches, CrewBatches)
         self._begin(loader)
         shared_seed = self._seed_pipes(loader, first=False)
@@ -150,6 +157,12 @@ class TorchBatches(Iterator[Any]):
         elif loader.seed is not None:
             self._draw_seed = loader.seed
         self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed))
+        self._before = self._progress.count()
+
+    @property
+    def _num_yielded(self) -> int:
+        """Batches that were delivered since the iteration began, under torch's name for it."""
+        return self._progress.count() - self._before
 
     def __iter__(self) -> TorchBatches:
         return self
@@ -168,12 +181,12 @@ class TorchBatches(Iterator[Any]):
         return batch
 
     def _check_length(self) -> None:
-        self._num_yielded += 1
-        if self._length_called is None or self._num_yielded <= self._length_called:
+        count = self._num_yielded
+        if self._length_called is None or count <= self._length_called:
             return
         message = (
             f"Length of IterableDataset {self._dataset} was reported to be {self._length_called}"
-            f"(when accessing len(dataloader)), but {self._num_yielded} samples have been fetched. "
+            f"(when accessing len(dataloader)), but {count} samples have been fetched. "
         )
         if self._num_workers > 0:
             message += (
@@ -282,13 +295,13 @@ def _warn_about_pinning(loader: DataLoader[Any]) -> None:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=5,
+            stacklevel=6,
         )
     if not _has_accelerator():
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

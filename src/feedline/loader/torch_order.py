@@ -10,6 +10,7 @@ import torch.utils.data
 from torch.utils.data import BatchSampler
 
 from feedline import samplers
+from feedline.errors import BadOption
 from feedline.frameworks.torch_samplers import index_blocks, is_sequential, origin_of, remembering
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
@@ -21,11 +22,18 @@ from feedline.types import StreamSplit
 
 def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | None) -> Order:
     """Return the order that a loader's arguments stand for."""
+    # Not loader.batch_sampler and loader.sampler: subclasses override the properties that torch iterates over.
+    batch_sampler: Any = loader._index_sampler
     if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable:
+        if batch_sampler is not (loader.sampler if loader.batch_sampler is None else loader.batch_sampler):
+            raise BadOption(
+                f"{type(loader).__name__} overrides _index_sampler or _auto_collation, and its dataset is iterable: "
+                "batches of such a dataset are cut from its stream, and no sampler says how. Cut them in the dataset's "
+                "__iter__ (with batch_size=None), or drop the override."
+            )
         return StreamOrder(loader.batch_size) if split is None else SpanOrder(split)
-    batch_sampler: Any = loader.batch_sampler
-    if batch_sampler is None:
-        return _of_sampler(loader.sampler, loader.sampler, None, drop_last=False)
+    if not loader._auto_collation:
+        return _of_sampler(batch_sampler, batch_sampler, None, drop_last=False)
     # The second is feedline's own over a sampler that is not: the other kind is a feedline.abc.BatchSampler.
     if type(batch_sampler) in (BatchSampler, samplers.BatchSampler):
         return _of_sampler(
