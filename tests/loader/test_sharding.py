@@ -65,7 +65,7 @@ def test_map_style_datasets_have_nothing_to_share_out() -> None:
 
 def test_what_splits_itself_is_not_split_again() -> None:
     assert split(None, splits_itself=True, default=True) is None
-    with pytest.raises(BadOption, match="data pipes split themselves"):
+    with pytest.raises(BadOption, match="data pipes and the streaming datasets of Hugging Face split themselves"):
         split(True, splits_itself=True)
 
 

@@ -6,9 +6,10 @@ from typing import Any
 
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.errors import BadOption
+from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.ranks import own_share
 from feedline.steps import Steps
-from feedline.types import TAILS, StreamSplit
+from feedline.types import TAILS, Share, StreamSplit
 
 
 def split_of(
@@ -29,7 +30,7 @@ def split_of(
         batch_size: samples of a batch; None for single samples.
         drop_last: True to leave out a last batch that is not full.
         is_map: True for a map-style dataset, of which there is nothing to share out.
-        splits_itself: True if the dataset is known to do so, as torch's data pipes.
+        splits_itself: True if the dataset is known to do so in this loader, as torch's data pipes.
         default: what None means for a dataset that is not feedline's own.
     """
     if not (shard is None or isinstance(shard, bool) or shard in TAILS):
@@ -43,7 +44,12 @@ def split_of(
         return None
     if splits_itself:
         if shard:
-            raise BadOption(f"shard={shard!r} would split a second time: torch's data pipes split themselves. Drop it.")
+            raise BadOption(
+                f"shard={shard!r} would split a second time, and samples would be missing: torch's data pipes and the "
+                "streaming datasets of Hugging Face split themselves over workers. Drop it. Over ranks data pipes split "
+                "themselves too; for the others write dataset = split_dataset_by_node(dataset, rank, world_size), from "
+                "datasets.distributed."
+            )
         return None
     if isinstance(dataset, SplitSource):
         if shard in TAILS:
@@ -57,6 +63,13 @@ def split_of(
     if shard is False:
         return None
     share = own_share(None, None, "pad" if shard is True else str(shard))
+    if (ranks_of_stream(dataset) or 1) > 1:  # it was split over ranks before, and workers are left
+        if shard in TAILS:
+            raise BadOption(
+                f"shard={shard!r} is about samples that do not go round, but the dataset was split over ranks by "
+                "split_dataset_by_node, and ranks end when their own parts do. Drop one of the two."
+            )
+        share = Share()
     if share.tail == "exact" and share.world_size > 1:
         if drop_last:
             raise BadOption(

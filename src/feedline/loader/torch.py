@@ -20,6 +20,7 @@ from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
+from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.loader.account import Account
@@ -236,7 +237,8 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
             batch_size=self.batch_size,
             drop_last=self.drop_last,
             is_map=_is_map(self.dataset),
-            splits_itself=isinstance(self.dataset, (IterDataPipe, MapDataPipe)),
+            splits_itself=isinstance(self.dataset, (IterDataPipe, MapDataPipe))
+            or ranks_of_stream(self.dataset) is not None,
             default=False,
         )
 
