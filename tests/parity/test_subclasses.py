@@ -205,7 +205,7 @@ def test_a_batch_of_which_nothing_is_left_does_not_count(parity: Parity) -> None
 
 
 @pytest.mark.parametrize("dataset", [datasets.Squares(9), datasets.Sharded(18)], ids=["map", "stream"])
-def test_a_resumed_iterator_counts_its_own_batches(parity: Parity, dataset: Any) -> None:
+def test_a_resumed_iterator_counts_all_batches_of_its_epoch(parity: Parity, dataset: Any) -> None:
     loader = parity.feedline.loader(dataset, batch_size=2)
     batches = iter(loader)
     next(batches)
@@ -213,5 +213,21 @@ def test_a_resumed_iterator_counts_its_own_batches(parity: Parity, dataset: Any)
     rest = len(list(batches))
     loader.load_state_dict(state)
     batches = iter(loader)
-    assert batches._num_yielded == 0
-    assert len(list(batches)) == batches._num_yielded == rest
+    assert batches._num_yielded == 1
+    assert len(list(batches)) == rest
+    assert batches._num_yielded == 1 + rest
+
+
+# Loaders that are told how many batches to leave out, as SpeechBrain's
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 3, 4])
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}, {"sampler": [5, 2, 6, 1, 0, 3, 4]}], ids=str)
+def test_batches_that_a_checkpoint_leaves_out_are_not_made(parity: Parity, options: Any, skipped: int) -> None:
+    whole = [batch.tolist() for batch in parity.feedline.loader(datasets.Squares(7), batch_size=2, **options)]
+    loader = parity.feedline.loader(datasets.Squares(7), batch_size=2, **options)
+    loader._speechbrain_recovery_skip_to = skipped
+    batches = iter(loader)
+    assert batches._num_yielded == skipped
+    assert [batch.tolist() for batch in batches] == whole[skipped:]
+    assert len(list(loader)) == 4, "it is said of one epoch"

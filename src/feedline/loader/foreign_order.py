@@ -174,6 +174,10 @@ class ForeignOrder(Order):
             facts[self._origin.drawn_from] = None
         return facts
 
+    def after(self, beginning: dict[str, Any], count: int) -> dict[str, Any]:
+        # A state of the sampler would be that of the beginning: without it the sampler is gone through again.
+        return {**self._facts(), **super().after(beginning, count), "sampler_state": None}
+
     def without_end(self, share: Share) -> Order | None:
         return None if self._twin is None else self._twin.without_end(share)
 

@@ -111,6 +111,18 @@ class Order(ABC):
         """Return (batch size, rank, number of ranks): the same is needed where batches are told by their numbers."""
         return None, 0, 1
 
+    def batches_before(self, consumed: int) -> int:
+        """Return how many batches of this rank lie before a place in the order."""
+        size, _, ranks = self.stride()
+        return -(-consumed // ((size or 1) * ranks))
+
+    def after(self, beginning: dict[str, Any], count: int) -> dict[str, Any]:
+        """Return what a snapshot says of the order after `count` batches, given what it says at the beginning."""
+        size, _, ranks = self.stride()
+        whole = self.samplers[0].whole().size() if self.samplers else None
+        consumed = count * (size or 1) * ranks
+        return {**beginning, "consumed": consumed if whole is None else min(consumed, whole)}
+
     def check(self, order: dict[str, Any]) -> None:
         """Refuse what a snapshot says of the order if that was another one.
 

@@ -48,7 +48,7 @@ class Progress:
     """Batches among all these that nobody got: no sample was left of them, or an exception came instead."""
 
     def count(self) -> int:
-        """Return how many batches the training loop got; those before a resumption may be among them."""
+        """Return how many batches the training loop got, of the plan and out of turn, or of all streams."""
         return self.delivered + len(self.early) + sum(stream.batches for stream in self.streams) - self.missing
 
     def note(self, ordinal: int) -> None:

@@ -136,6 +136,13 @@ class Resumable:
             dataset_epoch=self._audience.told_epoch,
         )
 
+    def _begin_after(self, order: Order, count: int) -> None:
+        """Let the iteration that is about to begin go on after `count` batches, unless a state was loaded for it."""
+        self._ledger.bookmark = None
+        state = self._ledger.state(order, self._first_snapshot)
+        if not state["order"].get("consumed"):
+            self._ledger.load({**state, "order": order.after(state["order"], count)}, order)
+
     def _tell_epoch(self, start: Start) -> None:
         """Tell the dataset which epoch begins: one of feedline's own always, any other what a restored state says."""
         if isinstance(self.dataset, EpochAware):

@@ -270,7 +270,13 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
                 settings = self._settings()
         if settings != self._supply.settings:  # an attribute was reassigned, as torch allows for some
             self._supply = Supply(settings, TorchFramework())
-        return self._given_order or self._ledger.settled_order or self._order()
+        order = self._given_order or self._ledger.settled_order or self._order()
+        # SpeechBrain's loader says so when a checkpoint is loaded, and patches torch's iterators to obey.
+        skipped = vars(self).get("_speechbrain_recovery_skip_to")
+        if skipped and _is_map(self.dataset):
+            self._begin_after(order, skipped)
+            self._speechbrain_recovery_skip_to = None
+        return order
 
     def _fresh_seed(self) -> int:
         return fresh_seed(self.generator)

@@ -62,7 +62,6 @@ class TorchBatches(Iterator[Any]):
                 self._spec, bookmark, start.snapshot, supply.arena(), supply.counters, prepare, loader._account
             )
             loader._ledger.begun(start, order, bookmark)
-            self._before = self._progress.count()
             return
         loader.check_worker_number_rationality()
         crew = supply.crew(self._spec, prepare)
@@ -74,7 +73,6 @@ class TorchBatches(Iterator[Any]):
             lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed),
             persistent=loader.persistent_workers,
         )
-        self._before = self._progress.count()
 
     def _begin(self, loader: DataLoader[Any]) -> None:
         self._length_called: int | None = loader._IterableDataset_len_called
@@ -84,6 +82,7 @@ class TorchBatches(Iterator[Any]):
         key = Key(self._draw_seed if seed is None else seed, start.epoch)
         entry = Entry(key, epoch_key(self._draw_seed, start.epoch), _order_state(start))
         self._progress = entry.progress
+        self._skipped = order.batches_before(entry.consumed)
         return Bookmark(
             entry,
             with_reserve(
@@ -157,12 +156,11 @@ class TorchBatches(Iterator[Any]):
         elif loader.seed is not None:
             self._draw_seed = loader.seed
         self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed))
-        self._before = self._progress.count()
 
     @property
     def _num_yielded(self) -> int:
-        """Batches that were delivered since the iteration began, under torch's name for it."""
-        return self._progress.count() - self._before
+        """Batches of the epoch that were delivered, under torch's name for it; torchdata, too, counts resumed ones."""
+        return self._skipped + self._progress.count()
 
     def __iter__(self) -> TorchBatches:
         return self
