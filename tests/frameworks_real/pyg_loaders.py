@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from tests.frameworks_real.bases import use_base
-from tests.frameworks_real.deliveries import count_deliveries, delivered
+from tests.frameworks_real.bases import told, use_base
 
 use_base(sys.argv[1])
 
@@ -46,19 +45,12 @@ def node_loader(**options: Any) -> NodeLoader:
     return NodeLoader(graph(), WithNext(), batch_size=4, **options)
 
 
-def told(loader: Any, show: Any) -> dict[str, Any]:
-    torch.manual_seed(5)
-    delivered.clear()
-    epochs = [[show(batch) for batch in loader] for _ in range(2)]
-    return {"epochs": epochs, "length": len(loader), "iterators": dict(delivered)}
-
-
 def of_nodes(batch: Any) -> Any:
     return type(batch).__name__, batch.input_id.tolist(), batch.n_id.tolist(), batch.x.flatten().tolist()
 
 
 def main() -> None:
-    count_deliveries()
+    torch.manual_seed(5)
     answers: dict[str, Any] = {}
     for workers, persistent in ((0, False), (2, False), (2, True)):
         options = {"num_workers": workers, "persistent_workers": persistent}
