@@ -6,7 +6,12 @@ from `told`, or is anything else that has to be the same on both sides.
 
 from __future__ import annotations
 
+import importlib
+import importlib.machinery
+import sys
+import types
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +32,31 @@ def use_base(name: str) -> Any:
     return kind
 
 
+def without(*packages: str) -> None:
+    """Put empty modules in the place of packages that a library imports and the program has no use for.
+
+    torchaudio and torchvision only load beside the very build of torch that they were compiled for.
+    """
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except (ImportError, OSError, RuntimeError):
+            module = sys.modules[package] = _Empty(package)
+            module.__spec__ = importlib.machinery.ModuleSpec(package, None)
+
+
+class _Empty(types.ModuleType):
+    """A module in which every name is a class."""
+
+    __version__ = "none"
+    __path__: tuple[str, ...] = ()
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
 def told(loader: Any, show: Callable[[Any], Any], epochs: int = 2) -> dict[str, Any]:
     """Go through a loader and tell which batches came, and from which classes of iterators."""
     delivered.clear()
@@ -34,16 +64,19 @@ def told(loader: Any, show: Callable[[Any], Any], epochs: int = 2) -> dict[str, 
     return {"epochs": seen, "length": len(loader), "iterators": dict(delivered)}
 
 
-def assert_same(program: str, folder: Path, *, other_iterators: tuple[str, ...] = ()) -> dict[str, Any]:
+def assert_same(
+    program: str, folder: Path, *, other_iterators: tuple[str, ...] = (), at_once: bool = True
+) -> dict[str, Any]:
     """Run a program of this folder on both sides, compare, and return what it told with feedline.
 
     Args:
         program: name of the file.
         folder: where output goes.
         other_iterators: classes that deliver besides feedline's.
+        at_once: False if the two sides would disturb each other.
     """
-    script = Path(__file__).with_name(program)
-    (by_torch,), (by_feedline,) = (run_ranks(script, 1, name, folder=folder) for name in ("torch", "feedline"))
+    with ThreadPoolExecutor(2 if at_once else 1) as pool:
+        by_torch, by_feedline = pool.map(lambda base: _run(program, base, folder), ("torch", "feedline"))
     for name, answer in by_feedline.items():
         expected = by_torch.pop(name)
         if isinstance(answer, dict) and "iterators" in answer:
@@ -52,4 +85,11 @@ def assert_same(program: str, folder: Path, *, other_iterators: tuple[str, ...] 
             assert set(iterators) <= {"TorchBatches", *other_iterators}, name
         assert answer == expected, name
     assert not by_torch
-    return dict(by_feedline)
+    return by_feedline
+
+
+def _run(program: str, base: str, folder: Path) -> dict[str, Any]:
+    own = folder / base
+    own.mkdir()
+    (answers,) = run_ranks(Path(__file__).with_name(program), 1, base, folder=own)
+    return dict(answers)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.machinery
 import json
 import sys
 import tempfile
-import types
 from typing import Any
 
 import torch
 import torch.utils.data
 
-from tests.frameworks_real.bases import use_base
+from tests.frameworks_real.bases import use_base, without
 
 use_base(sys.argv[1])
-try:
-    import torchaudio  # noqa: F401
-except (ImportError, OSError):  # of another torch: files of sound are not read here
-    sys.modules["torchaudio"] = types.ModuleType("torchaudio")
-    sys.modules["torchaudio"].__spec__ = importlib.machinery.ModuleSpec("torchaudio", None)
+without("torchaudio")
 
 from speechbrain.dataio.dataloader import make_dataloader  # noqa: E402
 from speechbrain.utils.checkpoints import Checkpointer  # noqa: E402
