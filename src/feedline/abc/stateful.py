@@ -38,6 +38,29 @@ def is_stateful(value: Any) -> bool:
     return network is None or not isinstance(value, network.Module)
 
 
+# Any: a dataset and its state are the user's own.
+def outlives_epoch(dataset: Any) -> bool:
+    """True if the state of a dataset counts in the next epoch, too, as torchdata has it.
+
+    That of a streaming dataset of Hugging Face is a place in an epoch, and nothing else.
+    """
+    kind = getattr(sys.modules.get("datasets.iterable_dataset"), "IterableDataset", None)
+    return kind is None or not isinstance(dataset, kind)
+
+
+def resumed(dataset: Any, state: Any) -> Any:
+    """Return a dataset that goes on from a state: the same one, if the state outlives the epoch, else a copy.
+
+    A streaming dataset of Hugging Face begins every epoch with the state that it was given. The copy shares all else.
+    """
+    if not outlives_epoch(dataset):
+        twin = object.__new__(type(dataset))
+        twin.__dict__.update(dataset.__dict__)  # copy.copy() would share the dict itself
+        dataset = twin
+    dataset.load_state_dict(state)
+    return dataset
+
+
 def _accepts(method: Any, count: int) -> bool:
     """True if a method, or whatever is in its place, can be called with so many arguments."""
     if inspect.ismethod(method):

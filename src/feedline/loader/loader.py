@@ -9,6 +9,7 @@ from typing import Any
 
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
+from feedline.abc.stateful import outlives_epoch
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.errors import BadOption
@@ -336,7 +337,8 @@ class Loader(Resumable):
             self.batch_size or 1,
             stride=order.stride(),
             dataset_epoch=self._audience.told_epoch,
-            keeps_dataset=self._settings.persistent or not self._settings.worker_count,
+            keeps_dataset=(self._settings.persistent or not self._settings.worker_count)
+            and outlives_epoch(self.dataset),
         )
 
     @property

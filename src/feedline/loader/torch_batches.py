@@ -13,6 +13,7 @@ import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 
+from feedline.abc.stateful import outlives_epoch
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.keys import epoch_key
@@ -99,7 +100,7 @@ class TorchBatches(Iterator[Any]):
             loader.batch_size or 1,
             stride=order.stride(),
             dataset_epoch=loader._audience.told_epoch,
-            keeps_dataset=loader.persistent_workers or not loader.num_workers,
+            keeps_dataset=(loader.persistent_workers or not loader.num_workers) and outlives_epoch(self._dataset),
         )
 
     def _seed_pipes(self, loader: DataLoader[Any], *, first: bool) -> int | None:
