@@ -54,6 +54,24 @@ class Order(ABC):
         """The samplers whose epochs the loader numbers."""
         return []
 
+    def is_of(self, other: Order) -> bool:
+        """True if this is the order of the same sampler as the other."""
+        return self.expected() == other.expected()
+
+    def told_epoch(self) -> int | None:
+        """Return the epoch that the sampler was told by hand since it was last asked for an order, None if none."""
+        return next((sampler.epoch for sampler in self.samplers if sampler.epoch_was_set), None)
+
+    def is_stale(self) -> bool:
+        """True if an order that was begun is not that of the epoch that the sampler was told since, whichever it is."""
+        return False
+
+    def tell_epoch(self, epoch: int) -> None:
+        """Tell the sampler which epoch has begun, and forget what it was told."""
+        for sampler in self.samplers:
+            sampler.epoch = epoch
+            sampler.epoch_was_set = False
+
     def draw_seed(self) -> int | None:
         """Return a seed for the next epoch, by the sampler's own rule; None if it has none."""
         return None

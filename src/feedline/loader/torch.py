@@ -176,7 +176,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
             )
         self._stream_split = self._split_now()
         self._ledger = Ledger()
-        self._audience = Audience(dataset, watches=self.persistent_workers)
+        self._audience = Audience(dataset, watches=self.num_workers > 0)
         self._running = Running()
         self._supply = Supply(self._settings(), TorchFramework())
         self._probed = False
@@ -186,7 +186,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         twin.__dict__.update(self.__dict__)
         twin.__dict__["_ledger"] = self._ledger.copy()
         twin.__dict__["_account"] = self._account.copy()
-        twin.__dict__["_audience"] = Audience(self.dataset, watches=self.persistent_workers)
+        twin.__dict__["_audience"] = Audience(self.dataset, watches=self.num_workers > 0)
         twin.__dict__["_running"] = Running()
         return twin
 
