@@ -20,6 +20,7 @@ from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
+from feedline.frameworks import accelerate, ray_train
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.loader.account import Account
@@ -28,6 +29,7 @@ from feedline.loader.audience import Audience
 from feedline.loader.exclusive import Running
 from feedline.loader.ledger import Ledger
 from feedline.loader.order import Order
+from feedline.loader.rebuilding import Rebuildable
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import Settings
 from feedline.loader.sharding import split_of, steps_of
@@ -44,7 +46,7 @@ T_co = TypeVar("T_co", covariant=True)
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
-class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
+class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
     All of torch's arguments mean what they mean there; `docs/compatibility.md` lists the few deliberate differences.
@@ -303,6 +305,9 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
 # To torch these are iterable datasets, also those that were made before torch was imported.
 for _kind in (MixtureStream, SplitSource, StreamSource):
     tell_torch(_kind)
+
+accelerate.keep_loaders(DataLoader)
+ray_train.keep_loaders(DataLoader)
 
 
 def _is_map(dataset: Any) -> bool:
