@@ -135,6 +135,11 @@ class Ledger:
         self._by_hand = self._settled.epoch
         return True
 
+    def end_epoch(self) -> None:
+        """Take the last iteration for ended, if anything of it was delivered: nobody is going to ask for more."""
+        if self.bookmark is not None and self.bookmark.entry.progress.delivered:
+            self.bookmark.entry.progress.ended = True
+
     def load(self, state: Any, order: Order) -> None:
         """Keep a state for the next iteration."""
         if isinstance(state, dict) and not state:  # torchdata: an empty state is none

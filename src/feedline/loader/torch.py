@@ -20,7 +20,7 @@ from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
-from feedline.frameworks import accelerate, ray_train
+from feedline.frameworks import accelerate, lightning, ray_train
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.loader.account import Account
@@ -308,6 +308,7 @@ for _kind in (MixtureStream, SplitSource, StreamSource):
 
 accelerate.keep_loaders(DataLoader)
 ray_train.keep_loaders(DataLoader)
+lightning.keep_places(DataLoader)
 
 
 def _is_map(dataset: Any) -> bool:
