@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-os.environ["RAY_AUTH_MODE"] = "disabled"  # no token in the home directory
 
 import ray
 import ray.train.torch

@@ -1,4 +1,4 @@
-"""Loaders in Ray's tasks and actors, and in the workers of Ray Train. One cluster for all of it: it is slow to start."""
+"""Loaders in Ray's tasks and actors, and in the workers of Ray Train. One cluster for all of it: it starts slowly."""
 
 from __future__ import annotations
 
@@ -38,19 +38,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # Ray Train takes hal
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("ray")
+    answers: dict[str, Any] = json.loads(output_of(SCRIPT, *map(str, RANKS), folder=folder).splitlines()[-1])
+    return answers
+
+
+def output_of(script: Path, *arguments: str, folder: Path) -> str:
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), *map(str, RANKS)],
+        [sys.executable, str(script), *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths},
+        env={**os.environ, "PYTHONPATH": paths, "RAY_AUTH_MODE": "disabled"},  # no token in the home directory
         capture_output=True,
         text=True,
         timeout=380,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    answers: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answers
+    return done.stdout
 
 
 def test_tasks_read_on_every_engine(answers: dict[str, Any], engine: str) -> None:
@@ -90,3 +94,10 @@ def test_epochs_differ(answers: dict[str, Any]) -> None:
     for name in ("shuffled", "seeded"):
         first, second = answers["2"][0][name]["epochs"]
         assert first != second
+
+
+def test_example_sees_every_sample(tmp_path: Path) -> None:
+    output = output_of(ROOT / "examples" / "ray_training.py", folder=tmp_path)
+    for epoch in range(3):
+        for rank in range(2):
+            assert f"epoch {epoch}, rank {rank}: 128 samples" in output

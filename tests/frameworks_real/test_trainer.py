@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.frameworks_real.conftest import need
-from tests.frameworks_real.ranks import run_ranks
+from tests.frameworks_real.ranks import ROOT, outputs_of, run_ranks
 
 need("transformers")
 need("accelerate")
@@ -62,3 +62,9 @@ def test_after_uninstall_it_is_torchs(answers: list[dict[str, Any]]) -> None:
 @pytest.mark.parametrize("name", ["installed", "installed, workers"])
 def test_order_is_the_trainers(answers: list[dict[str, Any]], name: str) -> None:
     assert [rank[name]["seen"] for rank in answers] == [rank["uninstalled"]["seen"] for rank in answers]
+
+
+def test_example_sees_every_sample(tmp_path: Path) -> None:
+    outputs = outputs_of(ROOT / "examples" / "trainer_training.py", 2, folder=tmp_path)
+    for rank, output in enumerate(outputs):
+        assert output.splitlines()[-1] == f"rank {rank}: 256 samples"  # two epochs of one half
