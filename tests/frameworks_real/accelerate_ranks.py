@@ -79,7 +79,7 @@ Case = tuple[DataLoaderConfiguration, Callable[[], Any]]
 
 def cases(folder: Path) -> dict[str, Case]:
     plain = DataLoaderConfiguration
-    tar = tar_shards(folder)
+    tar: Any = TarDataset(tar_shards(folder))
     return {
         "sequential": (plain(), lambda: DataLoader(Numbers(), BATCH)),
         "shuffled": (plain(), lambda: DataLoader(Numbers(), BATCH, shuffle=True)),
@@ -107,8 +107,8 @@ def cases(folder: Path) -> dict[str, Case]:
             plain(split_batches=True),
             lambda: DataLoader(Numbers(), 6, sampler=samplers.DistributedSampler(Numbers())),
         ),
-        "tar": (plain(), lambda: DataLoader(TarDataset(tar), BATCH, collate_fn=Labels())),
-        "tar, workers": (plain(), lambda: DataLoader(TarDataset(tar), BATCH, collate_fn=Labels(), num_workers=2)),
+        "tar": (plain(), lambda: DataLoader(tar, BATCH, collate_fn=Labels())),
+        "tar, workers": (plain(), lambda: DataLoader(tar, BATCH, collate_fn=Labels(), num_workers=2)),
         "sharded": (plain(), lambda: DataLoader(Stream(), BATCH, shard=True)),
         "sharded, workers": (plain(), lambda: DataLoader(SizedStream(), BATCH, shard=True, num_workers=2)),
         "sharded, batches split": (plain(split_batches=True), lambda: DataLoader(Stream(), 6, shard=True)),

@@ -10,7 +10,7 @@ import pytest
 
 from feedline import DataLoader
 from tests.frameworks_real.conftest import need
-from tests.frameworks_real.ranks import run_ranks
+from tests.frameworks_real.ranks import ROOT, outputs_of, run_ranks
 
 need("accelerate")
 
@@ -114,3 +114,21 @@ def test_metrics_are_computed_from_every_sample_once(answers: list[dict[str, Any
     for rank in answers:
         assert sorted(rank["gathered"]) == list(range(SIZE + 2))
         assert sorted(rank["gathered stream"]) == list(range(SIZE))
+
+
+def test_example_sees_every_sample(tmp_path: Path) -> None:
+    first, second = outputs_of(ROOT / "examples" / "accelerate_training.py", 2, folder=tmp_path)
+    assert [line.split(",")[0] for line in first.splitlines()] == [f"epoch {epoch}: 256 samples" for epoch in range(3)]
+    assert second == ""
+
+
+def test_accelerate_may_be_imported_last(tmp_path: Path) -> None:
+    script = tmp_path / "late.py"
+    script.write_text(
+        "import json, feedline\n"
+        "loader = feedline.DataLoader(range(6), 2, on_error='skip')\n"
+        "from accelerate import Accelerator\n"
+        "prepared = Accelerator(cpu=True).prepare(loader)\n"
+        "print(json.dumps([type(prepared.base_dataloader).__module__, prepared.on_error, len(list(prepared))]))\n"
+    )
+    assert run_ranks(script, 1, folder=tmp_path) == [["feedline.loader.torch", "skip", 3]]

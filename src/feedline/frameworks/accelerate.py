@@ -16,6 +16,7 @@ from typing import Any
 
 from feedline.errors import BadOption, OptionsLost, tell
 from feedline.frameworks.substitution import substitute, when_imported
+from feedline.ranks import own_share
 
 _KEEPS = "Call feedline.install() at the beginning of the program to keep the engine at least."
 
@@ -50,12 +51,12 @@ def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any
         is_split = loader._is_split
         if is_split:
             loader = given["dataloader"] = _split_already(loader, given)
-        sampler = getattr(loader.batch_sampler, "sampler", None)
+        sampler: Any = getattr(loader.batch_sampler, "sampler", None)
         generator = getattr(sampler, "generator", None)
-        if loader.seed is not None:
+        if loader._given_seed is not None:
             given["use_seedable_sampler"] = False  # the order follows from the loader's seed
         prepared = _exchanged(loader, function(*bound.args, **bound.kwargs))
-        if loader.seed is not None and generator is None and getattr(sampler, "generator", None) is not None:
+        if loader._given_seed is not None and generator is None and getattr(sampler, "generator", None) is not None:
             sampler.generator = None  # Accelerate gave it one, for ranks that have no seed in common
             prepared.synchronized_generator = None
             prepared.rng_types = [one for one in prepared.rng_types or [] if str(one) != "generator"]
@@ -96,7 +97,7 @@ def _split_already(loader: Any, given: dict[str, Any]) -> Any:
             "and so it will. To have the batches dispatched, use shard=False and a dataset that does not split itself.",
             OptionsLost,
         )
-    count = given["num_processes"] or _state().num_processes
+    count = given["num_processes"] or own_share(None, None, "pad").world_size
     given.update(num_processes=1, process_index=0, dispatch_batches=False)
     if not given["split_batches"]:
         return loader
@@ -107,12 +108,6 @@ def _split_already(loader: Any, given: dict[str, Any]) -> Any:
             "a multiple, or leave split_batches out."
         )
     return loader._with_batch_size(loader.batch_size // count)
-
-
-def _state() -> Any:
-    from accelerate import PartialState
-
-    return PartialState()
 
 
 def _exchanged(loader: Any, made: Any) -> Any:

@@ -16,7 +16,8 @@ def substitute(old: object, new: object) -> None:
     This reaches names that were imported with `from ... import ...`. It does not reach what is kept elsewhere: base
     classes, default arguments, attributes of objects.
     """
-    for name, module in list(sys.modules.items()):
+    modules: dict[str, Any] = dict(sys.modules)  # Any: programs put other things there, too
+    for name, module in modules.items():
         if not isinstance(module, ModuleType) or name.partition(".")[0] == "feedline":
             continue
         names = vars(module)

@@ -35,6 +35,7 @@ class Rebuildable:
     batch_sampler: Any
     drop_last: bool
     num_workers: int
+    seed: int | None
     _audience: Audience
     _stream_split: StreamSplit | None
 
@@ -45,6 +46,14 @@ class Rebuildable:
     def _split_now(self) -> StreamSplit | None:
         """Return how an iterable dataset is shared out, over the ranks that there are now."""
         raise NotImplementedError
+
+    @property
+    def _given_seed(self) -> int | None:
+        """The seed that was given."""
+        return self.seed
+
+    def _adopt_samplers(self) -> None:
+        """See to it that whoever iterates over the samplers gets what this loader delivers."""
 
     def _with_torch_parts(self: L, other: torch.utils.data.DataLoader[Any]) -> L:
         """Return this loader with the dataset, the samplers and the other arguments that torch's loader has, too."""
@@ -84,6 +93,7 @@ class Rebuildable:
         twin.__dict__.update(parts, _iterator=None, _supply=Supply(self._settings(), TorchFramework()))
         twin._audience = Audience(twin.dataset, watches=twin.num_workers > 0)
         twin._stream_split = twin._split_now()
+        twin._adopt_samplers()
         return twin
 
 
