@@ -26,7 +26,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
 
     FeedlineWarning (UserWarning)
     ├── RepeatedSamples                   every worker delivers the whole of an iterable dataset
-    ├── SplitTwice                        a dataset splits itself, and so does the loader
+    ├── SplitTwice                        samples are shared out twice, and some are left out
     ├── UnequalStreams                    workers that should read the same samples do not
     ├── SharedGenerators                  a dataset draws from generators that threads cannot own
     ├── SharedHandle                      a dataset holds a handle that does not survive a fork
@@ -260,7 +260,8 @@ class RowGroupsReadAgain(FeedlineWarning):
 
 
 class SplitTwice(FeedlineWarning):
-    """A dataset asks which worker it is in, although the loader shares out its samples."""
+    """Samples are shared out twice: a dataset asks which worker it is in, although the loader shares out its samples, or
+    one distributed sampler is made around another."""
 
 
 class UnequalStreams(FeedlineWarning):
