@@ -59,7 +59,8 @@ class _Watch(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._module:
             return None
-        others = [finder for finder in sys.meta_path if finder is not self]
+        # Those after this one only: were there another watch that asks all others, the two would ask each other for ever.
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
         found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
