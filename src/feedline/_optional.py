@@ -59,7 +59,7 @@ class _Watch(MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._module:
             return None
-        # Those after this one only: were there another watch that asks all others, the two would ask each other for ever.
+        # Those after this one only: two watches that ask all others would ask each other for ever.
         others = sys.meta_path[sys.meta_path.index(self) + 1 :]
         found = (finder.find_spec(fullname, path, target) for finder in others)
         spec = next((spec for spec in found if spec is not None), None)

@@ -260,8 +260,7 @@ class RowGroupsReadAgain(FeedlineWarning):
 
 
 class SplitTwice(FeedlineWarning):
-    """Samples are shared out twice: a dataset asks which worker it is in, although the loader shares out its samples, or
-    one distributed sampler is made around another."""
+    """Samples are shared out twice: by dataset and loader, or by one distributed sampler around another."""
 
 
 class UnequalStreams(FeedlineWarning):

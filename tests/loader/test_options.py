@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 
 from feedline import DataLoader, DataLoader2  # noqa: E402
-from feedline.policies import InOrder  # noqa: E402
 from feedline.loader.options import name_options  # noqa: E402
+from feedline.policies import InOrder  # noqa: E402
 from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
 
 DATA = TensorDataset(torch.arange(20))
@@ -99,7 +99,9 @@ def test_a_loader_is_built_anew_from_its_attributes(given: dict[str, Any], kind:
 
 
 def test_what_is_not_given_here_is_given_above() -> None:
-    assert {name for given in GIVEN for name in given} | {"dataset", "pin_memory", "pin_memory_device"} == set(PARAMETERS)
+    assert {name for given in GIVEN for name in given} | {"dataset", "pin_memory", "pin_memory_device"} == set(
+        PARAMETERS
+    )
 
 
 COLLIDING: dict[str, Any] = {

@@ -40,9 +40,9 @@ class Options:
 def name_options(init: Callable[..., None], options: Iterable[inspect.Parameter]) -> None:
     """Write options into the signature of a subclass's constructor that passes on `**kwargs`.
 
-    Frameworks rebuild a loader with the arguments that its signature names; of `**kwargs` they know only that torch's own
-    arguments fit in. An option whose name occurs in the constructor stays out: it is given there, or means something
-    else.
+    Frameworks rebuild a loader with the arguments that its signature names; of `**kwargs` they know only that torch's
+    own arguments fit in. An option whose name occurs in the constructor stays out: it is given there, or means
+    something else.
     """
     signature = inspect.signature(init)
     *own, last = signature.parameters.values()

@@ -1,4 +1,4 @@
-"""Whether and how a loader shares out the samples of an iterable dataset by itself; samples that are shared out twice."""
+"""Whether and how a loader shares out the samples of an iterable dataset by itself; samplers that do so twice."""
 
 from __future__ import annotations
 

@@ -113,10 +113,9 @@ class BatchIndices(Iterable[int]):
             yield from batch
 
     def __len__(self) -> int:
-        size, key = self.batches.size(), Key(self.batches.draw_seed(), self.batches.epoch)
-        if size is None:
-            raise TypeError(f"{self.batches!r} never ends: it has no length.")
-        return sum(len(self.batches.batch(number, key)) for number in range(size))
+        raise TypeError(
+            "Batches may differ in size from epoch to epoch: only their number is known, len(batch_sampler)."
+        )
 
 
 def split(batches: list[IndexArray], count: int) -> list[IndexArray]:
