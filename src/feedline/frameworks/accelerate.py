@@ -26,7 +26,24 @@ def keep_loaders(kind: type[Any]) -> None:
     when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind))
 
 
+def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
+    """Return the batch sampler whose first batches Accelerate leaves out, and how many; the same and 0 if it does not.
+
+    An order is entered there, instead of being gone through: then what follows is what would have followed, down to the
+    random numbers of samples.
+    """
+    skips = 0
+    while type(batch_sampler).__name__ == "SkipBatchSampler" and type(batch_sampler).__module__.startswith("accelerate"):
+        skips += batch_sampler.skip_batches
+        batch_sampler = batch_sampler.batch_sampler
+    return batch_sampler, skips
+
+
 def _wrap_functions(kind: type[Any], module: ModuleType) -> None:
+    wrapper: Any = getattr(module, "DataLoaderAdapter", None)
+    if hasattr(wrapper, "load_state_dict"):
+        wrapper.state_dict = _saving(wrapper.state_dict, kind)
+        wrapper.load_state_dict = _loading(wrapper.load_state_dict, kind)
     for name, wrap in (("prepare_data_loader", _prepare), ("skip_first_batches", _skip)):
         function = getattr(module, name, None)
         if function is None:
@@ -67,6 +84,29 @@ def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any
         return prepared
 
     return prepare_data_loader
+
+
+def _saving(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
+    @functools.wraps(function)
+    def state_dict(self: Any) -> Any:
+        loader = _inner(self)
+        if isinstance(loader, kind) and "dl_state_dict" not in vars(self):  # nothing was iterated yet
+            return loader.state_dict()
+        return function(self)
+
+    return state_dict
+
+
+def _loading(function: Callable[[Any, Any], None], kind: type[Any]) -> Callable[[Any, Any], None]:
+    @functools.wraps(function)
+    def load_state_dict(self: Any, state: Any) -> None:
+        function(self, state)
+        loader = _inner(self)
+        if isinstance(loader, kind):
+            self.__dict__.pop("dl_state_dict", None)  # of what was iterated before
+            self.iteration = loader._ledger.coming_epoch  # or the sampler is told to begin with epoch 0 again
+
+    return load_state_dict
 
 
 def _skip(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:

@@ -85,7 +85,11 @@ class Ledger:
                 rest = Snapshot(epoch, order=loaded.order, streams=loaded.streams, dataset_epoch=loaded.dataset_epoch)
                 return Start(epoch, rest)
             settled = self._settled
-            return Start(epoch, settled if settled is not None and settled.epoch == epoch else None, is_settled=True)
+            if settled is not None and settled.epoch == epoch:
+                return Start(epoch, settled, is_settled=True)
+            if order.skips:
+                return Start(epoch, Snapshot(epoch, order={"consumed": order.place_after(order.skips)}))
+            return Start(epoch)
         if loaded.order.get("endless") and not order.endless:
             raise BadState(
                 "The state was saved inside virtual_epochs(), where the data never ends: go on with "
@@ -151,6 +155,12 @@ class Ledger:
         self._loaded, self._settled, self.settled_order = snapshot, None, None
         self.bookmark = None
         self.virtual = None
+
+    @property
+    def coming_epoch(self) -> int:
+        """The epoch that the next iteration is, as far as nobody says otherwise."""
+        loaded = self._loaded
+        return self._next_epoch if loaded is None else loaded.epoch + loaded.ended
 
     @property
     def loaded_virtual(self) -> tuple[int, int]:

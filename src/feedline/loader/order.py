@@ -48,6 +48,8 @@ class Order(ABC):
     """What its plans count: see `Plan.state`."""
     endless = False
     """True if it begins again when it has been gone through."""
+    skips = 0
+    """Batches of every epoch that are left out at its beginning."""
 
     @property
     def samplers(self) -> list[Sampler | BatchSampler]:
@@ -101,6 +103,10 @@ class Order(ABC):
     def settle(self) -> dict[str, Any]:
         """Draw now what the next epoch would draw; returns what its plan has to be given."""
         return {}
+
+    def place_after(self, batches: int) -> int:
+        """Return what a snapshot's `consumed` is after so many batches of this rank."""
+        return batches
 
     def prepare(self, order: dict[str, Any]) -> None:  # noqa: B027  most orders have nothing to prepare
         """Do what torch does when an iterator is made: ask a foreign sampler for its iterator."""
@@ -202,6 +208,12 @@ class _SamplerOrder(Order):
     def stride(self) -> tuple[int | None, int, int]:
         share = self._planned.share or Share()
         return self._batch_size, share.rank, share.world_size
+
+    def place_after(self, batches: int) -> int:
+        batch_size, _, world_size = self.stride()
+        size = self._sampler.whole().size()
+        place = batches * (batch_size or 1) * world_size
+        return place if size is None else min(place, size)
 
     def expected(self) -> dict[str, Any]:
         facts = {"unit": self.unit, "sampler": self._sampler.whole().describe()}

@@ -10,6 +10,7 @@ import torch.utils.data
 from torch.utils.data import BatchSampler
 
 from feedline import abc, samplers
+from feedline.frameworks.accelerate import skipped_by
 from feedline.frameworks.torch_samplers import index_blocks, is_sequential, origin_of, remembering
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
@@ -24,9 +25,15 @@ def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | N
     """Return the order that a loader's arguments stand for."""
     if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable:
         return StreamOrder(loader.batch_size) if split is None else SpanOrder(split)
-    batch_sampler: Any = loader.batch_sampler
+    batch_sampler, skips = skipped_by(loader.batch_sampler)
+    order = _of_batches(loader.sampler, batch_sampler)
+    order.skips = skips
+    return order
+
+
+def _of_batches(sampler: Any, batch_sampler: Any) -> Order:
     if batch_sampler is None:
-        return _of_sampler(loader.sampler, loader.sampler, None, drop_last=False)
+        return _of_sampler(sampler, sampler, None, drop_last=False)
     # The second is feedline's own over a sampler that is not: the other kind is a feedline.abc.BatchSampler.
     if type(batch_sampler) in (BatchSampler, samplers.BatchSampler):
         return _of_sampler(
