@@ -16,8 +16,9 @@ delivered: Counter[str] = Counter()
 
 def count_deliveries() -> None:
     """Begin to count."""
-    for kind in (TorchBatches, _BaseDataLoaderIter):
-        kind.__next__ = _counting(kind.__next__)  # type: ignore[method-assign]
+    kinds: list[Any] = [TorchBatches, _BaseDataLoaderIter]
+    for kind in kinds:
+        kind.__next__ = _counting(kind.__next__)
 
 
 def _counting(function: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -13,8 +13,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run_ranks(script: Path, count: int, *arguments: str, folder: Path, timeout_s: float = 110) -> list[Any]:
-    """Run a script once per rank, as torchrun would, and return what the last line of each one's output says.
+def run_ranks(script: Path, count: int, *arguments: str, folder: Path) -> list[Any]:
+    """Run a script once per rank, and return what the last line of each one's output says in JSON."""
+    return [json.loads(text.splitlines()[-1]) for text in outputs_of(script, count, *arguments, folder=folder)]
+
+
+def outputs_of(script: Path, count: int, *arguments: str, folder: Path, timeout_s: float = 110) -> list[str]:
+    """Run a script once per rank, as torchrun would, and return what each one printed.
 
     Args:
         script: what to run.
@@ -46,7 +51,7 @@ def run_ranks(script: Path, count: int, *arguments: str, folder: Path, timeout_s
             process.kill()
             process.wait()
     assert codes == [0] * count, "\n".join(f"rank {rank}:\n{err.read_text()}" for rank, (_, err) in enumerate(outputs))
-    return [json.loads(out.read_text().splitlines()[-1]) for out, _ in outputs]
+    return [out.read_text() for out, _ in outputs]
 
 
 def environment(rank: int, count: int, port: int) -> dict[str, str]:

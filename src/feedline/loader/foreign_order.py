@@ -82,6 +82,8 @@ class ForeignOrder(Order):
         self._parts = [sampler] if inner is None or inner is sampler else [sampler, inner]
         self._stateful = [part for part in self._parts if is_stateful(part)]
         self._epoch: int | None = None
+        self._begun_with: int | None = None
+        """The sampler's epoch when an iteration had begun. Some samplers count by themselves meanwhile."""
         self._indices: Iterator[Any] | None = None
         self._noted: dict[str, Any] = {}
         self._is_prepared = False
@@ -109,12 +111,31 @@ class ForeignOrder(Order):
                 return part
         return None
 
+    def is_of(self, other: Order) -> bool:
+        if not isinstance(other, ForeignOrder) or len(self._parts) != len(other._parts):
+            return False
+        return all(mine is theirs for mine, theirs in zip(self._parts, other._parts, strict=True))
+
+    def told_epoch(self) -> int | None:
+        sampler = self._epochal() if self._begun_with is not None else None
+        return None if sampler is None or sampler.epoch == self._begun_with else int(sampler.epoch)
+
+    def is_stale(self) -> bool:
+        return self.told_epoch() is not None  # the loader counts epochs of its own
+
+    def tell_epoch(self, epoch: int) -> None:
+        sampler = self._epochal()
+        if self._begun_with is not None and sampler.epoch != self._begun_with:
+            sampler.set_epoch(self._begun_with)
+        self._begun_with = getattr(sampler, "epoch", None)
+
     def _enter(self, order: dict[str, Any]) -> None:
         if "sampler_epoch" in order and not order.get("finish"):
             sampler = self._epochal()
             if sampler is not None and sampler.epoch != order["sampler_epoch"]:
                 sampler.set_epoch(order["sampler_epoch"])
         self._epoch = getattr(self._epochal(), "epoch", None)
+        self._begun_with = None
         states = copy.deepcopy(order.get("sampler_state"))  # which the sampler may keep, and change
         if states is not None:
             for part, state in zip(self._stateful, states["parts"], strict=True):
@@ -173,10 +194,6 @@ class ForeignOrder(Order):
         if self._origin is not None:
             facts[self._origin.drawn_from] = None
         return facts
-
-    def after(self, beginning: dict[str, Any], count: int) -> dict[str, Any]:
-        # A state of the sampler would be that of the beginning: without it the sampler is gone through again.
-        return {**self._facts(), **super().after(beginning, count), "sampler_state": None}
 
     def without_end(self, share: Share) -> Order | None:
         return None if self._twin is None else self._twin.without_end(share)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +54,7 @@ class TorchBatches(Iterator[Any]):
         self._draw_seed = _draw_seed(loader, order, start)
         self._begin(loader)
         supply = loader._supply
+        self._shared_seed = shared_seed
         self._spec = _worker_spec(loader, _base_seed(loader, self._draw_seed, start.epoch), shared_seed, self._dataset)
         prepare = _pinner(loader)
         if loader.num_workers == 0:
@@ -63,6 +66,7 @@ class TorchBatches(Iterator[Any]):
                 self._spec, bookmark, start.snapshot, supply.arena(), supply.counters, prepare, loader._account
             )
             loader._ledger.begun(start, order, bookmark)
+            self._obey_until_first(loader, order)
             return
         loader.check_worker_number_rationality()
         crew = supply.crew(self._spec, prepare)
@@ -71,9 +75,20 @@ class TorchBatches(Iterator[Any]):
         order.prepare(_order_state(start))  # caller's generators and an eager sampler end where they would with torch
         self._batches = CrewBatches(
             crew,
-            lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed),
+            lambda crew: self._epoch(loader, crew, order, start, seed),
             persistent=loader.persistent_workers,
         )
+        self._obey_until_first(loader, order)
+
+    def _obey_until_first(self, loader: DataLoader[Any], order: Order) -> None:
+        this = weakref.ref(self)
+
+        def begin_again(loader: DataLoader[Any]) -> None:
+            batches = this()
+            if batches is not None:
+                batches._begin_again(loader, order)
+
+        loader._obey_until_first(self._batches, order, begin_again, kept=loader.persistent_workers)
 
     def _begin(self, loader: DataLoader[Any]) -> None:
         self._length_called: int | None = loader._IterableDataset_len_called
@@ -123,7 +138,6 @@ class TorchBatches(Iterator[Any]):
         order: Order,
         start: Start,
         seed: int | None,
-        shared_seed: int | None,
     ) -> Epoch:
         bookmark = self._bookmark(loader, order, start, seed)
         loader._audience.catch_up()
@@ -133,7 +147,7 @@ class TorchBatches(Iterator[Any]):
             self._spec,
             bookmark,
             start.snapshot,
-            shared_seed=shared_seed,
+            shared_seed=self._shared_seed,
             account=loader._account,
         )
         loader._ledger.begun(start, order, bookmark)
@@ -145,18 +159,28 @@ class TorchBatches(Iterator[Any]):
         if self.closed:
             self.__init__(loader, order)  # type: ignore[misc]  # whoever wraps this iterator keeps it
             return
-        assert isinstance(self._batches, CrewBatches)
         self._begin(loader)
-        shared_seed = self._seed_pipes(loader, first=False)
+        self._shared_seed = self._seed_pipes(loader, first=False)
+        self._begin_again(loader, order, inside=False)
+
+    def _begin_again(self, loader: DataLoader[Any], order: Order, *, inside: bool = True) -> None:
+        """Begin another epoch, or the same again if nothing of it was asked for."""
         start = loader._ledger.begin(order)
         loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
         loader._tell_epoch(start)
         seed = _prepare(loader, order, start)
         if start.snapshot is not None and start.snapshot.draw_seed is not None:
             self._draw_seed = start.snapshot.draw_seed
-        elif loader.seed is not None:
-            self._draw_seed = loader.seed
-        self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed))
+        elif loader._given.seed is not None:
+            self._draw_seed = loader._given.seed
+        if isinstance(self._batches, CrewBatches):
+            self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed), inside=inside)
+        else:
+            self._spec = replace(self._spec, base_seed=_base_seed(loader, self._draw_seed, start.epoch))
+            bookmark = self._bookmark(loader, order, start, seed)
+            self._batches.begin(self._spec, bookmark, start.snapshot)
+            loader._ledger.begun(start, order, bookmark)
+        self._obey_until_first(loader, order)
 
     @property
     def _num_yielded(self) -> int:
@@ -200,6 +224,10 @@ class TorchBatches(Iterator[Any]):
         """True when there are no workers any more."""
         return not isinstance(self._batches, CrewBatches) or self._batches.closed
 
+    def settle(self) -> None:
+        """See `ExclusiveBatches.settle`."""
+        self._batches.settle()
+
     @property
     def leaving(self) -> bool:
         """True once somebody has closed the iterator."""
@@ -225,7 +253,7 @@ def _prepare(loader: DataLoader[Any], order: Order, start: Start) -> int | None:
     order.prepare(_order_state(start))
     if start.snapshot is not None and start.snapshot.seed is not None:
         return start.snapshot.seed
-    return order.seed_for(loader.seed)
+    return order.seed_for(loader._given.seed)
 
 
 def _draw_seed(loader: DataLoader[Any], order: Order, start: Start) -> int:
@@ -233,8 +261,8 @@ def _draw_seed(loader: DataLoader[Any], order: Order, start: Start) -> int:
     known = None if start.snapshot is None else start.snapshot.draw_seed
     if known is not None and start.is_settled:
         return known
-    if loader.seed is not None:
-        return loader.seed if known is None else known
+    if loader._given.seed is not None:
+        return loader._given.seed if known is None else known
     # Drawn also if it is known: a sampler that draws from the same generator then finds it where it was at first.
     drawn = fresh_seed(loader.generator)
     common = order.common_seed()
@@ -249,7 +277,7 @@ def fresh_seed(generator: torch.Generator | None) -> int:
 def _base_seed(loader: DataLoader[Any], draw_seed: int, epoch: int) -> int:
     """Return the seed that workers add their number to."""
     # Of a state that was saved with a seed it may be larger than what torch's generators accept.
-    return draw_seed % (1 << 63) if loader.seed is None else epoch_key(draw_seed, epoch) >> 1
+    return draw_seed % (1 << 63) if loader._given.seed is None else epoch_key(draw_seed, epoch) >> 1
 
 
 def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | None, dataset: Any) -> WorkerSpec:
@@ -270,7 +298,7 @@ def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | Non
         drop_last=loader.drop_last,
         init=init,
         shared_seed=shared_seed,
-        seeded=loader.seed is not None,
+        seeded=loader._given.seed is not None,
         split=loader._stream_split,
         on_error=loader._account.policy if loader._account.guards else None,
         # The batches of a batch sampler are what they are: others would not fit.

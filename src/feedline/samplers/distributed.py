@@ -45,6 +45,16 @@ class Distributed(Sampler):
     def whole(self) -> Sampler:
         return self.sampler
 
+    @property
+    def rank(self) -> int:
+        """The rank whose share this is."""
+        return self.share.rank
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of ranks."""
+        return self.share.world_size
+
     def describe(self) -> dict[str, Any]:
         """Return what describes the whole: its state fits any number of ranks."""
         return self.sampler.describe()
@@ -95,16 +105,6 @@ class DistributedSampler(Distributed):
         self.dataset = dataset
         self.shuffle = shuffle
         self.drop_last = share.tail == "drop"
-
-    @property
-    def rank(self) -> int:
-        """The rank whose share this is."""
-        return self.share.rank
-
-    @property
-    def num_replicas(self) -> int:
-        """Number of ranks."""
-        return self.share.world_size
 
     @property
     def num_samples(self) -> int:

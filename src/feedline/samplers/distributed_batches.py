@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,39 @@ class DistributedBatches(BatchSampler):
         return (
             f"DistributedBatches({self.batches!r}, rank={share.rank}, world_size={share.world_size}, "
             f"tail={share.tail!r})"
+        )
+
+
+class BatchIndices(Iterable[int]):
+    """The indices of this rank's batches, one after the other: what a loader over such batches has as its `sampler`.
+
+    To torch it is a DistributedSampler, which frameworks look for there to see that ranks have their shares already.
+    """
+
+    def __init__(self, batches: DistributedBatches) -> None:
+        self.batches = batches
+
+    @property
+    def rank(self) -> int:
+        """The rank whose share this is."""
+        return self.batches.share.rank
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of ranks."""
+        return self.batches.share.world_size
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self.batches.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in self.batches:
+            yield from batch
+
+    def __len__(self) -> int:
+        raise TypeError(
+            "Batches may differ in size from epoch to epoch: only their number is known, len(batch_sampler)."
         )
 
 
