@@ -62,7 +62,7 @@ class OnlySaves:
         (Both(), True),
         (Allows(), True),
         (Attributes(Both().state_dict, Both().load_state_dict), True),
-        (Attributes(dict, dict().update), True),
+        (Attributes(dict, {}.update), True),
         (Attributes({}, {}), False),
         (Counts(), False),
         (Needs(), False),

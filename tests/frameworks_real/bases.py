@@ -26,8 +26,9 @@ from tests.frameworks_real.ranks import run_ranks
 def use_base(name: str) -> Any:
     """Put a class in the place where libraries look for `DataLoader`, count who delivers, and return the class."""
     kind: Any = {"torch": torch.utils.data.DataLoader, "feedline": feedline.DataLoader}[name]
-    for module in (torch.utils.data, torch.utils.data.dataloader):
-        module.DataLoader = kind  # type: ignore[misc]
+    modules: list[Any] = [torch.utils.data, torch.utils.data.dataloader]
+    for module in modules:
+        module.DataLoader = kind
     count_deliveries()
     return kind
 
@@ -49,7 +50,7 @@ class _Empty(types.ModuleType):
     """A module in which every name is a class."""
 
     __version__ = "none"
-    __path__: tuple[str, ...] = ()
+    __path__: list[str] = []  # noqa: RUF012
 
     def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
@@ -62,6 +63,11 @@ def told(loader: Any, show: Callable[[Any], Any], epochs: int = 2) -> dict[str, 
     delivered.clear()
     seen = [[show(batch) for batch in loader] for _ in range(epochs)]
     return {"epochs": seen, "length": len(loader), "iterators": dict(delivered)}
+
+
+def flat(batches: list[list[Any]]) -> list[Any]:
+    """Return the samples of all batches."""
+    return [sample for batch in batches for sample in batch]
 
 
 def assert_same(

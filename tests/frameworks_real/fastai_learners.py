@@ -1,4 +1,4 @@
-"""A learner of fastai over loaders: tells which samples it saw, in training and validation, and from which iterators."""
+"""A learner of fastai over loaders: tells which samples came, in training and validation, from which iterators."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def main() -> None:
     own = split_dataset_by_node(whole, rank, count)
     answers: dict[str, Any] = {}
     for workers in (0, 2):
-        options = {"num_workers": workers, "persistent_workers": workers > 0}
+        options: dict[str, Any] = {"num_workers": workers, "persistent_workers": workers > 0}
         loader: Any = feedline.DataLoader(own, 2, **options)
         answers[f"DataLoader {workers}"] = numbers(loader)
         answers[f"Loader {workers}"] = numbers(feedline.Loader(whole, 2, workers=workers))

@@ -42,7 +42,9 @@ def main() -> None:
     }
     mesh = jax.sharding.Mesh(np.array(jax.devices()), "data")
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    total = jax.jit(lambda batch: batch.sum(), out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()))
+    total = jax.jit(
+        lambda batch: batch.sum(), out_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    )
     loader = feedline.Loader(numbers, 4, sampler=DistributedSampler(numbers), seed=1)
     whole = [jax.make_array_from_process_local_data(rows, batch) for batch in loader]
     answers["shapes"] = [batch.shape[0] for batch in whole]

@@ -27,9 +27,9 @@ def write(folder: Path) -> None:
     writer.merge(1)
 
 
-def resumed(make: Any) -> Any:
+def resumed(kind: Any, folder: str, options: dict[str, Any]) -> Any:
     """Save after two batches, load into another loader, and return what it delivers."""
-    loader, other = make(), make()
+    loader, other = (kind(StreamingDataset(folder), **options) for _ in range(2))
     batches = iter(loader)
     got = [next(batches).tolist() for _ in range(2)]
     state = loader.state_dict()
@@ -48,9 +48,9 @@ def main() -> None:
         answers[f"plain {workers}"] = told(plain, torch.Tensor.tolist)
         own = StreamingDataLoader(StreamingDataset(str(folder), shuffle=True), **options)
         answers[f"own {workers}"] = told(own, torch.Tensor.tolist)
-        answers[f"own resumed {workers}"] = resumed(lambda: StreamingDataLoader(StreamingDataset(str(folder)), **options))
+        answers[f"own resumed {workers}"] = resumed(StreamingDataLoader, str(folder), options)
         if sys.argv[1] == "feedline":
-            answers[f"resumed {workers}"] = resumed(lambda: DataLoader(StreamingDataset(str(folder)), **options))
+            answers[f"resumed {workers}"] = resumed(DataLoader, str(folder), options)
         else:  # torch's loader has no state
             batches = answers["plain " + str(workers)]["epochs"][0]
             answers[f"resumed {workers}"] = {"got": batches[:2], "rest": batches[2:], "again": batches[2:]}

@@ -32,7 +32,7 @@ class Model(BaseModel):  # type: ignore[misc]  # the package has no types
         return {"loss": self.linear(batch.float()[:, None]).sum()}
 
 
-class Numbers(torch.utils.data.Dataset[int]):
+class Numbers(torch.utils.data.Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return 11
 
@@ -71,7 +71,9 @@ def main() -> None:
     }
     answers = {
         "epochs": ran(DataLoader(numbers, 4, sampler=DefaultSampler(numbers, seed=3)), by_epoch=True, max_epochs=2),
-        "iterations": ran(DataLoader(numbers, 4, sampler=InfiniteSampler(numbers, seed=3)), by_epoch=False, max_iters=5),
+        "iterations": ran(
+            DataLoader(numbers, 4, sampler=InfiniteSampler(numbers, seed=3)), by_epoch=False, max_iters=5
+        ),
         "config": ran(config, by_epoch=True, max_epochs=2),
     }
     print(json.dumps(answers))  # noqa: T201

@@ -15,10 +15,10 @@ use_base(sys.argv[1])
 
 import monai.utils  # noqa: E402
 from monai.data import CacheDataset, DataLoader, Dataset, ThreadDataLoader  # noqa: E402
-from monai.transforms import Compose, RandLambda  # noqa: E402
+from monai.transforms import Compose, RandomizableTransform  # noqa: E402
 
 
-class Moved(RandLambda):  # type: ignore[misc]  # the package has no types
+class Moved(RandomizableTransform):  # type: ignore[misc]  # the package is not checked
     """Draws from a generator of its own, which the loader seeds in every worker."""
 
     def __call__(self, data: Any) -> Any:
@@ -30,11 +30,13 @@ def main() -> None:
     answers: dict[str, Any] = {}
     for workers in (0, 2):
         monai.utils.set_determinism(3)
-        options = {"batch_size": 2, "shuffle": True, "num_workers": workers}
+        options: dict[str, Any] = {"batch_size": 2, "shuffle": True, "num_workers": workers}
         moved = Dataset(numbers, Compose([Moved()]))
         answers[f"plain {workers}"] = told(DataLoader(moved, **options), torch.Tensor.tolist)
         cached = CacheDataset(numbers, Compose([lambda number: number + 1]), progress=False)
-        answers[f"cached {workers}"] = told(DataLoader(cached, **options, persistent_workers=workers > 0), torch.Tensor.tolist)
+        answers[f"cached {workers}"] = told(
+            DataLoader(cached, **options, persistent_workers=workers > 0), torch.Tensor.tolist
+        )
         answers[f"buffered {workers}"] = told(ThreadDataLoader(cached, **options, repeats=2), torch.Tensor.tolist)
     threads = ThreadDataLoader(
         Dataset(numbers, lambda number: (int(number), threading.current_thread() is threading.main_thread())),

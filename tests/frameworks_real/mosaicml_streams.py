@@ -39,7 +39,7 @@ def main() -> None:
         loader = StreamingDataLoader(data, **options)
         batches = iter(loader)
         got = [numbers(next(batches)) for _ in range(2)]
-        state = loader.state_dict()
+        state: Any = loader.state_dict()
         del batches
         loader = StreamingDataLoader(StreamingDataset(local=str(folder), batch_size=2), **options)
         loader.load_state_dict(state)

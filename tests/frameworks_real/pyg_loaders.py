@@ -1,4 +1,4 @@
-"""Loaders of torch-geometric, whose base is torch's loader or feedline's: tells which nodes and graphs came, as what."""
+"""Loaders of torch-geometric, whose base is torch's loader or feedline's: tells which nodes and graphs came."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.frameworks_real.bases import flat
 from tests.frameworks_real.conftest import need
 from tests.frameworks_real.ranks import run_ranks
 
@@ -26,7 +27,7 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     "name", ["DataLoader", "Loader", "Loader by node", "resumed", "the epoch after", "resumed at the end"]
 )
 def test_each_sample_comes_once(answers: list[Any], name: str, workers: int) -> None:
-    assert sorted(sum((answer[f"{name} {workers}"] for answer in answers), [])) == EVERY
+    assert sorted(flat([answer[f"{name} {workers}"] for answer in answers])) == EVERY
     assert set(answers[0]["iterators"]) == {"TorchBatches"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.frameworks_real.bases import assert_same
+from tests.frameworks_real.bases import assert_same, flat
 from tests.frameworks_real.conftest import need
 
 need("ignite")
@@ -13,4 +13,4 @@ need("ignite")
 def test_engines(tmp_path: Path) -> None:
     found = assert_same("ignite_engines.py", tmp_path)
     assert all(answer["is ours"] for answer in found.values())
-    assert sorted(sum(found["deterministic"]["seen"][:4], [])) == list(range(7))
+    assert sorted(flat(found["deterministic"]["seen"][:4])) == list(range(7))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.frameworks_real.bases import flat
 from tests.frameworks_real.conftest import need
 from tests.frameworks_real.ranks import run_ranks
 
@@ -28,7 +29,7 @@ def test_a_process_is_a_rank_once_jax_has_a_group(answers: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["sampler", "stream", "threads", "forkserver"])
 def test_each_sample_comes_once(answers: list[Any], name: str) -> None:
-    assert sorted(sum((answer[name] for answer in answers), [])) == list(range(24))
+    assert sorted(flat([answer[name] for answer in answers])) == list(range(24))
     assert {len(answer[name]) for answer in answers} == {24 // len(answers)}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.frameworks_real.bases import assert_same
+from tests.frameworks_real.bases import assert_same, flat
 from tests.frameworks_real.conftest import need
 
 need("mmengine")
@@ -14,5 +14,5 @@ def test_runners(tmp_path: Path) -> None:
     found = assert_same("mmengine_runners.py", tmp_path)
     for name in ("epochs", "config"):
         seen = found[name]["seen"]
-        assert sorted(sum(seen[:3], [])) == sorted(sum(seen[3:], [])), name
-        assert set(sum(seen[:3], [])) == set(range(11)), name
+        assert sorted(flat(seen[:3])) == sorted(flat(seen[3:])), name
+        assert set(flat(seen[:3])) == set(range(11)), name

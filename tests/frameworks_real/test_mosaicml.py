@@ -1,10 +1,10 @@
-"""Streaming datasets of MosaicML: the same samples as in torch's loader; MosaicML's own loader resumes on top of ours."""
+"""Streaming datasets of MosaicML: the same samples as in torch's loader; its own loader resumes on top of ours."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.frameworks_real.bases import assert_same
+from tests.frameworks_real.bases import assert_same, flat
 from tests.frameworks_real.conftest import need
 
 need("streaming")
@@ -14,6 +14,6 @@ def test_samples(tmp_path: Path) -> None:
     found = assert_same("mosaicml_streams.py", tmp_path, at_once=False)  # the package shares names among all programs
     for workers in (0, 2):
         for epoch in found[f"plain {workers}"]["epochs"]:
-            assert sorted(sum(epoch, [])) == list(range(24))
+            assert sorted(flat(epoch)) == list(range(24))
         resumed = found[f"own {workers}"]
-        assert sorted(sum([*resumed["got"], *resumed["epochs"][0]], [])) == list(range(24))
+        assert sorted(flat([*resumed["got"], *resumed["epochs"][0]])) == list(range(24))

@@ -13,5 +13,7 @@ need("torch_geometric")
 def test_nodes_and_graphs(tmp_path: Path) -> None:
     found = assert_same("pyg_loaders.py", tmp_path)
     for epoch in found["nodes 2 True False"]["epochs"]:
-        assert {batch[0] for batch in epoch} == {"Data"}, "what the sampler returned is filtered in the training process"
+        assert {batch[0] for batch in epoch} == {"Data"}, (
+            "what the sampler returned is filtered in the training process"
+        )
         assert sorted(node for batch in epoch for node in batch[1]) == list(range(10))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.frameworks_real.bases import assert_same
+from tests.frameworks_real.bases import assert_same, flat
 from tests.frameworks_real.conftest import need
 
 need("skorch")
@@ -13,5 +13,5 @@ need("skorch")
 def test_a_net(tmp_path: Path) -> None:
     for name, answer in assert_same("skorch_nets.py", tmp_path).items():
         first, second = answer["seen"][:4], answer["seen"][4:]
-        assert sorted(sum(first, [])) == sorted(sum(second, [])), name
-        assert len(set(sum(first, []))) == 16, name
+        assert sorted(flat(first)) == sorted(flat(second)), name
+        assert len(set(flat(first))) == 16, name

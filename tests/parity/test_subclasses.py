@@ -133,7 +133,7 @@ def test_without_automatic_collation(parity: Parity) -> None:
 def test_an_index_sampler_for_a_stream_is_refused(inline_parity: Parity) -> None:
     own = subclass(inline_parity.feedline, _index_sampler=property(lambda self: [[0, 0, 0], [0]]))
     loader = own.loader(datasets.Sharded(17), batch_size=2)
-    with pytest.raises(BadOption, match="Own overrides _index_sampler.*__iter__"):
+    with pytest.raises(BadOption, match=r"Own overrides _index_sampler.*__iter__"):
         iter(loader)
 
 

@@ -33,7 +33,9 @@ def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
     random numbers of samples.
     """
     skips = 0
-    while type(batch_sampler).__name__ == "SkipBatchSampler" and type(batch_sampler).__module__.startswith("accelerate"):
+    while type(batch_sampler).__name__ == "SkipBatchSampler" and type(batch_sampler).__module__.startswith(
+        "accelerate"
+    ):
         skips += batch_sampler.skip_batches
         batch_sampler = batch_sampler.batch_sampler
     return batch_sampler, skips

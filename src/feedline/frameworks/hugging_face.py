@@ -61,7 +61,7 @@ def _parts(rows: Indices, starts: NDArray[np.int64]) -> list[_Part]:
 def ranks_of_stream(dataset: Any) -> int | None:
     """Return over how many ranks a streaming dataset was split by its own package; None if it is no such dataset.
 
-    Such a dataset splits itself over the workers of a torch loader, by `get_worker_info()`, and over ranks when it comes
+    Such a dataset splits itself over the workers of a torch loader, by `get_worker_info()`, and over ranks if it comes
     from `split_dataset_by_node`.
     """
     kind = getattr(sys.modules.get("datasets.iterable_dataset"), "IterableDataset", None)
