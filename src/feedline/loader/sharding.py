@@ -48,8 +48,8 @@ def split_of(
             raise BadOption(
                 f"shard={shard!r} would split a second time, and samples would be missing: torch's data pipes and the "
                 "streaming datasets of Hugging Face split themselves over workers. Drop it. Data pipes split "
-                "themselves over ranks, too; for the others write dataset = split_dataset_by_node(dataset, rank, world_size), "
-                "which is in datasets.distributed."
+                "themselves over ranks, too; for the others write dataset = split_dataset_by_node(dataset, rank, "
+                "world_size), which is in datasets.distributed."
             )
         return None
     if isinstance(dataset, SplitSource):
