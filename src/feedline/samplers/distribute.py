@@ -32,8 +32,8 @@ def distribute(
 
     Args:
         sampler: Needs a length unless it is feedline's.
-        rank: This one; from torch's process group or RANK if None, else 0.
-        world_size: Number of ranks; from torch's process group or WORLD_SIZE if None, else 1.
+        rank: This one; from torch's or JAX's process group or RANK if None, else 0.
+        world_size: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1.
         tail: What becomes of indices or batches that do not go round. "pad" repeats some from the beginning, "drop"
             leaves them out. "exact" does neither: the last ranks may have an index less, and batches of the last round
             are split so that every rank has one.

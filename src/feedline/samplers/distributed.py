@@ -69,8 +69,8 @@ class DistributedSampler(Distributed):
 
     Args:
         dataset: Only its length matters.
-        num_replicas: Number of ranks; from torch's process group or WORLD_SIZE if None, else 1.
-        rank: This one; from torch's process group or RANK if None, else 0.
+        num_replicas: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1.
+        rank: This one; from torch's or JAX's process group or RANK if None, else 0.
         shuffle: Put the whole in random order first, another one in each epoch.
         seed: Must be the same on all ranks.
         drop_last: Leave indices out, rather than repeat some, to give each rank the same number.
