@@ -119,4 +119,9 @@ def _exchanged(loader: Any, made: Any) -> Any:
             return made
         return loader._with_torch_parts(made)
     made.base_dataloader = loader._with_torch_parts(inner)
+    made.adjust_state_dict_for_prefetch = _leave_state  # it looks for what torchdata's states hold
     return made
+
+
+def _leave_state() -> None:
+    """Leave a state as it is: feedline's count the batches that were delivered, whatever was made ahead."""
