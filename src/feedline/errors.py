@@ -26,7 +26,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
 
     FeedlineWarning (UserWarning)
     ├── RepeatedSamples                   every worker delivers the whole of an iterable dataset
-    ├── SplitTwice                        a dataset splits itself, and so does the loader
+    ├── SplitTwice                        samples are shared out twice, and some are left out
     ├── UnequalStreams                    workers that should read the same samples do not
     ├── SharedGenerators                  a dataset draws from generators that threads cannot own
     ├── SharedHandle                      a dataset holds a handle that does not survive a fork
@@ -266,7 +266,7 @@ class RowGroupsReadAgain(FeedlineWarning):
 
 
 class SplitTwice(FeedlineWarning):
-    """A dataset asks which worker it is in, although the loader shares out its samples."""
+    """Samples are shared out twice: by dataset and loader, or by one distributed sampler around another."""
 
 
 class UnequalStreams(FeedlineWarning):

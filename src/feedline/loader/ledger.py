@@ -104,6 +104,8 @@ class Ledger:
             return
         snapshot = Snapshot.from_dict(state)
         order.check(snapshot.order)
+        for sampler in order.samplers:  # whoever iterates over it meanwhile gets that epoch
+            sampler.epoch = snapshot.epoch + int(snapshot.ended)
         self._loaded, self._settled, self.settled_order = snapshot, None, None
         self.bookmark = None
         self.virtual = None

@@ -368,6 +368,10 @@ class Loader(Resumable):
             refills=self._refills,
         )
 
+    @property
+    def _given_seed(self) -> int | None:
+        return self.seed
+
     def _fresh_seed(self) -> int:
         return draw_seed()
 

@@ -20,7 +20,6 @@ from feedline.state import Snapshot
 class Resumable:
     """Base of the loaders."""
 
-    seed: int | None
     dataset: Any
     _ledger: Ledger
     _audience: Audience
@@ -50,6 +49,11 @@ class Resumable:
         account.counts_known = not order.endless
         resumes = start.snapshot is not None and not start.is_settled and start.snapshot.order.get("consumed", 0) > 0
         account.begin_epoch(resumes=resumes or (start.snapshot is not None and bool(start.snapshot.streams)))
+
+    @property
+    def _given_seed(self) -> int | None:
+        """The seed that was given."""
+        raise NotImplementedError
 
     def _order(self) -> Order:
         """Return which batches the loader delivers."""
@@ -130,8 +134,8 @@ class Resumable:
         counted = {} if order.unit == "stream batches" else {"consumed": 0}
         return Snapshot(
             epoch,
-            seed=order.seed_for(self.seed),
-            draw_seed=self._fresh_seed() if self.seed is None else self.seed,
+            seed=order.seed_for(self._given_seed),
+            draw_seed=self._fresh_seed() if self._given_seed is None else self._given_seed,
             order={**counted, **order.expected(), **order.settle()},
             dataset_epoch=self._audience.told_epoch,
         )
@@ -156,7 +160,7 @@ class Resumable:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
         if hasattr(self.dataset, "set_epoch"):
-            self.broadcast("set_epoch", epoch)
+            self._audience.call("set_epoch", epoch)
 
     def broadcast(self, name: str, *args: Any) -> None:
         """Call a method of the dataset here and in every worker.

@@ -147,8 +147,8 @@ class TorchBatches(Iterator[Any]):
         seed = _prepare(loader, order, start)
         if start.snapshot is not None and start.snapshot.draw_seed is not None:
             self._draw_seed = start.snapshot.draw_seed
-        elif loader.seed is not None:
-            self._draw_seed = loader.seed
+        elif loader._given.seed is not None:
+            self._draw_seed = loader._given.seed
         self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed))
 
     def __iter__(self) -> TorchBatches:
@@ -213,7 +213,7 @@ def _prepare(loader: DataLoader[Any], order: Order, start: Start) -> int | None:
     order.prepare(_order_state(start))
     if start.snapshot is not None and start.snapshot.seed is not None:
         return start.snapshot.seed
-    return order.seed_for(loader.seed)
+    return order.seed_for(loader._given.seed)
 
 
 def _draw_seed(loader: DataLoader[Any], order: Order, start: Start) -> int:
@@ -221,8 +221,8 @@ def _draw_seed(loader: DataLoader[Any], order: Order, start: Start) -> int:
     known = None if start.snapshot is None else start.snapshot.draw_seed
     if known is not None and start.is_settled:
         return known
-    if loader.seed is not None:
-        return loader.seed if known is None else known
+    if loader._given.seed is not None:
+        return loader._given.seed if known is None else known
     # Drawn also if it is known: a sampler that draws from the same generator then finds it where it was at first.
     drawn = fresh_seed(loader.generator)
     common = order.common_seed()
@@ -237,7 +237,7 @@ def fresh_seed(generator: torch.Generator | None) -> int:
 def _base_seed(loader: DataLoader[Any], draw_seed: int, epoch: int) -> int:
     """Return the seed that workers add their number to."""
     # Of a state that was saved with a seed it may be larger than what torch's generators accept.
-    return draw_seed % (1 << 63) if loader.seed is None else epoch_key(draw_seed, epoch) >> 1
+    return draw_seed % (1 << 63) if loader._given.seed is None else epoch_key(draw_seed, epoch) >> 1
 
 
 def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | None, dataset: Any) -> WorkerSpec:
@@ -258,7 +258,7 @@ def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | Non
         drop_last=loader.drop_last,
         init=init,
         shared_seed=shared_seed,
-        seeded=loader.seed is not None,
+        seeded=loader._given.seed is not None,
         split=loader._stream_split,
         on_error=loader._account.policy if loader._account.guards else None,
         # The batches of a batch sampler are what they are: others would not fit.

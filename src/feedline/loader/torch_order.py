@@ -9,13 +9,14 @@ from typing import Any
 import torch.utils.data
 from torch.utils.data import BatchSampler
 
-from feedline import samplers
+from feedline import abc, samplers
 from feedline.frameworks.torch_samplers import index_blocks, is_sequential, origin_of, remembering
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.plan.batching import batches_of
 from feedline.ranks import share_if_known
 from feedline.samplers import SequentialSampler
+from feedline.samplers.distributed_batches import BatchIndices, DistributedBatches
 from feedline.types import StreamSplit
 
 
@@ -33,6 +34,14 @@ def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | N
         )
     order = order_of(batch_sampler, None, drop_last=False)
     return order or ForeignOrder(batch_sampler, share=share_if_known())
+
+
+def sampler_of(batch_sampler: Any) -> Any:
+    """Return the sampler behind a batch sampler, if it is feedline's; for a share of batches, one that says so."""
+    if isinstance(batch_sampler, DistributedBatches):
+        return BatchIndices(batch_sampler)
+    inner = getattr(batch_sampler, "sampler", None)
+    return inner if isinstance(inner, abc.Sampler) else None
 
 
 def _of_sampler(sampler: Any, whole: Any, batch_size: int | None, *, drop_last: bool) -> Order:
