@@ -133,3 +133,37 @@ def test_accelerate_may_be_imported_last(tmp_path: Path) -> None:
         "print(json.dumps([type(prepared.base_dataloader).__module__, prepared.on_error, len(list(prepared))]))\n"
     )
     assert run_ranks(script, 1, folder=tmp_path) == [["feedline.loader.torch", "skip", 3]]
+
+
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED)
+    ((warned, split, mesh),) = run_ranks(script, 1, folder=tmp_path)
+    assert "dispatch_batches=True" in warned
+    assert "shard=False" in warned
+    assert "multiple" in split
+    assert "device mesh" in mesh
+
+
+REFUSED = """
+import json, warnings
+import feedline
+from accelerate.data_loader import prepare_data_loader
+from feedline.errors import BadOption, OptionsLost
+from tests.frameworks_real.accelerate_ranks import Stream
+
+loader = feedline.DataLoader(Stream(), 4, shard=True)
+
+def said(**options):
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            prepared = prepare_data_loader(loader, num_processes=3, process_index=0, put_on_device=True, **options)
+    except BadOption as error:
+        return str(error)
+    assert type(prepared).__name__ == "DataLoaderShard"
+    (warning,) = [one for one in caught if one.category is OptionsLost]
+    return str(warning.message)
+
+print(json.dumps([said(dispatch_batches=True), said(split_batches=True), said(torch_device_mesh=object())]))
+"""

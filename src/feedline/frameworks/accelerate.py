@@ -86,18 +86,18 @@ def _inner(dataloader: Any) -> Any:
 
 def _split_already(loader: Any, given: dict[str, Any]) -> Any:
     """Have Accelerate leave a loader whole whose samples are shared out over the ranks without it."""
+    count = given["num_processes"] or own_share(None, None, "pad").world_size
     if given.get("torch_device_mesh"):
         raise BadOption(
             "The loader shares out its samples over all ranks, but with a device mesh some ranks need the same ones. "
             "Let Accelerate do it: use shard=False and a sampler that is not distributed."
         )
-    if given.get("dispatch_batches"):
+    if given["dispatch_batches"] and count > 1:
         tell(
             "dispatch_batches=True lets rank 0 read everything, but this loader reads the share of each rank there, "
             "and so it will. To have the batches dispatched, use shard=False and a dataset that does not split itself.",
             OptionsLost,
         )
-    count = given["num_processes"] or own_share(None, None, "pad").world_size
     given.update(num_processes=1, process_index=0, dispatch_batches=False)
     if not given["split_batches"]:
         return loader
