@@ -33,10 +33,22 @@ def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
     random numbers of samples.
     """
     skips = 0
-    while type(batch_sampler).__name__ == "SkipBatchSampler" and type(batch_sampler).__module__.startswith("accelerate"):
+    while _is_a("SkipBatchSampler", batch_sampler):
         skips += batch_sampler.skip_batches
         batch_sampler = batch_sampler.batch_sampler
     return batch_sampler, skips
+
+
+def sampler_behind(batch_sampler: Any) -> Any:
+    """Return the sampler whose batches Accelerate shares out over the ranks, None if it does not."""
+    if not _is_a("BatchSamplerShard", batch_sampler):
+        return None
+    return getattr(batch_sampler.batch_sampler, "sampler", None)
+
+
+def _is_a(name: str, batch_sampler: Any) -> bool:
+    kind = type(batch_sampler)
+    return kind.__name__ == name and kind.__module__.startswith("accelerate.")
 
 
 def _wrap_functions(kind: type[Any], module: ModuleType) -> None:
@@ -81,6 +93,13 @@ def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any
             prepared._drop_last = True  # or gather_for_metrics() cuts off what it takes for repeated samples
         if stateful:
             prepared.use_stateful_dataloader = True
+            if type(prepared).__name__ == "DataLoaderDispatcher" and prepared.state.num_processes > 1:
+                tell(
+                    "use_stateful_dataloader=True does not go with dispatch_batches=True: rank 0 reads ahead for all "
+                    "ranks, and a state that was saved in the middle of an epoch leaves out what it has read. Use "
+                    "dispatch_batches=False, and shard=True if the dataset is iterable.",
+                    OptionsLost,
+                )
         return prepared
 
     return prepare_data_loader
