@@ -26,7 +26,36 @@ def keep_loaders(kind: type[Any]) -> None:
     when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind))
 
 
+def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
+    """Return the batch sampler whose first batches Accelerate leaves out, and how many; the same and 0 if it does not.
+
+    An order is entered there, instead of being gone through: then what follows is what would have followed, down to the
+    random numbers of samples.
+    """
+    skips = 0
+    while _is_a("SkipBatchSampler", batch_sampler):
+        skips += batch_sampler.skip_batches
+        batch_sampler = batch_sampler.batch_sampler
+    return batch_sampler, skips
+
+
+def sampler_behind(batch_sampler: Any) -> Any:
+    """Return the sampler whose batches Accelerate shares out over the ranks, None if it does not."""
+    if not _is_a("BatchSamplerShard", batch_sampler):
+        return None
+    return getattr(batch_sampler.batch_sampler, "sampler", None)
+
+
+def _is_a(name: str, batch_sampler: Any) -> bool:
+    kind = type(batch_sampler)
+    return kind.__name__ == name and kind.__module__.startswith("accelerate.")
+
+
 def _wrap_functions(kind: type[Any], module: ModuleType) -> None:
+    wrapper: Any = getattr(module, "DataLoaderAdapter", None)
+    if hasattr(wrapper, "load_state_dict"):
+        wrapper.state_dict = _saving(wrapper.state_dict, kind)
+        wrapper.load_state_dict = _loading(wrapper.load_state_dict, kind)
     for name, wrap in (("prepare_data_loader", _prepare), ("skip_first_batches", _skip)):
         function = getattr(module, name, None)
         if function is None:
@@ -64,9 +93,39 @@ def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any
             prepared._drop_last = True  # or gather_for_metrics() cuts off what it takes for repeated samples
         if stateful:
             prepared.use_stateful_dataloader = True
+            if type(prepared).__name__ == "DataLoaderDispatcher" and prepared.state.num_processes > 1:
+                tell(
+                    "use_stateful_dataloader=True does not go with dispatch_batches=True: rank 0 reads ahead for all "
+                    "ranks, and a state that was saved in the middle of an epoch leaves out what it has read. Use "
+                    "dispatch_batches=False, and shard=True if the dataset is iterable.",
+                    OptionsLost,
+                )
         return prepared
 
     return prepare_data_loader
+
+
+def _saving(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
+    @functools.wraps(function)
+    def state_dict(self: Any) -> Any:
+        loader = _inner(self)
+        if isinstance(loader, kind) and "dl_state_dict" not in vars(self):  # nothing was iterated yet
+            return loader.state_dict()
+        return function(self)
+
+    return state_dict
+
+
+def _loading(function: Callable[[Any, Any], None], kind: type[Any]) -> Callable[[Any, Any], None]:
+    @functools.wraps(function)
+    def load_state_dict(self: Any, state: Any) -> None:
+        function(self, state)
+        loader = _inner(self)
+        if isinstance(loader, kind):
+            self.__dict__.pop("dl_state_dict", None)  # of what was iterated before
+            self.iteration = loader._ledger.coming_epoch  # or the sampler is told to begin with epoch 0 again
+
+    return load_state_dict
 
 
 def _skip(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:

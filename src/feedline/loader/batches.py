@@ -173,9 +173,12 @@ class CrewBatches(ExclusiveBatches):
         torn = self._is_torn and self._entrance.free
         return torn or self.leaving or self.crew.closed or self.crew.pid != os.getpid()
 
-    def restart(self, make_epoch: MakeEpoch) -> None:
-        """Begin another epoch with the same workers."""
-        self._begin_anew(lambda: self._restart(make_epoch))
+    def restart(self, make_epoch: MakeEpoch, *, inside: bool = False) -> None:
+        """Begin another epoch with the same workers; `inside` if the caller is there already, as in `at_first`."""
+        if inside:
+            self._restart(make_epoch)
+        else:
+            self._begin_anew(lambda: self._restart(make_epoch))
 
     def _restart(self, make_epoch: MakeEpoch) -> None:
         self._is_torn = True

@@ -34,6 +34,7 @@ class Rebuildable:
     sampler: Any
     batch_sampler: Any
     drop_last: bool
+    num_workers: int
     persistent_workers: bool
     _audience: Audience
     _stream_split: StreamSplit | None
@@ -86,7 +87,7 @@ class Rebuildable:
         twin = copy.copy(self)
         # Not by setattr: torch forbids it for most of them, since its own loader could not cope.
         twin.__dict__.update(parts, _iterator=None, _supply=Supply(self._settings(), TorchFramework()))
-        twin._audience = Audience(twin.dataset, watches=twin.persistent_workers)
+        twin._audience = Audience(twin.dataset, watches=twin.num_workers > 0)
         twin._stream_split = twin._split_now()
         twin._adopt_samplers()
         return twin

@@ -22,7 +22,7 @@ from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
-from feedline.frameworks import accelerate, ray_train
+from feedline.frameworks import accelerate, lightning, ray_train
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.loader.account import Account
@@ -195,7 +195,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             )
         self._stream_split = self._split_now()
         self._ledger = Ledger()
-        self._audience = Audience(dataset, watches=self.persistent_workers)
+        self._audience = Audience(dataset, watches=self.num_workers > 0)
         self._running = Running()
         self._supply = Supply(self._settings(), TorchFramework())
         self._probed = False
@@ -223,7 +223,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         twin.__dict__.update(self.__dict__)
         twin.__dict__["_ledger"] = self._ledger.copy()
         twin.__dict__["_account"] = self._account.copy()
-        twin.__dict__["_audience"] = Audience(self.dataset, watches=self.persistent_workers)
+        twin.__dict__["_audience"] = Audience(self.dataset, watches=self.num_workers > 0)
         twin.__dict__["_running"] = Running()
         return twin
 
@@ -349,6 +349,7 @@ for _kind in (MixtureStream, SplitSource, StreamSource):
 
 accelerate.keep_loaders(DataLoader)
 ray_train.keep_loaders(DataLoader)
+lightning.keep_places(DataLoader)
 
 
 def _is_map(dataset: Any) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,6 +53,7 @@ class TorchBatches(Iterator[Any]):
         self._draw_seed = _draw_seed(loader, order, start)
         self._begin(loader)
         supply = loader._supply
+        self._shared_seed = shared_seed
         self._spec = _worker_spec(loader, _base_seed(loader, self._draw_seed, start.epoch), shared_seed, self._dataset)
         prepare = _pinner(loader)
         if loader.num_workers == 0:
@@ -62,6 +65,7 @@ class TorchBatches(Iterator[Any]):
                 self._spec, bookmark, start.snapshot, supply.arena(), supply.counters, prepare, loader._account
             )
             loader._ledger.begun(start, order, bookmark)
+            self._obey_until_first(loader, order)
             return
         loader.check_worker_number_rationality()
         crew = supply.crew(self._spec, prepare)
@@ -70,9 +74,20 @@ class TorchBatches(Iterator[Any]):
         order.prepare(_order_state(start))  # caller's generators and an eager sampler end where they would with torch
         self._batches = CrewBatches(
             crew,
-            lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed),
+            lambda crew: self._epoch(loader, crew, order, start, seed),
             persistent=loader.persistent_workers,
         )
+        self._obey_until_first(loader, order)
+
+    def _obey_until_first(self, loader: DataLoader[Any], order: Order) -> None:
+        this = weakref.ref(self)
+
+        def begin_again(loader: DataLoader[Any]) -> None:
+            batches = this()
+            if batches is not None:
+                batches._begin_again(loader, order)
+
+        loader._obey_until_first(self._batches, order, begin_again, kept=loader.persistent_workers)
 
     def _begin(self, loader: DataLoader[Any]) -> None:
         self._num_yielded = 0
@@ -121,7 +136,6 @@ class TorchBatches(Iterator[Any]):
         order: Order,
         start: Start,
         seed: int | None,
-        shared_seed: int | None,
     ) -> Epoch:
         bookmark = self._bookmark(loader, order, start, seed)
         loader._audience.catch_up()
@@ -131,16 +145,19 @@ class TorchBatches(Iterator[Any]):
             self._spec,
             bookmark,
             start.snapshot,
-            shared_seed=shared_seed,
+            shared_seed=self._shared_seed,
             account=loader._account,
         )
         loader._ledger.begun(start, order, bookmark)
         return epoch
 
     def _restart(self, loader: DataLoader[Any], order: Order) -> None:
-        assert isinstance(self._batches, CrewBatches)
         self._begin(loader)
-        shared_seed = self._seed_pipes(loader, first=False)
+        self._shared_seed = self._seed_pipes(loader, first=False)
+        self._begin_again(loader, order, inside=False)
+
+    def _begin_again(self, loader: DataLoader[Any], order: Order, *, inside: bool = True) -> None:
+        """Begin another epoch, or the same again if nothing of it was asked for."""
         start = loader._ledger.begin(order)
         loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
         loader._tell_epoch(start)
@@ -149,7 +166,14 @@ class TorchBatches(Iterator[Any]):
             self._draw_seed = start.snapshot.draw_seed
         elif loader._given.seed is not None:
             self._draw_seed = loader._given.seed
-        self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed))
+        if isinstance(self._batches, CrewBatches):
+            self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed), inside=inside)
+        else:
+            self._spec = replace(self._spec, base_seed=_base_seed(loader, self._draw_seed, start.epoch))
+            bookmark = self._bookmark(loader, order, start, seed)
+            self._batches.begin(self._spec, bookmark, start.snapshot)
+            loader._ledger.begun(start, order, bookmark)
+        self._obey_until_first(loader, order)
 
     def __iter__(self) -> TorchBatches:
         return self
@@ -187,6 +211,10 @@ class TorchBatches(Iterator[Any]):
     def closed(self) -> bool:
         """True when there are no workers any more."""
         return not isinstance(self._batches, CrewBatches) or self._batches.closed
+
+    def settle(self) -> None:
+        """See `ExclusiveBatches.settle`."""
+        self._batches.settle()
 
     @property
     def leaving(self) -> bool:

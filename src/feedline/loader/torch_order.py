@@ -10,7 +10,8 @@ import torch.utils.data
 from torch.utils.data import BatchSampler
 
 from feedline import abc, samplers
-from feedline.frameworks.torch_samplers import index_blocks, is_sequential, origin_of, remembering
+from feedline.frameworks.accelerate import sampler_behind, skipped_by
+from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.plan.batching import batches_of
@@ -24,16 +25,36 @@ def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | N
     """Return the order that a loader's arguments stand for."""
     if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable:
         return StreamOrder(loader.batch_size) if split is None else SpanOrder(split)
-    batch_sampler: Any = loader.batch_sampler
+    batch_sampler, skips = skipped_by(loader.batch_sampler)
+    order = _of_batches(loader.sampler, batch_sampler)
+    order.skips = skips
+    return order
+
+
+def _of_batches(sampler: Any, batch_sampler: Any) -> Order:
     if batch_sampler is None:
-        return _of_sampler(loader.sampler, loader.sampler, None, drop_last=False)
+        return _of_sampler(sampler, sampler, None, drop_last=False)
     # The second is feedline's own over a sampler that is not: the other kind is a feedline.abc.BatchSampler.
     if type(batch_sampler) in (BatchSampler, samplers.BatchSampler):
         return _of_sampler(
             batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, drop_last=batch_sampler.drop_last
         )
     order = order_of(batch_sampler, None, drop_last=False)
-    return order or ForeignOrder(batch_sampler, share=share_if_known())
+    return order or _of_foreign(batch_sampler)
+
+
+def _of_foreign(batch_sampler: Any) -> ForeignOrder:
+    """Return the order of a batch sampler that is not known, but perhaps the sampler behind it is."""
+    inner, share = sampler_behind(batch_sampler), share_if_known()
+    if origin_of(inner) is None:
+        return ForeignOrder(batch_sampler, inner=inner, share=share)
+    return ForeignOrder(
+        batch_sampler,
+        functools.partial(remembering, inner, batch_sampler),
+        inner=inner,
+        origin=GeneratorOrigin(inner.generator, seeds=False),
+        share=share,
+    )
 
 
 def sampler_of(batch_sampler: Any) -> Any:
