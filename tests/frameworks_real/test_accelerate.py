@@ -138,11 +138,13 @@ def test_accelerate_may_be_imported_last(tmp_path: Path) -> None:
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     script = tmp_path / "refused.py"
     script.write_text(REFUSED)
-    ((warned, split, mesh),) = run_ranks(script, 1, folder=tmp_path)
+    ((warned, split, mesh, state, asked),) = run_ranks(script, 1, folder=tmp_path)
     assert "dispatch_batches=True" in warned
     assert "shard=False" in warned
     assert "multiple" in split
     assert "device mesh" in mesh
+    assert "use_stateful_dataloader=True" in state
+    assert asked[0] == asked[1]  # times that a dataset was asked for its state, in a bare loader and a prepared one
 
 
 REFUSED = """
@@ -165,5 +167,22 @@ def said(**options):
     (warning,) = [one for one in caught if one.category is OptionsLost]
     return str(warning.message)
 
-print(json.dumps([said(dispatch_batches=True), said(split_batches=True), said(torch_device_mesh=object())]))
+class Stateful(Stream):
+    asked = 0
+    def state_dict(self):
+        Stateful.asked += 1
+        return {}
+    def load_state_dict(self, state):
+        pass
+
+list(feedline.DataLoader(Stateful(), 4))
+bare, Stateful.asked = Stateful.asked, 0
+prepared = prepare_data_loader(feedline.DataLoader(Stateful(), 4))
+list(prepared)
+try:
+    prepared.state_dict()
+except BadOption as error:
+    state = str(error)
+answers = [said(dispatch_batches=True), said(split_batches=True), said(torch_device_mesh=object())]
+print(json.dumps([*answers, state, [bare, Stateful.asked]]))
 """
