@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,9 @@ def _finders(monkeypatch: pytest.MonkeyPatch) -> None:
 def later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A module that nobody has imported yet."""
     name = "feedline_test_comes_later"
-    (tmp_path / f"{name}.py").write_text("import sys\nvalue = 7\nif getattr(sys, 'refuse_it', False): raise OSError\n")
+    (tmp_path / f"{name}.py").write_text(
+        "import sys\nvalue = 7\nif getattr(sys, 'refuse_it', False): raise OSError('broken')\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     yield name
     sys.modules.pop(name, None)
@@ -36,7 +39,7 @@ def test_now_if_it_is_there() -> None:
 
 
 def test_before_anybody_sees_it(later: str) -> None:
-    def change(module: ModuleType) -> None:
+    def change(module: Any) -> None:
         module.value += 1
 
     when_imported(later, change)
@@ -66,7 +69,7 @@ def test_an_import_that_fails_may_be_tried_again(later: str, monkeypatch: pytest
     found: list[ModuleType] = []
     when_imported(later, found.append)
     monkeypatch.setattr(sys, "refuse_it", True, raising=False)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="broken"):
         importlib.import_module(later)
     assert found == []
     monkeypatch.setattr(sys, "refuse_it", False)

@@ -41,7 +41,7 @@ class Labelled(DataLoader[torch.Tensor]):
     """As people subclass loaders: with attributes of their own, and the rest passed on."""
 
     def __init__(self, dataset: Dataset[torch.Tensor], **options: Any) -> None:
-        self.engine = "v8"  # type: ignore[assignment]
+        self.engine = "v8"
         super().__init__(dataset, restarts=3, **options)
         self.split = "train"  # type: ignore[assignment]
 

@@ -116,7 +116,8 @@ def test_metrics_are_computed_from_every_sample_once(answers: list[dict[str, Any
         assert sorted(rank["gathered stream"]) == list(range(SIZE))
 
 
-def test_example_sees_every_sample(tmp_path: Path) -> None:
+def test_example_sees_every_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")  # what `accelerate launch --cpu` says
     first, second = outputs_of(ROOT / "examples" / "accelerate_training.py", 2, folder=tmp_path)
     assert [line.split(",")[0] for line in first.splitlines()] == [f"epoch {epoch}: 256 samples" for epoch in range(3)]
     assert second == ""
@@ -132,3 +133,56 @@ def test_accelerate_may_be_imported_last(tmp_path: Path) -> None:
         "print(json.dumps([type(prepared.base_dataloader).__module__, prepared.on_error, len(list(prepared))]))\n"
     )
     assert run_ranks(script, 1, folder=tmp_path) == [["feedline.loader.torch", "skip", 3]]
+
+
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "refused.py"
+    script.write_text(REFUSED)
+    ((warned, split, mesh, state, asked),) = run_ranks(script, 1, folder=tmp_path)
+    assert "dispatch_batches=True" in warned
+    assert "shard=False" in warned
+    assert "multiple" in split
+    assert "device mesh" in mesh
+    assert "use_stateful_dataloader=True" in state
+    assert asked[0] == asked[1]  # times that a dataset was asked for its state, in a bare loader and a prepared one
+
+
+REFUSED = """
+import json, warnings
+import feedline
+from accelerate.data_loader import prepare_data_loader
+from feedline.errors import BadOption, OptionsLost
+from tests.frameworks_real.accelerate_ranks import Stream
+
+loader = feedline.DataLoader(Stream(), 4, shard=True)
+
+def said(**options):
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            prepared = prepare_data_loader(loader, num_processes=3, process_index=0, put_on_device=True, **options)
+    except BadOption as error:
+        return str(error)
+    assert type(prepared).__name__ == "DataLoaderShard"
+    (warning,) = [one for one in caught if one.category is OptionsLost]
+    return str(warning.message)
+
+class Stateful(Stream):
+    asked = 0
+    def state_dict(self):
+        Stateful.asked += 1
+        return {}
+    def load_state_dict(self, state):
+        pass
+
+list(feedline.DataLoader(Stateful(), 4))
+bare, Stateful.asked = Stateful.asked, 0
+prepared = prepare_data_loader(feedline.DataLoader(Stateful(), 4))
+list(prepared)
+try:
+    prepared.state_dict()
+except BadOption as error:
+    state = str(error)
+answers = [said(dispatch_batches=True), said(split_batches=True), said(torch_device_mesh=object())]
+print(json.dumps([*answers, state, [bare, Stateful.asked]]))
+"""

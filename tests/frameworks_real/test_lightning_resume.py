@@ -9,14 +9,14 @@ import pytest
 
 from tests.frameworks_real.conftest import need
 from tests.frameworks_real.ranks import run_ranks
+from tests.frameworks_real.resumption import check_rest, check_rest_of_epoch, check_whole
 
 need("lightning")
 
 SCRIPT = Path(__file__).with_name("lightning_resume_ranks.py")
 EPOCHS, STEPS, BATCH = 3, 2, 2
-SEEDED = ["seeded", "seeded, workers", "own sampler", "torch's sampler"]
-EXACT = ["in order", "generator", *SEEDED, "stream", "limited"]
-"""Cases in which every epoch follows from what the checkpoint says; else the next one is shuffled anew."""
+SEEDED = ["seeded", "seeded, workers", "own sampler", "torch's sampler", "limited"]
+OTHERS = ["in order", "generator", "stream"]
 
 
 @pytest.fixture(scope="module", params=[1, 2])
@@ -25,49 +25,21 @@ def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
 
 
-def indices(batches: list[Any]) -> list[Any]:
-    return [[epoch, [int(sample[0]) for sample in batch]] for epoch, batch in batches]
-
-
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", [*SEEDED, *OTHERS])
 def test_what_follows_is_what_would_have_followed(ranks: list[dict[str, Any]], name: str) -> None:
     for rank in ranks:
-        whole = rank["cases"][name]["whole"]
-        for step, (done, rest) in rank["cases"][name]["rests"].items():
-            assert indices(rest) == indices(whole[done:]), f"after {step}"
-
-
-@pytest.mark.parametrize("name", SEEDED)
-def test_random_numbers_of_samples_are_those_that_would_have_followed(ranks: list[dict[str, Any]], name: str) -> None:
-    for rank in ranks:
-        whole = rank["cases"][name]["whole"]
-        assert len({str(batch) for _, batch in whole}) == len(whole)
-        for step, (done, rest) in rank["cases"][name]["rests"].items():
-            assert rest == whole[done:], f"after {step}"
+        check_rest(rank["cases"][name], draws=name in SEEDED)
 
 
 def test_without_a_seed_the_epoch_goes_on_and_the_next_ones_are_whole(ranks: list[dict[str, Any]]) -> None:
-    told = [rank["cases"]["shuffled"] for rank in ranks]
-    for step in told[0]["rests"]:
-        epochs: dict[int, list[int]] = {}
-        for rank in told:
-            done, rest = rank["rests"][step]
-            left = -done % STEPS
-            assert indices(rest[:left]) == indices(rank["whole"][done : done + left]), f"after {step}"
-            for epoch, batch in indices(rest[left:]):
-                epochs.setdefault(epoch, []).extend(batch)
-        assert len(epochs) == EPOCHS - 1 - (done - 1) // STEPS
-        for samples in epochs.values():
-            assert sorted(samples) == list(range(len(ranks) * STEPS * BATCH)), f"after {step}"
+    cases = [rank["cases"]["shuffled"] for rank in ranks]
+    check_rest_of_epoch(cases, steps=STEPS, epochs=EPOCHS, samples=len(ranks) * STEPS * BATCH)
 
 
-def test_every_sample_comes_once_an_epoch(ranks: list[dict[str, Any]]) -> None:
-    for name in EXACT:
-        if name != "limited":
-            for epoch in range(EPOCHS):
-                found = [indices(rank["cases"][name]["whole"]) for rank in ranks]
-                samples = [index for rank in found for number, batch in rank if number == epoch for index in batch]
-                assert sorted(samples) == list(range(len(ranks) * STEPS * BATCH)), name
+@pytest.mark.parametrize("name", [*SEEDED, *OTHERS, "shuffled"])
+def test_every_sample_comes_once_an_epoch(ranks: list[dict[str, Any]], name: str) -> None:
+    if name != "limited":
+        check_whole([rank["cases"][name] for rank in ranks], epochs=EPOCHS, samples=len(ranks) * STEPS * BATCH)
 
 
 def test_feedline_delivers_the_batches(ranks: list[dict[str, Any]]) -> None:

@@ -47,7 +47,12 @@ def output_of(script: Path, *arguments: str, folder: Path) -> str:
     done = subprocess.run(
         [sys.executable, str(script), *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths, "RAY_AUTH_MODE": "disabled"},  # no token in the home directory
+        env={
+            **os.environ,
+            "PYTHONPATH": paths,
+            "RAY_AUTH_MODE": "disabled",
+            "RAY_DEDUP_LOGS": "0",
+        },  # no token in the home directory
         capture_output=True,
         text=True,
         timeout=380,

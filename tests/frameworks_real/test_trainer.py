@@ -64,6 +64,7 @@ def test_order_is_the_trainers(answers: list[dict[str, Any]], name: str) -> None
     assert [rank[name]["seen"] for rank in answers] == [rank["uninstalled"]["seen"] for rank in answers]
 
 
+@pytest.mark.slow  # transformers alone takes seven seconds to import
 def test_example_sees_every_sample(tmp_path: Path) -> None:
     outputs = outputs_of(ROOT / "examples" / "trainer_training.py", 2, folder=tmp_path)
     for rank, output in enumerate(outputs):

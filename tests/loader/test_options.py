@@ -1,4 +1,4 @@
-"""Options are public attributes from which a loader is built anew, and subclasses may have such attributes themselves."""
+"""Options are attributes that a loader is built anew from, and subclasses may have such attributes of their own."""
 
 from __future__ import annotations
 
@@ -160,10 +160,10 @@ def test_attributes_of_a_subclass_are_its_own(kind: Any, workers: int) -> None:
 def test_own_properties_and_methods_of_a_subclass() -> None:
     class Hooked(DataLoader[Any]):
         @property
-        def seed(self) -> int:
+        def seed(self) -> int:  # type: ignore[override]
             raise RuntimeError("not yet")
 
-        def on_error(self, error: Exception) -> str:  # type: ignore[override]
+        def on_error(self, error: Exception) -> str:
             return f"handled {error}"
 
     loader = Hooked(DATA, 5, seed=1, shuffle=True)

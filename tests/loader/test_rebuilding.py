@@ -43,7 +43,7 @@ def shares(make: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
 def test_parts_come_from_the_other_and_options_stay() -> None:
     loader = Mine(SIZE)
-    other = torch.utils.data.DataLoader(
+    other: Any = torch.utils.data.DataLoader(
         range(3),  # type: ignore[arg-type]
         batch_sampler=BatchSampler([2, 1, 0], 2, False),
         num_workers=1,

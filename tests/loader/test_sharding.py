@@ -168,29 +168,32 @@ class Shard:
         return islice(self.batch_sampler, 0, None, self.num_processes)
 
 
+EIGHT: Any = range(8)
+
+
 def half() -> Any:
     return samplers.DistributedSampler(range(8), 2, 0)
 
 
-def torch_half(of: Any) -> Any:
-    return torch.utils.data.DistributedSampler(of, 2, 0)
+def torch_part(of: Any, ranks: int = 2) -> Any:
+    return torch.utils.data.DistributedSampler(of, ranks, 0)
 
 
 TWICE: dict[str, dict[str, Any]] = {
-    "torch's around ours": {"sampler": torch_half(half())},
-    "torch's around a wrapper": {"sampler": torch_half(Hidden(half()))},
-    "torch's around torch's": {"sampler": torch_half(Hidden(torch_half(range(8))))},
+    "torch's around ours": {"sampler": torch_part(half())},
+    "torch's around a wrapper": {"sampler": torch_part(Hidden(half()))},
+    "torch's around torch's": {"sampler": torch_part(Hidden(torch_part(range(8))))},
     "batches": {"batch_sampler": Shard(samplers.BatchSampler(half(), 2, False))},
     "torch's batches": {"batch_sampler": Shard(torch.utils.data.BatchSampler(half(), 2, False))},
 }
 
 ONCE: dict[str, dict[str, Any]] = {
     "ours": {"sampler": half()},
-    "torch's": {"sampler": torch_half(range(8))},
+    "torch's": {"sampler": torch_part(range(8))},
     "distribute": {"sampler": samplers.distribute(torch.utils.data.RandomSampler(range(8)), 1, 2)},
     "batches": {"batch_sampler": samplers.BatchSampler(half(), 2, False)},
     "shared batches": {"batch_sampler": samplers.distribute(samplers.LengthBucketBatchSampler(range(1, 9), 2), 1, 2)},
-    "one of one": {"sampler": torch.utils.data.DistributedSampler(Hidden(half()), 1, 0)},
+    "one of one": {"sampler": torch_part(Hidden(half()), 1)},
     "batches of processes": {"batch_sampler": Shard(samplers.BatchSampler(range(8), 2, False))},
 }
 
@@ -198,15 +201,15 @@ ONCE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("given", TWICE.values(), ids=TWICE)
 def test_samplers_that_share_out_twice_are_noticed(given: dict[str, Any]) -> None:
     with pytest.warns(SplitTwice, match=r"one of 4.*use_distributed_sampler=False") as told:
-        DataLoader(range(8), **given)  # type: ignore[arg-type]
+        DataLoader(EIGHT, **given)
     assert [warning.filename for warning in told] == [__file__]
 
 
 @pytest.mark.parametrize("given", ONCE.values(), ids=ONCE)
 def test_samplers_that_share_out_once_are_not_warned_of(given: dict[str, Any]) -> None:
-    DataLoader(range(8), **given)  # type: ignore[arg-type]
+    DataLoader(EIGHT, **given)
 
 
 def test_shard_and_a_distributed_sampler_exclude_each_other() -> None:
     with pytest.raises(BadOption, match="shard=True is about iterable datasets"):
-        DataLoader(range(8), sampler=half(), shard=True)  # type: ignore[arg-type]
+        DataLoader(EIGHT, sampler=half(), shard=True)

@@ -15,31 +15,31 @@ torch = pytest.importorskip("torch")
 from feedline import DataLoader, samplers  # noqa: E402
 
 SIZE = 23
+DATA: Any = range(SIZE)
 LENGTHS = [1 + index % 5 for index in range(SIZE)]
 
+
+def shared_batches() -> Any:
+    return samplers.distribute(samplers.LengthBucketBatchSampler(LENGTHS, 4), 1, 2)
+
+
 MAKERS: dict[str, Callable[..., Any]] = {
-    "shuffled": lambda **more: DataLoader(range(SIZE), 4, shuffle=True, **more),
-    "one by one": lambda **more: DataLoader(range(SIZE), None, shuffle=True, **more),
-    "subset": lambda **more: DataLoader(range(SIZE), 4, sampler=samplers.SubsetRandomSampler(range(9)), **more),
-    "weighted": lambda **more: DataLoader(
-        range(SIZE), 4, sampler=samplers.WeightedRandomSampler(LENGTHS, SIZE), **more
-    ),
-    "own seed": lambda **more: DataLoader(range(SIZE), 4, sampler=samplers.RandomSampler(range(SIZE), seed=8), **more),
+    "shuffled": lambda **more: DataLoader(DATA, 4, shuffle=True, **more),
+    "one by one": lambda **more: DataLoader(DATA, None, shuffle=True, **more),
+    "subset": lambda **more: DataLoader(DATA, 4, sampler=samplers.SubsetRandomSampler(range(9)), **more),
+    "weighted": lambda **more: DataLoader(DATA, 4, sampler=samplers.WeightedRandomSampler(LENGTHS, SIZE), **more),
+    "own seed": lambda **more: DataLoader(DATA, 4, sampler=samplers.RandomSampler(range(SIZE), seed=8), **more),
     "share": lambda **more: DataLoader(
-        range(SIZE), 4, sampler=samplers.distribute(samplers.RandomSampler(range(SIZE)), 1, 2), **more
+        DATA, 4, sampler=samplers.distribute(samplers.RandomSampler(range(SIZE)), 1, 2), **more
     ),
-    "distributed": lambda **more: DataLoader(
-        range(SIZE), 4, sampler=samplers.DistributedSampler(range(SIZE), 2, 1), **more
-    ),
+    "distributed": lambda **more: DataLoader(DATA, 4, sampler=samplers.DistributedSampler(range(SIZE), 2, 1), **more),
     "batches": lambda **more: DataLoader(
-        range(SIZE), batch_sampler=samplers.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), **more
+        DATA, batch_sampler=samplers.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), **more
     ),
     "torch's batches": lambda **more: DataLoader(
-        range(SIZE), batch_sampler=torch.utils.data.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), **more
+        DATA, batch_sampler=torch.utils.data.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), **more
     ),
-    "shared batches": lambda **more: DataLoader(
-        range(SIZE), batch_sampler=samplers.distribute(samplers.LengthBucketBatchSampler(LENGTHS, 4), 1, 2), **more
-    ),
+    "shared batches": lambda **more: DataLoader(DATA, batch_sampler=shared_batches(), **more),
 }
 
 
@@ -112,10 +112,10 @@ def test_it_is_torch_s_random_sampler() -> None:
 
 def test_a_generator_is_the_user_s_choice() -> None:
     drawn = samplers.RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(3))
-    loader = DataLoader(range(SIZE), 4, sampler=drawn, seed=1)  # type: ignore[arg-type]
+    loader: Any = DataLoader(DATA, 4, sampler=drawn, seed=1)
     assert list(loader.sampler) != list(loader.sampler)
 
 
 def test_without_a_seed_every_iteration_of_a_sampler_is_another_epoch() -> None:
-    loader: Any = DataLoader(range(SIZE), 4, sampler=samplers.RandomSampler(range(SIZE), seed=3))  # type: ignore[arg-type]
+    loader: Any = DataLoader(DATA, 4, sampler=samplers.RandomSampler(range(SIZE), seed=3))
     assert list(loader.sampler) != list(loader.sampler)

@@ -33,12 +33,22 @@ def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
     random numbers of samples.
     """
     skips = 0
-    while type(batch_sampler).__name__ == "SkipBatchSampler" and type(batch_sampler).__module__.startswith(
-        "accelerate"
-    ):
+    while _is_a("SkipBatchSampler", batch_sampler):
         skips += batch_sampler.skip_batches
         batch_sampler = batch_sampler.batch_sampler
     return batch_sampler, skips
+
+
+def sampler_behind(batch_sampler: Any) -> Any:
+    """Return the sampler whose batches Accelerate shares out over the ranks, None if it does not."""
+    if not _is_a("BatchSamplerShard", batch_sampler):
+        return None
+    return getattr(batch_sampler.batch_sampler, "sampler", None)
+
+
+def _is_a(name: str, batch_sampler: Any) -> bool:
+    kind = type(batch_sampler)
+    return kind.__name__ == name and kind.__module__.startswith("accelerate.")
 
 
 def _wrap_functions(kind: type[Any], module: ModuleType) -> None:
@@ -74,15 +84,20 @@ def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any
         generator = getattr(sampler, "generator", None)
         if loader._given_seed is not None:
             given["use_seedable_sampler"] = False  # the order follows from the loader's seed
-        prepared = _exchanged(loader, function(*bound.args, **bound.kwargs))
+        prepared = _exchanged(loader, function(*bound.args, **bound.kwargs), stateful=stateful)
         if loader._given_seed is not None and generator is None and getattr(sampler, "generator", None) is not None:
             sampler.generator = None  # Accelerate gave it one, for ranks that have no seed in common
             prepared.synchronized_generator = None
             prepared.rng_types = [one for one in prepared.rng_types or [] if str(one) != "generator"]
         if is_split:
             prepared._drop_last = True  # or gather_for_metrics() cuts off what it takes for repeated samples
-        if stateful:
-            prepared.use_stateful_dataloader = True
+        if stateful and type(prepared).__name__ == "DataLoaderDispatcher" and prepared.state.num_processes > 1:
+            tell(
+                "use_stateful_dataloader=True does not go with dispatch_batches=True: rank 0 reads ahead for all "
+                "ranks, and a state that was saved in the middle of an epoch leaves out what it has read. Use "
+                "dispatch_batches=False, and shard=True if the dataset is iterable.",
+                OptionsLost,
+            )
         return prepared
 
     return prepare_data_loader
@@ -92,9 +107,14 @@ def _saving(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], 
     @functools.wraps(function)
     def state_dict(self: Any) -> Any:
         loader = _inner(self)
-        if isinstance(loader, kind) and "dl_state_dict" not in vars(self):  # nothing was iterated yet
-            return loader.state_dict()
-        return function(self)
+        if not isinstance(loader, kind):
+            return function(self)
+        if not self.use_stateful_dataloader:
+            raise BadOption(
+                "Accelerate reads a batch ahead of the training loop, and was not asked to keep the state from before "
+                "it. Use Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))."
+            )
+        return function(self) if "dl_state_dict" in vars(self) else loader.state_dict()  # nothing was iterated yet
 
     return state_dict
 
@@ -116,7 +136,7 @@ def _skip(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
     def skip_first_batches(dataloader: Any, *arguments: Any, **options: Any) -> Any:
         loader = _inner(dataloader)
         skipped = function(dataloader, *arguments, **options)
-        return _exchanged(loader, skipped) if isinstance(loader, kind) else skipped
+        return _exchanged(loader, skipped, stateful=False) if isinstance(loader, kind) else skipped
 
     return skip_first_batches
 
@@ -128,18 +148,18 @@ def _inner(dataloader: Any) -> Any:
 
 def _split_already(loader: Any, given: dict[str, Any]) -> Any:
     """Have Accelerate leave a loader whole whose samples are shared out over the ranks without it."""
+    count = given["num_processes"] or own_share(None, None, "pad").world_size
     if given.get("torch_device_mesh"):
         raise BadOption(
             "The loader shares out its samples over all ranks, but with a device mesh some ranks need the same ones. "
             "Let Accelerate do it: use shard=False and a sampler that is not distributed."
         )
-    if given.get("dispatch_batches"):
+    if given["dispatch_batches"] and count > 1:
         tell(
             "dispatch_batches=True lets rank 0 read everything, but this loader reads the share of each rank there, "
             "and so it will. To have the batches dispatched, use shard=False and a dataset that does not split itself.",
             OptionsLost,
         )
-    count = given["num_processes"] or own_share(None, None, "pad").world_size
     given.update(num_processes=1, process_index=0, dispatch_batches=False)
     if not given["split_batches"]:
         return loader
@@ -152,7 +172,7 @@ def _split_already(loader: Any, given: dict[str, Any]) -> Any:
     return loader._with_batch_size(loader.batch_size // count)
 
 
-def _exchanged(loader: Any, made: Any) -> Any:
+def _exchanged(loader: Any, made: Any, *, stateful: bool) -> Any:
     """Return what Accelerate made of a loader, with feedline's loader instead of torch's."""
     inner = _inner(made)
     if inner is made:
@@ -161,4 +181,12 @@ def _exchanged(loader: Any, made: Any) -> Any:
             return made
         return loader._with_torch_parts(made)
     made.base_dataloader = loader._with_torch_parts(inner)
+    made.use_stateful_dataloader = stateful
+    made.adjust_state_dict_for_prefetch = _leave_state  # it looks for what torchdata's states hold
+    if not stateful:
+        made._update_state_dict = _leave_state  # for every batch Accelerate would ask for a state that nobody reads
     return made
+
+
+def _leave_state() -> None:
+    """Leave a state as it is: feedline's count the batches that were delivered, whatever was made ahead."""

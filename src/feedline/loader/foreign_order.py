@@ -117,15 +117,18 @@ class ForeignOrder(Order):
         return all(mine is theirs for mine, theirs in zip(self._parts, other._parts, strict=True))
 
     def told_epoch(self) -> int | None:
-        sampler = self._epochal() if self._begun_with is not None else None
-        return None if sampler is None or sampler.epoch == self._begun_with else int(sampler.epoch)
+        sampler = self._epochal()
+        if self._begun_with is None:  # one of feedline's, behind another, says whether it was told
+            return sampler.epoch if getattr(sampler, "epoch_was_set", False) else None
+        return int(sampler.epoch) if self.is_stale() else None
 
     def is_stale(self) -> bool:
-        return self.told_epoch() is not None  # the loader counts epochs of its own
+        # Whatever the number is: the loader counts epochs of its own.
+        return self._begun_with is not None and self._epochal().epoch != self._begun_with
 
     def tell_epoch(self, epoch: int) -> None:
         sampler = self._epochal()
-        if self._begun_with is not None and sampler.epoch != self._begun_with:
+        if self.is_stale():
             sampler.set_epoch(self._begun_with)
         self._begun_with = getattr(sampler, "epoch", None)
 

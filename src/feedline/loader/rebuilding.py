@@ -35,7 +35,7 @@ class Rebuildable:
     batch_sampler: Any
     drop_last: bool
     num_workers: int
-    seed: int | None
+    persistent_workers: bool
     _audience: Audience
     _stream_split: StreamSplit | None
 
@@ -47,13 +47,9 @@ class Rebuildable:
         """Return how an iterable dataset is shared out, over the ranks that there are now."""
         raise NotImplementedError
 
-    @property
-    def _given_seed(self) -> int | None:
-        """The seed that was given."""
-        return self.seed
-
     def _adopt_samplers(self) -> None:
         """See to it that whoever iterates over the samplers gets what this loader delivers."""
+        raise NotImplementedError
 
     def _with_torch_parts(self: L, other: torch.utils.data.DataLoader[Any]) -> L:
         """Return this loader with the dataset, the samplers and the other arguments that torch's loader has, too."""

@@ -84,6 +84,15 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     """
 
     _default_engine = "auto"
+    seed: int | None
+    shard: bool | str | None
+    engine: str
+    scheduler: Scheduler | None
+    memory_budget: int | str | None
+    split: int
+    restarts: int | None
+    max_memory_per_worker: int | str | None
+    snapshot_every_n_steps: int | None
     _iterator: Any
     """The iterator of persistent workers, under torch's name for it."""
     _iterated_order: Order | None = None
@@ -206,7 +215,8 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         inner = sampler_of(self.batch_sampler)
         if inner is not None:
             vars(self)["sampler"] = inner  # where torch has a sequential one, whatever the batches are made of
-        for sampler in (self.sampler, self.batch_sampler):
+        samplers: list[Any] = [self.sampler, self.batch_sampler]
+        for sampler in samplers:
             if isinstance(sampler, Ordered):
                 sampler.loader_seed = self._given.seed
         warn_of_two_shares(self.sampler if self.batch_sampler is None else self.batch_sampler)

@@ -11,8 +11,8 @@ from torch.utils.data import BatchSampler
 
 from feedline import abc, samplers
 from feedline.errors import BadOption
-from feedline.frameworks.accelerate import skipped_by
-from feedline.frameworks.torch_samplers import index_blocks, is_sequential, origin_of, remembering
+from feedline.frameworks.accelerate import sampler_behind, skipped_by
+from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.plan.batching import batches_of
@@ -48,7 +48,21 @@ def _of_batches(batch_sampler: Any) -> Order:
             batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, drop_last=batch_sampler.drop_last
         )
     order = order_of(batch_sampler, None, drop_last=False)
-    return order or ForeignOrder(batch_sampler, share=share_if_known())
+    return order or _of_foreign(batch_sampler)
+
+
+def _of_foreign(batch_sampler: Any) -> ForeignOrder:
+    """Return the order of a batch sampler that is not known, but perhaps the sampler behind it is."""
+    inner, share = sampler_behind(batch_sampler), share_if_known()
+    if origin_of(inner) is None:
+        return ForeignOrder(batch_sampler, inner=inner, share=share)
+    return ForeignOrder(
+        batch_sampler,
+        functools.partial(remembering, inner, batch_sampler),
+        inner=inner,
+        origin=GeneratorOrigin(inner.generator, seeds=False),
+        share=share,
+    )
 
 
 def sampler_of(batch_sampler: Any) -> Any:

@@ -46,28 +46,29 @@ def distribute(
         [[10, 30], [20, 10]]
     """
     share = own_share(rank, world_size, tail)
+    is_found = rank is None and world_size is None
     _refuse_shared(sampler)
     if isinstance(sampler, abc.Sampler):
-        return Distributed(sampler, share)
+        return Distributed(sampler, share, is_found=is_found)
     if isinstance(sampler, abc.BatchSampler):
-        return _distributed_batches(sampler, share)
+        return _distributed_batches(sampler, share, is_found=is_found)
     if not hasattr(sampler, "__len__"):
         raise BadOption(
             f"{sampler!r} has no length, so that nobody knows how much of it each of {share.world_size} ranks gets. "
             "Give it `__len__`, or make a feedline.abc.Sampler of it."
         )
     if yields_batches(sampler):
-        return DistributedBatches(ForeignBatchSampler(sampler), share)
-    return Distributed(ForeignSampler(sampler), share)
+        return DistributedBatches(ForeignBatchSampler(sampler), share, is_found=is_found)
+    return Distributed(ForeignSampler(sampler), share, is_found=is_found)
 
 
-def _distributed_batches(sampler: abc.BatchSampler, share: Share) -> abc.BatchSampler:
+def _distributed_batches(sampler: abc.BatchSampler, share: Share, *, is_found: bool) -> abc.BatchSampler:
     parts = sampler.cut_from()
     if parts is None:
-        return DistributedBatches(sampler, share)
+        return DistributedBatches(sampler, share, is_found=is_found)
     indices, batch_size, drop_last = parts
     _refuse_shared(indices)
-    batches = BatchSampler(Distributed(indices, share), batch_size, drop_last)
+    batches = BatchSampler(Distributed(indices, share, is_found=is_found), batch_size, drop_last)
     assert isinstance(batches, abc.BatchSampler)
     return batches
 

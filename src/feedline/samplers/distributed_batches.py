@@ -9,10 +9,11 @@ import numpy as np
 
 from feedline.abc.sampler import BatchSampler, IndexArray
 from feedline.errors import BadOption
+from feedline.samplers.shared import Shared
 from feedline.types import Key, Share
 
 
-class DistributedBatches(BatchSampler):
+class DistributedBatches(Shared, BatchSampler):  # type: ignore[misc]  # its share may be found later
     """Yields every `world_size`-th batch of a batch sampler, beginning with the `rank`-th; `distribute` makes it.
 
     Batches that do not go round are repeated from the beginning ("pad"), left out ("drop"), or split into one
@@ -22,11 +23,9 @@ class DistributedBatches(BatchSampler):
     a seed each would not share one order; a generator must be seeded alike on all ranks.
     """
 
-    share: Share
-
-    def __init__(self, batches: BatchSampler, share: Share, *, first: int = 0) -> None:
+    def __init__(self, batches: BatchSampler, share: Share, *, first: int = 0, is_found: bool = False) -> None:
+        super().__init__(share, is_found=is_found)
         self.batches = batches
-        self.share = share
         self.first = first
         """The batch of the whole with which this begins."""
         self.generator = batches.generator
@@ -97,12 +96,12 @@ class BatchIndices(Iterable[int]):
     @property
     def rank(self) -> int:
         """The rank whose share this is."""
-        return self.batches.share.rank
+        return self.batches.rank
 
     @property
     def num_replicas(self) -> int:
         """Number of ranks."""
-        return self.batches.share.world_size
+        return self.batches.num_replicas
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is."""
