@@ -87,6 +87,7 @@ def test_a_loader_is_built_anew_from_its_attributes(given: dict[str, Any], kind:
     loader = kind(DATA, **given)
     arguments = public(loader, only_vars=only_vars)
     assert set(OWN) <= set(arguments)
+    assert {name for name in vars(loader) if not name.startswith("_")} <= set(PARAMETERS)
     again = type(loader)(**arguments)
     told = public(again, only_vars=False)
     assert {name: told[name] for name in arguments} == arguments

@@ -110,6 +110,16 @@ def test_it_is_torch_s_random_sampler() -> None:
     assert isinstance(MAKERS["shared batches"](seed=1).sampler, torch.utils.data.DistributedSampler)
 
 
+@pytest.mark.parametrize("name", ["shuffled", "subset", "share", "batches"])
+def test_a_generator_that_a_framework_gives_it_changes_nothing(name: str) -> None:
+    loader, untouched = MAKERS[name](seed=1), MAKERS[name](seed=1)
+    loader.sampler.generator = torch.Generator().manual_seed(3)
+    again: Any = DataLoader(DATA, 4, sampler=loader.sampler, seed=1)
+    first = list(untouched.sampler)
+    assert list(loader.sampler) == list(again.sampler) == first
+    assert delivered(loader) == delivered(again) == delivered(untouched) == first
+
+
 def test_a_generator_is_the_user_s_choice() -> None:
     drawn = samplers.RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(3))
     loader: Any = DataLoader(DATA, 4, sampler=drawn, seed=1)

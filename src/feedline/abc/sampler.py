@@ -40,8 +40,7 @@ class Ordered(ABC):
     share: Share | None = None
     """The part that belongs to this rank, of the order of `whole()`; None if this is the whole."""
     loader_seed: int | None = None
-    """The seed of the loader that goes through this order, if that has one. Whoever else iterates over the sampler then
-    gets the loader's order of the epoch `epoch`, every time: the loader alone counts epochs."""
+    """The seed by which a loader goes through this order; see `follow`."""
 
     @abstractmethod
     def size(self) -> int | None:
@@ -70,11 +69,23 @@ class Ordered(ABC):
         """Return the seed of an epoch that is about to begin: `seed`, or a fresh one if that is None."""
         return draw_seed(self.generator) if self.seed is None else self.seed
 
+    def follow(self, seed: int | None) -> None:
+        """Go by the seed and the epochs of a loader, unless its order is drawn anew for every epoch.
+
+        Whoever else iterates over the sampler then gets the order of that loader in the epoch `epoch`, every time. A
+        generator that frameworks give the sampler afterwards changes nothing.
+
+        Args:
+            seed: the loader's; None if it has none. A seed of the sampler's own comes before it.
+        """
+        own = self.whole().seed
+        is_drawn = own is None and self.generator is not None and self.loader_seed is None
+        self.loader_seed = None if is_drawn or seed is None else seed if own is None else own
+
     def begin(self) -> Key:
         """Return the key of an iteration that begins now, and count it unless a loader does."""
         if self.loader_seed is not None:
-            is_free = self.whole().seed is None and self.generator is None
-            return Key(self.loader_seed if is_free else self.draw_seed(), self.epoch)
+            return Key(self.loader_seed, self.epoch)
         key = Key(self.draw_seed(), self.epoch)
         self.epoch += 1
         self.epoch_was_set = False

@@ -94,7 +94,7 @@ class Order(ABC):
 
     def _draws_alone(self) -> bool:
         """True if the sampler was given a generator, which is then the user's choice."""
-        return any(sampler.generator is not None for sampler in self.samplers)
+        return any(sampler.generator is not None and sampler.loader_seed is None for sampler in self.samplers)
 
     def common_seed(self) -> int | None:
         """Return the seed of samples' random numbers if ranks need the same and nobody gave one, else None."""

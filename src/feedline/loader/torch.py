@@ -218,7 +218,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         samplers: list[Any] = [self.sampler, self.batch_sampler]
         for sampler in samplers:
             if isinstance(sampler, Ordered):
-                sampler.loader_seed = self._given.seed
+                sampler.follow(self._given.seed)
         warn_of_two_shares(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def __copy__(self) -> DataLoader[T_co]:
