@@ -1,4 +1,4 @@
-"""One rank of the tests of Accelerate's checkpoints: goes through loaders of many kinds, and goes on from every step."""
+"""One rank of the tests of Accelerate's checkpoints: goes through loaders, and goes on from every step."""
 
 from __future__ import annotations
 

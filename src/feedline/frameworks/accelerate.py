@@ -136,7 +136,13 @@ def _skip(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
     def skip_first_batches(dataloader: Any, *arguments: Any, **options: Any) -> Any:
         loader = _inner(dataloader)
         skipped = function(dataloader, *arguments, **options)
-        return _exchanged(loader, skipped, stateful=False) if isinstance(loader, kind) else skipped
+        if not isinstance(loader, kind):
+            return skipped
+        skipped = _exchanged(loader, skipped, stateful=False)
+        sampler = sampler_behind(skipped_by(skipped.batch_sampler)[0])
+        if hasattr(sampler, "set_epoch"):  # two wrappers deep, where the set_epoch of Accelerate does not look for it
+            skipped.batch_sampler.set_epoch = sampler.set_epoch
+        return skipped
 
     return skip_first_batches
 

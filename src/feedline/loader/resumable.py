@@ -92,6 +92,8 @@ class Resumable:
             kept: True if the loader keeps the iteration, which then must not keep the loader.
         """
         ledger, bookmark = self._ledger, self._ledger.bookmark
+        assert bookmark is not None
+        has_workers = bool(bookmark.worker_count)
         heard = self._audience.told_count
         loader = weakref.ref(self) if kept else lambda: self
 
@@ -100,7 +102,7 @@ class Resumable:
             if this is None or ledger.bookmark is not bookmark:
                 return
             dataset_told = this._audience.told_count != heard
-            if ledger.begins_again(order, dataset_told=dataset_told and bool(bookmark.worker_count)):
+            if ledger.begins_again(order, dataset_told=dataset_told and has_workers):
                 begin_again(this)
 
         batches.at_first = obey
