@@ -100,6 +100,8 @@ LOADERS: dict[str, Callable[[], Any]] = {
     "subclass": lambda: Labelled(Broken(), batch_size=4, shuffle=True, seed=7, on_error="skip", memory_budget="1GB"),
 }
 
+EASY = ["seeded, workers", "random", "distribute"]  # which are treated as others are, in hooks and by Fabric
+
 
 def trainer() -> Trainer:
     return Trainer(
@@ -162,8 +164,9 @@ def main() -> None:
     answers: dict[str, Any] = {}
     for name, make in LOADERS.items():
         answers[name] = fit(make, in_hook=False)
-        answers[f"{name}, hook"] = fit(make, in_hook=True)
-        answers[f"{name}, Fabric"] = fabric(make)
+        if name not in EASY:
+            answers[f"{name}, hook"] = fit(make, in_hook=True)
+            answers[f"{name}, Fabric"] = fabric(make)
     lengths = range(1, SIZE + 1)
     answers["refused"] = refused(
         lambda: DataLoader(Numbers(), batch_sampler=samplers.LengthBucketBatchSampler(lengths, 4, seed=1))
