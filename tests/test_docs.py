@@ -15,6 +15,7 @@ import pytest
 import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
 
 from feedline import errors
+from tests.frameworks_real.conftest import need
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src"
@@ -25,6 +26,7 @@ MODULES = sorted(
     if ">>>" in file.read_text(encoding="utf-8")
 )
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->")
+NEEDS = re.compile(r"<!-- needs: ([\w ]+) -->")  # packages without which the code of a page is not run
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)[^)]*\)")
 
 
@@ -57,6 +59,8 @@ PAGES_WITH_CODE = [page for page in PAGES if runnable_lines(page.read_text(encod
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=page_id)
 def test_code_of_page_runs(page: Path, tmp_path: Path) -> None:
+    for package in " ".join(NEEDS.findall(page.read_text(encoding="utf-8"))).split():
+        need(package)
     # As a file and in a process of its own: spawned workers import it, as they would a reader's script.
     script = tmp_path / f"{page.stem.replace('-', '_')}_page.py"
     script.write_text(runnable_lines(page.read_text(encoding="utf-8")), encoding="utf-8")

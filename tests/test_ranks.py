@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from feedline.errors import BadOption
-from feedline.ranks import own_share
+from feedline.ranks import own_share, rank_if_known
 from feedline.types import Share
 
 distributed = pytest.importorskip("torch.distributed")
@@ -67,6 +69,32 @@ def test_process_group_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distributed, "get_rank", lambda: 5)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 8)
     assert own_share(None, None, "pad") == Share(5, 8, "pad")
+
+
+class Jax:
+    """As much of JAX as is looked at. `tests/frameworks_real/test_jax.py` has the real one."""
+
+    def __init__(self, *, initialized: bool) -> None:
+        self.distributed = SimpleNamespace(is_initialized=lambda: initialized)
+
+    def process_index(self) -> int:
+        raise AssertionError("it would start the devices")
+
+
+def test_processes_of_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = SimpleNamespace(global_state=SimpleNamespace(process_id=1, num_processes=3))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setitem(sys.modules, "jax._src.distributed", state)
+    monkeypatch.setitem(sys.modules, "jax", Jax(initialized=False))
+    assert own_share(None, None, "pad") == Share(0, 2, "pad")
+    monkeypatch.setitem(sys.modules, "jax", Jax(initialized=True))
+    assert own_share(None, None, "pad") == Share(1, 3, "pad")
+    assert rank_if_known() == (1, 3)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_rank", lambda: 5)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 8)
+    assert own_share(None, None, "pad") == Share(5, 8, "pad"), "torch's group comes first"
 
 
 def test_real_process_group(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from feedline import abc, collate, datasets, errors, faults, samplers, testing
     from feedline.datasets.split import split
+    from feedline.loader.install import install, uninstall
     from feedline.loader.loader import Loader
     from feedline.loader.torch import DataLoader, DataLoader2
     from feedline.packing.pack import pack
@@ -25,6 +26,7 @@ __all__ = [
     "datasets",
     "errors",
     "faults",
+    "install",
     "pack",
     "precompute",
     "rng",
@@ -32,6 +34,7 @@ __all__ = [
     "share",
     "split",
     "testing",
+    "uninstall",
 ]
 
 __version__ = "0.1.0"
@@ -45,6 +48,7 @@ _PLACES = {
     "datasets": "feedline.datasets",
     "errors": "feedline.errors",
     "faults": "feedline.faults",
+    "install": "feedline.loader.install",
     "pack": "feedline.packing.pack",
     "precompute": "feedline.precomputation",
     "rng": "feedline.randomness",
@@ -52,10 +56,11 @@ _PLACES = {
     "share": "feedline.sharing.share",
     "split": "feedline.datasets.split",
     "testing": "feedline.testing",
+    "uninstall": "feedline.loader.install",
 }
 """Where each public name lives. Parts are imported when first used, so that `import feedline` loads no torch."""
 
-_NEED_TORCH = ("DataLoader", "DataLoader2")
+_NEED_TORCH = ("DataLoader", "DataLoader2", "install", "uninstall")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,12 @@
-"""The only way an optional package gets imported."""
+"""The only way an optional package gets imported, and how feedline learns that the program has imported one."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -28,3 +31,44 @@ def is_tensor(value: Any) -> bool:
     """True for torch tensors. torch is not imported to find out: without it nobody can have made one."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
+
+
+def when_imported(module: str, act: Callable[[ModuleType], None]) -> None:
+    """Call `act` with a module as soon as it has been imported, by anybody: now if it is there already.
+
+    `act` runs before whoever imports the module sees it.
+    """
+    if module in sys.modules:
+        act(importlib.import_module(module))  # which waits for another thread that is still at it
+    else:
+        sys.meta_path.insert(0, _Watch(module, act))
+
+
+class _Watch(MetaPathFinder):
+    """Finds a module as Python's other finders do, and has something done after it.
+
+    It stays where it is: whoever removed it while another thread goes through the finders would hide one from it.
+    """
+
+    def __init__(self, module: str, act: Callable[[ModuleType], None]) -> None:
+        self._module = module
+        self._act = act
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._module:
+            return None
+        # Those after this one only: two watches that ask all others would ask each other for ever.
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in found if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            execute = spec.loader.exec_module
+
+            def execute_and_act(module: ModuleType) -> None:
+                execute(module)
+                self._act(module)
+
+            spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
+        return spec

@@ -26,7 +26,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
 
     FeedlineWarning (UserWarning)
     ├── RepeatedSamples                   every worker delivers the whole of an iterable dataset
-    ├── SplitTwice                        a dataset splits itself, and so does the loader
+    ├── SplitTwice                        samples are shared out twice, and some are left out
     ├── UnequalStreams                    workers that should read the same samples do not
     ├── SharedGenerators                  a dataset draws from generators that threads cannot own
     ├── SharedHandle                      a dataset holds a handle that does not survive a fork
@@ -35,7 +35,8 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── NotCached                         samples draw random numbers, and a cache does not keep them
     ├── CacheDropped                      a cache is of another dataset, and is filled again
     ├── RowGroupsReadAgain                most of what is decoded of a Parquet file is not used
-    └── EpochIgnored                      set_epoch was called, but a restored state says where to go on
+    ├── EpochIgnored                      set_epoch was called, but a restored state says where to go on
+    └── OptionsLost                       a framework does not keep what the loader was asked for
 
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
 Each class also inherits the built-in that callers of torch's loader already catch.
@@ -66,6 +67,7 @@ __all__ = [
     "MissingExtra",
     "NotCached",
     "NotPicklable",
+    "OptionsLost",
     "PackError",
     "ReentrantCall",
     "RepeatedSamples",
@@ -247,6 +249,10 @@ class EpochIgnored(FeedlineWarning):
     """`set_epoch` was called with another epoch than the one that a restored state goes on with."""
 
 
+class OptionsLost(FeedlineWarning):
+    """A framework rebuilt a loader, or wants it used, in a way that some of its options do not survive."""
+
+
 class NotCached(FeedlineWarning):
     """Samples draw random numbers while they are made, so that a cache does not keep them."""
 
@@ -260,7 +266,7 @@ class RowGroupsReadAgain(FeedlineWarning):
 
 
 class SplitTwice(FeedlineWarning):
-    """A dataset asks which worker it is in, although the loader shares out its samples."""
+    """Samples are shared out twice: by dataset and loader, or by one distributed sampler around another."""
 
 
 class UnequalStreams(FeedlineWarning):

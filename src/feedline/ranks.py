@@ -12,16 +12,16 @@ _NAMES = ("RANK", "WORLD_SIZE")
 
 
 def own_share(rank: int | None, world_size: int | None, tail: str) -> Share:
-    """Return the share of this process. What is None comes from torch's process group, else from the environment.
+    """Return the share of this process. What is None comes from torch's process group, JAX's, or the environment.
 
-    torch is asked only if the program has imported it and initialised a group. RANK and WORLD_SIZE are what torchrun
-    and most other launchers set; without them there is one rank.
+    torch and JAX are asked only if the program has imported them and initialised a group. RANK and WORLD_SIZE are what
+    torchrun and most other launchers set; without them there is one rank.
 
     Raises:
         BadOption: the values do not fit together, or a variable does not hold a number.
     """
     if rank is None or world_size is None:
-        found_rank, found_size = _from_torch() or _from_environment() or (0, 1)
+        found_rank, found_size = _from_group() or _from_environment() or (0, 1)
         rank = found_rank if rank is None else rank
         world_size = found_size if world_size is None else world_size
     return Share(rank, world_size, tail)
@@ -36,12 +36,12 @@ def share_if_known() -> Share:
 
 
 def rank_if_known() -> tuple[int, int] | None:
-    """Return rank and number of ranks; None if neither torch's process group nor the environment says so.
+    """Return rank and number of ranks; None if neither a process group nor the environment says so.
 
     Raises:
         BadOption: the environment makes no sense.
     """
-    found = _from_torch()
+    found = _from_group()
     if found is not None:
         return found
     try:
@@ -55,12 +55,29 @@ def rank_if_known() -> tuple[int, int] | None:
         ) from exc
 
 
+def _from_group() -> tuple[int, int] | None:
+    return _from_torch() or _from_jax()
+
+
 def _from_torch() -> tuple[int, int] | None:
     torch = sys.modules.get("torch")
     group = getattr(torch, "distributed", None)
     if group is None or not group.is_available() or not group.is_initialized():
         return None
     return group.get_rank(), group.get_world_size()
+
+
+def _from_jax() -> tuple[int, int] | None:
+    jax = sys.modules.get("jax")
+    group = getattr(jax, "distributed", None)
+    if jax is None or group is None or not group.is_initialized():
+        return None
+    # jax.process_index() starts the devices: it waits for all processes, and must not be called in a forked worker.
+    # What it answers was known before.
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if state is None:
+        return jax.process_index(), jax.process_count()
+    return state.process_id, state.num_processes
 
 
 def _from_environment() -> tuple[int, int] | None:

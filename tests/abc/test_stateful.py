@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
+from feedline import DataLoader
 from feedline.abc.stateful import is_stateful
 
 
@@ -18,6 +20,37 @@ class Both:
         return
 
 
+class Counts:
+    """What it saves depends on what its own loader has counted."""
+
+    def state_dict(self, num_samples: int, *, from_beginning: bool) -> dict[str, Any]:
+        return {"num_samples": num_samples, "from_beginning": from_beginning}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        return
+
+
+class Needs(Both):
+    def load_state_dict(self, state: dict[str, int], strict: bool) -> None:  # type: ignore[override]
+        return
+
+
+class Allows(Both):
+    def state_dict(self, prefix: str = "") -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int], *, strict: bool = True) -> None:
+        return
+
+
+class Attributes:
+    """Hands its methods on, as a wrapper does."""
+
+    def __init__(self, state_dict: Any, load_state_dict: Any) -> None:
+        self.state_dict = state_dict
+        self.load_state_dict = load_state_dict
+
+
 class OnlySaves:
     def state_dict(self) -> dict[str, int]:
         return {}
@@ -25,7 +58,36 @@ class OnlySaves:
 
 @pytest.mark.parametrize(
     ("value", "stateful"),
-    [(Both(), True), (torch.nn.Linear(1, 1), False), (OnlySaves(), False), (iter([]), False), (None, False)],
+    [
+        (Both(), True),
+        (Allows(), True),
+        (Attributes(Both().state_dict, Both().load_state_dict), True),
+        (Attributes(dict, {}.update), True),
+        (Attributes({}, {}), False),
+        (Counts(), False),
+        (Needs(), False),
+        (torch.nn.Linear(1, 1), False),
+        (OnlySaves(), False),
+        (iter([]), False),
+        (None, False),
+    ],
+    ids=lambda value: type(value).__name__,
 )
-def test_it_takes_both_methods(value: Any, stateful: bool) -> None:
+def test_it_takes_both_methods_as_they_are_called(value: Any, stateful: bool) -> None:
     assert is_stateful(value) is stateful
+
+
+class CountedStream(torch.utils.data.IterableDataset[int], Counts):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(6)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataset_that_only_its_own_loader_can_save_is_read_again(workers: int) -> None:
+    loader: DataLoader[int] = DataLoader(CountedStream(), 2, num_workers=workers)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    other: DataLoader[int] = DataLoader(CountedStream(), 2, num_workers=workers)
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == [[2, 3], [4, 5]]

@@ -108,3 +108,21 @@ def test_the_state_is_about_the_iteration_that_was_begun_last(kind: Any) -> None
     next(first)
     next(second)
     assert (loader.state_dict()["epoch"], loader.state_dict()["order"]["consumed"]) == (1, 4)
+
+
+@pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "seed": 1}, {}], ids=str)
+def test_an_epoch_that_is_said_to_be_over_is_followed_by_the_next(options: dict[str, Any]) -> None:
+    """Lightning never asks for the batch after the last."""
+    loader: Any = DataLoader(range(6), batch_size=2, **options)  # type: ignore[arg-type]
+    batches = iter(loader)
+    loader._ledger.end_epoch()
+    assert not loader.state_dict()["ended"], "nothing of it was asked for"
+    for _ in range(3):
+        next(batches)
+    assert not loader.state_dict()["ended"]
+    loader._ledger.end_epoch()
+    state = loader.state_dict()
+    resumed: Any = DataLoader(range(6), batch_size=2, **options)  # type: ignore[arg-type]
+    resumed.load_state_dict(state)
+    assert sorted(torch.cat(list(resumed)).tolist()) == list(range(6))
+    assert resumed.state_dict()["epoch"] == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import threading
+from multiprocessing.context import SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,12 @@ import pytest
 from feedline.errors import BadOption
 from feedline.loader.settings import ENGINES, Settings, memory_limit
 from feedline.policies import InOrder, Unordered
+
+
+class Threads(SpawnContext):
+    """A context whose processes are threads, as MONAI's loader has one."""
+
+    Process = threading.Thread  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
@@ -40,6 +49,10 @@ def test_what_cannot_work_is_refused(options: dict[str, Any], message: str) -> N
         ({"worker_count": 2}, "process"),
         ({"worker_count": 2, "engine": "thread"}, "thread"),
         ({"engine": "inline"}, "inline"),
+        ({"worker_count": 2, "context": multiprocessing.get_context("spawn")}, "process"),
+        ({"worker_count": 2, "context": Threads()}, "thread"),
+        ({"worker_count": 2, "context": Threads(), "engine": "process"}, "process"),
+        ({"context": Threads()}, "inline"),
     ],
 )
 def test_the_engine_that_is_meant(options: dict[str, Any], name: str) -> None:

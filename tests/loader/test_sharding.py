@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from feedline import DataLoader, Loader
+from feedline import DataLoader, Loader, samplers
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.errors import BadOption, SplitTwice
 from feedline.loader.sharding import split_of
@@ -65,7 +67,7 @@ def test_map_style_datasets_have_nothing_to_share_out() -> None:
 
 def test_what_splits_itself_is_not_split_again() -> None:
     assert split(None, splits_itself=True, default=True) is None
-    with pytest.raises(BadOption, match="data pipes split themselves"):
+    with pytest.raises(BadOption, match="data pipes and the streaming datasets of Hugging Face split themselves"):
         split(True, splits_itself=True)
 
 
@@ -140,3 +142,74 @@ def test_a_split_source_is_told_its_worker(engine: str, workers: int) -> None:
         assert sorted(number for batch in found for number in batch) == list(range(11))
         assert all(len({number % max(1, workers) for number in batch}) == 1 for batch in found)
     assert source.worker == (0, 1)  # copies were told, not this one
+
+
+# -- samplers that are shared out twice
+
+
+class Hidden:
+    """A dataset that is a sampler, as wrappers of frameworks make them for torch's DistributedSampler."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+class Shard:
+    """The batches of one of several processes, as Accelerate has them."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.batch_sampler = batch_sampler
+        self.num_processes = 2
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return islice(self.batch_sampler, 0, None, self.num_processes)
+
+
+EIGHT: Any = range(8)
+
+
+def half() -> Any:
+    return samplers.DistributedSampler(range(8), 2, 0)
+
+
+def torch_part(of: Any, ranks: int = 2) -> Any:
+    return torch.utils.data.DistributedSampler(of, ranks, 0)
+
+
+TWICE: dict[str, dict[str, Any]] = {
+    "torch's around ours": {"sampler": torch_part(half())},
+    "torch's around a wrapper": {"sampler": torch_part(Hidden(half()))},
+    "torch's around torch's": {"sampler": torch_part(Hidden(torch_part(range(8))))},
+    "batches": {"batch_sampler": Shard(samplers.BatchSampler(half(), 2, False))},
+    "torch's batches": {"batch_sampler": Shard(torch.utils.data.BatchSampler(half(), 2, False))},
+}
+
+ONCE: dict[str, dict[str, Any]] = {
+    "ours": {"sampler": half()},
+    "torch's": {"sampler": torch_part(range(8))},
+    "distribute": {"sampler": samplers.distribute(torch.utils.data.RandomSampler(range(8)), 1, 2)},
+    "batches": {"batch_sampler": samplers.BatchSampler(half(), 2, False)},
+    "shared batches": {"batch_sampler": samplers.distribute(samplers.LengthBucketBatchSampler(range(1, 9), 2), 1, 2)},
+    "one of one": {"sampler": torch_part(Hidden(half()), 1)},
+    "batches of processes": {"batch_sampler": Shard(samplers.BatchSampler(range(8), 2, False))},
+}
+
+
+@pytest.mark.parametrize("given", TWICE.values(), ids=TWICE)
+def test_samplers_that_share_out_twice_are_noticed(given: dict[str, Any]) -> None:
+    with pytest.warns(SplitTwice, match=r"one of 4.*use_distributed_sampler=False") as told:
+        DataLoader(EIGHT, **given)
+    assert [warning.filename for warning in told] == [__file__]
+
+
+@pytest.mark.parametrize("given", ONCE.values(), ids=ONCE)
+def test_samplers_that_share_out_once_are_not_warned_of(given: dict[str, Any]) -> None:
+    DataLoader(EIGHT, **given)
+
+
+def test_shard_and_a_distributed_sampler_exclude_each_other() -> None:
+    with pytest.raises(BadOption, match="shard=True is about iterable datasets"):
+        DataLoader(EIGHT, sampler=half(), shard=True)

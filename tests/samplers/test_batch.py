@@ -112,6 +112,21 @@ def test_goes_to_other_processes(sampler: Any) -> None:
     assert list(twin) == [[0, 1], [2, 3], [4]]
 
 
+@pytest.mark.parametrize("inside", [range(5), SequentialSampler(range(5))], ids=["foreign", "own"])
+@pytest.mark.parametrize("before", [range(9), RandomSampler(range(9))], ids=["foreign before", "own before"])
+def test_frameworks_rebuild_it_around_another_sampler(before: Any, inside: Any) -> None:
+    batches = BatchSampler(before, 2, False)
+    for again in (
+        type(batches)(inside, batch_size=batches.batch_size, drop_last=batches.drop_last),
+        type(batches)(sampler=inside, batch_size=2, drop_last=False),
+        type(batches)(inside, 2, False),
+    ):
+        assert list(again) == [[0, 1], [2, 3], [4]]
+        assert len(again) == 3
+        assert isinstance(again, abc.BatchSampler) == isinstance(inside, abc.Sampler)
+        assert again.sampler is inside
+
+
 @pytest.mark.parametrize(
     ("batch_size", "drop_last"), [(0, True), (-1, True), (True, True), (2.0, True), ("2", True), (2, 1), (2, None)]
 )

@@ -9,6 +9,12 @@ import pytest
 
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
+from feedline.samplers import (
+    LengthBucketBatchSampler,
+    RandomSampler,
+    StratifiedBatchSampler,
+    TokenBudgetBatchSampler,
+)
 from feedline.samplers.seeded_batches import SeededBatches, check_batch_size
 from feedline.types import Key
 
@@ -68,3 +74,11 @@ def test_batch_sizes() -> None:
     for wrong in (0, -1, 2.0, True, "3", None):
         with pytest.raises(BadOption, match=r"most=.* is not a positive integer"):
             check_batch_size(wrong, "most")
+
+
+@pytest.mark.parametrize("make", [LengthBucketBatchSampler, StratifiedBatchSampler, TokenBudgetBatchSampler])
+def test_a_sampler_is_not_taken_for_lengths_or_labels(make: Any) -> None:
+    torch_data = pytest.importorskip("torch.utils.data")
+    for sampler in (RandomSampler(range(9)), torch_data.DistributedSampler(range(9), 2, 0)):
+        with pytest.raises(BadOption, match=f"is a {type(sampler).__name__}: .*distribute"):
+            make(sampler, 4)

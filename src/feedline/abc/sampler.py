@@ -26,7 +26,7 @@ _FIRST_BLOCK, _BLOCK = 1 << 8, 1 << 14
 """Indices made at a time by `iter(sampler)`: few at first, when somebody is waiting, then twice as many each time."""
 
 
-class _Ordered(ABC):
+class Ordered(ABC):
     """What both kinds of samplers have: a seed, an epoch, a size."""
 
     seed: int | None = None
@@ -39,10 +39,16 @@ class _Ordered(ABC):
     """True after `set_epoch`, until an iteration has begun. A loader numbers epochs by itself unless this is True."""
     share: Share | None = None
     """The part that belongs to this rank, of the order of `whole()`; None if this is the whole."""
+    loader_seed: int | None = None
+    """The seed by which a loader goes through this order; see `follow`."""
 
     @abstractmethod
     def size(self) -> int | None:
         """Return how many indices (or batches) an epoch has; None if it never ends."""
+
+    def whole(self) -> Ordered:
+        """Return the order that all ranks share, of which this sampler yields a part."""
+        return self
 
     def describe(self) -> dict[str, Any]:
         """Return what must be the same for a saved state to fit: kind and size, in plain values that JSON can hold."""
@@ -63,15 +69,30 @@ class _Ordered(ABC):
         """Return the seed of an epoch that is about to begin: `seed`, or a fresh one if that is None."""
         return draw_seed(self.generator) if self.seed is None else self.seed
 
+    def follow(self, seed: int | None) -> None:
+        """Go by the seed and the epochs of a loader, unless its order is drawn anew for every epoch.
+
+        Whoever else iterates over the sampler then gets the order of that loader in the epoch `epoch`, every time. A
+        generator that frameworks give the sampler afterwards changes nothing.
+
+        Args:
+            seed: the loader's; None if it has none. A seed of the sampler's own comes before it.
+        """
+        own = self.whole().seed
+        is_drawn = own is None and self.generator is not None and self.loader_seed is None
+        self.loader_seed = None if is_drawn or seed is None else seed if own is None else own
+
     def begin(self) -> Key:
-        """Return the key of an iteration that begins now, and count it."""
+        """Return the key of an iteration that begins now, and count it unless a loader does."""
+        if self.loader_seed is not None:
+            return Key(self.loader_seed, self.epoch)
         key = Key(self.draw_seed(), self.epoch)
         self.epoch += 1
         self.epoch_was_set = False
         return key
 
 
-class Sampler(_Ordered):
+class Sampler(Ordered):
     """Yields indices. Subclass it with `size` and `at`; the rest follows."""
 
     @abstractmethod
@@ -95,7 +116,7 @@ class Sampler(_Ordered):
             start, block = stop, min(2 * block, _BLOCK)
 
 
-class BatchSampler(_Ordered):
+class BatchSampler(Ordered):
     """Yields batches of indices. Subclass it with `size` and `batch`; the rest follows."""
 
     @abstractmethod

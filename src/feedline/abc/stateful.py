@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -19,13 +22,58 @@ class Stateful(Protocol):
 
 # Any: it may be anything.
 def is_stateful(value: Any) -> bool:
-    """True if an object can save and restore where it is. The weights of a torch module are not meant.
+    """True if an object can save and restore where it is, by itself: by the methods of `Stateful`, called as there.
+
+    Methods that must be told more are meant for another loader, which knows it, as those of the streaming datasets of
+    MosaicML and LitData. The weights of a torch module are not meant either.
 
     Example:
         >>> is_stateful([1, 2])
         False
     """
-    if not hasattr(value, "state_dict") or not hasattr(value, "load_state_dict"):
+    saves, restores = getattr(value, "state_dict", None), getattr(value, "load_state_dict", None)
+    if saves is None or restores is None or not _accepts(saves, 0) or not _accepts(restores, 1):
         return False
     network = sys.modules.get("torch.nn")  # whose modules have such methods, about their weights
     return network is None or not isinstance(value, network.Module)
+
+
+# Any: a dataset and its state are the user's own.
+def outlives_epoch(dataset: Any) -> bool:
+    """True if the state of a dataset counts in the next epoch, too, as torchdata has it.
+
+    That of a streaming dataset of Hugging Face is a place in an epoch, and nothing else.
+    """
+    kind = getattr(sys.modules.get("datasets.iterable_dataset"), "IterableDataset", None)
+    return kind is None or not isinstance(dataset, kind)
+
+
+def resumed(dataset: Any, state: Any) -> Any:
+    """Return a dataset that goes on from a state: the same one, if the state outlives the epoch, else a copy.
+
+    A streaming dataset of Hugging Face begins every epoch with the state that it was given. The copy shares all else.
+    """
+    if not outlives_epoch(dataset):
+        twin = object.__new__(type(dataset))
+        twin.__dict__.update(dataset.__dict__)  # copy.copy() would share the dict itself
+        dataset = twin
+    dataset.load_state_dict(state)
+    return dataset
+
+
+def _accepts(method: Any, count: int) -> bool:
+    """True if a method, or whatever is in its place, can be called with so many arguments."""
+    if inspect.ismethod(method):
+        return _takes(method.__func__, count + 1)
+    return callable(method) and _takes(method, count)
+
+
+@functools.lru_cache(maxsize=256)  # every state that is saved asks, and a signature takes its time
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # it is not written in Python, and does not say
+        return True
+    return True

@@ -112,10 +112,12 @@ class Runner:
         begun = time.perf_counter_ns()
         try:
             batch = self.run(task, room)
-            acknowledged = self._acknowledged and type(task.indices) is not Call
+            is_call = type(task.indices) is Call  # perhaps before there is a stream
+            acknowledged = self._acknowledged and not is_call
             # A feed does not deliver again what was acknowledged: its samples since an older state cannot be counted.
             snapshot = task.snapshot or acknowledged
-            notes = self._notes(snapshot=snapshot) if snapshot or self._watches_split else None
+            watches = self._watches_split and not is_call
+            notes = self._notes(snapshot=snapshot) if snapshot or watches else None
             if acknowledged:
                 notes = notes or Notes(place=self.stream.place)
                 notes.receipts = self.take_receipts()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
-from feedline.abc.stateful import is_stateful
+from feedline.abc.stateful import is_stateful, resumed
 from feedline.errors import BadState
 from feedline.fetch.asking import Asking
 from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
@@ -43,7 +43,7 @@ def fetcher_for(
                 f"The state holds the state of a dataset, but {type(dataset).__name__} has no load_state_dict. Use the "
                 "dataset it was saved with."
             )
-        dataset.load_state_dict(resume.dataset)
+        dataset = resumed(dataset, resume.dataset)
     if spec.kind is DatasetKind.ITERABLE:
         stream = Stream(dataset, scope, resume)
         if spec.split is not None:

@@ -58,6 +58,19 @@ def _parts(rows: Indices, starts: NDArray[np.int64]) -> list[_Part]:
     return [(owner, own, rows[own] - starts[owner]) for owner, own in zip(present.tolist(), places, strict=True)]
 
 
+def ranks_of_stream(dataset: Any) -> int | None:
+    """Return over how many ranks a streaming dataset was split by its own package; None if it is no such dataset.
+
+    Such a dataset splits itself over the workers of a torch loader, by `get_worker_info()`, and over ranks if it comes
+    from `split_dataset_by_node`.
+    """
+    kind = getattr(sys.modules.get("datasets.iterable_dataset"), "IterableDataset", None)
+    if kind is None or not isinstance(dataset, kind):
+        return None
+    split = dataset._distributed  # there is no public name for it
+    return 1 if split is None else int(split.world_size)
+
+
 def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
     """Return the format of a dataset, and a function that reads columns; None if it has to be asked for samples."""
     package = sys.modules.get("datasets")

@@ -32,6 +32,8 @@ class Audience:
         self._heard = self._noted.count
         self.told_epoch: int | None = None
         """What `set_epoch` of the dataset was last told through this loader, or noticed by it."""
+        self._called = 0
+        """How often it was told through this loader."""
 
     def __reduce__(self) -> Any:
         return _audience, (self._dataset, self._watches)  # the workers stay with the loader they belong to
@@ -40,6 +42,11 @@ class Audience:
         """Add workers. Their copy of the dataset is the one of this moment."""
         self._crews.add(crew)
         self._hear()
+
+    @property
+    def told_count(self) -> int:
+        """How often `set_epoch` of the dataset was called, as far as this loader knows."""
+        return self._called + self._noted.count
 
     def forget_epoch(self) -> None:
         """Forget what the dataset was told: a state that was loaded says it, unless it is told again."""
@@ -54,6 +61,7 @@ class Audience:
             )
         method(*arguments)
         self._hear()
+        self._called += name == "set_epoch"
         if name == "set_epoch" and len(arguments) == 1 and isinstance(arguments[0], int):
             self.told_epoch = arguments[0]
         self._tell(Call(name, arguments))

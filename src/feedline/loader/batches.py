@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.source import SplitSource
-from feedline.abc.stateful import is_stateful
+from feedline.abc.stateful import is_stateful, outlives_epoch
 from feedline.engines import interrupts
 from feedline.errors import BadState, WorkerError
 from feedline.failures import is_interrupt, twin_of
@@ -40,6 +40,8 @@ def begin_epoch(
     account: Account | None = None,
 ) -> Epoch:
     """Begin a pass over a dataset, or the rest of one, with workers."""
+    if not outlives_epoch(spec.dataset):
+        crew.last_notes.clear()
     epoch = _epoch(crew, settings, spec, bookmark, snapshot, shared_seed, account)
     epoch.bookmark = bookmark
     return epoch
@@ -173,9 +175,12 @@ class CrewBatches(ExclusiveBatches):
         torn = self._is_torn and self._entrance.free
         return torn or self.leaving or self.crew.closed or self.crew.pid != os.getpid()
 
-    def restart(self, make_epoch: MakeEpoch) -> None:
-        """Begin another epoch with the same workers."""
-        self._begin_anew(lambda: self._restart(make_epoch))
+    def restart(self, make_epoch: MakeEpoch, *, inside: bool = False) -> None:
+        """Begin another epoch with the same workers; `inside` if the caller is there already, as in `at_first`."""
+        if inside:
+            self._restart(make_epoch)
+        else:
+            self._begin_anew(lambda: self._restart(make_epoch))
 
     def _restart(self, make_epoch: MakeEpoch) -> None:
         self._is_torn = True

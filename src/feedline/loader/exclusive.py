@@ -120,6 +120,8 @@ class ExclusiveBatches(Iterator[Any]):
         self._entrance = entrance or Entrance()
         self.leaving = False
         """True once somebody has asked for the end."""
+        self.at_first: Callable[[], None] | None = None
+        """Called inside, before the first batch is made: what was begun may have to begin again."""
 
     @abstractmethod
     def _next(self) -> Any:
@@ -137,9 +139,17 @@ class ExclusiveBatches(Iterator[Any]):
             entrance.wait("next()")
         entered = entrance  # noqa: F841  looked for by whoever waits
         try:
+            if self.at_first is not None:
+                self.at_first()
+                self.at_first = None
             return self._next()
         finally:
             entrance.free = True
+
+    def settle(self) -> None:
+        """Do now what would be done before the first batch, if none was asked for yet."""
+        if self.at_first is not None and not self._entrance.is_mine():
+            self._begin_anew(self.at_first)
 
     def close(self) -> None:
         """End the iteration: `next` raises StopIteration from then on, in other threads that wait for it as well.
@@ -183,6 +193,11 @@ class Running:
         """Remember an iteration; returns it."""
         self._batches.add(batches)
         return batches
+
+    def settle(self) -> None:
+        """Let those that nothing was asked of hear what they were told since they began."""
+        for batches in self._batches:
+            batches.settle()
 
     def close(self) -> None:
         """End all of them."""

@@ -82,6 +82,8 @@ class ForeignOrder(Order):
         self._parts = [sampler] if inner is None or inner is sampler else [sampler, inner]
         self._stateful = [part for part in self._parts if is_stateful(part)]
         self._epoch: int | None = None
+        self._begun_with: int | None = None
+        """The sampler's epoch when an iteration had begun. Some samplers count by themselves meanwhile."""
         self._indices: Iterator[Any] | None = None
         self._noted: dict[str, Any] = {}
         self._is_prepared = False
@@ -109,12 +111,34 @@ class ForeignOrder(Order):
                 return part
         return None
 
+    def is_of(self, other: Order) -> bool:
+        if not isinstance(other, ForeignOrder) or len(self._parts) != len(other._parts):
+            return False
+        return all(mine is theirs for mine, theirs in zip(self._parts, other._parts, strict=True))
+
+    def told_epoch(self) -> int | None:
+        sampler = self._epochal()
+        if self._begun_with is None:  # one of feedline's, behind another, says whether it was told
+            return sampler.epoch if getattr(sampler, "epoch_was_set", False) else None
+        return int(sampler.epoch) if self.is_stale() else None
+
+    def is_stale(self) -> bool:
+        # Whatever the number is: the loader counts epochs of its own.
+        return self._begun_with is not None and self._epochal().epoch != self._begun_with
+
+    def tell_epoch(self, epoch: int) -> None:
+        sampler = self._epochal()
+        if self.is_stale():
+            sampler.set_epoch(self._begun_with)
+        self._begun_with = getattr(sampler, "epoch", None)
+
     def _enter(self, order: dict[str, Any]) -> None:
         if "sampler_epoch" in order and not order.get("finish"):
             sampler = self._epochal()
             if sampler is not None and sampler.epoch != order["sampler_epoch"]:
                 sampler.set_epoch(order["sampler_epoch"])
         self._epoch = getattr(self._epochal(), "epoch", None)
+        self._begun_with = None
         states = copy.deepcopy(order.get("sampler_state"))  # which the sampler may keep, and change
         if states is not None:
             for part, state in zip(self._stateful, states["parts"], strict=True):

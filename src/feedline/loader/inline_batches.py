@@ -45,8 +45,18 @@ class InlineBatches(ExclusiveBatches):
         account: Account | None = None,
     ) -> None:
         super().__init__()
-        runner = Runner(spec, None)
         self._account = account or Account(policy_of(None))
+        self._arena = arena
+        self._room = None if arena is None else LocalRoom(arena)
+        if arena is not None:
+            arena.serve(self)  # the loader may be dropped while somebody iterates
+        self._counters = counters
+        self._prepare = prepare
+        self.begin(spec, bookmark, snapshot)
+
+    def begin(self, spec: WorkerSpec, bookmark: Bookmark, snapshot: Snapshot | None) -> None:
+        """Begin an epoch, or the rest of one; again, if nothing was asked for yet."""
+        runner = Runner(spec, None)
         self._epoch = bookmark.entry.key.epoch
         streams = () if snapshot is None else snapshot.streams
         if len(streams) > 1:
@@ -84,12 +94,6 @@ class InlineBatches(ExclusiveBatches):
         """The batch that is being made, or was when it was interrupted: its number, and what it consists of."""
         self._made: Any = _NOTHING
         """The batch itself, from when it is made until it is delivered."""
-        self._arena = arena
-        self._room = None if arena is None else LocalRoom(arena)
-        if arena is not None:
-            arena.serve(self)  # the loader may be dropped while somebody iterates
-        self._counters = counters
-        self._prepare = prepare
         self._receipts = Receipts(spec.dataset)
         self._wants_receipts = isinstance(spec.dataset, Acknowledged)
 
@@ -114,6 +118,7 @@ class InlineBatches(ExclusiveBatches):
                     raise
             batch = self._made
             if batch is _VOID:
+                self._progress.missing += 1
                 self._note(ordinal)
                 continue
             if self._prepare is not None:
@@ -141,6 +146,7 @@ class InlineBatches(ExclusiveBatches):
                 self._repair.undo(checkpoint, ordinal)
             return
         self._log(exc, indices)
+        self._progress.missing += 1
         self._note(ordinal, failed=True)
 
     def _touch_up(self, ordinal: int, prepare: Prepare) -> Any:
@@ -148,6 +154,7 @@ class InlineBatches(ExclusiveBatches):
             return prepare(self._made)
         except BaseException as exc:
             if not is_interrupt(exc):  # which would come again and again
+                self._progress.missing += 1
                 self._note(ordinal)
             raise
 

@@ -21,6 +21,8 @@ class Start:
     """Where to go on; None at the beginning of an epoch."""
     is_settled: bool = False
     """True if the snapshot is this loader's own, of the beginning: what it holds was drawn a moment ago."""
+    is_resumed: bool = False
+    """True if the snapshot says which epoch this is, whatever `set_epoch` says."""
 
 
 @dataclass
@@ -46,6 +48,8 @@ class Ledger:
         """The order that this was said of, which may have opened the user's sampler."""
         self.bookmark: Bookmark | None = None
         """Of the last iteration that was begun."""
+        self._start = Start(0)
+        """How that one began."""
         self.virtual: VirtualPlace | None = None
         """Where the loader is in virtual epochs, if it is in any."""
 
@@ -62,6 +66,14 @@ class Ledger:
         """Say which epoch the next iteration is."""
         self._by_hand = epoch
 
+    def order_of(self, order: Order) -> Order:
+        """Return the order that an iteration goes through: this one, or the one that `state` told of, if it is that."""
+        settled = self.settled_order
+        if settled is None or settled.is_of(order):
+            return settled or order
+        self._settled = self.settled_order = None  # the sampler was replaced since
+        return order
+
     def begin(self, order: Order) -> Start:
         """Say which epoch an iteration is that is about to begin, and where it goes on. Changes nothing yet."""
         loaded = self._loaded
@@ -73,7 +85,11 @@ class Ledger:
                 rest = Snapshot(epoch, order=loaded.order, streams=loaded.streams, dataset_epoch=loaded.dataset_epoch)
                 return Start(epoch, rest)
             settled = self._settled
-            return Start(epoch, settled if settled is not None and settled.epoch == epoch else None, is_settled=True)
+            if settled is not None and settled.epoch == epoch:
+                return Start(epoch, settled, is_settled=True)
+            if order.skips:
+                return Start(epoch, Snapshot(epoch, order={"consumed": order.place_after(order.skips)}))
+            return Start(epoch)
         if loaded.order.get("endless") and not order.endless:
             raise BadState(
                 "The state was saved inside virtual_epochs(), where the data never ends: go on with "
@@ -82,21 +98,51 @@ class Ledger:
         if order.endless and loaded.order.get("endless"):
             order.check(loaded.order)
         if by_hand is not None and by_hand != loaded.epoch:
-            tell(
-                f"set_epoch({by_hand}) was called, but the state that was loaded goes on in epoch {loaded.epoch}, and "
-                "so does this iteration. The next one obeys set_epoch again.",
-                EpochIgnored,
-            )
-        return Start(loaded.epoch, loaded)
+            _tell_ignored(by_hand, loaded.epoch)
+        return Start(loaded.epoch, loaded, is_resumed=True)
 
     def begun(self, start: Start, order: Order, bookmark: Bookmark) -> None:
         """Note that an iteration has begun; a state that was loaded for it is used up, and no sooner."""
         self._loaded = self._settled = self._by_hand = self.settled_order = None
         self._next_epoch = start.epoch + 1
-        self.bookmark = bookmark
-        for sampler in order.samplers:
-            sampler.epoch = start.epoch
-            sampler.epoch_was_set = False
+        self.bookmark, self._start = bookmark, start
+        order.tell_epoch(start.epoch)
+
+    def begins_again(self, order: Order, *, dataset_told: bool) -> bool:
+        """Say whether the last iteration has to begin again, of which nothing was delivered yet.
+
+        It has to if it was told another epoch since it began; then the next `begin` tells how. Nothing is drawn anew:
+        whatever the seeds are, they stay.
+
+        Args:
+            order: what it goes through.
+            dataset_told: True if the dataset was told an epoch since then, and workers have other samples under way.
+        """
+        start, bookmark = self._start, self.bookmark
+        assert bookmark is not None
+        told = self._told(order)
+        is_stale = told is not None and (told != start.epoch or order.is_stale())
+        if told is not None and told != start.epoch and start.is_resumed:
+            _tell_ignored(told, start.epoch)
+        if told is None or not is_stale or start.is_resumed:
+            self._by_hand = None
+            order.tell_epoch(start.epoch)
+            if not dataset_told:
+                return False
+            if start.is_resumed:
+                self._loaded = start.snapshot
+                return True
+            self._settled = bookmark.snapshot()
+        else:
+            before = start.snapshot if start.snapshot is not None and not start.is_settled else Snapshot(told)
+            self._settled = replace(before, epoch=told, seed=bookmark.entry.key.seed, draw_seed=bookmark.draw_seed)
+        self._by_hand = self._settled.epoch
+        return True
+
+    def end_epoch(self) -> None:
+        """Take the last iteration for ended, if anything of it was delivered: nobody is going to ask for more."""
+        if self.bookmark is not None and self.bookmark.entry.progress.delivered:
+            self.bookmark.entry.progress.ended = True
 
     def load(self, state: Any, order: Order) -> None:
         """Keep a state for the next iteration."""
@@ -104,9 +150,17 @@ class Ledger:
             return
         snapshot = Snapshot.from_dict(state)
         order.check(snapshot.order)
+        for sampler in order.samplers:  # whoever iterates over it meanwhile gets that epoch
+            sampler.epoch = snapshot.epoch + int(snapshot.ended)
         self._loaded, self._settled, self.settled_order = snapshot, None, None
         self.bookmark = None
         self.virtual = None
+
+    @property
+    def coming_epoch(self) -> int:
+        """The epoch that the next iteration is, as far as nobody says otherwise."""
+        loaded = self._loaded
+        return self._next_epoch if loaded is None else loaded.epoch + loaded.ended
 
     @property
     def loaded_virtual(self) -> tuple[int, int]:
@@ -130,8 +184,16 @@ class Ledger:
 
     def _told(self, order: Order) -> int | None:
         """Return the epoch that the loader or one of its samplers was told by hand, None if they were not."""
-        by_hand = next((sampler.epoch for sampler in order.samplers if sampler.epoch_was_set), None)
+        by_hand = order.told_epoch()
         return self._by_hand if by_hand is None else by_hand
+
+
+def _tell_ignored(told: int, epoch: int) -> None:
+    tell(
+        f"set_epoch({told}) was called, but the state that was loaded goes on in epoch {epoch}, and so does this "
+        "iteration. The next one obeys set_epoch again.",
+        EpochIgnored,
+    )
 
 
 def _ledger(next_epoch: int, by_hand: int | None, loaded: Snapshot | None) -> Ledger:

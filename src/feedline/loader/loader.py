@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
+from feedline.abc.stateful import outlives_epoch
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.errors import BadOption
@@ -175,7 +177,7 @@ class Loader(Resumable):
         self._own_sampler = self._make_sampler()
         self._supply = Supply(self._settings, NumpyFramework())
         self._ledger = Ledger()
-        self._audience = Audience(self.dataset, watches=self._settings.persistent)
+        self._audience = Audience(self.dataset, watches=self._settings.worker_count > 0)
         self._probed = False
         self._running = Running()
         self._kept: CrewBatches | None = None
@@ -223,7 +225,7 @@ class Loader(Resumable):
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._ledger, twin._account, twin._kept = self._ledger.copy(), self._account.copy(), None
-        twin._audience, twin._running = Audience(self.dataset, watches=self._settings.persistent), Running()
+        twin._audience, twin._running = Audience(self.dataset, watches=self._settings.worker_count > 0), Running()
         return twin
 
     # -- iteration ---------------------------------------------------------------------------------------------------
@@ -266,36 +268,62 @@ class Loader(Resumable):
     def _iterate(self, order: Order) -> Iterator[Any]:
         self._probe_threads()
         settings, supply, account = self._settings, self._supply, self._account
+        if self._kept is not None and not self._kept.closed:
+            assert self._kept_spec is not None
+            self._begin_again(self._kept, self._kept_spec, order, inside=False)
+            return self._kept
+        start, bookmark = self._begin(order)
+        spec = self._spec(bookmark)
+        batches: InlineBatches | CrewBatches
+        if settings.worker_count == 0:
+            batches = InlineBatches(spec, bookmark, start.snapshot, supply.arena(), supply.counters, None, account)
+        else:
+            crew = supply.crew(spec, None)
+            self._audience.join(crew)
+            batches = CrewBatches(
+                crew,
+                lambda crew: begin_epoch(crew, settings, spec, bookmark, start.snapshot, account=account),
+                persistent=settings.persistent,
+            )
+            if settings.persistent:
+                self._kept, self._kept_spec = batches, spec
+        self._ledger.begun(start, order, bookmark)
+        self._obey(batches, spec, order)
+        return self._running.add(batches)
+
+    def _begin(self, order: Order) -> tuple[Start, Bookmark]:
         start = self._ledger.begin(order)
         self._begin_account(order, start, is_map=self._kind is DatasetKind.MAP, drop_last=self.drop_last)
         order.prepare({} if start.snapshot is None else start.snapshot.order)
         self._tell_epoch(start)
-        bookmark = self._bookmark(order, start)
-        if self._kept is not None and not self._kept.closed:
-            kept_spec = self._kept_spec
-            assert kept_spec is not None
+        return start, self._bookmark(order, start)
+
+    def _begin_again(
+        self, batches: InlineBatches | CrewBatches, spec: WorkerSpec, order: Order, *, inside: bool
+    ) -> None:
+        """Begin another epoch, or the same again if nothing of it was asked for."""
+        start, bookmark = self._begin(order)
+        if isinstance(batches, InlineBatches):
+            batches.begin(self._spec(bookmark), bookmark, start.snapshot)
+        else:
+            settings, account = self._settings, self._account
             self._audience.catch_up()
-            self._kept.restart(
-                lambda crew: begin_epoch(crew, settings, kept_spec, bookmark, start.snapshot, account=account)
+            batches.restart(
+                lambda crew: begin_epoch(crew, settings, spec, bookmark, start.snapshot, account=account),
+                inside=inside,
             )
-            self._ledger.begun(start, order, bookmark)
-            return self._kept
-        spec = self._spec(bookmark)
-        if settings.worker_count == 0:
-            inline = InlineBatches(spec, bookmark, start.snapshot, supply.arena(), supply.counters, None, account)
-            self._ledger.begun(start, order, bookmark)
-            return self._running.add(inline)
-        crew = supply.crew(spec, None)
-        self._audience.join(crew)
-        batches = CrewBatches(
-            crew,
-            lambda crew: begin_epoch(crew, settings, spec, bookmark, start.snapshot, account=account),
-            persistent=settings.persistent,
-        )
         self._ledger.begun(start, order, bookmark)
-        if settings.persistent:
-            self._kept, self._kept_spec = batches, spec
-        return self._running.add(batches)
+        self._obey(batches, spec, order)
+
+    def _obey(self, batches: InlineBatches | CrewBatches, spec: WorkerSpec, order: Order) -> None:
+        this = weakref.ref(batches)
+
+        def begin_again(loader: Loader) -> None:
+            batches = this()
+            if batches is not None:
+                loader._begin_again(batches, spec, order, inside=True)
+
+        self._obey_until_first(batches, order, begin_again, kept=self._settings.persistent)
 
     def _probe_threads(self) -> None:
         """Leave threads to datasets that are reproducible on them, once it is known."""
@@ -336,7 +364,8 @@ class Loader(Resumable):
             self.batch_size or 1,
             stride=order.stride(),
             dataset_epoch=self._audience.told_epoch,
-            keeps_dataset=self._settings.persistent or not self._settings.worker_count,
+            keeps_dataset=(self._settings.persistent or not self._settings.worker_count)
+            and outlives_epoch(self.dataset),
         )
 
     @property
@@ -367,6 +396,10 @@ class Loader(Resumable):
             on_error=self._account.policy if self._account.guards else None,
             refills=self._refills,
         )
+
+    @property
+    def _given_seed(self) -> int | None:
+        return self.seed
 
     def _fresh_seed(self) -> int:
         return draw_seed()

@@ -189,6 +189,7 @@ class MapEpoch:
         except BaseException as exc:
             if not is_interrupt(exc):  # otherwise it comes again
                 self._note(ordinal, worker, notes)
+                self.progress.missing += 1
             raise
         self._note(ordinal, worker, notes)
         return batch
@@ -231,6 +232,7 @@ class MapEpoch:
             self._keep_account(self._expected, void, account)
             self._window.delivered += 1
             self.progress.note(self._expected)
+            self.progress.missing += 1
             self._window.fill()
 
     def _wait(self) -> None:

@@ -48,11 +48,31 @@ class Order(ABC):
     """What its plans count: see `Plan.state`."""
     endless = False
     """True if it begins again when it has been gone through."""
+    skips = 0
+    """Batches of every epoch that are left out at its beginning."""
 
     @property
     def samplers(self) -> list[Sampler | BatchSampler]:
         """The samplers whose epochs the loader numbers."""
         return []
+
+    def is_of(self, other: Order) -> bool:
+        """True if this is the order of the same sampler as the other."""
+        return self.expected() == other.expected()
+
+    def told_epoch(self) -> int | None:
+        """Return the epoch that the sampler was told by hand since it was last asked for an order, None if none."""
+        return next((sampler.epoch for sampler in self.samplers if sampler.epoch_was_set), None)
+
+    def is_stale(self) -> bool:
+        """True if an order that was begun is not that of the epoch that the sampler was told since, whichever it is."""
+        return False
+
+    def tell_epoch(self, epoch: int) -> None:
+        """Tell the sampler which epoch has begun, and forget what it was told."""
+        for sampler in self.samplers:
+            sampler.epoch = epoch
+            sampler.epoch_was_set = False
 
     def draw_seed(self) -> int | None:
         """Return a seed for the next epoch, by the sampler's own rule; None if it has none."""
@@ -74,7 +94,7 @@ class Order(ABC):
 
     def _draws_alone(self) -> bool:
         """True if the sampler was given a generator, which is then the user's choice."""
-        return any(sampler.generator is not None for sampler in self.samplers)
+        return any(sampler.generator is not None and sampler.loader_seed is None for sampler in self.samplers)
 
     def common_seed(self) -> int | None:
         """Return the seed of samples' random numbers if ranks need the same and nobody gave one, else None."""
@@ -83,6 +103,10 @@ class Order(ABC):
     def settle(self) -> dict[str, Any]:
         """Draw now what the next epoch would draw; returns what its plan has to be given."""
         return {}
+
+    def place_after(self, batches: int) -> int:
+        """Return what a snapshot's `consumed` is after so many batches of this rank."""
+        return batches
 
     def prepare(self, order: dict[str, Any]) -> None:  # noqa: B027  most orders have nothing to prepare
         """Do what torch does when an iterator is made: ask a foreign sampler for its iterator."""
@@ -110,6 +134,11 @@ class Order(ABC):
     def stride(self) -> tuple[int | None, int, int]:
         """Return (batch size, rank, number of ranks): the same is needed where batches are told by their numbers."""
         return None, 0, 1
+
+    def batches_before(self, consumed: int) -> int:
+        """Return how many batches of this rank lie before a place in the order."""
+        size, _, ranks = self.stride()
+        return -(-consumed // ((size or 1) * ranks))
 
     def check(self, order: dict[str, Any]) -> None:
         """Refuse what a snapshot says of the order if that was another one.
@@ -184,6 +213,12 @@ class _SamplerOrder(Order):
     def stride(self) -> tuple[int | None, int, int]:
         share = self._planned.share or Share()
         return self._batch_size, share.rank, share.world_size
+
+    def place_after(self, batches: int) -> int:
+        batch_size, _, world_size = self.stride()
+        size = self._sampler.whole().size()
+        place = batches * (batch_size or 1) * world_size
+        return place if size is None else min(place, size)
 
     def expected(self) -> dict[str, Any]:
         facts = {"unit": self.unit, "sampler": self._sampler.whole().describe()}

@@ -44,6 +44,12 @@ class Progress:
     """Whose stream comes next."""
     read: int | None = None
     """Samples that were taken from the one stream of an iteration without workers."""
+    missing: int = 0
+    """Batches among all these that nobody got: no sample was left of them, or an exception came instead."""
+
+    def count(self) -> int:
+        """Return how many batches the training loop got, of the plan and out of turn, or of all streams."""
+        return self.delivered + len(self.early) + sum(stream.batches for stream in self.streams) - self.missing
 
     def note(self, ordinal: int) -> None:
         """Note that a batch was delivered."""

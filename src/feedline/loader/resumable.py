@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from feedline.abc.source import EpochAware
@@ -10,6 +11,7 @@ from feedline.faults.log import FaultLog
 from feedline.loader.account import Account
 from feedline.loader.arguments import check_count
 from feedline.loader.audience import Audience
+from feedline.loader.exclusive import ExclusiveBatches, Running
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Order
 from feedline.loader.virtual_epochs import VirtualEpochs
@@ -20,11 +22,11 @@ from feedline.state import Snapshot
 class Resumable:
     """Base of the loaders."""
 
-    seed: int | None
     dataset: Any
     _ledger: Ledger
     _audience: Audience
     _account: Account
+    _running: Running
 
     @property
     def faults(self) -> FaultLog:
@@ -51,6 +53,11 @@ class Resumable:
         resumes = start.snapshot is not None and not start.is_settled and start.snapshot.order.get("consumed", 0) > 0
         account.begin_epoch(resumes=resumes or (start.snapshot is not None and bool(start.snapshot.streams)))
 
+    @property
+    def _given_seed(self) -> int | None:
+        """The seed that was given."""
+        raise NotImplementedError
+
     def _order(self) -> Order:
         """Return which batches the loader delivers."""
         raise NotImplementedError
@@ -69,7 +76,36 @@ class Resumable:
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
         self._ledger.virtual = None
-        return self._iterate(self._ledger.settled_order or self._order())
+        return self._iterate(self._ledger.order_of(self._order()))
+
+    def _obey_until_first(
+        self, batches: ExclusiveBatches, order: Order, begin_again: Callable[[Any], None], *, kept: bool
+    ) -> None:
+        """Let an iteration that has begun begin again, if it is told another epoch before its first batch.
+
+        Frameworks make the iterator, then say which epoch it is. Workers may be at work by then, for the wrong one.
+
+        Args:
+            batches: the iteration, which is the last that was begun.
+            order: what it goes through.
+            begin_again: begins it again. It gets the loader.
+            kept: True if the loader keeps the iteration, which then must not keep the loader.
+        """
+        ledger, bookmark = self._ledger, self._ledger.bookmark
+        assert bookmark is not None
+        has_workers = bool(bookmark.worker_count)
+        heard = self._audience.told_count
+        loader = weakref.ref(self) if kept else lambda: self
+
+        def obey() -> None:
+            this = loader()
+            if this is None or ledger.bookmark is not bookmark:
+                return
+            dataset_told = this._audience.told_count != heard
+            if ledger.begins_again(order, dataset_told=dataset_told and has_workers):
+                begin_again(this)
+
+        batches.at_first = obey
 
     def virtual_epochs(
         self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
@@ -108,6 +144,7 @@ class Resumable:
             >>> [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
             True
         """
+        self._running.settle()
         state = self._ledger.state(self._order(), self._first_snapshot)
         faults = self._account.state()
         return {**state, "faults": faults} if faults else state
@@ -130,8 +167,8 @@ class Resumable:
         counted = {} if order.unit == "stream batches" else {"consumed": 0}
         return Snapshot(
             epoch,
-            seed=order.seed_for(self.seed),
-            draw_seed=self._fresh_seed() if self.seed is None else self.seed,
+            seed=order.seed_for(self._given_seed),
+            draw_seed=self._fresh_seed() if self._given_seed is None else self._given_seed,
             order={**counted, **order.expected(), **order.settle()},
             dataset_epoch=self._audience.told_epoch,
         )
@@ -156,7 +193,7 @@ class Resumable:
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
         if hasattr(self.dataset, "set_epoch"):
-            self.broadcast("set_epoch", epoch)
+            self._audience.call("set_epoch", epoch)
 
     def broadcast(self, name: str, *args: Any) -> None:
         """Call a method of the dataset here and in every worker.

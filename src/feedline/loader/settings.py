@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
@@ -78,7 +79,10 @@ class Settings:
         """The engine that is meant."""
         if self.engine != "auto":
             return self.engine
-        return "process" if self.worker_count else "inline"
+        if self.worker_count == 0:
+            return "inline"
+        process = getattr(self.context, "Process", None)  # MONAI's loader has one that is a thread in truth
+        return "thread" if isinstance(process, type) and issubclass(process, threading.Thread) else "process"
 
     @property
     def restart_budget(self) -> int:

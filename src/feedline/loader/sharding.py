@@ -1,14 +1,16 @@
-"""Whether and how a loader shares out the samples of an iterable dataset by itself."""
+"""Whether and how a loader shares out the samples of an iterable dataset by itself; samplers that do so twice."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from feedline.abc.source import SplitSource, StreamSource
-from feedline.errors import BadOption
+from feedline.errors import BadOption, SplitTwice, tell
+from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.ranks import own_share
 from feedline.steps import Steps
-from feedline.types import TAILS, StreamSplit
+from feedline.types import TAILS, Share, StreamSplit
 
 
 def split_of(
@@ -29,7 +31,7 @@ def split_of(
         batch_size: samples of a batch; None for single samples.
         drop_last: True to leave out a last batch that is not full.
         is_map: True for a map-style dataset, of which there is nothing to share out.
-        splits_itself: True if the dataset is known to do so, as torch's data pipes.
+        splits_itself: True if the dataset is known to do so in this loader, as torch's data pipes.
         default: what None means for a dataset that is not feedline's own.
     """
     if not (shard is None or isinstance(shard, bool) or shard in TAILS):
@@ -43,7 +45,12 @@ def split_of(
         return None
     if splits_itself:
         if shard:
-            raise BadOption(f"shard={shard!r} would split a second time: torch's data pipes split themselves. Drop it.")
+            raise BadOption(
+                f"shard={shard!r} would split a second time, and samples would be missing: torch's data pipes and the "
+                "streaming datasets of Hugging Face split themselves over workers. Drop it. Data pipes split "
+                "themselves over ranks, too; for the others write dataset = split_dataset_by_node(dataset, rank, "
+                "world_size), which is in datasets.distributed."
+            )
         return None
     if isinstance(dataset, SplitSource):
         if shard in TAILS:
@@ -57,6 +64,13 @@ def split_of(
     if shard is False:
         return None
     share = own_share(None, None, "pad" if shard is True else str(shard))
+    if (ranks_of_stream(dataset) or 1) > 1:  # it was split over ranks before, and workers are left
+        if shard in TAILS:
+            raise BadOption(
+                f"shard={shard!r} is about samples that do not go round, but the dataset was split over ranks by "
+                "split_dataset_by_node, and ranks end when their own parts do. Drop one of the two."
+            )
+        share = Share()
     if share.tail == "exact" and share.world_size > 1:
         if drop_last:
             raise BadOption(
@@ -73,3 +87,43 @@ def split_of(
 def steps_of(dataset: Any, split: StreamSplit) -> int | None:
     """Return how many batches a rank gets of an iterable dataset that has a length; raises TypeError if it has none."""
     return Steps(len(dataset), split.batch_size, split.share, drop_last=split.drop_last).count
+
+
+# Any: a sampler or batch sampler of whatever make, here and below.
+def warn_of_two_shares(sampler: Any) -> None:
+    """Warn if a sampler is a rank's share of what is a rank's share already: most samples would be left out."""
+    shares = [layer for layer in _layers(sampler) if _rank_count(layer) > 1]
+    if len(shares) < 2:
+        return
+    outer, inner = (type(share).__name__ for share in (shares[0], shares[-1]))
+    count = math.prod(map(_rank_count, shares))
+    tell(
+        f"Samples are shared out over ranks twice: by a {outer}, and by the {inner} inside it. This rank gets one of "
+        f"{count}, and most samples come on no rank. Give the loader a sampler that is not distributed, and leave that "
+        f"to what has made the {outer}; or keep the {inner} and have no other put around it (with Lightning: "
+        "use_distributed_sampler=False).",
+        SplitTwice,
+    )
+
+
+def _layers(sampler: Any) -> list[Any]:
+    """Return a sampler and those it is made around, the outermost first: ours, torch's, the wrappers of frameworks."""
+    layers: list[Any] = []
+    while sampler is not None and not any(sampler is layer for layer in layers):
+        layers.append(sampler)
+        inside = getattr(sampler, "__dict__", {})
+        found = (inside.get(name) for name in ("batch_sampler", "sampler", "_batch_sampler", "_sampler"))
+        sampler = next((value for value in found if value is not None), None)
+        dataset = inside.get("dataset")  # of a DistributedSampler, in which wrappers hide the sampler
+        if sampler is None and any(hasattr(dataset, name) for name in ("num_replicas", "sampler", "_sampler")):
+            sampler = dataset
+    return layers
+
+
+def _rank_count(sampler: Any) -> int:
+    """Return over how many ranks a sampler shares out what is inside it."""
+    if isinstance(getattr(sampler, "share", None), Share):
+        return int(sampler.share.world_size)
+    # The second is how Accelerate calls it.
+    count = getattr(sampler, "num_replicas", None) or getattr(sampler, "num_processes", None)
+    return count if isinstance(count, int) else 1

@@ -174,6 +174,7 @@ class StreamEpoch:
                 if result.notes is not None:
                     self._streams.look_at(result.notes)
                 self._note(worker, result.read, result.notes)
+                self.progress.missing += 1
                 self._ask(worker)
                 continue
             return self._hand_out(worker, result)
@@ -195,6 +196,7 @@ class StreamEpoch:
         except BaseException as exc:
             if not is_interrupt(exc):  # otherwise it comes again
                 self._note(worker, read, notes)
+                self.progress.missing += 1
             raise
         self._note(worker, read, notes)
         return batch

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 import torch.utils.data
 from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 
+from feedline.abc.sampler import Ordered
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption
 from feedline.faults.policy import policy_of
+from feedline.frameworks import accelerate, lightning, ray_train
+from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.loader.account import Account
@@ -27,14 +31,16 @@ from feedline.loader.arguments import check_count, check_not_batches, check_poli
 from feedline.loader.audience import Audience
 from feedline.loader.exclusive import Running
 from feedline.loader.ledger import Ledger
+from feedline.loader.options import Options, name_options
 from feedline.loader.order import Order
+from feedline.loader.rebuilding import Rebuildable
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import Settings
-from feedline.loader.sharding import split_of, steps_of
+from feedline.loader.sharding import split_of, steps_of, warn_of_two_shares
 from feedline.loader.supply import Supply
 from feedline.loader.threads_probe import must_leave_threads
 from feedline.loader.torch_batches import TorchBatches, fresh_seed
-from feedline.loader.torch_order import torch_order
+from feedline.loader.torch_order import sampler_of, torch_order
 from feedline.samplers import RandomSampler
 from feedline.sizes import byte_count
 from feedline.types import StreamSplit
@@ -44,7 +50,7 @@ T_co = TypeVar("T_co", covariant=True)
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
-class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
+class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
     All of torch's arguments mean what they mean there; `docs/compatibility.md` lists the few deliberate differences.
@@ -78,8 +84,19 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
     """
 
     _default_engine = "auto"
+    seed: int | None
+    shard: bool | str | None
+    engine: str
+    scheduler: Scheduler | None
+    memory_budget: int | str | None
+    split: int
+    restarts: int | None
+    max_memory_per_worker: int | str | None
+    snapshot_every_n_steps: int | None
     _iterator: Any
     """The iterator of persistent workers, under torch's name for it."""
+    _iterated_order: Order | None = None
+    """What `_get_iterator` goes through, while `_iterate` calls it."""
 
     @named
     def __init__(
@@ -134,6 +151,7 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
                 "Drop one of them."
             )
         if seed is not None and shuffle and sampler is None and batch_sampler is None and _is_map(dataset):
+            # Without a seed of its own: it goes by this loader's, whoever iterates over it.
             sampler, shuffle = RandomSampler(dataset), None  # type: ignore[arg-type]  # it must have a length
         super().__init__(
             dataset,
@@ -156,18 +174,22 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
                 "prefetch_factor=0 leaves the workers nothing to do: give at least 1, or None for the default of 2."
             )
         self.in_order = in_order
-        self.engine = engine or self._default_engine
-        self.scheduler = scheduler
-        self.memory_budget = memory_budget
-        self.split = split
-        self._on_error = on_error
-        self.restarts = restarts
-        self.max_memory_per_worker = max_memory_per_worker
-        self._account = account
-        self.seed = None if seed is None else int(seed)
-        self.shard = shard
         check_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
-        self.snapshot_every_n_steps = snapshot_every_n_steps
+        self._given = Options(
+            seed=None if seed is None else int(seed),
+            shard=shard,
+            engine=engine or self._default_engine,
+            scheduler=scheduler,
+            memory_budget=memory_budget,
+            split=split,
+            restarts=restarts,
+            max_memory_per_worker=max_memory_per_worker,
+            snapshot_every_n_steps=snapshot_every_n_steps,
+        )
+        self._given.show(self)
+        if type(self).on_error is DataLoader.on_error:
+            vars(self)["on_error"] = on_error  # where frameworks look for it; the property is how it is changed
+        self._account = account
         is_map = _is_map(dataset)
         if split != 1 and (not is_default(self.collate_fn) or not is_map):
             raise BadOption(
@@ -176,22 +198,40 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
             )
         self._stream_split = self._split_now()
         self._ledger = Ledger()
-        self._audience = Audience(dataset, watches=self.persistent_workers)
+        self._audience = Audience(dataset, watches=self.num_workers > 0)
         self._running = Running()
         self._supply = Supply(self._settings(), TorchFramework())
         self._probed = False
+        self._adopt_samplers()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__init__" in vars(cls):
+            known = inspect.signature(DataLoader.__init__).parameters
+            name_options(cls.__init__, [known[name] for name in known if name not in _TORCH_PARAMETERS])
+
+    def _adopt_samplers(self) -> None:
+        """See to it that whoever iterates over the samplers gets what this loader delivers."""
+        inner = sampler_of(self.batch_sampler)
+        if inner is not None:
+            vars(self)["sampler"] = inner  # where torch has a sequential one, whatever the batches are made of
+        samplers: list[Any] = [self.sampler, self.batch_sampler]
+        for sampler in samplers:
+            if isinstance(sampler, Ordered):
+                sampler.follow(self._given.seed)
+        warn_of_two_shares(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def __copy__(self) -> DataLoader[T_co]:
         twin: DataLoader[T_co] = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.__dict__["_ledger"] = self._ledger.copy()
         twin.__dict__["_account"] = self._account.copy()
-        twin.__dict__["_audience"] = Audience(self.dataset, watches=self.persistent_workers)
+        twin.__dict__["_audience"] = Audience(self.dataset, watches=self.num_workers > 0)
         twin.__dict__["_running"] = Running()
         return twin
 
     def _settings(self) -> Settings:
-        engine = self.engine
+        given, engine = self._given, self._given.engine
         if engine == "thread" and self.num_workers == 0 and engine == self._default_engine:
             engine = "inline"
         return Settings(
@@ -202,13 +242,13 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
             timeout_s=self.timeout,
             persistent=self.persistent_workers,
             context=self.multiprocessing_context,
-            scheduler=self.scheduler,
-            memory_budget=byte_count("memory_budget", self.memory_budget, least=0),
-            split=self.split,
-            snapshot_every=self.snapshot_every_n_steps or 0,
+            scheduler=given.scheduler,
+            memory_budget=byte_count("memory_budget", given.memory_budget, least=0),
+            split=given.split,
+            snapshot_every=given.snapshot_every_n_steps or 0,
             pin=bool(self.pin_memory) and torch.cuda.is_available(),
-            restarts=self.restarts,
-            worker_bytes=byte_count("max_memory_per_worker", self.max_memory_per_worker),
+            restarts=given.restarts,
+            worker_bytes=byte_count("max_memory_per_worker", given.max_memory_per_worker),
         )
 
     def __len__(self) -> int:
@@ -230,34 +270,54 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
         """Return how an iterable dataset is shared out, over the ranks that there are now."""
         return split_of(
             self.dataset,
-            self.shard,
+            self._given.shard,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
             is_map=_is_map(self.dataset),
-            splits_itself=isinstance(self.dataset, (IterDataPipe, MapDataPipe)),
+            splits_itself=isinstance(self.dataset, (IterDataPipe, MapDataPipe))
+            or ranks_of_stream(self.dataset) is not None,
             default=False,
         )
 
     def _iterate(self, order: Order) -> Any:
+        # As torch does it: subclasses override `_get_iterator`, and wrap what it returns.
+        self._iterated_order = order
+        try:
+            if not self.persistent_workers or self.num_workers == 0:
+                return self._get_iterator()
+            if self._iterator is None:
+                self._iterator = self._get_iterator()
+            else:
+                self._iterator._reset(self)
+            return self._iterator
+        finally:
+            self._iterated_order = None
+
+    def _get_iterator(self) -> Any:
+        return self._running.add(TorchBatches(self, self._next_order()))
+
+    def _next_order(self) -> Order:
+        """Return what an iteration goes through that begins now, and take up what was reassigned."""
         settings = self._settings()
-        if self.seed is not None and settings.engine_name == "thread" and not self._probed:
+        if self._given.seed is not None and settings.engine_name == "thread" and not self._probed:
             self._probed = True
             is_map, batched = _is_map(self.dataset), self._auto_collation
             if must_leave_threads(self.dataset, self.collate_fn, is_map=is_map, batched=batched):
-                self.engine = "process"
+                self._given = replace(self._given, engine="process")
                 settings = self._settings()
         if settings != self._supply.settings:  # an attribute was reassigned, as torch allows for some
             self._supply = Supply(settings, TorchFramework())
-        if self.persistent_workers and self._iterator is not None and not self._iterator.closed:
-            self._iterator._restart(self, order)
-            return self._iterator
-        iterator = self._running.add(TorchBatches(self, order))
-        if self.persistent_workers:
-            self._iterator = iterator
-        return iterator
+        order = self._iterated_order or self._ledger.order_of(self._order())
+        # SpeechBrain's loader says so when a checkpoint is loaded, and patches torch's iterators to obey.
+        skipped = vars(self).get("_speechbrain_recovery_skip_to")
+        if skipped and _is_map(self.dataset):
+            order.skips += skipped
+            self._speechbrain_recovery_skip_to = None
+        return order
 
-    def _get_iterator(self) -> Any:
-        return self._running.add(TorchBatches(self, self._order()))
+    @property
+    def _given_seed(self) -> int | None:
+        return self._given.seed
 
     def _fresh_seed(self) -> int:
         return fresh_seed(self.generator)
@@ -268,20 +328,22 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
     @property
     def on_error(self) -> Any:
         """What becomes of samples that fail. May be changed between iterations."""
-        return self._on_error
+        return vars(self)["on_error"]
 
     @on_error.setter
     def on_error(self, on_error: Any) -> None:
+        if "_account" not in vars(self):  # a subclass before it has called this class's constructor, which says it
+            return
         policy = policy_of(on_error)
         check_policy(policy, is_map=_is_map(self.dataset))
-        self._on_error, self._account.policy = on_error, policy
+        vars(self)["on_error"], self._account.policy = on_error, policy
         if self._iterator is not None:  # its workers go by the old one
-            self._iterator.close()
+            self._running.close()
             self._iterator = None
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory, faults."""
-        return {**self._supply.stats(), "faults": self.faults.counts()}
+        return {**self._supply.stats(), "faults": self._account.log.counts()}
 
     def close(self) -> None:
         """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
@@ -303,6 +365,10 @@ class DataLoader(Resumable, torch.utils.data.DataLoader[T_co]):
 # To torch these are iterable datasets, also those that were made before torch was imported.
 for _kind in (MixtureStream, SplitSource, StreamSource):
     tell_torch(_kind)
+
+accelerate.keep_loaders(DataLoader)
+ray_train.keep_loaders(DataLoader)
+lightning.keep_places(DataLoader)
 
 
 def _is_map(dataset: Any) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +15,7 @@ import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 
+from feedline.abc.stateful import outlives_epoch
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.keys import epoch_key
@@ -51,6 +54,7 @@ class TorchBatches(Iterator[Any]):
         self._draw_seed = _draw_seed(loader, order, start)
         self._begin(loader)
         supply = loader._supply
+        self._shared_seed = shared_seed
         self._spec = _worker_spec(loader, _base_seed(loader, self._draw_seed, start.epoch), shared_seed, self._dataset)
         prepare = _pinner(loader)
         if loader.num_workers == 0:
@@ -62,6 +66,7 @@ class TorchBatches(Iterator[Any]):
                 self._spec, bookmark, start.snapshot, supply.arena(), supply.counters, prepare, loader._account
             )
             loader._ledger.begun(start, order, bookmark)
+            self._obey_until_first(loader, order)
             return
         loader.check_worker_number_rationality()
         crew = supply.crew(self._spec, prepare)
@@ -70,18 +75,30 @@ class TorchBatches(Iterator[Any]):
         order.prepare(_order_state(start))  # caller's generators and an eager sampler end where they would with torch
         self._batches = CrewBatches(
             crew,
-            lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed),
+            lambda crew: self._epoch(loader, crew, order, start, seed),
             persistent=loader.persistent_workers,
         )
+        self._obey_until_first(loader, order)
+
+    def _obey_until_first(self, loader: DataLoader[Any], order: Order) -> None:
+        this = weakref.ref(self)
+
+        def begin_again(loader: DataLoader[Any]) -> None:
+            batches = this()
+            if batches is not None:
+                batches._begin_again(loader, order)
+
+        loader._obey_until_first(self._batches, order, begin_again, kept=loader.persistent_workers)
 
     def _begin(self, loader: DataLoader[Any]) -> None:
-        self._num_yielded = 0
         self._length_called: int | None = loader._IterableDataset_len_called
         self._profile_name = f"enumerate(DataLoader)#{type(self).__name__}.__next__"
 
     def _bookmark(self, loader: DataLoader[Any], order: Order, start: Start, seed: int | None) -> Bookmark:
         key = Key(self._draw_seed if seed is None else seed, start.epoch)
         entry = Entry(key, epoch_key(self._draw_seed, start.epoch), _order_state(start))
+        self._progress = entry.progress
+        self._skipped = order.batches_before(entry.consumed)
         return Bookmark(
             entry,
             with_reserve(
@@ -98,7 +115,7 @@ class TorchBatches(Iterator[Any]):
             loader.batch_size or 1,
             stride=order.stride(),
             dataset_epoch=loader._audience.told_epoch,
-            keeps_dataset=loader.persistent_workers or not loader.num_workers,
+            keeps_dataset=(loader.persistent_workers or not loader.num_workers) and outlives_epoch(self._dataset),
         )
 
     def _seed_pipes(self, loader: DataLoader[Any], *, first: bool) -> int | None:
@@ -121,7 +138,6 @@ class TorchBatches(Iterator[Any]):
         order: Order,
         start: Start,
         seed: int | None,
-        shared_seed: int | None,
     ) -> Epoch:
         bookmark = self._bookmark(loader, order, start, seed)
         loader._audience.catch_up()
@@ -131,25 +147,45 @@ class TorchBatches(Iterator[Any]):
             self._spec,
             bookmark,
             start.snapshot,
-            shared_seed=shared_seed,
+            shared_seed=self._shared_seed,
             account=loader._account,
         )
         loader._ledger.begun(start, order, bookmark)
         return epoch
 
-    def _restart(self, loader: DataLoader[Any], order: Order) -> None:
-        assert isinstance(self._batches, CrewBatches)
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        """Begin another epoch, under torch's name for it; with the same workers, if they are still there."""
+        order = loader._next_order()
+        if self.closed:
+            self.__init__(loader, order)  # type: ignore[misc]  # whoever wraps this iterator keeps it
+            return
         self._begin(loader)
-        shared_seed = self._seed_pipes(loader, first=False)
+        self._shared_seed = self._seed_pipes(loader, first=False)
+        self._begin_again(loader, order, inside=False)
+
+    def _begin_again(self, loader: DataLoader[Any], order: Order, *, inside: bool = True) -> None:
+        """Begin another epoch, or the same again if nothing of it was asked for."""
         start = loader._ledger.begin(order)
         loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
         loader._tell_epoch(start)
         seed = _prepare(loader, order, start)
         if start.snapshot is not None and start.snapshot.draw_seed is not None:
             self._draw_seed = start.snapshot.draw_seed
-        elif loader.seed is not None:
-            self._draw_seed = loader.seed
-        self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed, shared_seed))
+        elif loader._given.seed is not None:
+            self._draw_seed = loader._given.seed
+        if isinstance(self._batches, CrewBatches):
+            self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed), inside=inside)
+        else:
+            self._spec = replace(self._spec, base_seed=_base_seed(loader, self._draw_seed, start.epoch))
+            bookmark = self._bookmark(loader, order, start, seed)
+            self._batches.begin(self._spec, bookmark, start.snapshot)
+            loader._ledger.begun(start, order, bookmark)
+        self._obey_until_first(loader, order)
+
+    @property
+    def _num_yielded(self) -> int:
+        """Batches of the epoch that were delivered, under torch's name for it; torchdata, too, counts resumed ones."""
+        return self._skipped + self._progress.count()
 
     def __iter__(self) -> TorchBatches:
         return self
@@ -168,12 +204,12 @@ class TorchBatches(Iterator[Any]):
         return batch
 
     def _check_length(self) -> None:
-        self._num_yielded += 1
-        if self._length_called is None or self._num_yielded <= self._length_called:
+        count = self._num_yielded
+        if self._length_called is None or count <= self._length_called:
             return
         message = (
             f"Length of IterableDataset {self._dataset} was reported to be {self._length_called}"
-            f"(when accessing len(dataloader)), but {self._num_yielded} samples have been fetched. "
+            f"(when accessing len(dataloader)), but {count} samples have been fetched. "
         )
         if self._num_workers > 0:
             message += (
@@ -187,6 +223,10 @@ class TorchBatches(Iterator[Any]):
     def closed(self) -> bool:
         """True when there are no workers any more."""
         return not isinstance(self._batches, CrewBatches) or self._batches.closed
+
+    def settle(self) -> None:
+        """See `ExclusiveBatches.settle`."""
+        self._batches.settle()
 
     @property
     def leaving(self) -> bool:
@@ -213,7 +253,7 @@ def _prepare(loader: DataLoader[Any], order: Order, start: Start) -> int | None:
     order.prepare(_order_state(start))
     if start.snapshot is not None and start.snapshot.seed is not None:
         return start.snapshot.seed
-    return order.seed_for(loader.seed)
+    return order.seed_for(loader._given.seed)
 
 
 def _draw_seed(loader: DataLoader[Any], order: Order, start: Start) -> int:
@@ -221,8 +261,8 @@ def _draw_seed(loader: DataLoader[Any], order: Order, start: Start) -> int:
     known = None if start.snapshot is None else start.snapshot.draw_seed
     if known is not None and start.is_settled:
         return known
-    if loader.seed is not None:
-        return loader.seed if known is None else known
+    if loader._given.seed is not None:
+        return loader._given.seed if known is None else known
     # Drawn also if it is known: a sampler that draws from the same generator then finds it where it was at first.
     drawn = fresh_seed(loader.generator)
     common = order.common_seed()
@@ -237,7 +277,7 @@ def fresh_seed(generator: torch.Generator | None) -> int:
 def _base_seed(loader: DataLoader[Any], draw_seed: int, epoch: int) -> int:
     """Return the seed that workers add their number to."""
     # Of a state that was saved with a seed it may be larger than what torch's generators accept.
-    return draw_seed % (1 << 63) if loader.seed is None else epoch_key(draw_seed, epoch) >> 1
+    return draw_seed % (1 << 63) if loader._given.seed is None else epoch_key(draw_seed, epoch) >> 1
 
 
 def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | None, dataset: Any) -> WorkerSpec:
@@ -258,7 +298,7 @@ def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | Non
         drop_last=loader.drop_last,
         init=init,
         shared_seed=shared_seed,
-        seeded=loader.seed is not None,
+        seeded=loader._given.seed is not None,
         split=loader._stream_split,
         on_error=loader._account.policy if loader._account.guards else None,
         # The batches of a batch sampler are what they are: others would not fit.
@@ -282,13 +322,13 @@ def _warn_about_pinning(loader: DataLoader[Any]) -> None:
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{loader.pin_memory_device}'.",
-            stacklevel=5,
+            stacklevel=6,
         )
     if not _has_accelerator():
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 

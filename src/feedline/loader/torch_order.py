@@ -9,30 +9,68 @@ from typing import Any
 import torch.utils.data
 from torch.utils.data import BatchSampler
 
-from feedline import samplers
-from feedline.frameworks.torch_samplers import index_blocks, is_sequential, origin_of, remembering
+from feedline import abc, samplers
+from feedline.errors import BadOption
+from feedline.frameworks.accelerate import sampler_behind, skipped_by
+from feedline.frameworks.torch_samplers import GeneratorOrigin, index_blocks, is_sequential, origin_of, remembering
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.plan.batching import batches_of
 from feedline.ranks import share_if_known
 from feedline.samplers import SequentialSampler
+from feedline.samplers.distributed_batches import BatchIndices, DistributedBatches
 from feedline.types import StreamSplit
 
 
 def torch_order(loader: torch.utils.data.DataLoader[Any], split: StreamSplit | None) -> Order:
     """Return the order that a loader's arguments stand for."""
+    # Not loader.batch_sampler and loader.sampler: subclasses override the properties that torch iterates over.
+    index_sampler: Any = loader._index_sampler
     if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable:
+        if index_sampler is not (loader.sampler if loader.batch_sampler is None else loader.batch_sampler):
+            raise BadOption(
+                f"{type(loader).__name__} overrides _index_sampler or _auto_collation, and its dataset is iterable: "
+                "batches of such a dataset are cut from its stream, and no sampler says how. Cut them in the dataset's "
+                "__iter__ (with batch_size=None), or drop the override."
+            )
         return StreamOrder(loader.batch_size) if split is None else SpanOrder(split)
-    batch_sampler: Any = loader.batch_sampler
-    if batch_sampler is None:
-        return _of_sampler(loader.sampler, loader.sampler, None, drop_last=False)
+    index_sampler, skips = skipped_by(index_sampler)
+    batched = loader._auto_collation
+    order = _of_batches(index_sampler) if batched else _of_sampler(index_sampler, index_sampler, None, drop_last=False)
+    order.skips = skips
+    return order
+
+
+def _of_batches(batch_sampler: Any) -> Order:
     # The second is feedline's own over a sampler that is not: the other kind is a feedline.abc.BatchSampler.
     if type(batch_sampler) in (BatchSampler, samplers.BatchSampler):
         return _of_sampler(
             batch_sampler.sampler, batch_sampler, batch_sampler.batch_size, drop_last=batch_sampler.drop_last
         )
     order = order_of(batch_sampler, None, drop_last=False)
-    return order or ForeignOrder(batch_sampler, share=share_if_known())
+    return order or _of_foreign(batch_sampler)
+
+
+def _of_foreign(batch_sampler: Any) -> ForeignOrder:
+    """Return the order of a batch sampler that is not known, but perhaps the sampler behind it is."""
+    inner, share = sampler_behind(batch_sampler), share_if_known()
+    if origin_of(inner) is None:
+        return ForeignOrder(batch_sampler, inner=inner, share=share)
+    return ForeignOrder(
+        batch_sampler,
+        functools.partial(remembering, inner, batch_sampler),
+        inner=inner,
+        origin=GeneratorOrigin(inner.generator, seeds=False),
+        share=share,
+    )
+
+
+def sampler_of(batch_sampler: Any) -> Any:
+    """Return the sampler behind a batch sampler, if it is feedline's; for a share of batches, one that says so."""
+    if isinstance(batch_sampler, DistributedBatches):
+        return BatchIndices(batch_sampler)
+    inner = getattr(batch_sampler, "sampler", None)
+    return inner if isinstance(inner, abc.Sampler) else None
 
 
 def _of_sampler(sampler: Any, whole: Any, batch_size: int | None, *, drop_last: bool) -> Order:

@@ -12,7 +12,10 @@ from feedline.samplers.sequential import SequentialSampler
 from feedline.samplers.stratified import StratifiedBatchSampler
 from feedline.samplers.subset import SubsetRandomSampler
 from feedline.samplers.token_budget import TokenBudgetBatchSampler
+from feedline.samplers.torch_bases import add_torch_bases
 from feedline.samplers.weighted import WeightedRandomSampler
+
+add_torch_bases()
 
 __all__ = [
     "BalancedSampler",

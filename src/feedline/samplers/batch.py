@@ -26,7 +26,7 @@ _BLOCK = 1 << 14
 """Indices made at a time when batches are iterated over."""
 
 
-class BatchSampler:
+class BatchSampler(Iterable[list[Any]]):
     """Yields the indices of a sampler in batches.
 
     Args:
@@ -41,9 +41,11 @@ class BatchSampler:
     """
 
     # Any: the arguments are those of __init__; there are none when pickle makes the object.
-    def __new__(cls, sampler: Any = None, *_: Any, **__: Any) -> BatchSampler:
+    def __new__(cls, sampler: Any = None, *arguments: Any, **options: Any) -> BatchSampler:
         if cls is BatchSampler and isinstance(sampler, abc.Sampler):
             return object.__new__(CutBatches)
+        if cls is CutBatches and sampler is not None and not isinstance(sampler, abc.Sampler):
+            return BatchSampler(sampler, *arguments, **options)  # a framework rebuilds it around another sampler
         return object.__new__(cls)
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:

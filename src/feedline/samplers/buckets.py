@@ -21,7 +21,7 @@ from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.keys import epoch_key, mix
 from feedline.samplers.seeded import shuffled_passes
-from feedline.samplers.seeded_batches import SeededBatches
+from feedline.samplers.seeded_batches import SeededBatches, refuse_sampler
 from feedline.types import Key
 
 _RATIO = 1.05
@@ -190,6 +190,7 @@ def lengths_of(lengths: Any) -> Lengths:
         >>> lengths_of([3, 1, 2])
         array([3, 1, 2])
     """
+    refuse_sampler("lengths", lengths)
     array = np.asarray(lengths.detach().cpu() if is_tensor(lengths) else lengths)
     if array.ndim != 1:
         raise BadOption(f"lengths is not one length for each sample but has shape {array.shape}.")

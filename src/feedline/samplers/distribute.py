@@ -32,8 +32,8 @@ def distribute(
 
     Args:
         sampler: Needs a length unless it is feedline's.
-        rank: This one; from torch's process group or RANK if None, else 0.
-        world_size: Number of ranks; from torch's process group or WORLD_SIZE if None, else 1.
+        rank: This one; from torch's or JAX's process group or RANK if None, else 0.
+        world_size: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1.
         tail: What becomes of indices or batches that do not go round. "pad" repeats some from the beginning, "drop"
             leaves them out. "exact" does neither: the last ranks may have an index less, and batches of the last round
             are split so that every rank has one.
@@ -46,28 +46,29 @@ def distribute(
         [[10, 30], [20, 10]]
     """
     share = own_share(rank, world_size, tail)
+    is_found = rank is None and world_size is None
     _refuse_shared(sampler)
     if isinstance(sampler, abc.Sampler):
-        return Distributed(sampler, share)
+        return Distributed(sampler, share, is_found=is_found)
     if isinstance(sampler, abc.BatchSampler):
-        return _distributed_batches(sampler, share)
+        return _distributed_batches(sampler, share, is_found=is_found)
     if not hasattr(sampler, "__len__"):
         raise BadOption(
             f"{sampler!r} has no length, so that nobody knows how much of it each of {share.world_size} ranks gets. "
             "Give it `__len__`, or make a feedline.abc.Sampler of it."
         )
     if yields_batches(sampler):
-        return DistributedBatches(ForeignBatchSampler(sampler), share)
-    return Distributed(ForeignSampler(sampler), share)
+        return DistributedBatches(ForeignBatchSampler(sampler), share, is_found=is_found)
+    return Distributed(ForeignSampler(sampler), share, is_found=is_found)
 
 
-def _distributed_batches(sampler: abc.BatchSampler, share: Share) -> abc.BatchSampler:
+def _distributed_batches(sampler: abc.BatchSampler, share: Share, *, is_found: bool) -> abc.BatchSampler:
     parts = sampler.cut_from()
     if parts is None:
-        return DistributedBatches(sampler, share)
+        return DistributedBatches(sampler, share, is_found=is_found)
     indices, batch_size, drop_last = parts
     _refuse_shared(indices)
-    batches = BatchSampler(Distributed(indices, share), batch_size, drop_last)
+    batches = BatchSampler(Distributed(indices, share, is_found=is_found), batch_size, drop_last)
     assert isinstance(batches, abc.BatchSampler)
     return batches
 

@@ -11,10 +11,11 @@ from feedline.errors import BadOption
 from feedline.ranks import own_share
 from feedline.samplers.random import RandomSampler
 from feedline.samplers.sequential import SequentialSampler
+from feedline.samplers.shared import Shared
 from feedline.types import Key, Share
 
 
-class Distributed(Sampler):
+class Distributed(Shared, Sampler):  # type: ignore[misc]  # its share may be found later
     """Yields every `world_size`-th index of a sampler, beginning with the `rank`-th; `distribute` makes it.
 
     It counts epochs by itself. A sampler without seed and generator gets the seed 0, because ranks that drew
@@ -25,11 +26,9 @@ class Distributed(Sampler):
         [1, 3, 0]
     """
 
-    share: Share
-
-    def __init__(self, sampler: Sampler, share: Share) -> None:
+    def __init__(self, sampler: Sampler, share: Share, *, is_found: bool = False) -> None:
+        super().__init__(share, is_found=is_found)
         self.sampler = sampler
-        self.share = share
         self.generator = sampler.generator
         self.seed = 0 if sampler.seed is None and sampler.generator is None else sampler.seed
         self.epoch = sampler.epoch
@@ -59,8 +58,9 @@ class DistributedSampler(Distributed):
 
     Args:
         dataset: Only its length matters.
-        num_replicas: Number of ranks; from torch's process group or WORLD_SIZE if None, else 1.
-        rank: This one; from torch's process group or RANK if None, else 0.
+        num_replicas: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1 for as long as
+            there is neither.
+        rank: This one; from torch's or JAX's process group or RANK if None, else 0.
         shuffle: Put the whole in random order first, another one in each epoch.
         seed: Must be the same on all ranks.
         drop_last: Leave indices out, rather than repeat some, to give each rank the same number.
@@ -90,21 +90,15 @@ class DistributedSampler(Distributed):
         share = own_share(rank, num_replicas, tail or ("drop" if drop_last else "pad"))
         # Torch takes an empty dataset here, and refuses it in RandomSampler.
         shuffled = shuffle and len(dataset) > 0
-        super().__init__(RandomSampler(dataset, seed=seed) if shuffled else SequentialSampler(dataset), share)
+        super().__init__(
+            RandomSampler(dataset, seed=seed) if shuffled else SequentialSampler(dataset),
+            share,
+            is_found=rank is None and num_replicas is None,
+        )
         self.seed = operator.index(seed)  # not None, which would let each rank draw its own
         self.dataset = dataset
         self.shuffle = shuffle
         self.drop_last = share.tail == "drop"
-
-    @property
-    def rank(self) -> int:
-        """The rank whose share this is."""
-        return self.share.rank
-
-    @property
-    def num_replicas(self) -> int:
-        """Number of ranks."""
-        return self.share.world_size
 
     @property
     def num_samples(self) -> int:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from feedline.abc.sampler import BatchSampler, IndexArray
 from feedline.errors import BadOption
+from feedline.samplers.shared import Shared
 from feedline.types import Key, Share
 
 
-class DistributedBatches(BatchSampler):
+class DistributedBatches(Shared, BatchSampler):  # type: ignore[misc]  # its share may be found later
     """Yields every `world_size`-th batch of a batch sampler, beginning with the `rank`-th; `distribute` makes it.
 
     Batches that do not go round are repeated from the beginning ("pad"), left out ("drop"), or split into one
@@ -21,11 +23,9 @@ class DistributedBatches(BatchSampler):
     a seed each would not share one order; a generator must be seeded alike on all ranks.
     """
 
-    share: Share
-
-    def __init__(self, batches: BatchSampler, share: Share, *, first: int = 0) -> None:
+    def __init__(self, batches: BatchSampler, share: Share, *, first: int = 0, is_found: bool = False) -> None:
+        super().__init__(share, is_found=is_found)
         self.batches = batches
-        self.share = share
         self.first = first
         """The batch of the whole with which this begins."""
         self.generator = batches.generator
@@ -81,6 +81,39 @@ class DistributedBatches(BatchSampler):
         return (
             f"DistributedBatches({self.batches!r}, rank={share.rank}, world_size={share.world_size}, "
             f"tail={share.tail!r})"
+        )
+
+
+class BatchIndices(Iterable[int]):
+    """The indices of this rank's batches, one after the other: what a loader over such batches has as its `sampler`.
+
+    To torch it is a DistributedSampler, which frameworks look for there to see that ranks have their shares already.
+    """
+
+    def __init__(self, batches: DistributedBatches) -> None:
+        self.batches = batches
+
+    @property
+    def rank(self) -> int:
+        """The rank whose share this is."""
+        return self.batches.rank
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of ranks."""
+        return self.batches.num_replicas
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self.batches.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in self.batches:
+            yield from batch
+
+    def __len__(self) -> int:
+        raise TypeError(
+            "Batches may differ in size from epoch to epoch: only their number is known, len(batch_sampler)."
         )
 
 

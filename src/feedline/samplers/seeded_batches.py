@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import operator
+import sys
 from typing import Any
 
 import numpy as np
 
-from feedline.abc.sampler import BatchSampler
+from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.errors import BadOption
 
 
@@ -46,6 +47,19 @@ class SeededBatches(BatchSampler):
         size = self.size()
         if size is not None and not 0 <= number < size:
             raise IndexError(f"batch {number} is not among the {size} batches of an epoch, 0 to {size - 1}.")
+
+
+# Any: what the user, or a framework, has given.
+def refuse_sampler(name: str, value: Any) -> None:
+    """Refuse a sampler in the place of lengths or labels, where frameworks put one to share batches out over ranks."""
+    torch_data = sys.modules.get("torch.utils.data")
+    if isinstance(value, Sampler) or (torch_data is not None and isinstance(value, torch_data.Sampler)):
+        raise BadOption(
+            f"{name} is a {type(value).__name__}: probably a framework wants to share batches out over ranks that way, "
+            "which works for a plain BatchSampler only. Share them out before: give the loader "
+            "batch_sampler=feedline.samplers.distribute(...) around this one, when the ranks are there; frameworks "
+            "then leave it alone."
+        )
 
 
 def check_batch_size(batch_size: Any, name: str = "batch_size") -> int:

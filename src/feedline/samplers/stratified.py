@@ -26,7 +26,7 @@ from feedline.errors import BadOption
 from feedline.keys import epoch_key, mix, mix_array
 from feedline.labels import classes_of
 from feedline.orders import indices_at
-from feedline.samplers.seeded_batches import SeededBatches, check_batch_size
+from feedline.samplers.seeded_batches import SeededBatches, check_batch_size, refuse_sampler
 from feedline.types import Key
 
 MODES = ("proportional", "each")
@@ -86,6 +86,7 @@ class StratifiedBatchSampler(SeededBatches):
         if mode not in MODES:
             raise BadOption(f"mode={mode!r} is not one of {', '.join(map(repr, MODES))}.")
         self.mode = mode
+        refuse_sampler("labels", labels)
         numbers, self.classes = classes_of(labels)
         if len(numbers) == 0:
             raise BadOption("labels is empty: there is nothing to make batches of.")

@@ -1,0 +1,198 @@
+"""Accelerate builds a new loader from the one it is given. Here that stays feedline's.
+
+`prepare_data_loader` and `skip_first_batches` make a torch loader out of what torch's loaders have as attributes, and
+put it into a wrapper, as `base_dataloader`. We let them do so, and then exchange the torch loader for a copy of the
+given loader that has the same dataset, sampler and so on: splitting, devices, gradient accumulation stay Accelerate's.
+Only the two functions, which are public, and the attribute are relied upon.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from feedline.errors import BadOption, OptionsLost, tell
+from feedline.frameworks.substitution import substitute, when_imported
+from feedline.ranks import own_share
+
+_KEEPS = "Call feedline.install() at the beginning of the program to keep the engine at least."
+
+
+def keep_loaders(kind: type[Any]) -> None:
+    """Let loaders of this class, and of classes derived from it, stay what they are in Accelerate's hands."""
+    when_imported("accelerate.data_loader", functools.partial(_wrap_functions, kind))
+
+
+def skipped_by(batch_sampler: Any) -> tuple[Any, int]:
+    """Return the batch sampler whose first batches Accelerate leaves out, and how many; the same and 0 if it does not.
+
+    An order is entered there, instead of being gone through: then what follows is what would have followed, down to the
+    random numbers of samples.
+    """
+    skips = 0
+    while _is_a("SkipBatchSampler", batch_sampler):
+        skips += batch_sampler.skip_batches
+        batch_sampler = batch_sampler.batch_sampler
+    return batch_sampler, skips
+
+
+def sampler_behind(batch_sampler: Any) -> Any:
+    """Return the sampler whose batches Accelerate shares out over the ranks, None if it does not."""
+    if not _is_a("BatchSamplerShard", batch_sampler):
+        return None
+    return getattr(batch_sampler.batch_sampler, "sampler", None)
+
+
+def _is_a(name: str, batch_sampler: Any) -> bool:
+    kind = type(batch_sampler)
+    return kind.__name__ == name and kind.__module__.startswith("accelerate.")
+
+
+def _wrap_functions(kind: type[Any], module: ModuleType) -> None:
+    wrapper: Any = getattr(module, "DataLoaderAdapter", None)
+    if hasattr(wrapper, "load_state_dict"):
+        wrapper.state_dict = _saving(wrapper.state_dict, kind)
+        wrapper.load_state_dict = _loading(wrapper.load_state_dict, kind)
+    for name, wrap in (("prepare_data_loader", _prepare), ("skip_first_batches", _skip)):
+        function = getattr(module, name, None)
+        if function is None:
+            tell(f"This version of accelerate has no {name}, which feedline wraps. {_KEEPS}", OptionsLost)
+        else:
+            substitute(function, wrap(function, kind))
+
+
+def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def prepare_data_loader(*arguments: Any, **options: Any) -> Any:
+        bound = signature.bind(*arguments, **options)
+        loader = _inner(bound.arguments["dataloader"])
+        if not isinstance(loader, kind):
+            return function(*arguments, **options)
+        bound.apply_defaults()
+        given = bound.arguments
+        stateful = given.get("use_stateful_dataloader", False)
+        given["use_stateful_dataloader"] = False  # torchdata's would start workers just to be exchanged
+        is_split = loader._is_split
+        if is_split:
+            loader = given["dataloader"] = _split_already(loader, given)
+        sampler: Any = getattr(loader.batch_sampler, "sampler", None)
+        generator = getattr(sampler, "generator", None)
+        if loader._given_seed is not None:
+            given["use_seedable_sampler"] = False  # the order follows from the loader's seed
+        prepared = _exchanged(loader, function(*bound.args, **bound.kwargs), stateful=stateful)
+        if loader._given_seed is not None and generator is None and getattr(sampler, "generator", None) is not None:
+            sampler.generator = None  # Accelerate gave it one, for ranks that have no seed in common
+            prepared.synchronized_generator = None
+            prepared.rng_types = [one for one in prepared.rng_types or [] if str(one) != "generator"]
+        if is_split:
+            prepared._drop_last = True  # or gather_for_metrics() cuts off what it takes for repeated samples
+        if stateful and type(prepared).__name__ == "DataLoaderDispatcher" and prepared.state.num_processes > 1:
+            tell(
+                "use_stateful_dataloader=True does not go with dispatch_batches=True: rank 0 reads ahead for all "
+                "ranks, and a state that was saved in the middle of an epoch leaves out what it has read. Use "
+                "dispatch_batches=False, and shard=True if the dataset is iterable.",
+                OptionsLost,
+            )
+        return prepared
+
+    return prepare_data_loader
+
+
+def _saving(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
+    @functools.wraps(function)
+    def state_dict(self: Any) -> Any:
+        loader = _inner(self)
+        if not isinstance(loader, kind):
+            return function(self)
+        if not self.use_stateful_dataloader:
+            raise BadOption(
+                "Accelerate reads a batch ahead of the training loop, and was not asked to keep the state from before "
+                "it. Use Accelerator(dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))."
+            )
+        return function(self) if "dl_state_dict" in vars(self) else loader.state_dict()  # nothing was iterated yet
+
+    return state_dict
+
+
+def _loading(function: Callable[[Any, Any], None], kind: type[Any]) -> Callable[[Any, Any], None]:
+    @functools.wraps(function)
+    def load_state_dict(self: Any, state: Any) -> None:
+        function(self, state)
+        loader = _inner(self)
+        if isinstance(loader, kind):
+            self.__dict__.pop("dl_state_dict", None)  # of what was iterated before
+            self.iteration = loader._ledger.coming_epoch  # or the sampler is told to begin with epoch 0 again
+
+    return load_state_dict
+
+
+def _skip(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def skip_first_batches(dataloader: Any, *arguments: Any, **options: Any) -> Any:
+        loader = _inner(dataloader)
+        skipped = function(dataloader, *arguments, **options)
+        if not isinstance(loader, kind):
+            return skipped
+        skipped = _exchanged(loader, skipped, stateful=False)
+        sampler = sampler_behind(skipped_by(skipped.batch_sampler)[0])
+        if hasattr(sampler, "set_epoch"):  # two wrappers deep, where the set_epoch of Accelerate does not look for it
+            skipped.batch_sampler.set_epoch = sampler.set_epoch
+        return skipped
+
+    return skip_first_batches
+
+
+def _inner(dataloader: Any) -> Any:
+    """Return the loader inside one of Accelerate's wrappers, which give themselves out for it."""
+    return getattr(dataloader, "__dict__", {}).get("base_dataloader", dataloader)
+
+
+def _split_already(loader: Any, given: dict[str, Any]) -> Any:
+    """Have Accelerate leave a loader whole whose samples are shared out over the ranks without it."""
+    count = given["num_processes"] or own_share(None, None, "pad").world_size
+    if given.get("torch_device_mesh"):
+        raise BadOption(
+            "The loader shares out its samples over all ranks, but with a device mesh some ranks need the same ones. "
+            "Let Accelerate do it: use shard=False and a sampler that is not distributed."
+        )
+    if given["dispatch_batches"] and count > 1:
+        tell(
+            "dispatch_batches=True lets rank 0 read everything, but this loader reads the share of each rank there, "
+            "and so it will. To have the batches dispatched, use shard=False and a dataset that does not split itself.",
+            OptionsLost,
+        )
+    given.update(num_processes=1, process_index=0, dispatch_batches=False)
+    if not given["split_batches"]:
+        return loader
+    given["split_batches"] = False
+    if loader.batch_size is None or loader.batch_size % count:
+        raise BadOption(
+            f"split_batches=True divides batches by {count} processes, but the batch size is {loader.batch_size}. Use "
+            "a multiple, or leave split_batches out."
+        )
+    return loader._with_batch_size(loader.batch_size // count)
+
+
+def _exchanged(loader: Any, made: Any, *, stateful: bool) -> Any:
+    """Return what Accelerate made of a loader, with feedline's loader instead of torch's."""
+    inner = _inner(made)
+    if inner is made:
+        if type(made).__module__.startswith("accelerate"):  # a wrapper that is not known
+            tell(f"accelerate's {type(made).__name__} took the place of a feedline loader. {_KEEPS}", OptionsLost)
+            return made
+        return loader._with_torch_parts(made)
+    made.base_dataloader = loader._with_torch_parts(inner)
+    made.use_stateful_dataloader = stateful
+    made.adjust_state_dict_for_prefetch = _leave_state  # it looks for what torchdata's states hold
+    if not stateful:
+        made._update_state_dict = _leave_state  # for every batch Accelerate would ask for a state that nobody reads
+    return made
+
+
+def _leave_state() -> None:
+    """Leave a state as it is: feedline's count the batches that were delivered, whatever was made ahead."""

@@ -1,0 +1,84 @@
+"""What Lightning's checkpoints say of a loader. Lightning knows three things that the loader itself does not.
+
+It ends an epoch by counting batches, and never asks for the one after the last; so the loader is told when an epoch is
+over. It fetches a batch ahead of the one that it trains on if there is no length; so the state is that of before. It
+does not load the states of a checkpoint that was saved after an epoch; so they are loaded here. Batches, samplers,
+ranks and the rest are Lightning's business.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from feedline.frameworks.substitution import when_imported
+
+
+def keep_places(kind: type[Any]) -> None:
+    """Let checkpoints say of loaders of this class, and of classes derived from it, where training is."""
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        when_imported(f"{package}.loops.fit_loop", functools.partial(_wrap_loop, kind))
+        when_imported(f"{package}.loops.fetchers", functools.partial(_wrap_fetcher, kind))
+
+
+def _wrap_loop(kind: type[Any], module: ModuleType) -> None:
+    loop: Any = getattr(module, "_FitLoop", None)
+    if hasattr(loop, "_load_combined_loader_states"):  # Lightning 2.2 and later, which save states of loaders
+        loop.on_save_checkpoint = _saving(loop.on_save_checkpoint, kind)
+        loop._load_combined_loader_states = _loading(loop._load_combined_loader_states, kind)
+
+
+def _wrap_fetcher(kind: type[Any], module: ModuleType) -> None:
+    fetcher: Any = getattr(module, "_PrefetchDataFetcher", None)
+    if fetcher is not None:
+        fetcher.__next__ = _fetching(fetcher.__next__, kind)
+
+
+def _saving(function: Callable[[Any], dict[str, Any]], kind: type[Any]) -> Callable[[Any], dict[str, Any]]:
+    @functools.wraps(function)
+    def on_save_checkpoint(self: Any) -> dict[str, Any]:
+        loaders = _stateful(self._combined_loader)
+        is_over = self.epoch_loop.batch_progress.is_last_batch
+        for loader in loaders:
+            if is_over and isinstance(loader, kind):
+                loader._ledger.end_epoch()
+        state = function(self)
+        fetcher = self._data_fetcher
+        if not is_over and getattr(fetcher, "batches", None) and hasattr(fetcher, "feedline_states"):
+            states = fetcher.feedline_states
+            saved = zip(loaders, state["combined_loader"], strict=True)
+            state["combined_loader"] = [states.get(id(loader), now) for loader, now in saved]
+        return state
+
+    return on_save_checkpoint
+
+
+def _loading(function: Callable[[Any], None], kind: type[Any]) -> Callable[[Any], None]:
+    @functools.wraps(function)
+    def _load_combined_loader_states(self: Any) -> None:
+        states, loaders = self._combined_loader_states_to_load, _stateful(self._combined_loader)
+        if not self.restarting and states and all(isinstance(loader, kind) for loader in loaders):
+            self._combined_loader._load_state_dicts(states)
+            self._combined_loader_states_to_load = []
+        function(self)
+
+    return _load_combined_loader_states
+
+
+def _fetching(function: Callable[[Any], Any], kind: type[Any]) -> Callable[[Any], Any]:
+    @functools.wraps(function)
+    def __next__(self: Any) -> Any:  # noqa: N807
+        if self.batches:  # one of them is trained on now, and another is fetched
+            loaders = [loader for loader in _stateful(self._combined_loader) if isinstance(loader, kind)]
+            self.feedline_states = {id(loader): loader.state_dict() for loader in loaders}
+        return function(self)
+
+    return __next__
+
+
+def _stateful(combined: Any) -> list[Any]:
+    """Return the loaders whose states a checkpoint has, in its order."""
+    found = [] if combined is None else combined.flattened
+    return [loader for loader in found if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")]

@@ -1,0 +1,41 @@
+"""Ray Train builds a torch loader with a DistributedSampler from the one it is given. Here that stays feedline's.
+
+`prepare_data_loader` leaves a loader as it is if `add_dist_sampler=False`, and only moves batches to the device. So we
+share out the samples before, and say so. Only that public function and its argument are relied upon.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from feedline.frameworks.substitution import substitute, when_imported
+
+
+def keep_loaders(kind: type[Any]) -> None:
+    """Let loaders of this class, and of classes derived from it, stay what they are in the hands of Ray Train."""
+    for name in ("ray.train.torch.train_loop_utils", "ray.train.v2.torch.train_loop_utils"):
+        when_imported(name, functools.partial(_wrap_function, kind))
+
+
+def _wrap_function(kind: type[Any], module: ModuleType) -> None:
+    function: Any = module.prepare_data_loader
+    substitute(function, _prepare(function, kind))
+
+
+def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def prepare_data_loader(*arguments: Any, **options: Any) -> Any:
+        bound = signature.bind(*arguments, **options)
+        bound.apply_defaults()
+        loader = bound.arguments["data_loader"]
+        if isinstance(loader, kind) and bound.arguments["add_dist_sampler"]:
+            bound.arguments.update(data_loader=loader._shared_out(), add_dist_sampler=False)
+        return function(*bound.args, **bound.kwargs)
+
+    return prepare_data_loader

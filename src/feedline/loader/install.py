@@ -1,0 +1,112 @@
+"""feedline in the place of torch's and torchdata's loader, for a whole program."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from abc import ABCMeta
+from typing import Any, TypeVar
+
+import torch.utils.data
+
+from feedline.frameworks.substitution import substitute
+from feedline.loader.torch import DataLoader
+
+T_co = TypeVar("T_co", covariant=True)
+
+_TORCH: Any = torch.utils.data.DataLoader  # bound now: later the name may be ours
+
+_originals: dict[type, type] = {}
+"""By the class that stands in for it. They stay after `uninstall`: somebody may have kept a stand-in."""
+
+_installed: list[type] = []
+"""Those that stand in now."""
+
+
+class _StandIn(ABCMeta):  # ABCMeta, so that a class may derive from a loader and from an ABC as it could before
+    """Lets `isinstance` and `issubclass` answer as for the class that is stood in for."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        original = _originals.get(cls)
+        return super().__instancecheck__(instance) if original is None else isinstance(instance, original)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        original = _originals.get(cls)
+        return super().__subclasscheck__(subclass) if original is None else issubclass(subclass, original)
+
+
+class InstalledDataLoader(DataLoader[T_co], metaclass=_StandIn):
+    """What `torch.utils.data.DataLoader` is after `install()`."""
+
+
+class InstalledStatefulDataLoader(DataLoader[T_co], metaclass=_StandIn):
+    """What `torchdata.stateful_dataloader.StatefulDataLoader` is after `install()`."""
+
+
+class Installed:
+    """What `install()` returns. As a context manager it uninstalls at the end."""
+
+    def __enter__(self) -> Installed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        uninstall()
+
+    def __repr__(self) -> str:
+        return f"Installed({', '.join(_originals[kind].__name__ for kind in _installed)})"
+
+
+def install() -> Installed:
+    """Put `feedline.DataLoader` in the place of torch's and torchdata's loaders, everywhere in this program.
+
+    `torch.utils.data.DataLoader` is feedline's afterwards, and so is every name that a module has got by
+    `from torch.utils.data import DataLoader`; the same goes for torchdata's `StatefulDataLoader`. So libraries that
+    build loaders themselves build feedline's. Loaders that exist stay as they are, and `isinstance` says the same of
+    all of them as before. Classes that were derived from torch's loader before stay torch's: call this early.
+
+    Worker processes and other ranks are programs of their own. Call it in each rank; workers need no loader.
+
+    Returns:
+        A context manager, for those who want it for a while: it calls `uninstall` at the end.
+
+    Example:
+        >>> import torch.utils.data
+        >>> import feedline
+        >>> with feedline.install():
+        ...     loader = torch.utils.data.DataLoader(range(4), batch_size=2, on_error="skip")
+        >>> isinstance(loader, feedline.DataLoader), isinstance(loader, torch.utils.data.DataLoader)
+        (True, True)
+    """
+    if not _installed:
+        # Imported later, torchdata would derive its own loader from ours.
+        with contextlib.suppress(ImportError):  # it is not installed, or nobody can use it
+            importlib.import_module("torchdata.stateful_dataloader")
+        torchdata: Any = sys.modules.get("torchdata.stateful_dataloader")
+        _substitute(_TORCH, InstalledDataLoader)
+        if torchdata is not None:
+            _substitute(torchdata.StatefulDataLoader, InstalledStatefulDataLoader)
+    return Installed()
+
+
+def uninstall() -> None:
+    """Take back what `install` did. Loaders that were made meanwhile stay feedline's, and go on working.
+
+    Example:
+        >>> import torch.utils.data
+        >>> import feedline
+        >>> torch_loader = torch.utils.data.DataLoader
+        >>> installed = feedline.install()
+        >>> feedline.uninstall()
+        >>> torch.utils.data.DataLoader is torch_loader
+        True
+    """
+    while _installed:
+        stand_in = _installed.pop()
+        substitute(stand_in, _originals[stand_in])
+
+
+def _substitute(original: type, stand_in: type) -> None:
+    _originals[stand_in] = original
+    _installed.append(stand_in)
+    substitute(original, stand_in)

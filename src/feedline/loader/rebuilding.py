@@ -1,0 +1,99 @@
+"""A loader again with other parts: what frameworks do by building torch's loader from a few attributes."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, TypeVar
+
+import torch.utils.data
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
+
+from feedline import samplers
+from feedline.abc.source import SplitSource
+from feedline.frameworks.torch import TorchFramework
+from feedline.loader.audience import Audience
+from feedline.loader.settings import Settings
+from feedline.loader.supply import Supply
+from feedline.ranks import own_share
+from feedline.types import StreamSplit
+
+L = TypeVar("L", bound="Rebuildable")
+
+_TORCH_PARTS = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[arg-type]  # a list will do
+"""What torch's loader itself keeps of its arguments."""
+
+
+class Rebuildable:
+    """Base of the torch drop-in: lets frameworks change its parts, and keeps the rest.
+
+    A rebuilt loader is a copy. So it has all options, whatever they are, and a subclass may have any constructor.
+    """
+
+    dataset: Any
+    batch_size: int | None
+    sampler: Any
+    batch_sampler: Any
+    drop_last: bool
+    num_workers: int
+    persistent_workers: bool
+    _audience: Audience
+    _stream_split: StreamSplit | None
+
+    def _settings(self) -> Settings:
+        """Return how batches are to be made."""
+        raise NotImplementedError
+
+    def _split_now(self) -> StreamSplit | None:
+        """Return how an iterable dataset is shared out, over the ranks that there are now."""
+        raise NotImplementedError
+
+    def _adopt_samplers(self) -> None:
+        """See to it that whoever iterates over the samplers gets what this loader delivers."""
+        raise NotImplementedError
+
+    def _with_torch_parts(self: L, other: torch.utils.data.DataLoader[Any]) -> L:
+        """Return this loader with the dataset, the samplers and the other arguments that torch's loader has, too."""
+        return self._with({name: value for name, value in vars(other).items() if name in _TORCH_PARTS})
+
+    def _with_batch_size(self: L, batch_size: int) -> L:
+        """Return this loader with another batch size."""
+        return self._with(
+            {"batch_size": batch_size, "batch_sampler": BatchSampler(self.sampler, batch_size, self.drop_last)}
+        )
+
+    def _shared_out(self: L) -> L:
+        """Return this rank's share of this loader; the loader itself if there is one rank, or it is split already."""
+        if isinstance(self.dataset, IterableDataset) or self._is_split or own_share(None, None, "pad").world_size == 1:
+            return self
+        if self.batch_size is None and self.batch_sampler is not None:
+            return self._with({"batch_sampler": samplers.distribute(self.batch_sampler)})
+        sampler: Any = self.sampler
+        if type(sampler) in (RandomSampler, SequentialSampler):  # what torch's loader makes of shuffle=
+            sampler = samplers.DistributedSampler(self.dataset, shuffle=type(sampler) is RandomSampler)
+        else:
+            sampler = samplers.distribute(sampler)
+        batches = None if self.batch_size is None else BatchSampler(sampler, self.batch_size, self.drop_last)
+        return self._with({"sampler": sampler, "batch_sampler": batches})
+
+    @property
+    def _is_split(self) -> bool:
+        """True if each rank gets a share of the samples already: by the loader, its dataset or its sampler."""
+        if isinstance(self.dataset, IterableDataset):
+            return self._stream_split is not None or isinstance(self.dataset, SplitSource)
+        found = (self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None))
+        return any(_rank_count(sampler) > 1 for sampler in found)
+
+    def _with(self: L, parts: dict[str, Any]) -> L:
+        twin = copy.copy(self)
+        # Not by setattr: torch forbids it for most of them, since its own loader could not cope.
+        twin.__dict__.update(parts, _iterator=None, _supply=Supply(self._settings(), TorchFramework()))
+        twin._audience = Audience(twin.dataset, watches=twin.num_workers > 0)
+        twin._stream_split = twin._split_now()
+        twin._adopt_samplers()
+        return twin
+
+
+def _rank_count(sampler: Any) -> int:
+    """Return over how many ranks a sampler shares out its indices, be it feedline's or torch's."""
+    share = getattr(sampler, "share", None)
+    return int(getattr(share, "world_size", 1) if share is not None else getattr(sampler, "num_replicas", 1))

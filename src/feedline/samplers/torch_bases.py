@@ -1,0 +1,53 @@
+"""Samplers with a torch name are torch's samplers, to `isinstance` and `issubclass`, once the program imports torch.
+
+Frameworks go by that: they leave a torch DistributedSampler alone, put one in the place of a RandomSampler, and rebuild
+a BatchSampler around another sampler. But torch is not imported for it, and may come after our classes and even after
+samplers were made. So torch's class becomes a further base of ours at the moment torch is imported. Other ways fall
+short:
+
+- A second set of classes, with torch's as bases: samplers made before would be of the other set, and a pickle would
+  name a class that the reading process may not have.
+- `__instancecheck__` or `register`: they would have to be in torch's classes, which have no such metaclass.
+- Looking for torch whenever a sampler is made: those made before torch was imported would be overlooked.
+
+Ours come first in the order of bases, so no method of torch's is ever used. Each of ours has a base other than
+`object`, beside which Python accepts no second one.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from feedline._optional import when_imported
+from feedline.abc.sampler import Ordered
+from feedline.samplers.batch import BatchSampler
+from feedline.samplers.distributed import Distributed
+from feedline.samplers.distributed_batches import BatchIndices
+from feedline.samplers.random import RandomSampler
+from feedline.samplers.sequential import SequentialSampler
+from feedline.samplers.subset import SubsetRandomSampler
+from feedline.samplers.weighted import WeightedRandomSampler
+
+_BASES: dict[type, str] = {
+    Ordered: "Sampler",
+    BatchSampler: "BatchSampler",
+    BatchIndices: "DistributedSampler",
+    Distributed: "DistributedSampler",
+    RandomSampler: "RandomSampler",
+    SequentialSampler: "SequentialSampler",
+    SubsetRandomSampler: "SubsetRandomSampler",
+    WeightedRandomSampler: "WeightedRandomSampler",
+}
+"""What torch calls each. The first comes first: it is a base of the others."""
+
+
+def add_torch_bases() -> None:
+    """Make torch's samplers bases of ours, now or when torch is imported."""
+    when_imported("torch.utils.data", _add)
+
+
+def _add(torch_data: ModuleType) -> None:
+    for kind, name in _BASES.items():
+        theirs = getattr(torch_data, name)
+        if not issubclass(kind, theirs):
+            kind.__bases__ = (*kind.__bases__, theirs)

@@ -1,0 +1,145 @@
+"""One rank of the tests of Lightning's checkpoints: trains with loaders of many kinds, and goes on from every step."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch.utils.data import Dataset, IterableDataset
+
+import feedline
+from feedline import DataLoader, samplers
+from tests.frameworks_real.deliveries import count_deliveries, delivered
+
+BATCH = 2
+STEPS = 2
+EPOCHS = 3
+RANKS = int(os.environ["WORLD_SIZE"])
+SIZE = BATCH * STEPS * RANKS
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Samples that draw random numbers, too: a sample is its index, and what it drew."""
+
+    def __len__(self) -> int:
+        return SIZE
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([float(index), feedline.rng().random()])
+
+
+class Stream(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        return (torch.tensor([float(index), 0.0]) for index in range(SIZE))
+
+
+class Model(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.seen: list[Any] = []
+
+    def training_step(self, batch: torch.Tensor, number: int) -> torch.Tensor:
+        self.seen.append([self.current_epoch, batch.tolist()])
+        loss: torch.Tensor = self.layer(batch).sum()
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+class Save(Callback):
+    """Saves a checkpoint after every batch and after every epoch, and notes how many batches had been trained on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.steps: dict[str, int] = {}
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        self._save(trainer, module, f"{trainer.current_epoch}-batch{len(module.seen)}")
+
+    def on_train_epoch_end(self, trainer: Any, module: Any) -> None:
+        self._save(trainer, module, f"{trainer.current_epoch}-end")
+
+    def _save(self, trainer: Any, module: Any, name: str) -> None:
+        if trainer.current_epoch < EPOCHS - 1:
+            self.steps[name] = len(module.seen)
+            trainer.save_checkpoint(self.folder / name)
+
+
+def own_sampler() -> Any:
+    return samplers.DistributedSampler(range(SIZE), seed=5)
+
+
+def torchs_sampler() -> Any:
+    return torch.utils.data.DistributedSampler(Numbers(), num_replicas=RANKS, rank=int(os.environ["RANK"]))
+
+
+CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "in order": (lambda: DataLoader(Numbers(), BATCH), {}),
+    "shuffled": (lambda: DataLoader(Numbers(), BATCH, shuffle=True), {}),
+    "generator": (lambda: DataLoader(Numbers(), BATCH, shuffle=True, generator=torch.Generator()), {}),
+    "seeded": (lambda: DataLoader(Numbers(), BATCH, shuffle=True, seed=1), {}),
+    "seeded, workers": (
+        lambda: DataLoader(Numbers(), BATCH, shuffle=True, seed=1, num_workers=1, persistent_workers=True),
+        {},
+    ),
+    "own sampler": (lambda: DataLoader(Numbers(), BATCH, sampler=own_sampler(), seed=1), {}),
+    "torch's sampler": (
+        lambda: DataLoader(Numbers(), BATCH, sampler=torchs_sampler(), seed=1, num_workers=2, engine="thread"),
+        {},
+    ),
+    "stream": (lambda: DataLoader(Stream(), BATCH, shard=True, num_workers=2, engine="thread"), {}),
+    "limited": (lambda: DataLoader(Numbers(), BATCH, shuffle=True, seed=1), {"limit_train_batches": 1}),
+}
+
+
+def fit(name: str, checkpoint: Path | None = None, callbacks: tuple[Callback, ...] = ()) -> list[Any]:
+    """Train, from the beginning or from a checkpoint; returns the epoch and the samples of every batch."""
+    make, options = CASES[name]
+    torch.manual_seed(0)
+    model = Model()
+    trainer = pl.Trainer(
+        **{"max_epochs": EPOCHS, **options},
+        accelerator="cpu",
+        devices=RANKS,
+        strategy="ddp" if RANKS > 1 else "auto",
+        # Lightning's default is True: it then shares out what no sampler has shared out yet.
+        use_distributed_sampler=name != "own sampler",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=list(callbacks),
+    )
+    trainer.fit(model, make(), ckpt_path=checkpoint, weights_only=False)
+    return model.seen
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    count_deliveries()
+    answers = {}
+    for name in sys.argv[1:] or CASES:
+        folder = Path.cwd() / f"{name}-{os.environ['RANK']}"
+        folder.mkdir()
+        # Rank 0 writes, and all of them read what it wrote.
+        save = Save(Path.cwd() / f"{name}-0")
+        whole = fit(name, callbacks=(save,))
+        rests = {step: [done, fit(name, save.folder / step)] for step, done in save.steps.items()}
+        answers[name] = {"whole": whole, "rests": rests}
+    print(json.dumps({"cases": answers, "iterators": dict(delivered)}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Real ranks: processes of a script that tell in one line of JSON what they saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run_ranks(script: Path, count: int, *arguments: str, folder: Path) -> list[Any]:
+    """Run a script once per rank, and return what the last line of each one's output says in JSON."""
+    return [json.loads(text.splitlines()[-1]) for text in outputs_of(script, count, *arguments, folder=folder)]
+
+
+def outputs_of(script: Path, count: int, *arguments: str, folder: Path, timeout_s: float = 110) -> list[str]:
+    """Run a script once per rank, as torchrun would, and return what each one printed.
+
+    Args:
+        script: what to run.
+        count: number of ranks.
+        arguments: for the script.
+        folder: where output goes; also the working directory.
+        timeout_s: after which all are killed.
+    """
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    processes, outputs = [], []
+    for rank in range(count):
+        out, err = folder / f"rank{rank}.out", folder / f"rank{rank}.err"
+        with out.open("w") as stdout, err.open("w") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, str(script), *arguments],
+                cwd=folder,
+                env={**os.environ, **environment(rank, count, port)},
+                stdout=stdout,
+                stderr=stderr,
+            )
+        processes.append(process)
+        outputs.append((out, err))
+    try:
+        codes = [process.wait(timeout_s) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert codes == [0] * count, "\n".join(f"rank {rank}:\n{err.read_text()}" for rank, (_, err) in enumerate(outputs))
+    return [out.read_text() for out, _ in outputs]
+
+
+def environment(rank: int, count: int, port: int) -> dict[str, str]:
+    """Return what launchers tell a rank, and where feedline is."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }

@@ -1,0 +1,17 @@
+"""A learner of fastai is trained and validated with the same batches of feedline's loader as of torch's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.frameworks_real.bases import assert_same
+from tests.frameworks_real.conftest import need
+
+need("fastai")
+
+
+def test_a_learner(tmp_path: Path) -> None:
+    for name, answer in assert_same("fastai_learners.py", tmp_path).items():
+        for training in (True, False):
+            samples = [sample for mode, batch in answer["seen"] if mode is training for sample in batch]
+            assert sorted(samples) == sorted(2 * list(range(11))), name

@@ -1,0 +1,39 @@
+"""Streaming datasets of Hugging Face: each sample once over workers and ranks, and nothing is split twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.frameworks_real.bases import flat
+from tests.frameworks_real.conftest import need
+from tests.frameworks_real.ranks import run_ranks
+
+need("datasets")
+
+SCRIPT = Path(__file__).with_name("hugging_face_ranks.py")
+EVERY = list(range(36))
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    "name", ["DataLoader", "Loader", "Loader by node", "resumed", "the epoch after", "resumed at the end"]
+)
+def test_each_sample_comes_once(answers: list[Any], name: str, workers: int) -> None:
+    assert sorted(flat([answer[f"{name} {workers}"] for answer in answers])) == EVERY
+    assert set(answers[0]["iterators"]) == {"TorchBatches"}
+
+
+def test_what_splits_itself_is_not_split_by_the_loader_too(answers: list[Any]) -> None:
+    for answer in answers:
+        assert "split themselves over workers. Drop it" in answer["twice"]
+        assert "split_dataset_by_node(dataset, rank, world_size)" in answer["twice"]
+        assert "Drop it" in answer["twice by node"]
+        assert len(answers) == 1 or "split over ranks by split_dataset_by_node" in answer["tail"]

@@ -1,0 +1,16 @@
+"""Engines of ignite see the same batches of feedline's loader as of torch's, also of one that they rebuild."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.frameworks_real.bases import assert_same, flat
+from tests.frameworks_real.conftest import need
+
+need("ignite")
+
+
+def test_engines(tmp_path: Path) -> None:
+    found = assert_same("ignite_engines.py", tmp_path)
+    assert all(answer["is ours"] for answer in found.values())
+    assert sorted(flat(found["deterministic"]["seen"][:4])) == list(range(7))

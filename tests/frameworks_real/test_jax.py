@@ -1,0 +1,39 @@
+"""Processes of JAX are ranks: each sample comes once over all of them, and their batches are parts of one array."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.frameworks_real.bases import flat
+from tests.frameworks_real.conftest import need
+from tests.frameworks_real.ranks import run_ranks
+
+need("jax")
+
+SCRIPT = Path(__file__).with_name("jax_ranks.py")
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
+
+
+def test_a_process_is_a_rank_once_jax_has_a_group(answers: list[Any]) -> None:
+    assert [answer["alone"] for answer in answers] == [None] * len(answers)
+    assert [answer["rank"] for answer in answers] == [[rank, len(answers)] for rank in range(len(answers))]
+    assert [answer["jax"] for answer in answers] == [answer["rank"] for answer in answers]
+
+
+@pytest.mark.parametrize("name", ["sampler", "stream", "threads", "forkserver"])
+def test_each_sample_comes_once(answers: list[Any], name: str) -> None:
+    assert sorted(flat([answer[name] for answer in answers])) == list(range(24))
+    assert {len(answer[name]) for answer in answers} == {24 // len(answers)}
+
+
+def test_the_batches_of_all_processes_are_one_array(answers: list[Any]) -> None:
+    assert len({str(answer["sums"]) for answer in answers}) == 1
+    assert sum(answers[0]["sums"]) == sum(range(24))
+    assert answers[0]["shapes"] == [4 * len(answers)] * (6 // len(answers))

@@ -1,0 +1,16 @@
+"""Loaders of MONAI on top of feedline's: the same samples, random transforms included, as on torch's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.frameworks_real.bases import assert_same
+from tests.frameworks_real.conftest import need
+
+need("monai")
+
+
+def test_samples(tmp_path: Path) -> None:
+    found = assert_same("monai_loaders.py", tmp_path)
+    samples = [sample for batch in found["threads"]["epochs"][0] for sample in batch]
+    assert samples == [[number, False] for number in range(7)], "use_thread_workers=True: on threads, not the main one"

@@ -1,0 +1,35 @@
+"""The Trainer goes on from a checkpoint of any step with exactly the samples that would have followed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.frameworks_real.conftest import need
+from tests.frameworks_real.ranks import run_ranks
+from tests.frameworks_real.resumption import check_rest, check_whole
+
+need("transformers")
+need("accelerate")
+
+SCRIPT = Path(__file__).with_name("trainer_resume_ranks.py")
+EPOCHS, STEPS, BATCH = 3, 2, 2
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank told of all the loaders."""
+    return run_ranks(SCRIPT, request.param, folder=tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("name", ["seeded", "installed"])
+def test_what_follows_is_what_would_have_followed(ranks: list[dict[str, Any]], name: str) -> None:
+    check_whole([rank["cases"][name] for rank in ranks], epochs=EPOCHS, samples=len(ranks) * STEPS * BATCH)
+    for rank in ranks:
+        check_rest(rank["cases"][name], draws=name != "installed")
+
+
+def test_feedline_delivers_the_batches(ranks: list[dict[str, Any]]) -> None:
+    assert all(set(rank["iterators"]) == {"TorchBatches"} for rank in ranks)

@@ -1,0 +1,141 @@
+"""feedline in the place of torch's loader: whoever has got its name, and back again."""
+
+from __future__ import annotations
+
+import abc
+import pickle
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.utils.data
+import torch.utils.data.dataloader
+from torch.utils.data import DataLoader as TorchLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+import feedline
+from feedline.loader.torch_batches import TorchBatches
+
+_TORCH = torch.utils.data.DataLoader.__mro__[0]
+_kept = [TorchLoader, StatefulDataLoader]  # in a list, where `install` does not look
+
+
+@pytest.fixture(autouse=True)
+def uninstalled() -> Iterator[None]:
+    yield
+    feedline.uninstall()
+
+
+def samples(loader: Any) -> list[int]:
+    return [index for batch in loader for index in batch.tolist()]
+
+
+@pytest.fixture
+def library() -> Iterator[types.ModuleType]:
+    """A library that has imported torch's loader and builds one itself."""
+    module = types.ModuleType("a_library")
+    code = "from torch.utils.data import DataLoader as Loader\ndef build(*a, **k):\n    return Loader(*a, **k)\n"
+    exec(code, vars(module))
+    sys.modules["a_library"] = module
+    yield module
+    del sys.modules["a_library"]
+
+
+def test_every_name_of_torchs_loader_is_feedlines(library: types.ModuleType) -> None:
+    feedline.install()
+    for kind in (torch.utils.data.DataLoader, torch.utils.data.dataloader.DataLoader, TorchLoader, library.Loader):
+        assert issubclass(kind, feedline.DataLoader)
+    loader = library.build(range(6), batch_size=4)
+    assert isinstance(iter(loader), TorchBatches)
+    assert samples(loader) == list(range(6))
+
+
+def test_modules_that_are_imported_later_get_it_too() -> None:
+    feedline.install()
+    names: dict[str, Any] = {}
+    exec("from torch.utils.data import DataLoader", names)
+    assert isinstance(iter(names["DataLoader"]([1, 2])), TorchBatches)
+
+
+def test_torchdatas_loader_too() -> None:
+    feedline.install()
+    loader = StatefulDataLoader(range(6), batch_size=2, snapshot_every_n_steps=2)
+    batches = iter(loader)
+    assert isinstance(batches, TorchBatches)
+    next(batches)
+    other = StatefulDataLoader(range(6), batch_size=2)
+    other.load_state_dict(loader.state_dict())
+    assert samples(other) == [2, 3, 4, 5]
+
+
+def test_uninstall_takes_everything_back(library: types.ModuleType) -> None:
+    feedline.install()
+    loader = torch.utils.data.DataLoader(range(4))  # type: ignore[arg-type, var-annotated]
+    feedline.uninstall()
+    assert torch.utils.data.DataLoader is torch.utils.data.dataloader.DataLoader is TorchLoader is _kept[0]
+    assert library.Loader is _kept[0]
+    assert StatefulDataLoader is _kept[1]
+    assert isinstance(loader, TorchLoader)
+    assert samples(loader) == list(range(4))
+
+
+def test_twice_is_once_and_uninstall_alone_does_nothing() -> None:
+    feedline.uninstall()
+    feedline.install()
+    feedline.install()
+    feedline.uninstall()
+    assert torch.utils.data.DataLoader is _kept[0]
+
+
+def test_for_a_while() -> None:
+    with feedline.install():
+        assert issubclass(torch.utils.data.DataLoader, feedline.DataLoader)
+    assert torch.utils.data.DataLoader is _kept[0]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # torchdata's use of it
+def test_isinstance_says_the_same_of_older_loaders() -> None:
+    plain = _kept[0](range(4))
+    stateful = _kept[1](range(4))
+    own = feedline.DataLoader(range(4))  # type: ignore[arg-type, var-annotated]
+    feedline.install()
+    new = torch.utils.data.DataLoader(range(4))  # type: ignore[arg-type, var-annotated]
+    assert all(isinstance(loader, torch.utils.data.DataLoader) for loader in (plain, stateful, own, new))
+    assert [isinstance(loader, StatefulDataLoader) for loader in (plain, stateful)] == [False, True]
+    assert [isinstance(loader, feedline.DataLoader) for loader in (plain, stateful, own, new)] == [
+        False,
+        False,
+        True,
+        True,
+    ]
+    assert isinstance(new, _kept[0])
+    assert issubclass(feedline.DataLoader, torch.utils.data.DataLoader)
+    assert not isinstance(3, torch.utils.data.DataLoader)
+
+
+def test_classes_derived_meanwhile_are_feedlines() -> None:
+    feedline.install()
+
+    class Mine(torch.utils.data.DataLoader[Any], abc.ABC):
+        pass
+
+    assert isinstance(iter(Mine(range(3))), TorchBatches)  # type: ignore[arg-type]
+    assert not isinstance(torch.utils.data.DataLoader(range(3)), Mine)  # type: ignore[arg-type]
+
+
+def test_loader_is_pickled_and_copied_whether_installed_or_not() -> None:
+    with feedline.install():
+        loader = torch.utils.data.DataLoader(range(4), batch_size=2, on_error="skip")  # type: ignore[arg-type, call-arg, var-annotated]
+        inside = pickle.loads(pickle.dumps(loader))
+    outside = pickle.loads(pickle.dumps(loader))
+    assert [samples(one) for one in (inside, outside)] == [list(range(4))] * 2
+    assert outside.on_error == "skip"
+
+
+def test_workers_make_the_batches() -> None:
+    with feedline.install():
+        loader = torch.utils.data.DataLoader(range(8), batch_size=2, num_workers=2)  # type: ignore[arg-type, var-annotated]
+    assert samples(loader) == list(range(8))

@@ -1,0 +1,234 @@
+"""Options are attributes that a loader is built anew from, and subclasses may have such attributes of their own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
+
+from feedline import DataLoader, DataLoader2  # noqa: E402
+from feedline.loader.options import name_options  # noqa: E402
+from feedline.policies import InOrder  # noqa: E402
+from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
+
+DATA = TensorDataset(torch.arange(20))
+PARAMETERS = list(inspect.signature(DataLoader.__init__).parameters)[1:]
+OWN = [name for name in PARAMETERS if name not in inspect.signature(torch.utils.data.DataLoader.__init__).parameters]
+
+
+def collate(samples: list[Any]) -> Any:
+    return samples
+
+
+def init(worker: int) -> None:
+    pass
+
+
+GIVEN: list[dict[str, Any]] = [
+    {},
+    {"batch_size": None, "sampler": SequentialSampler(DATA)},
+    {"batch_sampler": BatchSampler(RandomSampler(DATA), 3, False), "seed": 2},
+    {"shuffle": True, "generator": torch.Generator()},
+    {
+        "batch_size": 3,
+        "shuffle": True,
+        "seed": 7,
+        "num_workers": 2,
+        "collate_fn": collate,
+        "drop_last": True,
+        "timeout": 9.0,
+        "worker_init_fn": init,
+        "multiprocessing_context": "spawn",
+        "prefetch_factor": 3,
+        "persistent_workers": True,
+        "in_order": False,
+        "snapshot_every_n_steps": 4,
+        "engine": "process",
+        "scheduler": InOrder(),
+        "memory_budget": "1GB",
+        "on_error": "skip",
+        "restarts": 5,
+        "max_memory_per_worker": "2GB",
+        "shard": False,
+    },
+    {"num_workers": 2, "split": 2},
+]
+
+
+def public(loader: Any, *, only_vars: bool) -> dict[str, Any]:
+    """Return the arguments that a loader can be built anew from: its attributes, as frameworks collect them."""
+    # torch creates what is left out of these, has no attribute for shuffle, and takes either the one or the other.
+    one_of = ["batch_sampler"] if loader.batch_size is not None or loader.batch_sampler is None else BATCHING
+    names = [name for name in PARAMETERS if name not in ("shuffle", *one_of)]
+    if only_vars:  # Lightning's way
+        return {
+            **{name: vars(loader)[name] for name in names if name in vars(loader)},
+            "multiprocessing_context": loader.multiprocessing_context,
+        }
+    return {name: getattr(loader, name) for name in names}
+
+
+BATCHING = ["batch_size", "sampler", "drop_last"]
+
+
+@pytest.mark.parametrize("only_vars", [False, True], ids=["getattr", "vars"])
+@pytest.mark.parametrize("kind", [DataLoader, DataLoader2])
+@pytest.mark.parametrize("given", GIVEN, ids=lambda given: ", ".join(given)[:40] or "nothing")
+def test_a_loader_is_built_anew_from_its_attributes(given: dict[str, Any], kind: Any, only_vars: bool) -> None:
+    if kind is DataLoader2 and "split" in given:
+        given = {**given, "engine": "process"}
+    loader = kind(DATA, **given)
+    arguments = public(loader, only_vars=only_vars)
+    assert set(OWN) <= set(arguments)
+    assert {name for name in vars(loader) if not name.startswith("_")} <= set(PARAMETERS)
+    again = type(loader)(**arguments)
+    told = public(again, only_vars=False)
+    assert {name: told[name] for name in arguments} == arguments
+    assert again._settings() == loader._settings()
+    assert again._given == loader._given
+    for name in set(given) - {"shuffle"}:
+        assert getattr(again, name) == getattr(loader, name)
+        if name != "multiprocessing_context":  # torch makes a context of its name
+            assert getattr(again, name) == given[name]
+
+
+def test_what_is_not_given_here_is_given_above() -> None:
+    assert {name for given in GIVEN for name in given} | {"dataset", "pin_memory", "pin_memory_device"} == set(
+        PARAMETERS
+    )
+
+
+COLLIDING: dict[str, Any] = {
+    "seed": 123,
+    "shard": "train",
+    "engine": "v8",
+    "scheduler": "cosine",
+    "memory_budget": [1],
+    "split": "train",
+    "restarts": "never",
+    "max_memory_per_worker": "much",
+    "snapshot_every_n_steps": "often",
+    "stats": {"mean": 0.5},
+    "faults": [],
+    "broadcast": True,
+}
+
+
+class Before(DataLoader[Any]):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        vars(self).update(COLLIDING)
+        super().__init__(*arguments, **options)
+
+
+class After(DataLoader[Any]):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        for name, value in COLLIDING.items():
+            if name != "faults":  # a property, which nobody can set
+                setattr(self, name, value)
+
+
+class OfTheClass(DataLoader[Any]):
+    locals().update(COLLIDING)
+
+
+@pytest.mark.parametrize("kind", [Before, After, OfTheClass])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_attributes_of_a_subclass_are_its_own(kind: Any, workers: int) -> None:
+    options: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 7, "num_workers": workers}
+    plain, loader = DataLoader(DATA, **options), kind(DATA, **options)
+    for _ in range(2):
+        assert [batch[0].tolist() for batch in loader] == [batch[0].tolist() for batch in plain]
+    for name in set(COLLIDING) - {"faults", *(["broadcast", "stats"] if kind is Before else [])}:
+        assert getattr(loader, name) == COLLIDING[name]
+    assert loader.state_dict() == plain.state_dict()
+    loader.set_epoch(3)
+    plain.set_epoch(3)
+    twins = [copy.copy(loader)] if workers else [copy.copy(loader), pickle.loads(pickle.dumps(loader))]
+    for twin in twins:
+        twin.set_epoch(3)
+        assert [batch[0].tolist() for batch in twin] == [batch[0].tolist() for batch in plain]
+        plain.set_epoch(3)
+
+
+def test_own_properties_and_methods_of_a_subclass() -> None:
+    class Hooked(DataLoader[Any]):
+        @property
+        def seed(self) -> int:  # type: ignore[override]
+            raise RuntimeError("not yet")
+
+        def on_error(self, error: Exception) -> str:
+            return f"handled {error}"
+
+    loader = Hooked(DATA, 5, seed=1, shuffle=True)
+    assert [batch[0].tolist() for batch in loader] == [
+        batch[0].tolist() for batch in DataLoader(DATA, 5, seed=1, shuffle=True)
+    ]
+    assert loader.on_error(ValueError("x")) == "handled x"
+
+
+def test_on_error_set_by_a_subclass_beforehand() -> None:
+    class Keeps(DataLoader[Any]):
+        def __init__(self, dataset: Any, on_error: str) -> None:
+            self.on_error = on_error
+            super().__init__(dataset, on_error=on_error)
+
+    assert Keeps(DATA, "skip").on_error == "skip"
+
+
+def test_reassigning_an_option_changes_nothing() -> None:
+    loader = DataLoader(DATA, 5, seed=1, shuffle=True)
+    first = [batch[0].tolist() for batch in loader]
+    loader.seed, loader.engine, loader.split = 2, "thread", 3
+    loader.set_epoch(0)
+    assert [batch[0].tolist() for batch in loader] == first
+
+
+def test_what_torch_reads_anew_is_read_anew() -> None:
+    loader = DataLoader(DATA, 5)
+    loader.num_workers, loader.prefetch_factor, loader.collate_fn = 1, 3, collate
+    assert [len(batch) for batch in loader] == [5, 5, 5, 5]
+    assert (loader._supply.settings.worker_count, loader._supply.settings.depth) == (1, 3)
+    with pytest.raises(ValueError, match="batch_size attribute should not be set"):
+        loader.batch_size = 3
+    with pytest.raises(ValueError, match="sampler attribute should not be set"):
+        loader.sampler = SequentialSampler(DATA)
+
+
+# -- subclasses that pass on **kwargs
+
+
+def names_of(init: Any) -> list[str]:
+    name_options(init, list(inspect.signature(DataLoader.__init__).parameters.values())[14:])
+    return list(inspect.signature(init).parameters)
+
+
+def test_kwargs_are_named() -> None:
+    def init(self: Any, dataset: Any, **options: Any) -> None:
+        pass
+
+    assert names_of(init) == ["self", "dataset", *PARAMETERS[13:], "options"]
+
+
+def test_names_that_a_constructor_uses_are_left_out() -> None:
+    def init(self: Any, dataset: Any, seed: int, **options: Any) -> None:
+        self.split = "train"
+        DataLoader(dataset, on_error="skip", **options)
+        options.setdefault("shard", False)
+
+    assert {"split", "on_error", "shard"}.isdisjoint(names_of(init))
+    assert {"engine", "restarts"} <= set(names_of(init))
+
+
+def test_constructors_without_kwargs_are_left_alone() -> None:
+    def init(self: Any, dataset: Any) -> None:
+        pass
+
+    assert names_of(init) == ["self", "dataset"]

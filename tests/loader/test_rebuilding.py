@@ -1,0 +1,119 @@
+"""A loader again with other parts, as frameworks ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, WeightedRandomSampler
+
+from feedline import DataLoader, samplers
+
+SIZE = 12
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(SIZE))
+
+
+class Mine(DataLoader[Any]):
+    """A subclass with a constructor of its own."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(range(size), 4, on_error="skip", memory_budget="1GB")  # type: ignore[arg-type]
+        self.size = size
+
+
+def samples(loader: Any) -> list[int]:
+    return [index for batch in loader for index in batch.tolist()]
+
+
+def shares(make: Any, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Return what two ranks get of a loader."""
+    seen = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        seen.append(samples(make()._shared_out()))
+    return seen
+
+
+def test_parts_come_from_the_other_and_options_stay() -> None:
+    loader = Mine(SIZE)
+    other: Any = torch.utils.data.DataLoader(
+        range(3),  # type: ignore[arg-type]
+        batch_sampler=BatchSampler([2, 1, 0], 2, False),
+        num_workers=1,
+    )
+    twin = loader._with_torch_parts(other)
+    assert samples(twin) == [2, 1, 0]
+    assert (type(twin), twin.on_error, twin.memory_budget, twin.num_workers, twin.size) == (
+        Mine,
+        "skip",
+        "1GB",
+        1,
+        SIZE,
+    )
+    assert twin.stats()["engine"] == "process"
+    assert samples(loader) == list(range(SIZE))
+
+
+def test_persistent_workers_are_not_shared() -> None:
+    loader = DataLoader(range(SIZE), 4, num_workers=1, persistent_workers=True)  # type: ignore[arg-type, var-annotated]
+    batches = iter(loader)
+    next(batches)
+    twin = loader._with_torch_parts(loader)
+    assert samples(twin) == list(range(SIZE))
+    assert [batch.tolist() for batch in batches] == [[4, 5, 6, 7], [8, 9, 10, 11]]
+    twin.close()
+    loader.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shuffle": True},
+        {"shuffle": True, "seed": 1},
+        {"sampler": samplers.WeightedRandomSampler([1.0] * SIZE, SIZE, replacement=False, seed=3)},
+        {"sampler": WeightedRandomSampler([1.0] * SIZE, SIZE, replacement=False)},
+        {"sampler": list(reversed(range(SIZE)))},
+    ],
+    ids=["sequential", "shuffled", "seeded", "feedline's sampler", "torch's sampler", "list"],
+)
+def test_ranks_share_the_samples(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = shares(lambda: DataLoader(range(SIZE), 2, **options), monkeypatch)  # type: ignore[arg-type]
+    assert len(first) == len(second)
+    assert sorted(first + second) == list(range(SIZE))
+
+
+def test_ranks_share_the_batches_of_a_batch_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [[0, 1, 2], [3], [4, 5], [6, 7, 8, 9, 10, 11]]
+    first, second = shares(lambda: DataLoader(range(SIZE), batch_sampler=batches), monkeypatch)  # type: ignore[arg-type]
+    assert sorted(first + second) == list(range(SIZE))
+
+
+def test_what_is_split_already_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    torch_sampler = torch.utils.data.distributed.DistributedSampler(range(SIZE), 2, 0)  # type: ignore[arg-type, var-annotated]
+    loaders: list[Any] = [
+        DataLoader(range(SIZE), 2, sampler=samplers.DistributedSampler(range(SIZE))),  # type: ignore[arg-type]
+        DataLoader(range(SIZE), 2, sampler=torch_sampler),  # type: ignore[arg-type]
+        DataLoader(Numbers(), 2, shard=True),
+    ]
+    for loader in loaders:
+        assert loader._is_split
+        assert loader._shared_out() is loader
+    assert not DataLoader(Numbers(), 2)._is_split
+    assert not DataLoader(range(SIZE), 2)._is_split  # type: ignore[arg-type]
+
+
+def test_one_rank_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    loader = DataLoader(range(SIZE), 2)  # type: ignore[arg-type, var-annotated]
+    assert loader._shared_out() is loader

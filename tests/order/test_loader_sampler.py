@@ -1,0 +1,131 @@
+"""The sampler of a seeded loader yields what the loader delivers, to whoever iterates over it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from feedline import DataLoader, samplers  # noqa: E402
+
+SIZE = 23
+DATA: Any = range(SIZE)
+LENGTHS = [1 + index % 5 for index in range(SIZE)]
+
+
+def shared_batches() -> Any:
+    return samplers.distribute(samplers.LengthBucketBatchSampler(LENGTHS, 4), 1, 2)
+
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "shuffled": lambda **more: DataLoader(DATA, 4, shuffle=True, **more),
+    "one by one": lambda **more: DataLoader(DATA, None, shuffle=True, **more),
+    "subset": lambda **more: DataLoader(DATA, 4, sampler=samplers.SubsetRandomSampler(range(9)), **more),
+    "weighted": lambda **more: DataLoader(DATA, 4, sampler=samplers.WeightedRandomSampler(LENGTHS, SIZE), **more),
+    "own seed": lambda **more: DataLoader(DATA, 4, sampler=samplers.RandomSampler(range(SIZE), seed=8), **more),
+    "share": lambda **more: DataLoader(
+        DATA, 4, sampler=samplers.distribute(samplers.RandomSampler(range(SIZE)), 1, 2), **more
+    ),
+    "distributed": lambda **more: DataLoader(DATA, 4, sampler=samplers.DistributedSampler(range(SIZE), 2, 1), **more),
+    "batches": lambda **more: DataLoader(
+        DATA, batch_sampler=samplers.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), **more
+    ),
+    "torch's batches": lambda **more: DataLoader(
+        DATA, batch_sampler=torch.utils.data.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), **more
+    ),
+    "shared batches": lambda **more: DataLoader(DATA, batch_sampler=shared_batches(), **more),
+}
+
+
+@pytest.fixture(params=MAKERS, ids=str)
+def make(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return MAKERS[request.param]
+
+
+def delivered(loader: Any) -> list[int]:
+    return [index for batch in loader for index in torch.atleast_1d(torch.as_tensor(batch)).tolist()]
+
+
+def test_it_yields_what_is_delivered(make: Callable[..., Any]) -> None:
+    loader, untouched = make(seed=1), make(seed=1)
+    first = list(loader.sampler)
+    assert list(loader.sampler) == first == delivered(loader) == delivered(untouched)
+    assert list(loader.sampler) == first, "the epoch that was delivered last"
+    second = delivered(loader)
+    assert second == delivered(untouched), "iterating over the sampler changes nothing"
+    assert list(loader.sampler) == second != first
+
+
+def test_it_goes_by_the_epoch(make: Callable[..., Any]) -> None:
+    of_loader, of_sampler = make(seed=1), make(seed=1)
+    of_loader.set_epoch(5)
+    of_sampler.sampler.set_epoch(5)
+    expected = list(of_loader.sampler)
+    assert list(of_sampler.sampler) == expected
+    assert delivered(of_loader) == delivered(of_sampler) == expected
+    assert expected != list(make(seed=1).sampler)
+
+
+def test_it_goes_by_the_state(make: Callable[..., Any]) -> None:
+    loader, resumed = make(seed=1), make(seed=1)
+    delivered(loader)
+    batches = iter(loader)
+    next(batches)
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed.sampler) == list(loader.sampler)
+    rest = [index for batch in batches for index in torch.atleast_1d(torch.as_tensor(batch)).tolist()]
+    assert delivered(resumed) == rest == list(loader.sampler)[-len(rest) :]
+
+
+def test_it_goes_by_the_seed(make: Callable[..., Any]) -> None:
+    own = make(seed=1).sampler
+    is_fixed = getattr(own, "seed", None) is not None and own.whole().seed is not None
+    assert (list(make(seed=2).sampler) == list(own)) is is_fixed
+
+
+def test_it_is_the_same_in_every_process() -> None:
+    code = (
+        "import json, torch; from feedline import DataLoader; torch.manual_seed(99); torch.rand(3);"
+        f"print(json.dumps(list(DataLoader(range({SIZE}), 4, shuffle=True, seed=1).sampler)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout) == list(MAKERS["shuffled"](seed=1).sampler)
+
+
+def test_it_draws_from_no_generator() -> None:
+    state = torch.get_rng_state()
+    list(MAKERS["shuffled"](seed=1).sampler)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_it_is_torch_s_random_sampler() -> None:
+    assert isinstance(MAKERS["shuffled"](seed=1).sampler, torch.utils.data.RandomSampler)
+    assert isinstance(MAKERS["batches"](seed=1).sampler, torch.utils.data.RandomSampler)
+    assert isinstance(MAKERS["shared batches"](seed=1).sampler, torch.utils.data.DistributedSampler)
+
+
+@pytest.mark.parametrize("name", ["shuffled", "subset", "share", "batches"])
+def test_a_generator_that_a_framework_gives_it_changes_nothing(name: str) -> None:
+    loader, untouched = MAKERS[name](seed=1), MAKERS[name](seed=1)
+    loader.sampler.generator = torch.Generator().manual_seed(3)
+    again: Any = DataLoader(DATA, 4, sampler=loader.sampler, seed=1)
+    first = list(untouched.sampler)
+    assert list(loader.sampler) == list(again.sampler) == first
+    assert delivered(loader) == delivered(again) == delivered(untouched) == first
+
+
+def test_a_generator_is_the_user_s_choice() -> None:
+    drawn = samplers.RandomSampler(range(SIZE), generator=torch.Generator().manual_seed(3))
+    loader: Any = DataLoader(DATA, 4, sampler=drawn, seed=1)
+    assert list(loader.sampler) != list(loader.sampler)
+
+
+def test_without_a_seed_every_iteration_of_a_sampler_is_another_epoch() -> None:
+    loader: Any = DataLoader(DATA, 4, sampler=samplers.RandomSampler(range(SIZE), seed=3))
+    assert list(loader.sampler) != list(loader.sampler)

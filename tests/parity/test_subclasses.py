@@ -1,0 +1,233 @@
+"""Subclasses that override what torch's loader calls on itself, and programs that read what its iterators count."""
+
+import itertools
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from torch.utils.data import BatchSampler
+
+from feedline.errors import BadOption
+from tests.parity import datasets
+from tests.parity.sides import Parity, Side
+
+
+class Squared:
+    """Around an iterator of batches, as those of torch-geometric are."""
+
+    def __init__(self, batches: Any) -> None:  # Any: an iterator of either loader
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches) ** 2
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._batches._reset(loader, first_iter)
+
+
+def subclass(side: Side, **members: Any) -> Side:
+    """The same side, with a subclass of its loader."""
+    kind = types.new_class("Own", (side.kind,), exec_body=lambda namespace: namespace.update(members))
+    return Side(kind, side.workers, side.options)
+
+
+def squaring(side: Side) -> Side:
+    return subclass(side, _get_iterator=lambda self: Squared(side.kind._get_iterator(self)))
+
+
+# _get_iterator
+
+
+def test_an_iterator_that_wraps_the_loaders_own(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True)
+        return type(iter(loader)).__name__, len(iter(loader)), list(loader), list(loader)
+
+    parity.same(code)
+
+
+@pytest.mark.parametrize("taken", [0, 1, 4])
+def test_with_persistent_workers_the_wrapper_is_kept_and_reset(worker_parity: Parity, taken: int) -> None:
+    def code(side: Side) -> object:
+        loader = squaring(side).loader(datasets.Squares(7), batch_size=2, shuffle=True, persistent_workers=True)
+        first = iter(loader)
+        taken_ = list(itertools.islice(first, taken))
+        second = iter(loader)
+        return taken_, second is first, loader._iterator is first, list(second), list(loader)
+
+    worker_parity.same(code)
+
+
+@pytest.mark.workers(1)
+def test_a_wrapper_goes_on_after_its_workers_were_closed(worker_parity: Parity) -> None:
+    loader = squaring(worker_parity.feedline).loader(datasets.Squares(4), batch_size=2, persistent_workers=True)
+    batches = iter(loader)
+    expected = [batch.tolist() for batch in batches]
+    batches._batches.close()
+    assert [batch.tolist() for batch in loader] == expected
+    assert loader._iterator is batches
+    loader.close()
+    assert [batch.tolist() for batch in loader] == expected
+
+
+def test_a_wrapped_iteration_is_saved_and_resumed(parity: Parity) -> None:
+    side = squaring(parity.feedline)
+    loader = side.loader(datasets.Squares(7), batch_size=2, shuffle=True, seed=1)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in batches]
+    other = side.loader(datasets.Squares(7), batch_size=2, shuffle=True, seed=1)
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == rest
+
+
+def test_virtual_epochs_come_through_the_wrapper(parity: Parity) -> None:
+    plain = parity.feedline.loader(datasets.Squares(7), batch_size=2, shuffle=True, seed=1)
+    wrapped = squaring(parity.feedline).loader(datasets.Squares(7), batch_size=2, shuffle=True, seed=1)
+    (epoch,) = itertools.islice(plain.virtual_epochs(5), 1)
+    (squared,) = itertools.islice(wrapped.virtual_epochs(5), 1)
+    assert [(batch**2).tolist() for batch in epoch] == [batch.tolist() for batch in squared]
+
+
+def test_an_iterator_that_has_nothing_of_the_loaders(parity: Parity) -> None:
+    parity.same(lambda side: list(subclass(side, _get_iterator=lambda self: iter([1, 2])).loader(datasets.Squares(7))))
+
+
+# _index_sampler and _auto_collation
+
+
+def test_another_index_sampler(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        own = subclass(side, _index_sampler=property(lambda self: BatchSampler([5, 3, 1, 0], 3, False)))
+        loader = own.loader(datasets.Squares(7), batch_size=2, shuffle=True)
+        return len(loader), list(loader), list(loader)
+
+    parity.same(code)
+
+
+def test_batches_that_are_chosen_by_an_index_sampler_of_the_users(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        own = subclass(side, _index_sampler=property(lambda self: [[5, 3], [1], [0, 6, 2]]))
+        loader = own.loader(datasets.Squares(7), batch_size=2)
+        return len(loader), list(loader)
+
+    parity.same(code)
+
+
+def test_without_automatic_collation(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = subclass(side, _auto_collation=property(lambda self: False)).loader(datasets.Squares(5), batch_size=2)
+        return len(loader), list(loader)
+
+    parity.same(code)
+
+
+def test_an_index_sampler_for_a_stream_is_refused(inline_parity: Parity) -> None:
+    own = subclass(inline_parity.feedline, _index_sampler=property(lambda self: [[0, 0, 0], [0]]))
+    loader = own.loader(datasets.Sharded(17), batch_size=2)
+    with pytest.raises(BadOption, match=r"Own overrides _index_sampler.*__iter__"):
+        iter(loader)
+
+
+# _num_yielded
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda side: side.loader(datasets.Squares(7), batch_size=2, shuffle=True),
+        lambda side: side.loader(datasets.Squares(3), batch_size=None),
+        lambda side: side.loader(datasets.Sharded(17), batch_size=2),
+    ],
+    ids=["map", "samples", "stream"],
+)
+def test_an_iterator_counts_its_batches(parity: Parity, make: Callable[[Side], Any]) -> None:
+    def code(side: Side) -> object:
+        batches = iter(make(side))
+        counts = [batches._num_yielded]
+        for _ in batches:
+            counts.append(batches._num_yielded)
+        return counts, batches._num_yielded
+
+    parity.same(code)
+
+
+def test_every_epoch_of_persistent_workers_is_counted_from_0(worker_parity: Parity) -> None:
+    def code(side: Side) -> object:
+        loader = side.loader(datasets.Squares(7), batch_size=2, persistent_workers=True)
+        counts = []
+        for _ in range(2):
+            batches = iter(loader)
+            counts.append(batches._num_yielded)
+            next(batches)
+            counts.append(batches._num_yielded)
+        return counts, len(list(batches)), batches._num_yielded
+
+    worker_parity.same(code)
+
+
+def fails_at_2(index: int) -> int:
+    if index == 2:
+        raise ValueError("two")
+    return index
+
+
+class Failing(datasets.Squares):
+    def __getitem__(self, index: int) -> Any:
+        return fails_at_2(index)
+
+
+def test_an_exception_is_no_batch(parity: Parity) -> None:
+    def code(side: Side) -> object:
+        batches = iter(side.loader(Failing(5), batch_size=1))
+        for _ in range(2):
+            next(batches)
+        with pytest.raises(ValueError, match="two"):
+            next(batches)
+        next(batches)
+        return batches._num_yielded
+
+    parity.same(code)
+
+
+def test_a_batch_of_which_nothing_is_left_does_not_count(parity: Parity) -> None:
+    batches = iter(parity.feedline.loader(Failing(5), batch_size=1, on_error="skip"))
+    assert len(list(batches)) == 4
+    assert batches._num_yielded == 4
+
+
+@pytest.mark.parametrize("dataset", [datasets.Squares(9), datasets.Sharded(18)], ids=["map", "stream"])
+def test_a_resumed_iterator_counts_all_batches_of_its_epoch(parity: Parity, dataset: Any) -> None:
+    loader = parity.feedline.loader(dataset, batch_size=2)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = len(list(batches))
+    loader.load_state_dict(state)
+    batches = iter(loader)
+    assert batches._num_yielded == 1
+    assert len(list(batches)) == rest
+    assert batches._num_yielded == 1 + rest
+
+
+# Loaders that are told how many batches to leave out, as SpeechBrain's
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 3, 4])
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}, {"sampler": [5, 2, 6, 1, 0, 3, 4]}], ids=str)
+def test_batches_that_a_checkpoint_leaves_out_are_not_made(parity: Parity, options: Any, skipped: int) -> None:
+    whole = [batch.tolist() for batch in parity.feedline.loader(datasets.Squares(7), batch_size=2, **options)]
+    loader = parity.feedline.loader(datasets.Squares(7), batch_size=2, **options)
+    loader._speechbrain_recovery_skip_to = skipped
+    batches = iter(loader)
+    assert batches._num_yielded == skipped
+    assert [batch.tolist() for batch in batches] == whole[skipped:]
+    assert len(list(loader)) == 4, "it is said of one epoch"

@@ -1,0 +1,118 @@
+"""Samplers are torch's to whoever asks, whichever was imported first, and work without torch."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from feedline import samplers
+
+torch_data = pytest.importorskip("torch.utils.data")
+
+NAMES = [name for name in samplers.__all__ if hasattr(torch_data, name)]
+
+MAKE = """
+from feedline import samplers
+def make():
+    order = samplers.RandomSampler(range(9), seed=1)
+    return {
+        "SequentialSampler": samplers.SequentialSampler(range(9)),
+        "RandomSampler": order,
+        "SubsetRandomSampler": samplers.SubsetRandomSampler(range(9), seed=1),
+        "WeightedRandomSampler": samplers.WeightedRandomSampler([1.0] * 9, 9, seed=1),
+        "BatchSampler": samplers.BatchSampler(order, 2, False),
+        "DistributedSampler": samplers.DistributedSampler(range(9), 2, 1),
+    }
+def others():
+    return {
+        "BatchSampler": samplers.BatchSampler(list(range(9)), 2, False),
+        "DistributedSampler": samplers.distribute(samplers.InfiniteSampler(range(9)), 0, 2),
+        "Sampler": samplers.LengthBucketBatchSampler(range(1, 9), 2),
+    }
+"""
+
+IMPORTS = {
+    "torch first": "import torch.utils.data\n" + MAKE + "made = [make(), others()]",
+    "torch later": MAKE + "assert 'torch' not in sys.modules\nmade = [make(), others()]\nimport torch.utils.data",
+    "through a loader": MAKE + "made = [make(), others()]\nfrom feedline import DataLoader\nimport torch.utils.data",
+}
+
+ASK = """
+answer = [
+    (name, isinstance(one, kind), issubclass(type(one), kind), isinstance(one, torch.utils.data.Sampler))
+    for group in made for name, one in group.items() for kind in [getattr(torch.utils.data, name)]
+]
+"""
+
+
+def ask_interpreter(code: str) -> Any:  # whatever `code` assigned to `answer`, through JSON
+    script = f"import json, sys\n{code}\nsys.stdout.write(json.dumps(answer))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
+def test_every_sampler_with_a_torch_name_is_torch_s(imports: str) -> None:
+    told = ask_interpreter(imports + ASK)
+    assert {name for name, *_ in told} == {*NAMES, "Sampler"}
+    assert all(all(answers) for _, *answers in told), told
+
+
+def test_torch_is_not_imported_for_it() -> None:
+    assert not ask_interpreter(MAKE + "made = [list(one) for one in make().values()]\nanswer = 'torch' in sys.modules")
+
+
+def test_samplers_work_where_torch_cannot_be_imported() -> None:
+    code = "sys.modules['torch'] = None" + MAKE + "answer = {name: list(one) for name, one in make().items()}"
+    found = ask_interpreter(code)
+    assert found == {name: list(one) for name, one in ask_here().items()}
+
+
+def ask_here() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(MAKE, names)
+    made: dict[str, Any] = names["make"]()
+    return made
+
+
+@pytest.mark.parametrize("imports", ["", "import torch\n"], ids=["without torch", "with torch"])
+def test_pickles_travel(imports: str) -> None:
+    here = ask_here()
+    code = f"{imports}import pickle\nmade = pickle.loads({pickle.dumps(here)!r})\n"
+    assert ask_interpreter(code + "answer = {name: list(one) for name, one in made.items()}") == {
+        name: list(one) for name, one in here.items()
+    }
+    assert ask_interpreter(code + "answer = 'torch' in sys.modules") is bool(imports)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_method_is_torch_s(name: str) -> None:
+    ours = getattr(samplers, name)
+    torch_s = [
+        member for member, value in inspect.getmembers(ours, inspect.isfunction) if value.__module__.startswith("torch")
+    ]
+    assert torch_s == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_constructors_take_torch_s_arguments(name: str) -> None:
+    theirs = list(inspect.signature(getattr(torch_data, name)).parameters)
+    assert list(inspect.signature(getattr(samplers, name).__init__).parameters)[1 : len(theirs) + 1] == theirs
+
+
+def test_frameworks_rebuild_them() -> None:
+    data = range(9)
+    again = type(samplers.DistributedSampler(data))(data, num_replicas=3, rank=2, shuffle=False)
+    assert list(again) == [2, 5, 8]
+    assert (again.num_replicas, again.rank, again.num_samples, again.total_size) == (3, 2, 3, 9)
+    random = samplers.RandomSampler(data, num_samples=4)
+    assert len(list(type(random)(random.data_source, random.replacement, random._num_samples))) == 4
+    weighted = samplers.WeightedRandomSampler([0.0, 1.0], 3)
+    assert list(type(weighted)(weighted.weights, weighted.num_samples, weighted.replacement)) == [1, 1, 1]
