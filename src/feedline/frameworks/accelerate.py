@@ -139,6 +139,8 @@ def _skip(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any]:
         if not isinstance(loader, kind):
             return skipped
         skipped = _exchanged(loader, skipped, stateful=False)
+        if "iteration" in vars(skipped):  # the epoch, which Accelerate 1.10 forgets here
+            skipped.iteration = dataloader.iteration
         sampler = sampler_behind(skipped_by(skipped.batch_sampler)[0])
         if hasattr(sampler, "set_epoch"):  # two wrappers deep, where the set_epoch of Accelerate does not look for it
             skipped.batch_sampler.set_epoch = sampler.set_epoch
