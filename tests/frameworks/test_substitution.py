@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from feedline.frameworks.substitution import _watch, substitute, when_imported
+from feedline._optional import when_imported
+from feedline.frameworks.substitution import substitute
 
 
 @pytest.fixture
@@ -25,7 +26,6 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield "a_package"
     for name in [name for name in sys.modules if name.startswith("a_package")]:
         del sys.modules[name]
-    _watch.actions.pop("a_package.maker", None)
 
 
 def ours() -> str:
@@ -46,31 +46,6 @@ def test_module_that_was_imported_before(package: str) -> None:
     module = importlib.import_module(package)
     when_imported("a_package.maker", take_over)
     assert module.call() == "ours"
-
-
-def test_every_action_is_taken_once(package: str) -> None:
-    taken: list[str] = []
-    when_imported("a_package.maker", lambda module: taken.append("first"))
-    when_imported("a_package.maker", lambda module: taken.append("second"))
-    importlib.import_module(package)
-    importlib.reload(sys.modules["a_package.maker"])
-    assert taken == ["first", "second"]
-
-
-def test_module_that_is_not_there_stays_an_import_error() -> None:
-    when_imported("no_such_package", take_over)
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
-        importlib.import_module("no_such_package")
-    _watch.actions.pop("no_such_package")
-
-
-def test_exception_of_the_module_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a_broken_module.py").write_text("1 / 0\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    when_imported("a_broken_module", take_over)
-    with pytest.raises(ZeroDivisionError):
-        importlib.import_module("a_broken_module")
-    _watch.actions.pop("a_broken_module")
 
 
 def test_feedlines_own_names_stay() -> None:

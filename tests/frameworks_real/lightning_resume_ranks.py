@@ -42,7 +42,7 @@ class Stream(IterableDataset[torch.Tensor]):
         return (torch.tensor([float(index), 0.0]) for index in range(SIZE))
 
 
-class Model(pl.LightningModule):
+class Model(pl.LightningModule):  # type: ignore[misc]  # Lightning is not there for the type checker
     def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(2, 1)
@@ -57,7 +57,7 @@ class Model(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-class Save(Callback):
+class Save(Callback):  # type: ignore[misc]  # as above
     """Saves a checkpoint after every batch and after every epoch, and notes how many batches had been trained on."""
 
     def __init__(self, folder: Path) -> None:

@@ -91,7 +91,7 @@ def test_set_epoch_with_persistent_workers() -> None:
     assert values(loader) == epochs[0]
     loader.set_epoch(3)
     assert values(loader) == epochs[3]
-    loader.sampler.set_epoch(1)  # type: ignore[attr-defined]
+    loader.sampler.set_epoch(1)
     assert [values(loader), values(loader)] == epochs[1:3]
     loader.close()
 
@@ -211,12 +211,12 @@ def test_set_epoch_against_a_loaded_state_is_ignored_with_a_warning() -> None:
     epochs = [values(loader) for _ in range(6)]
     loader = make("a sampler")
     loader.load_state_dict(state_in_epoch(2))
-    loader.sampler.set_epoch(5)  # type: ignore[attr-defined]
+    loader.sampler.set_epoch(5)
     with pytest.warns(EpochIgnored, match=r"set_epoch\(5\) was called, but .* goes on in epoch 2"):
         rest = values(loader)
     assert rest == epochs[2][2:]
     assert values(loader) == epochs[3]
-    loader.sampler.set_epoch(5)  # type: ignore[attr-defined]
+    loader.sampler.set_epoch(5)
     assert values(loader) == epochs[5], "the next one obeys again"
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from feedline._optional import when_imported
 from feedline.errors import BadOption, OptionsLost, tell
-from feedline.frameworks.substitution import substitute, when_imported
+from feedline.frameworks.substitution import substitute
 from feedline.ranks import own_share
 
 _KEEPS = "Call feedline.install() at the beginning of the program to keep the engine at least."

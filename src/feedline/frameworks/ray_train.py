@@ -12,7 +12,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from feedline.frameworks.substitution import substitute, when_imported
+from feedline._optional import when_imported
+from feedline.frameworks.substitution import substitute
 
 
 def keep_loaders(kind: type[Any]) -> None:

@@ -222,7 +222,7 @@ class CrewBatches(ExclusiveBatches):
         except BaseException as exc:
             if is_interrupt(exc):
                 self._end_by(exc)
-            elif self.crew.closed and isinstance(exc, Exception):  # there is no going on after this
+            elif self._is_over() and isinstance(exc, Exception):  # there is no going on after this
                 self._death = twin_of(exc)
             self._is_torn = False
             raise
@@ -235,6 +235,9 @@ class CrewBatches(ExclusiveBatches):
         if ended:
             self._epoch.progress.ended = True
         raise StopIteration
+
+    def _is_over(self) -> bool:
+        return self.crew.closed
 
     def _end_by(self, exc: BaseException | None) -> None:
         """End the iteration: it was interrupted, and its books are torn. What was not delivered comes again."""
