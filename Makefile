@@ -12,12 +12,13 @@ JOBS ?= 3
 MINUTES ?= 5
 SEED ?=
 
-.PHONY: help demo test slow drill quick lint format types bench hooks clean
+.PHONY: help demo test slow frameworks drill quick lint format types bench hooks clean
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
 	@echo "make test    lint, types, tests: what CI runs (under ten minutes on two cores)"
 	@echo "make slow    the slow tests: spawned workers on every engine, benchmarks, the demo"
+	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
 	@echo "make drill   faults injected into real loaders for MINUTES=5, drawn from SEED="
 	@echo "make quick   the tests that start few processes"
 	@echo "make lint | format | types | bench | hooks | clean"
@@ -54,6 +55,13 @@ test: lint types
 slow: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.servers
 	$(BIN)/python -m pytest -m slow
+
+# Some of them bring torchvision or torchaudio in a build for CUDA, which does not load beside torch's build for CPUs.
+frameworks:
+	@$(MAKE) --no-print-directory VENV=$(VENV)-frameworks $(VENV)-frameworks/.installed-dev,frameworks
+	$(VENV)-frameworks/bin/python -m pip uninstall --quiet --yes torchvision torchaudio
+	FEEDLINE_FRAMEWORKS=required $(VENV)-frameworks/bin/python -m pytest -n 2 --dist loadfile tests/frameworks_real \
+		--ignore tests/frameworks_real/test_mosaicml.py
 
 drill: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.drill --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.frameworks_real.conftest import need
-from tests.frameworks_real.ranks import run_ranks
+from tests.frameworks_real.ranks import ROOT, outputs_of, run_ranks
 
 need("lightning")
 
@@ -67,3 +67,8 @@ def test_all_batches_are_feedline_s(answers: list[dict[str, Any]]) -> None:
 
 def test_batches_that_lightning_cannot_share_are_refused(answers: list[dict[str, Any]]) -> None:
     assert "batch_sampler=feedline.samplers.distribute(...)" in answers[0]["refused"]
+
+
+def test_example_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    (output,) = outputs_of(ROOT / "examples" / "lightning_training.py", 1, folder=tmp_path)
+    assert output.splitlines()[-1] == "96 samples, then the other 160: each one once"
