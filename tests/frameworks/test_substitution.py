@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import feedline.errors
 from feedline._optional import when_imported
 from feedline.frameworks.substitution import substitute
 
@@ -48,9 +49,10 @@ def test_module_that_was_imported_before(package: str) -> None:
     assert module.call() == "ours"
 
 
-def test_feedlines_own_names_stay() -> None:
-    import feedline.errors
-
-    old = feedline.errors.BadOption
-    substitute(old, ours)
-    assert feedline.errors.BadOption is old
+def test_feedlines_own_names_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = object()
+    monkeypatch.setattr(feedline.errors, "of_a_library", theirs, raising=False)
+    monkeypatch.setattr(types, "of_a_library", theirs, raising=False)
+    substitute(theirs, ours)
+    assert vars(feedline.errors)["of_a_library"] is theirs
+    assert vars(types)["of_a_library"] is ours
