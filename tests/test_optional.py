@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -81,3 +82,31 @@ def test_what_does_not_exist_is_not_found(later: str) -> None:
     when_imported("feedline_test_never_comes", lambda module: None)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("feedline_test_never_comes")
+
+
+def test_one_loader_of_several_modules_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "modules.zip"
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("feedline_test_first.py", "value = 1\n")
+        file.writestr("feedline_test_second.py", "value = 2\n")
+    monkeypatch.syspath_prepend(archive)
+    found: list[ModuleType] = []
+    when_imported("feedline_test_first", found.append)
+    first, second = map(importlib.import_module, ("feedline_test_first", "feedline_test_second"))
+    assert found == [first]
+    assert type(first.__loader__) is type(second.__loader__)
+    for module in (first, second):
+        del sys.modules[module.__name__]
+
+
+def test_finders_of_old_are_passed_over(later: str) -> None:
+    found: list[ModuleType] = []
+    when_imported(later, found.append)
+    sys.meta_path.insert(1, object())  # type: ignore[arg-type]  # Python passes over it as well
+    assert found == []
+    assert importlib.import_module(later) is found[0]
+
+
+def test_a_module_that_must_not_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "feedline_test_forbidden", None)
+    when_imported("feedline_test_forbidden", lambda module: pytest.fail("it is not there"))

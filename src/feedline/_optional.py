@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -38,7 +38,7 @@ def when_imported(module: str, act: Callable[[ModuleType], None]) -> None:
 
     `act` runs before whoever imports the module sees it.
     """
-    if module in sys.modules:
+    if sys.modules.get(module) is not None:  # None forbids to import it
         act(importlib.import_module(module))  # which waits for another thread that is still at it
     else:
         sys.meta_path.insert(0, _Watch(module, act))
@@ -61,14 +61,34 @@ class _Watch(MetaPathFinder):
             return None
         # Those after this one only: two watches that ask all others would ask each other for ever.
         others = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        found = (finder.find_spec(fullname, path, target) for finder in others)
+        found = (finder.find_spec(fullname, path, target) for finder in others if hasattr(finder, "find_spec"))
         spec = next((spec for spec in found if spec is not None), None)
         if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def execute_and_act(module: ModuleType) -> None:
-                execute(module)
-                self._act(module)
-
-            spec.loader.exec_module = execute_and_act  # type: ignore[method-assign]
+            spec.loader = _ThenAct(spec.loader, self._act)
         return spec
+
+
+class _ThenAct(Loader):
+    """Loads a module as another loader does, and has something done after it.
+
+    It stands before that loader instead of changing it: one loader may serve many modules, or be a proxy.
+    """
+
+    # Any: a loader of whatever make.
+    def __init__(self, loader: Any, act: Callable[[ModuleType], None]) -> None:
+        self._loader = loader
+        self._act = act
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        module: ModuleType | None = self._loader.create_module(spec)
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._act(module)

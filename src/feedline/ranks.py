@@ -70,7 +70,8 @@ def _from_torch() -> tuple[int, int] | None:
 def _from_jax() -> tuple[int, int] | None:
     jax = sys.modules.get("jax")
     group = getattr(jax, "distributed", None)
-    if jax is None or group is None or not group.is_initialized():
+    is_initialized = getattr(group, "is_initialized", None)  # JAX 0.5 and later
+    if jax is None or is_initialized is None or not is_initialized():
         return None
     # jax.process_index() starts the devices: it waits for all processes, and must not be called in a forked worker.
     # What it answers was known before.

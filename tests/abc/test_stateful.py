@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,3 +93,27 @@ def test_a_dataset_that_only_its_own_loader_can_save_is_read_again(workers: int)
     other: DataLoader[int] = DataLoader(CountedStream(), 2, num_workers=workers)
     other.load_state_dict(state)
     assert [batch.tolist() for batch in other] == [[2, 3], [4, 5]]
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+    def __call__(self, *arguments: Any) -> None:
+        """Count as a method, of whatever kind."""
+
+
+class Bare:
+    """A dataset whose methods are its own attributes, and hold it."""
+
+    def __init__(self) -> None:
+        self.state_dict = lambda: {"of": self}
+        self.load_state_dict = Unhashable()
+
+
+def test_a_dataset_is_not_kept_by_having_been_asked() -> None:
+    dataset = Bare()
+    assert is_stateful(dataset)
+    gone = weakref.ref(dataset)
+    del dataset
+    gc.collect()
+    assert gone() is None

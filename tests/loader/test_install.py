@@ -139,3 +139,11 @@ def test_workers_make_the_batches() -> None:
     with feedline.install():
         loader = torch.utils.data.DataLoader(range(8), batch_size=2, num_workers=2)  # type: ignore[arg-type, var-annotated]
     assert samples(loader) == list(range(8))
+
+
+def test_a_while_inside_of_another_ends_with_the_other() -> None:
+    with feedline.install():
+        with feedline.install():
+            pass
+        assert issubclass(torch.utils.data.DataLoader, feedline.DataLoader)
+    assert torch.utils.data.DataLoader is TorchLoader

@@ -129,3 +129,54 @@ def test_a_generator_is_the_user_s_choice() -> None:
 def test_without_a_seed_every_iteration_of_a_sampler_is_another_epoch() -> None:
     loader: Any = DataLoader(DATA, 4, sampler=samplers.RandomSampler(range(SIZE), seed=3))
     assert list(loader.sampler) != list(loader.sampler)
+
+
+class Around(torch.utils.data.BatchSampler):
+    """A batch sampler of somebody's own, around one of ours."""
+
+
+class Again:
+    """Begins again and again: how programs keep workers over epochs."""
+
+    def __init__(self, batch_sampler: Any, times: int) -> None:
+        self.sampler = batch_sampler.sampler
+        self._batch_sampler = batch_sampler
+        self._times = times
+
+    def __len__(self) -> int:
+        return self._times * len(self._batch_sampler)
+
+    def __iter__(self) -> Any:
+        for _ in range(self._times):
+            yield from self._batch_sampler
+
+
+def samples_of(loader: Any) -> list[int]:
+    return [index for batch in loader for index in batch.tolist()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_differ_also_behind_a_batch_sampler_of_somebodys_own(workers: int) -> None:
+    plain = DataLoader(DATA, 4, shuffle=True, seed=1)
+    expected = [samples_of(plain) for _ in range(4)]
+    batches = Around(samplers.RandomSampler(range(SIZE)), 4, False)
+    loader = DataLoader(DATA, batch_sampler=batches, seed=1, num_workers=workers)
+    assert [samples_of(loader) for _ in range(3)] == expected[:3]
+    loader.set_epoch(1)
+    assert samples_of(loader) == expected[1]
+    loader.set_epoch(2)
+    iterator = iter(loader)
+    head = [index for _ in range(2) for index in next(iterator).tolist()]
+    state = loader.state_dict()
+    other = DataLoader(DATA, batch_sampler=Around(samplers.RandomSampler(range(SIZE)), 4, False), seed=1)
+    other.load_state_dict(state)
+    assert head + samples_of(other) == expected[2]
+    assert samples_of(other) == expected[3]
+    loader.close()
+
+
+def test_an_order_that_is_begun_again_within_an_epoch_is_another_one() -> None:
+    plain = DataLoader(DATA, 4, shuffle=True, seed=1)
+    expected = [index for _ in range(3) for index in samples_of(plain)]
+    batches = Again(samplers.BatchSampler(samplers.RandomSampler(range(SIZE)), 4, False), 3)
+    assert samples_of(DataLoader(DATA, batch_sampler=batches, seed=1)) == expected

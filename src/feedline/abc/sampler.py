@@ -41,6 +41,8 @@ class Ordered(ABC):
     """The part that belongs to this rank, of the order of `whole()`; None if this is the whole."""
     loader_seed: int | None = None
     """The seed by which a loader goes through this order; see `follow`."""
+    _counts: bool = False
+    """True if a loader says only where its epochs begin, and each iteration is another one from there on."""
 
     @abstractmethod
     def size(self) -> int | None:
@@ -82,11 +84,20 @@ class Ordered(ABC):
         is_drawn = own is None and self.generator is not None and self.loader_seed is None
         self.loader_seed = None if is_drawn or seed is None else seed if own is None else own
 
+    def enter(self, epoch: int) -> None:
+        """Begin an epoch of a loader that does not go through this order itself, but through what is made around it.
+
+        That may iterate over the sampler several times in one epoch, or over a part of it.
+        """
+        self._counts = True
+        if not self.epoch_was_set:
+            self.epoch = epoch
+
     def begin(self) -> Key:
         """Return the key of an iteration that begins now, and count it unless a loader does."""
-        if self.loader_seed is not None:
+        if self.loader_seed is not None and not self._counts:
             return Key(self.loader_seed, self.epoch)
-        key = Key(self.draw_seed(), self.epoch)
+        key = Key(self.draw_seed() if self.loader_seed is None else self.loader_seed, self.epoch)
         self.epoch += 1
         self.epoch_was_set = False
         return key

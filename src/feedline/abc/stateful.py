@@ -64,11 +64,10 @@ def resumed(dataset: Any, state: Any) -> Any:
 def _accepts(method: Any, count: int) -> bool:
     """True if a method, or whatever is in its place, can be called with so many arguments."""
     if inspect.ismethod(method):
-        return _takes(method.__func__, count + 1)
-    return callable(method) and _takes(method, count)
+        return _takes_known(method.__func__, count + 1)
+    return callable(method) and _takes(method, count)  # not remembered: it may hold the dataset
 
 
-@functools.lru_cache(maxsize=256)  # every state that is saved asks, and a signature takes its time
 def _takes(function: Callable[..., Any], count: int) -> bool:
     try:
         inspect.signature(function).bind(*range(count))
@@ -77,3 +76,7 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except ValueError:  # it is not written in Python, and does not say
         return True
     return True
+
+
+_takes_known = functools.lru_cache(maxsize=256)(_takes)
+"""Every state that is saved asks, and a signature takes its time."""

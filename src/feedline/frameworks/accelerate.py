@@ -83,10 +83,11 @@ def _prepare(function: Callable[..., Any], kind: type[Any]) -> Callable[..., Any
             loader = given["dataloader"] = _split_already(loader, given)
         sampler: Any = getattr(loader.batch_sampler, "sampler", None)
         generator = getattr(sampler, "generator", None)
-        if loader._given_seed is not None:
+        follows = getattr(sampler, "loader_seed", None) is not None  # other samplers do not know the loader's seed
+        if follows:
             given["use_seedable_sampler"] = False  # the order follows from the loader's seed
         prepared = _exchanged(loader, function(*bound.args, **bound.kwargs), stateful=stateful)
-        if loader._given_seed is not None and generator is None and getattr(sampler, "generator", None) is not None:
+        if follows and generator is None and getattr(sampler, "generator", None) is not None:
             sampler.generator = None  # Accelerate gave it one, for ranks that have no seed in common
             prepared.synchronized_generator = None
             prepared.rng_types = [one for one in prepared.rng_types or [] if str(one) != "generator"]

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Protocol
 
+from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.stateful import is_stateful
 from feedline.errors import BadState
 from feedline.indices import taken_each
 from feedline.loader.order import Entry, Order
+from feedline.loader.sharding import layers_of
 from feedline.plan.foreign import ForeignPlan, skip
 from feedline.types import Share
 
@@ -110,6 +112,10 @@ class ForeignOrder(Order):
             if hasattr(part, "set_epoch") and isinstance(getattr(part, "epoch", None), int):
                 return part
         return None
+
+    def followers(self) -> list[Sampler | BatchSampler]:
+        layers = layers_of(self._sampler)
+        return [one for one in layers if isinstance(one, (Sampler, BatchSampler)) and one.loader_seed is not None]
 
     def is_of(self, other: Order) -> bool:
         if not isinstance(other, ForeignOrder) or len(self._parts) != len(other._parts):

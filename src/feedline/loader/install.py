@@ -45,13 +45,17 @@ class InstalledStatefulDataLoader(DataLoader[T_co], metaclass=_StandIn):
 
 
 class Installed:
-    """What `install()` returns. As a context manager it uninstalls at the end."""
+    """What `install()` returns. As a context manager it uninstalls at the end, unless somebody had installed before."""
+
+    def __init__(self, *, is_first: bool) -> None:
+        self._is_first = is_first
 
     def __enter__(self) -> Installed:
         return self
 
     def __exit__(self, *_: object) -> None:
-        uninstall()
+        if self._is_first:
+            uninstall()
 
     def __repr__(self) -> str:
         return f"Installed({', '.join(_originals[kind].__name__ for kind in _installed)})"
@@ -78,7 +82,8 @@ def install() -> Installed:
         >>> isinstance(loader, feedline.DataLoader), isinstance(loader, torch.utils.data.DataLoader)
         (True, True)
     """
-    if not _installed:
+    is_first = not _installed
+    if is_first:
         # Imported later, torchdata would derive its own loader from ours.
         with contextlib.suppress(ImportError):  # it is not installed, or nobody can use it
             importlib.import_module("torchdata.stateful_dataloader")
@@ -86,7 +91,7 @@ def install() -> Installed:
         _substitute(_TORCH, InstalledDataLoader)
         if torchdata is not None:
             _substitute(torchdata.StatefulDataLoader, InstalledStatefulDataLoader)
-    return Installed()
+    return Installed(is_first=is_first)
 
 
 def uninstall() -> None:

@@ -56,6 +56,10 @@ class Order(ABC):
         """The samplers whose epochs the loader numbers."""
         return []
 
+    def followers(self) -> list[Sampler | BatchSampler]:
+        """Return feedline's samplers inside one that is not: they follow the loader's seed, and hear of epochs."""
+        return []
+
     def is_of(self, other: Order) -> bool:
         """True if this is the order of the same sampler as the other."""
         return self.expected() == other.expected()

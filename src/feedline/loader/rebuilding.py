@@ -10,9 +10,11 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Seque
 
 from feedline import samplers
 from feedline.abc.source import SplitSource
+from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.loader.audience import Audience
 from feedline.loader.settings import Settings
+from feedline.loader.sharding import rank_count
 from feedline.loader.supply import Supply
 from feedline.ranks import own_share
 from feedline.types import StreamSplit
@@ -79,9 +81,10 @@ class Rebuildable:
     def _is_split(self) -> bool:
         """True if each rank gets a share of the samples already: by the loader, its dataset or its sampler."""
         if isinstance(self.dataset, IterableDataset):
-            return self._stream_split is not None or isinstance(self.dataset, SplitSource)
+            split_before = (ranks_of_stream(self.dataset) or 1) > 1
+            return split_before or self._stream_split is not None or isinstance(self.dataset, SplitSource)
         found = (self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None))
-        return any(_rank_count(sampler) > 1 for sampler in found)
+        return any(rank_count(sampler) > 1 for sampler in found)
 
     def _with(self: L, parts: dict[str, Any]) -> L:
         twin = copy.copy(self)
@@ -91,9 +94,3 @@ class Rebuildable:
         twin._stream_split = twin._split_now()
         twin._adopt_samplers()
         return twin
-
-
-def _rank_count(sampler: Any) -> int:
-    """Return over how many ranks a sampler shares out its indices, be it feedline's or torch's."""
-    share = getattr(sampler, "share", None)
-    return int(getattr(share, "world_size", 1) if share is not None else getattr(sampler, "num_replicas", 1))

@@ -92,11 +92,11 @@ def steps_of(dataset: Any, split: StreamSplit) -> int | None:
 # Any: a sampler or batch sampler of whatever make, here and below.
 def warn_of_two_shares(sampler: Any) -> None:
     """Warn if a sampler is a rank's share of what is a rank's share already: most samples would be left out."""
-    shares = [layer for layer in _layers(sampler) if _rank_count(layer) > 1]
+    shares = [layer for layer in layers_of(sampler) if rank_count(layer) > 1]
     if len(shares) < 2:
         return
     outer, inner = (type(share).__name__ for share in (shares[0], shares[-1]))
-    count = math.prod(map(_rank_count, shares))
+    count = math.prod(map(rank_count, shares))
     tell(
         f"Samples are shared out over ranks twice: by a {outer}, and by the {inner} inside it. This rank gets one of "
         f"{count}, and most samples come on no rank. Give the loader a sampler that is not distributed, and leave that "
@@ -106,7 +106,7 @@ def warn_of_two_shares(sampler: Any) -> None:
     )
 
 
-def _layers(sampler: Any) -> list[Any]:
+def layers_of(sampler: Any) -> list[Any]:
     """Return a sampler and those it is made around, the outermost first: ours, torch's, the wrappers of frameworks."""
     layers: list[Any] = []
     while sampler is not None and not any(sampler is layer for layer in layers):
@@ -120,7 +120,7 @@ def _layers(sampler: Any) -> list[Any]:
     return layers
 
 
-def _rank_count(sampler: Any) -> int:
+def rank_count(sampler: Any) -> int:
     """Return over how many ranks a sampler shares out what is inside it."""
     if isinstance(getattr(sampler, "share", None), Share):
         return int(sampler.share.world_size)

@@ -328,6 +328,8 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     @property
     def on_error(self) -> Any:
         """What becomes of samples that fail. May be changed between iterations."""
+        if "on_error" not in vars(self):
+            raise AttributeError("on_error is not known before the loader's constructor was called")
         return vars(self)["on_error"]
 
     @on_error.setter

@@ -250,6 +250,8 @@ def _order_state(start: Start) -> dict[str, Any]:
 
 def _prepare(loader: DataLoader[Any], order: Order, start: Start) -> int | None:
     """Let the order get ready as torch's samplers do; returns its seed, None if it has none."""
+    for sampler in order.followers():
+        sampler.enter(start.epoch)
     order.prepare(_order_state(start))
     if start.snapshot is not None and start.snapshot.seed is not None:
         return start.snapshot.seed

@@ -19,7 +19,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from feedline._optional import when_imported
-from feedline.abc.sampler import Ordered
+from feedline.errors import FeedlineWarning, tell
 from feedline.samplers.batch import BatchSampler
 from feedline.samplers.distributed import Distributed
 from feedline.samplers.distributed_batches import BatchIndices
@@ -29,7 +29,6 @@ from feedline.samplers.subset import SubsetRandomSampler
 from feedline.samplers.weighted import WeightedRandomSampler
 
 _BASES: dict[type, str] = {
-    Ordered: "Sampler",
     BatchSampler: "BatchSampler",
     BatchIndices: "DistributedSampler",
     Distributed: "DistributedSampler",
@@ -38,7 +37,7 @@ _BASES: dict[type, str] = {
     SubsetRandomSampler: "SubsetRandomSampler",
     WeightedRandomSampler: "WeightedRandomSampler",
 }
-"""What torch calls each. The first comes first: it is a base of the others."""
+"""What torch calls each."""
 
 
 def add_torch_bases() -> None:
@@ -49,5 +48,13 @@ def add_torch_bases() -> None:
 def _add(torch_data: ModuleType) -> None:
     for kind, name in _BASES.items():
         theirs = getattr(torch_data, name)
-        if not issubclass(kind, theirs):
+        if issubclass(kind, theirs):
+            continue
+        try:
             kind.__bases__ = (*kind.__bases__, theirs)
+        except TypeError as exc:  # an import must not fail for this
+            tell(
+                f"{kind.__name__} cannot become a subclass of torch's {name}, because of a class that is derived from "
+                f"both ({exc}). Frameworks will not recognise it. In that class name feedline's sampler first.",
+                FeedlineWarning,
+            )
