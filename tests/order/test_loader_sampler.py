@@ -131,7 +131,7 @@ def test_without_a_seed_every_iteration_of_a_sampler_is_another_epoch() -> None:
     assert list(loader.sampler) != list(loader.sampler)
 
 
-class Around(torch.utils.data.BatchSampler):
+class Around(torch.utils.data.BatchSampler):  # type: ignore[name-defined, misc]  # torch may be missing
     """A batch sampler of somebody's own, around one of ours."""
 
 
