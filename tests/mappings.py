@@ -18,6 +18,11 @@ class Mapping:
     flags: frozenset[str]
     """Two letters each, as in the kernel's documentation of VmFlags: `dd` is left out of dumps, `lo` is locked."""
 
+    @property
+    def start(self) -> int:
+        """The first address."""
+        return int(self.range.partition("-")[0], 16)
+
 
 def mappings(pid: int) -> list[Mapping]:
     """List what a process has mapped."""

@@ -221,10 +221,10 @@ def added(before: list[Mapping]) -> list[Mapping]:
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_slots_are_left_out_of_core_dumps(shared: bool) -> None:
-    before = of_feedline(os.getpid())
     arena = Arena(4, shared=shared, budget=1 << 20)
-    (found,) = added(before)
-    assert found.size == arena.slot_bytes * 4
+    first, last = arena.address, arena.address + 4 * arena.slot_bytes
+    # The system shows mappings that lie side by side as one: the arenas of other tests, for instance.
+    (found,) = [one for one in of_feedline(os.getpid()) if one.start <= first and last <= one.start + one.size]
     assert "dd" in found.flags
 
 
