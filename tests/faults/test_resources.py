@@ -258,6 +258,7 @@ def test_a_limit_on_addresses_leaves_room_for_batches(engine: str) -> None:
         assert program.end() == 0, program.errors()
     assert told["5"] != "worked"
     assert all("ulimit -v" in text for text in told.values() if text.startswith("TransportError"))
-    assert {room: text for room, text in told.items() if int(room) >= 800} == dict.fromkeys(
-        ["800", "1100", "1300", "2100"], "worked"
+    # With 800 it depends on how many samples are made at the same moment.
+    assert {room: text for room, text in told.items() if int(room) >= 1100} == dict.fromkeys(
+        ["1100", "1300", "2100"], "worked"
     )
