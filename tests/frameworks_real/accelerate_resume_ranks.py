@@ -85,6 +85,7 @@ def whole(name: str, folder: Path, *, stateful: bool) -> tuple[list[Any], dict[s
         if epoch < EPOCHS - 1:
             states[f"{epoch}-end"] = len(seen)
             accelerator.save_state(str(folder / f"{epoch}-end"))
+    accelerator.wait_for_everyone()  # all ranks write the same file, and one may still be at it
     return seen, states
 
 
