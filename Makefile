@@ -60,7 +60,7 @@ slow: $(VENV)/.installed-dev
 frameworks:
 	@$(MAKE) --no-print-directory VENV=$(VENV)-frameworks $(VENV)-frameworks/.installed-dev,frameworks
 	$(VENV)-frameworks/bin/python -m pip uninstall --quiet --yes torchvision torchaudio
-	FEEDLINE_FRAMEWORKS=required $(VENV)-frameworks/bin/python -m pytest -n 2 --dist loadfile tests/frameworks_real \
+	FEEDLINE_FRAMEWORKS=required $(VENV)-frameworks/bin/python -m pytest -o timeout=300 -n 2 --dist loadfile tests/frameworks_real \
 		--ignore tests/frameworks_real/test_mosaicml.py
 
 drill: $(VENV)/.installed-dev

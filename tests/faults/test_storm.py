@@ -125,7 +125,7 @@ def check_storm(engine: str, kind: str, persistent: str, count: int, mean_s: flo
         processes, threads, files = map(int, program.line().split()[1:])
         assert (processes, threads) == (0, 0), program.errors()
         # Python drops an exception that comes in the first moment of a finalizer or of `__del__`, and with it the call,
-        # which has a file to close. Two were the most among 18,000 signals; the file goes with the process.
+        # which has a file to close. Three in 1,500 signals were the most; the file goes with the process.
         assert files <= max(1, count // 500), program.errors()
         assert program.line() == "taken", "each batch once, in order"
         assert program.end() == 0, program.errors()
