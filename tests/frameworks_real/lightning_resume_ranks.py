@@ -7,39 +7,17 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch.utils.data import Dataset, IterableDataset
 
-import feedline
 from feedline import DataLoader, samplers
 from tests.frameworks_real.deliveries import count_deliveries, delivered
-
-BATCH = 2
-STEPS = 2
-EPOCHS = 3
-RANKS = int(os.environ["WORLD_SIZE"])
-SIZE = BATCH * STEPS * RANKS
-
-
-class Numbers(Dataset[torch.Tensor]):
-    """Samples that draw random numbers, too: a sample is its index, and what it drew."""
-
-    def __len__(self) -> int:
-        return SIZE
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.tensor([float(index), feedline.rng().random()])
-
-
-class Stream(IterableDataset[torch.Tensor]):
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return (torch.tensor([float(index), 0.0]) for index in range(SIZE))
+from tests.frameworks_real.drawing import BATCH, EPOCHS, RANKS, SIZE, Numbers, Stream
 
 
 class Model(pl.LightningModule):  # type: ignore[misc]  # Lightning is not there for the type checker

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader as TorchLoader
 from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import feedline
 from tests.frameworks_real.deliveries import count_deliveries, delivered
+from tests.frameworks_real.trainer_ranks import WithFeedline
 
 BATCH = 2
 STEPS = 2
@@ -44,24 +44,6 @@ class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         self.seen.append([[int(index), draw] for index, draw in x.tolist()])
         return {"loss": self.layer(x).mean() * 0.0}
-
-
-class WithFeedline(Trainer):  # type: ignore[misc]  # transformers is not analysed
-    """Builds its loader as the page on the Trainer says."""
-
-    def get_train_dataloader(self) -> TorchLoader[Any]:
-        loader: TorchLoader[Any] = self.accelerator.prepare(
-            feedline.DataLoader(
-                self.train_dataset,
-                batch_size=self._train_batch_size,
-                collate_fn=self.data_collator,
-                shuffle=True,
-                seed=self.args.seed,
-                num_workers=2,
-                engine="thread",
-            )
-        )
-        return loader
 
 
 class Epochs(TrainerCallback):  # type: ignore[misc]  # transformers is not analysed

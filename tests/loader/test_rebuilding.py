@@ -117,3 +117,14 @@ def test_one_rank_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     loader = DataLoader(range(SIZE), 2)  # type: ignore[arg-type, var-annotated]
     assert loader._shared_out() is loader
+
+
+def test_a_stream_that_was_split_over_ranks_is_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    node = pytest.importorskip("datasets.distributed")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    stream = datasets.Dataset.from_dict({"value": list(range(SIZE))}).to_iterable_dataset(num_shards=2)
+    whole: DataLoader[Any] = DataLoader(stream, 4)
+    part: DataLoader[Any] = DataLoader(node.split_dataset_by_node(stream, 0, 2), 4)
+    assert (whole._is_split, part._is_split) == (False, True)

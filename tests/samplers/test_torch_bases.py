@@ -124,10 +124,10 @@ def test_a_class_that_stands_in_the_way_is_named_and_no_import_fails() -> None:
         "with warnings.catch_warnings(record=True) as told:\n"
         "    warnings.simplefilter('always')\n"
         "    import torch.utils.data\n"
-        "print(issubclass(Mine, torch.utils.data.RandomSampler) or [str(one.message) for one in told])\n"
+        "print([str(one.message) for one in told])\n"
         "print(isinstance(samplers.SequentialSampler(range(3)), torch.utils.data.SequentialSampler))\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     first, second = run.stdout.splitlines()
-    assert first == "True" or "RandomSampler cannot become a subclass of torch's RandomSampler" in first
+    assert "RandomSampler cannot become a subclass of torch's RandomSampler" in first
     assert second == "True"

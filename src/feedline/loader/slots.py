@@ -77,7 +77,7 @@ class Slots:
         """Find out from the size of a batch whether the next ones need slots."""
         if used > self._small_bytes:
             self._small_count, self._sure_after, self._does_without = 0, _SURE_AGAIN_AFTER, False
-        elif not self._does_without:
+        else:
             self._small_count += 1
             self._does_without = self._small_count >= self._sure_after
 

@@ -10,14 +10,11 @@ A program that keeps a label must not keep the images that lay beside it. So no 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from feedline.transport.arena import Arena
 
 Bytes = NDArray[np.uint8]
 
@@ -27,7 +24,7 @@ lease it spares (4 us), and a page at each end of a larger one is little beside 
 
 SMALL_BYTES = 16 << 10
 """A batch of no more than this can come with the message that tells of it: all of its arrays are copied anyway, and a
-slot would have to be found, read and given back (13 us against 30)."""
+slot would have to be found, read and given back. The size is a guess; half of it and twice as much were not tried."""
 
 
 class Reader(ABC):
@@ -116,19 +113,23 @@ class SegmentReader(Reader):
 
 
 class SlotReader(Reader):
-    """A slot of an arena: large arrays are leased one by one."""
+    """A slot of an arena: large arrays are leased one by one.
 
-    __slots__ = ("_arena", "_slot")
+    Args:
+        view: what was written to the slot.
+        lease: returns a part (start, size) of the slot that gives it back when the last view of it dies.
+    """
 
-    def __init__(self, arena: Arena, slot: int, used: int) -> None:
-        super().__init__(arena.view(slot, max(used, 1)))
-        self._arena = arena
-        self._slot = slot
+    __slots__ = ("_lease",)
+
+    def __init__(self, view: Bytes, lease: Callable[[int, int], Bytes]) -> None:
+        super().__init__(view)
+        self._lease = lease
 
     def _part(self, start: int, size: int) -> Bytes:
         if size < LARGE_BYTES:
             return self._view[start : start + size].copy()
-        return self._arena.lease(self._slot, start, size)
+        return self._lease(start, size)
 
 
 def overlapping(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
