@@ -7,11 +7,14 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import pytest
+import torch.utils.data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import feedline
 from feedline.abc import Scheduler, WorkerView
 from feedline.errors import WorkerDied, WorkerRestarted
+from feedline.loader import window
 from feedline.loader.limits import Limits
 from feedline.loader.map_epoch import MapEpoch
 from feedline.loader.progress import Progress
@@ -250,3 +253,45 @@ def test_workers_go_on_in_turn() -> None:
     with Bench(count=6, workers=3, depth=1, turn=2) as bench:
         assert bench.run() == numbers(6)
         assert [worker for worker, _ in bench.engine.submitted] == [2, 0, 1, 2, 0, 1]
+
+
+class OwnSampler:
+    """Yields lists, as samplers that people write do."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(2000))
+
+    def __len__(self) -> int:
+        return 2000
+
+
+@pytest.mark.parametrize(
+    ("options", "width", "deep"),
+    [
+        pytest.param({"shuffle": True}, 16, 16, id="small"),
+        pytest.param({}, 250, 12, id="what fits messages"),
+        pytest.param({}, 1000, 2, id="large batches"),
+        pytest.param({"prefetch_factor": 3}, 16, 3, id="depth given"),
+        pytest.param({"sampler": OwnSampler()}, 16, 2, id="own sampler"),
+        pytest.param({"in_order": False}, 16, 2, id="unordered"),
+        pytest.param({"engine": "thread"}, 16, 2, id="threads"),
+    ],
+)
+def test_small_batches_that_take_no_time_are_fetched_further_ahead(
+    options: dict[str, Any], width: int, deep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(window, "_SHORT_S", 10.0)  # whatever else this machine is doing
+    dataset = torch.utils.data.TensorDataset(torch.zeros(2000, width))
+    batches: Any = iter(feedline.DataLoader(dataset, 8, num_workers=2, **options))
+    for _ in range(100):
+        next(batches)
+    assert batches._batches._epoch._window._size == 2 * deep
+    assert len(list(batches)) == 150
+
+
+def test_batches_that_take_their_time_are_not_fetched_further_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(window, "_SHORT_S", 0.0)
+    batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
+    for _ in range(100):
+        next(batches)
+    assert batches._batches._epoch._window._size == 4

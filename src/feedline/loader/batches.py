@@ -57,7 +57,13 @@ def _epoch(
     account: Account | None,
 ) -> Epoch:
     entry = bookmark.entry
-    limits = Limits(settings.window, max(1, settings.depth), settings.timeout_s, kills_stuck=bool(settings.restarts))
+    limits = Limits(
+        settings.window,
+        max(1, settings.depth),
+        deepens=settings.deepens,
+        timeout_s=settings.timeout_s,
+        kills_stuck=bool(settings.restarts),
+    )
     streams = () if snapshot is None else snapshot.streams
     entry.progress.turn = 0 if snapshot is None else snapshot.turn
     if spec.kind is DatasetKind.ITERABLE and spec.split is None:

@@ -17,3 +17,5 @@ class Limits:
     """The longest wait for a batch; 0 for no limit."""
     kills_stuck: bool = False
     """True to replace a worker that takes longer than that, as if it had died."""
+    deepens: bool = False
+    """True if there may be more in flight while batches are small and made in no time."""

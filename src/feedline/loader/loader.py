@@ -43,7 +43,7 @@ from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
 from feedline.loader.reserve import with_reserve
 from feedline.loader.resumable import Resumable
-from feedline.loader.settings import Settings
+from feedline.loader.settings import DEFAULT_DEPTH, Settings
 from feedline.loader.sharding import split_of, steps_of
 from feedline.loader.supply import Supply
 from feedline.loader.threads_probe import must_leave_threads
@@ -68,7 +68,8 @@ class Loader(Resumable):
             applied to each sample.
         workers: how many; 0 to make batches in the training loop itself.
         engine: "process", "thread", "inline", or "auto": inline without workers, otherwise processes.
-        prefetch: batches per worker that are under way or waiting.
+        prefetch: batches per worker that are under way or waiting; by default there are more while batches are small
+            and made in no time.
         in_order: False to get batches as they finish.
         timeout_s: the longest wait for a batch; 0 for no limit.
         seed: makes batches, augmentation included, follow from it and the epoch alone, whatever the number of workers;
@@ -112,7 +113,7 @@ class Loader(Resumable):
         collate: Callable[[Any], Any] | None = None,
         workers: int = 0,
         engine: str = "auto",
-        prefetch: int = 2,
+        prefetch: int = DEFAULT_DEPTH,
         in_order: bool = True,
         timeout_s: float = 0,
         seed: int | None = None,

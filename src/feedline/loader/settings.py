@@ -13,6 +13,10 @@ from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
 from feedline.policies import InOrder, Unordered
 
+DEFAULT_DEPTH = 2
+"""Torch's. Whoever gives this number cannot be told from whoever gives none: frameworks build a loader anew from its
+attributes."""
+
 DEFAULT_RESTARTS = 32
 """Enough to find the sample that kills in a batch of thousands (a dozen restarts), and to survive bad nights. More
 would keep a job alive that makes no progress. A guess."""
@@ -26,7 +30,7 @@ class Settings:
 
     worker_count: int = 0
     engine: str = "auto"
-    depth: int = 2
+    depth: int = DEFAULT_DEPTH
     """Batches per worker that are under way or waiting for the training loop."""
     in_order: bool = True
     timeout_s: float = 0.0
@@ -93,6 +97,11 @@ class Settings:
     def window(self) -> int:
         """Batches in flight: under way or waiting for the training loop."""
         return max(1, self.depth * max(1, self.worker_count))
+
+    @property
+    def deepens(self) -> bool:
+        """True if there may be more in flight while batches are small and made in no time: nothing else was asked."""
+        return self.depth == DEFAULT_DEPTH and self.scheduler is None and self.in_order
 
     def make_scheduler(self) -> Scheduler:
         """Return the user's scheduler, or the one that `in_order` stands for."""

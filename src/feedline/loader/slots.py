@@ -56,6 +56,8 @@ class Slots:
         self._small_bytes = -1 if always else min(SMALL_BYTES, _IN_MESSAGES // depth)
         self._small_count = 0
         """Batches in a row that were small."""
+        self._largest = 0
+        """Bytes of the largest of them."""
         self._sure_after = _SURE_AFTER
         self._does_without = arena is None
         """True while tasks are given no slots."""
@@ -68,6 +70,10 @@ class Slots:
         """Return a slot for a task of a worker; -1 if it has to do without."""
         return -1 if self._does_without or self._arena is None else self._arena.acquire(worker, self._owner)
 
+    def fit_messages(self) -> int:
+        """Return how many batches of one worker can wait for the training loop in messages; 0 if none comes so."""
+        return _IN_MESSAGES // self._largest if self._does_without and self._largest else 0
+
     def release(self, slot: int, used: int | None = None) -> None:
         """Take back a slot in which nothing lies; `used` tells how far it was written, None if that is not known."""
         if self._arena is not None:
@@ -77,7 +83,9 @@ class Slots:
         """Find out from the size of a batch whether the next ones need slots."""
         if used > self._small_bytes:
             self._small_count, self._sure_after, self._does_without = 0, _SURE_AGAIN_AFTER, False
+            self._largest = 0
         else:
+            self._largest = max(used, self._largest)
             self._small_count += 1
             self._does_without = self._small_count >= self._sure_after
 
@@ -85,7 +93,7 @@ class Slots:
         """Return the batch that lies in a slot. What it refers to stays its own from then on; the rest is free."""
         arena = self._arena
         slot, parcel.slot = parcel.slot, -1
-        if arena is not None and (parcel.used > self._small_bytes or not self._does_without):
+        if arena is not None and (parcel.used > self._largest or not self._does_without):
             self._learn(parcel.used)
         if parcel.reader is not None:
             self._counters.overflowed += arena is not None and parcel.used > SMALL_BYTES

@@ -35,7 +35,7 @@ from feedline.loader.options import Options, name_options
 from feedline.loader.order import Order
 from feedline.loader.rebuilding import Rebuildable
 from feedline.loader.resumable import Resumable
-from feedline.loader.settings import Settings
+from feedline.loader.settings import DEFAULT_DEPTH, Settings
 from feedline.loader.sharding import split_of, steps_of, warn_of_two_shares
 from feedline.loader.supply import Supply
 from feedline.loader.threads_probe import must_leave_threads
@@ -237,7 +237,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         return Settings(
             worker_count=self.num_workers,
             engine=engine,
-            depth=self.prefetch_factor if self.prefetch_factor is not None else 2,
+            depth=DEFAULT_DEPTH if self.prefetch_factor is None else self.prefetch_factor,
             in_order=self.in_order,
             timeout_s=self.timeout,
             persistent=self.persistent_workers,

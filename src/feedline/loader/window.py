@@ -4,6 +4,11 @@ The window is `depth` batches per worker. It is exceeded in one case only: the t
 late, and a worker has nothing to do. Then work beyond the window is begun, within the memory budget, so that one slow
 sample does not idle the others. (With a fixed window one slow sample in a hundred halves the rate:
 benchmarks/w6_stragglers.py.)
+
+If nobody asked for another depth, the window is up to `_DEEP` times as large while batches come in messages and take
+less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so everybody sleeps
+and is woken once per batch, which costs more than the batch. Only orders that are known in advance are gone through so
+far ahead: a user's own sampler may look at what the training loop has done meanwhile.
 """
 
 from __future__ import annotations
@@ -20,11 +25,16 @@ from feedline.loader.limits import Limits
 from feedline.loader.pending import Pending
 from feedline.loader.repair import Repair
 from feedline.plan.plan import Plan
-from feedline.types import Result, ResultKind, Resume, Task
+from feedline.types import IndexBlock, Result, ResultKind, Resume, Task
 
 _RUN_AHEAD = 16
 """How many windows may be in flight while a batch is late. A guess that was enough: with it benchmarks/w6_stragglers.py
 (1 % of samples 200 times slower, 4 workers) comes close to ideal. Other values were not measured."""
+
+_DEEP = 8
+_SHORT_S = 1e-3
+"""With 2 workers and batches of 4 KB made in 0.25 ms (benchmarks/w1_tiny.py), the training loop's CPU time
+per batch is least with 16 batches per worker; 8 and 32 are in between. The bound on the time is a guess."""
 
 
 class Window:
@@ -63,6 +73,7 @@ class Window:
         self._plan = plan
         self._scheduler = scheduler
         self._size = limits.window
+        self._limits = limits
         self._already = frozenset(already)
         self._turn = turn
         self._snapshots = snapshots
@@ -85,6 +96,8 @@ class Window:
         self.ready: dict[int, Result] = {}
         self.exhausted = False
         """True if the plan has no more batches, or none that are wanted."""
+        self._known = False
+        """True if the order of samples is known in advance, and looking ahead changes nothing."""
         self._held: Any = _NOTHING
         """The next batch of the plan, if no worker may have it yet."""
         scheduler.open(len(crew.workers), limits.depth)
@@ -96,9 +109,17 @@ class Window:
 
     def fill(self) -> None:
         """Give out tasks until the window is full."""
+        if self._limits.deepens and not self.sent & 15:
+            self._choose_size()
         while self.sent - self.delivered < self._size and self._crew.room_for_more():
             if not self._send_one():
                 break
+
+    def _choose_size(self) -> None:
+        """Make the window larger while batches are small and made in no time, as long as the order is known."""
+        crew, limits = self._crew, self._limits
+        deepens = self._known and crew.pace.typical_s() < _SHORT_S
+        self._size = limits.window * (max(1, min(_DEEP, crew.slots.fit_messages() // limits.depth)) if deepens else 1)
 
     def _send_one(self) -> bool:
         """Give out the next task; False if there is none or no worker may have it."""
@@ -136,6 +157,7 @@ class Window:
                 f"{self._scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}."
             )
         self._held = _NOTHING
+        self._known = type(indices) is IndexBlock
         self._begin(self.sent, indices, worker)
         self.sent += 1
         return True
@@ -207,7 +229,7 @@ class Window:
                 self._check_move(*move)
                 if crew.move(*move):
                     continue
-            if self.sent - self.delivered >= self._size * _RUN_AHEAD or not crew.room_for_more():
+            if self.sent - self.delivered >= self._limits.window * _RUN_AHEAD or not crew.room_for_more():
                 return None
             if not self._send_one():
                 return self._scheduler.grace_s(typical_s)
