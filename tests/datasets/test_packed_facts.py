@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDataset
-from feedline.datasets.packed_order import in_packed_order
+from feedline.datasets.packed_facts import in_packed_order
 
 NAMES = ["zeta", "alpha", "mid", "älpha"]
 
