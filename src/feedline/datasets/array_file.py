@@ -189,9 +189,9 @@ def _opened(path: str) -> BinaryIO:
 def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(file)
-    except zipfile.BadZipFile as exc:
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as exc:
         raise CorruptSource(
-            f"{path} is not a .npz file, or not all of one ({exc}). If it was copied or downloaded, get it again."
+            f"{path} is not a .npz file, or not all of one ({words(exc)}). If it was copied or downloaded, get it again."
         ) from exc
 
 
