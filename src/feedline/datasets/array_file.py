@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -27,6 +27,10 @@ from feedline.failures import words
 
 _PIECE = 1 << 20
 """Bytes that are read at a time to compare a checksum."""
+_TAIL_BYTES = 22 + (1 << 16)
+"""Bytes at the end of a zip file among which its last record is: that may have a comment."""
+_MORE = 0xFFFF
+"""Stands there for a number of members that takes more than two bytes."""
 _LOCAL_HEADER = 30
 """Bytes of what stands before a member of a zip file, without its name and extra field."""
 
@@ -186,9 +190,25 @@ def _opened(path: str) -> BinaryIO:
         raise SourceError(f"{path} cannot be opened: {words(exc)}.") from exc
 
 
+def opened_zip(file: IO[bytes]) -> zipfile.ZipFile:
+    """Open a zip file, of which all members are listed.
+
+    Raises:
+        zipfile.BadZipFile: it is damaged. OSError, ValueError or NotImplementedError: so it is, too.
+    """
+    archive = zipfile.ZipFile(file)
+    file.seek(-min(file.seek(0, os.SEEK_END), _TAIL_BYTES), os.SEEK_END)
+    tail = file.read()
+    at = tail.rfind(b"PK\5\6")
+    count = int.from_bytes(tail[at + 10 : at + 12], "little")
+    if count not in (_MORE, len(archive.infolist())):  # which Python does not compare
+        raise zipfile.BadZipFile(f"it should have {count} members, and {len(archive.infolist())} are listed")
+    return archive
+
+
 def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(file)
+        return opened_zip(file)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as exc:
         raise CorruptSource(
             f"{path} is not a .npz file, or not all of one ({words(exc)}). If it was copied or downloaded, get it again."
@@ -204,9 +224,9 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
             f"{name!r} of {path} is compressed, so that single samples cannot be read. Save it with numpy.savez in "
             f"place of numpy.savez_compressed, or hold it in memory: ArrayDataset(dict(numpy.load({path!r})))."
         )
-    file.seek(info.header_offset)
+    file.seek(max(0, info.header_offset))
     local = file.read(_LOCAL_HEADER)
-    if len(local) < _LOCAL_HEADER or local[:4] != b"PK\3\4":
+    if info.header_offset < 0 or len(local) < _LOCAL_HEADER or local[:4] != b"PK\3\4":
         raise CorruptSource(f"{name!r} of {path} is not where the file says it is. Get the file again.")
     begin = info.header_offset + _LOCAL_HEADER + int.from_bytes(local[26:28], "little")
     begin += int.from_bytes(local[28:30], "little")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import io
 import math
-import zipfile
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
+
+from feedline.datasets.array_file import opened_zip
 
 _PREAMBLE = 10
 """Bytes that tell how long the header is; two more in format 2 and 3."""
@@ -79,7 +80,7 @@ def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 # Any: arrays, and bytes for what is none.
 def decode_npz(data: bytes, limit: int) -> dict[str, Any]:
     """Return the arrays by name; ValueError if they would take more than `limit` bytes, or are damaged."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    with opened_zip(io.BytesIO(data)) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
         if unpacked > limit:
             raise ValueError(
