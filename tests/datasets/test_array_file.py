@@ -249,6 +249,51 @@ class TestDamage:
         with pytest.raises(CorruptSource, match="reaches to byte"):
             ArrayDataset(tmp_path / "x.npy")
 
+    def test_bytes_behind_the_array(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        with (tmp_path / "x.npy").open("ab") as file:
+            np.save(file, LABELS)
+        with pytest.raises(CorruptSource, match=r"x\.npy has \d+ bytes too many.*ends at byte \d+"):
+            ArrayDataset(tmp_path / "x.npy")
+        whole = np.load(tmp_path / "x.npy", mmap_mode="r")  # NumPy does not mind
+        assert len(ArrayDataset(whole)) == COUNT
+
+    def test_a_header_that_lies_about_less(self, tmp_path: Path) -> None:
+        np.save(tmp_path / "x.npy", IMAGES)
+        raw = (tmp_path / "x.npy").read_bytes().replace(b"(30, 3, 4)", b"(20, 3, 4)")
+        (tmp_path / "x.npy").write_bytes(raw)
+        with pytest.raises(CorruptSource, match="480 bytes too many"):
+            ArrayDataset(tmp_path / "x.npy")
+
+    @pytest.mark.parametrize("place", [-300, 200])
+    def test_checksums_of_a_zip_are_compared(self, tmp_path: Path, place: int) -> None:
+        path = tmp_path / "x.npz"
+        np.savez(path, label=LABELS, image=IMAGES)
+        data = bytearray(path.read_bytes())
+        data[place] ^= 1
+        path.write_bytes(data)
+        name = "image" if place < 0 else "label"
+        with pytest.raises(CorruptSource, match=rf"'{name}' of .*x\.npz is damaged: .*CRC"):
+            ArrayDataset(path)
+        other = "label" if place < 0 else "image"
+        assert len(ArrayDataset(path, other)) == COUNT  # what is not wanted is not read
+
+    def test_a_zip_whose_directory_is_damaged(self, tmp_path: Path) -> None:
+        path = tmp_path / "x.npz"
+        np.savez(path, label=LABELS, image=IMAGES)
+        data = path.read_bytes()
+        for wrong in (data[:100] + data[700:], data[:-1], data[:-22] + data[-21:], data + b"x" * 70_000):
+            path.write_bytes(wrong)
+            with pytest.raises(CorruptSource, match=r"x\.npz"):
+                ArrayDataset(path)
+
+    def test_a_packed_folder_has_as_many_samples_as_were_packed(self, tmp_path: Path) -> None:
+        path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a", format="npy", workers=0).path
+        assert len(ArrayDataset(path)) == 9
+        np.save(path / "x.npy", np.arange(5))
+        with pytest.raises(CorruptSource, match=r"x\.npy has 5 samples, but 9 were packed"):
+            ArrayDataset(path)
+
     def test_changed(self, tmp_path: Path) -> None:
         np.save(tmp_path / "x.npy", IMAGES)
         np.savez(tmp_path / "x.npz", a=IMAGES)

@@ -2,6 +2,9 @@
 
 An `ArrayFile` says where the numbers are and what they have to be. It is what travels to other processes in place of
 the array; each maps the file by itself, and the system keeps the pages once for all of them.
+
+A file that is cut off while it is mapped kills the process that reads what is missing (SIGBUS). No check can rule that
+out: it may happen between the check and the read. So files are checked in full when they are opened, and not again.
 """
 
 from __future__ import annotations
@@ -12,16 +15,22 @@ import zipfile
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from feedline.datasets.packed_order import in_packed_order
+from feedline.datasets.packed_facts import check_count, in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
 
+_PIECE = 1 << 20
+"""Bytes that are read at a time to compare a checksum."""
+_TAIL_BYTES = 22 + (1 << 16)
+"""Bytes at the end of a zip file among which its last record is: that may have a comment."""
+_MORE = 0xFFFF
+"""Stands there for a number of members that takes more than two bytes."""
 _LOCAL_HEADER = 30
 """Bytes of what stands before a member of a zip file, without its name and extra field."""
 
@@ -94,18 +103,25 @@ def find_npy(path: str) -> ArrayFile:
     """
     with _opened(path) as file:
         found = _header(file, path, None)
-        _check_whole(found, os.fstat(file.fileno()).st_size)
+        _check_end(found, os.fstat(file.fileno()).st_size)
     return found
 
 
 def find_npz(path: str, wanted: Container[str] | None = None) -> dict[str, ArrayFile | None]:
-    """Return the arrays of a .npz file by name; None for those that are not wanted. Raises what `find_npy` does."""
+    """Return the arrays of a .npz file by name; None for those that are not wanted. Raises what `find_npy` does.
+
+    Those that are wanted are read once, to compare their CRC. Who maps them later does not do so again.
+    """
     with _opened(path) as file, _zip(file, path) as archive:
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        return {
+        found = {
             name: _member(file, path, info) if wanted is None or name in wanted else None
             for name, info in members.items()
         }
+        for name, array in found.items():
+            if array is not None:
+                _check_crc(archive, members[name], array)
+        return found
 
 
 def find_member(path: str, member: str) -> ArrayFile:
@@ -127,10 +143,15 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
     files = {file.stem: file for file in sorted(Path(path).glob("*.npy"))}
     if not files:
         raise BadOption(f"{path} is a folder without .npy files. Each field of a dataset is one such file there.")
-    return {
+    stored = _stored(path)
+    found = {
         name: find_npy(str(files[name])) if wanted is None or name in wanted else None
-        for name in in_packed_order(files, _stored(path))
+        for name in in_packed_order(files, stored)
     }
+    for array in found.values():
+        if array is not None:
+            check_count(str(array), stored, array.shape[0])
+    return found
 
 
 def _stored(folder: str) -> bytes | None:
@@ -169,12 +190,28 @@ def _opened(path: str) -> BinaryIO:
         raise SourceError(f"{path} cannot be opened: {words(exc)}.") from exc
 
 
+def opened_zip(file: IO[bytes]) -> zipfile.ZipFile:
+    """Open a zip file, of which all members are listed.
+
+    Raises:
+        zipfile.BadZipFile: it is damaged. OSError, ValueError or NotImplementedError: so it is, too.
+    """
+    archive = zipfile.ZipFile(file)
+    file.seek(-min(file.seek(0, os.SEEK_END), _TAIL_BYTES), os.SEEK_END)
+    tail = file.read()
+    at = tail.rfind(b"PK\5\6")
+    count = int.from_bytes(tail[at + 10 : at + 12], "little")
+    if count not in (_MORE, len(archive.infolist())):  # which Python does not compare
+        raise zipfile.BadZipFile(f"it should have {count} members, and {len(archive.infolist())} are listed")
+    return archive
+
+
 def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(file)
-    except zipfile.BadZipFile as exc:
+        return opened_zip(file)
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as exc:
         raise CorruptSource(
-            f"{path} is not a .npz file, or not all of one ({exc}). If it was copied or downloaded, get it again."
+            f"{path} is not a .npz file, or not all of one ({words(exc)}). If it was copied or downloaded, get it again."
         ) from exc
 
 
@@ -187,15 +224,15 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
             f"{name!r} of {path} is compressed, so that single samples cannot be read. Save it with numpy.savez in "
             f"place of numpy.savez_compressed, or hold it in memory: ArrayDataset(dict(numpy.load({path!r})))."
         )
-    file.seek(info.header_offset)
+    file.seek(max(0, info.header_offset))
     local = file.read(_LOCAL_HEADER)
-    if len(local) < _LOCAL_HEADER or local[:4] != b"PK\3\4":
+    if info.header_offset < 0 or len(local) < _LOCAL_HEADER or local[:4] != b"PK\3\4":
         raise CorruptSource(f"{name!r} of {path} is not where the file says it is. Get the file again.")
     begin = info.header_offset + _LOCAL_HEADER + int.from_bytes(local[26:28], "little")
     begin += int.from_bytes(local[28:30], "little")
     file.seek(begin)
     found = _header(file, path, name)
-    _check_whole(found, begin + info.file_size)
+    _check_end(found, begin + info.file_size)
     return found
 
 
@@ -254,3 +291,23 @@ def _check_whole(array: ArrayFile, size: int) -> None:
             f"{array} is truncated: {_text(array)} reaches to byte {array.end}, but only {size} are there. The copy or "
             "download was probably interrupted: get the file again."
         )
+
+
+def _check_end(array: ArrayFile, size: int) -> None:
+    """Refuse an array that does not end where its file or member does: its header is damaged, or not its own."""
+    _check_whole(array, size)
+    if array.end < size:
+        raise CorruptSource(
+            f"{array} has {size - array.end} bytes too many: {_text(array)} ends at byte {array.end}, and the file at "
+            f"byte {size}. Its header is damaged, or something was written behind it: get the file again, or save each "
+            "array in a file of its own."
+        )
+
+
+def _check_crc(archive: zipfile.ZipFile, info: zipfile.ZipInfo, array: ArrayFile) -> None:
+    try:
+        with archive.open(info) as member:
+            while member.read(_PIECE):
+                pass
+    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as exc:
+        raise CorruptSource(f"{array} is damaged: {words(exc)}. Get the file again.") from exc

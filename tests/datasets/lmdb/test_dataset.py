@@ -269,6 +269,17 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         dataset.close()
 
 
+def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path) -> None:
+    meta = {"feedline": 1, "count": 3, "encoding": "record", "fields": [{"name": "x"}]}
+    items = [(b"%012d" % number, records.encode({"x": number})) for number in range(4)]
+    word = (b"__feedline__", json.dumps(meta).encode())
+    with pytest.raises(CorruptSource, match=r"few has 2 samples, but 3 were packed"):
+        len(LMDBDataset(write(tmp_path / "few", [*items[:2], word])))
+    more = LMDBDataset(write(tmp_path / "more", [*items, word]))  # somebody has added one
+    assert len(more) == 4
+    more.close()
+
+
 @pytest.mark.parametrize(
     "meta", [b"{", b"[]", b'{"feedline": 1}', b'{"feedline": 9, "encoding": "record", "count": 1, "fields": []}']
 )

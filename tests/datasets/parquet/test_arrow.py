@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 import feedline
 from feedline.datasets import ArrowDataset
-from feedline.errors import BadOption, CorruptSource, SourceChanged
+from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
+from tests.sources.test_damage import in_child
 
 ENDINGS = (".arrow", ".feather", ".ipc")
 
@@ -143,3 +145,66 @@ def test_arrays_are_copies_that_can_be_written_to(tmp_path: Path) -> None:
 def test_dictionaries_that_differ_between_batches(tmp_path: Path) -> None:
     rows = pa.table({"s": pa.chunked_array([pa.array(["a", "b"]).dictionary_encode()] * 3)})
     assert list(ArrowDataset(write(tmp_path / "a.arrow", rows), "s")) == ["a", "b"] * 3
+
+
+def spoilt(path: Path, right: bytes, wrong: bytes) -> Path:
+    """Replace bytes that occur once."""
+    data = path.read_bytes()
+    assert data.count(right) == 1
+    path.write_bytes(data.replace(right, wrong))
+    return path
+
+
+@pytest.mark.parametrize("ending", [".arrow", ".ipc"])
+def test_offsets_that_lead_out_of_the_file(tmp_path: Path, ending: str) -> None:
+    """Arrow itself believes them, and gives out whatever is in memory there."""
+    rows = pa.table({"s": pa.array([b"one", b"two", b"three"]), "n": [1, 2, 3]})
+    offsets = np.array([0, 3, 6, 11], np.int32)
+    wrong = np.array([0, 3, 6, 6000], np.int32), np.array([0, 3, -6, 11], np.int32), np.array([0, 9, 6, 11], np.int32)
+    for number, one in enumerate(wrong):
+        path = spoilt(write(tmp_path / f"{number}{ending}", rows), offsets.tobytes(), one.tobytes())
+        with pytest.raises(CorruptSource, match=rf"{number}{ending}"):
+            ArrowDataset(path)[2]
+        with pytest.raises(CorruptSource, match=rf"{number}{ending}"):
+            len(ArrowDataset(path, filters=[("n", ">", 1)]))
+
+
+def test_damage_to_one_record_batch_leaves_the_others(tmp_path: Path) -> None:
+    rows = pa.table({"s": pa.array([b"one", b"two", b"three", b"four"])})
+    offsets = np.array([0, 5, 9], np.int32)
+    path = spoilt(write(tmp_path / "a.arrow", rows, 2), offsets.tobytes(), np.array([0, 7, 5], np.int32).tobytes())
+    dataset = ArrowDataset(path, "s")
+    assert (dataset[0], dataset[1]) == (b"one", b"two")
+    with pytest.raises(CorruptSource, match=r"row group 1 of .*a\.arrow"):
+        dataset[2]
+
+
+def test_a_record_batch_is_validated_once(tmp_path: Path) -> None:
+    dataset = ArrowDataset(write(tmp_path / "a.arrow", table()), "number", cache_bytes=0)
+    assert [int(dataset[index]) for index in (0, 39, 1, 39)] == [0, 39, 1, 39]
+    (mapped,) = dataset._opened.get().values()
+    assert mapped.validated == {0, 5}
+
+
+def test_an_end_mark_in_the_middle_of_a_stream(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.ipc", table())
+    data = path.read_bytes()
+    starts = [place for place in range(len(data) - 8) if data[place : place + 4] == b"\xff\xff\xff\xff"]
+    path.write_bytes(data[: starts[3] + 4] + bytes(4) + data[starts[3] + 8 :])
+    with pytest.raises(CorruptSource, match=rf"a\.ipc' is damaged: a mark at byte {starts[3] + 8} says"):
+        len(ArrowDataset(path))
+
+
+def test_no_byte_that_changes_ends_the_process(tmp_path: Path) -> None:
+    """Each in turn: samples of the right form, or an error; in a process of its own, which memory errors would end."""
+    data = write(tmp_path / "a.arrow", table(6).select(["image", "name", "ragged", "meta"])).read_bytes()
+    path = tmp_path / "b.arrow"
+
+    def read_all() -> int:
+        for place in range(0, len(data), 11):
+            path.write_bytes(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :])
+            with contextlib.suppress(CorruptSource, SourceError, BadOption, UnicodeDecodeError):
+                list(ArrowDataset(path))
+        return 0
+
+    assert in_child(read_all) == 0

@@ -418,3 +418,43 @@ def test_without_pyarrow_the_install_line_is_given(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(ImportError, match=r"pip install 'feedline\[parquet\]'|pyarrow"):
         ParquetDataset("a.parquet")
+
+
+def test_checksums_are_verified_of_columns_that_only_a_filter_reads(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = pa.table({"x": np.arange(100), "y": np.arange(100) + 1000})
+    pq.write_table(rows, path, compression="none", use_dictionary=False, write_page_checksum=True)
+    data = path.read_bytes()
+    place = data.index(np.arange(1000, 1100).tobytes())
+    path.write_bytes(data[:place] + b"\xff" + data[place + 1 :])
+    with pytest.raises(CorruptSource, match=r"[Cc]hecksum|CRC"):
+        len(ParquetDataset(path, "x", filters=[("y", "<", 1010)]))
+    assert ParquetDataset(path, "x")[3] == 3
+
+
+def test_a_row_group_with_fewer_rows_than_the_file_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.parquet", table())
+    decode = ParquetDataset._decoded
+    monkeypatch.setattr(ParquetDataset, "_decoded", lambda *about: decode(*about).slice(0, 5))
+    with pytest.raises(CorruptSource, match=r"Row group 1 of '.*a\.parquet' has 5 rows, but 7 are expected"):
+        ParquetDataset(path)[8]
+    assert ParquetDataset(path, "number", filters=[("number", "<=", 4)])[4] == 4
+    with pytest.raises(CorruptSource, match="has 5 rows, but 6 are expected"):
+        ParquetDataset(path, "number", filters=[("number", "==", 5)])[0]
+
+
+def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path) -> None:
+    path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.parquet", workers=0).path
+    assert len(ParquetDataset(path)) == 9
+    stored = pq.read_metadata(path).metadata[b"feedline"]
+    pq.write_table(pq.read_table(path).slice(2).replace_schema_metadata({"feedline": stored}), path)
+    with pytest.raises(CorruptSource, match=r"a\.parquet' has 7 samples, but 9 were packed"):
+        len(ParquetDataset(path))
+
+
+def test_text_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"s": ["abcd" * 5] * 3}), path, compression="none", use_dictionary=False)
+    path.write_bytes(path.read_bytes().replace(b"abcd" * 5, b"ab\xff\xff" * 5))
+    with pytest.raises(CorruptSource, match=r"row group 0 of '.*a\.parquet'.*UTF"):
+        ParquetDataset(path, "s")[0]

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import pytest
 
 import feedline
 from feedline.datasets import ParquetDataset
+from feedline.datasets.parquet import unpacked
 from feedline.errors import BadOption, FeedlineWarning, SourceChanged
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
+from tests.sources.test_damage import in_child
 
 GROUPS = 6
 
@@ -102,13 +106,21 @@ def test_filters_choose_rows_of_what_was_unpacked(path: Path) -> None:
     assert list(few) == ["nämé 37", "nämé 38", "nämé 39"]
 
 
-@pytest.mark.parametrize("damage", ["cut off", "empty", "nonsense", "zeros"])
+@pytest.mark.parametrize("damage", ["cut off", "empty", "nonsense", "zeros", "a bit", "without a checksum"])
 def test_what_is_damaged_is_unpacked_again(path: Path, decoded: list[int], damage: str) -> None:
     folder = path.parent / "unpacked"
     list(ParquetDataset(path, unpack_to=folder))
     for file in kept(folder):
         content = file.read_bytes()
-        spoilt = {"cut off": content[:-9], "empty": b"", "nonsense": b"nonsense" * 9, "zeros": bytes(len(content))}
+        middle = len(content) // 2
+        spoilt = {
+            "cut off": content[:-9],
+            "empty": b"",
+            "nonsense": b"nonsense" * 9,
+            "zeros": bytes(len(content)),
+            "a bit": content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :],
+            "without a checksum": content[:-12],
+        }
         os.unlink(file)  # others may have it mapped
         file.write_bytes(spoilt[damage])
     decoded.clear()
@@ -179,3 +191,46 @@ def test_a_folder_with_files_of_others_is_left_alone(path: Path) -> None:
     with pytest.raises(BadOption, match=r"pictures' holds other files, such as 'cats'.*new or empty"):
         ParquetDataset(path, unpack_to=folder)[0]
     assert [file.name for file in folder.iterdir()] == ["cats"]
+
+
+def test_checksums_are_compared_once_by_all_forked_processes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = path.parent / "unpacked"
+    list(ParquetDataset(path, unpack_to=folder))
+    sums: list[int] = []
+
+    def crc32(data: Any, start: int = 0) -> int:
+        sums.append(len(data))
+        return zlib.crc32(data, start)
+
+    monkeypatch.setattr(unpacked, "zlib", SimpleNamespace(crc32=crc32))
+    dataset = ParquetDataset(path, unpack_to=folder, cache_bytes=0)
+    assert len(dataset) == COUNT
+
+    def first_half() -> int:
+        for index in range(0, COUNT, 7):
+            if index < COUNT // 2:
+                assert dataset[index]["number"] == index
+        return len(sums)
+
+    assert in_child(first_half) == 3
+    assert not sums
+    for _ in range(2):
+        assert_same([dataset[index] for index in range(COUNT)], samples())
+    assert len(sums) == GROUPS - 3
+    other = pickle.loads(pickle.dumps(dataset))
+    assert other[0]["number"] == 0
+    assert len(sums) == GROUPS - 2
+
+
+def test_a_file_that_is_damaged_after_it_was_checked_is_checked_again(path: Path, decoded: list[int]) -> None:
+    folder = path.parent / "unpacked"
+    dataset = ParquetDataset(path, unpack_to=folder, cache_bytes=0)
+    assert_same(dataset[0], samples()[0])
+    (file,) = kept(folder)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.with_suffix(".new").write_bytes(content)
+    os.replace(file.with_suffix(".new"), file)
+    dataset._blocks.clear()
+    assert_same(dataset[0], samples()[0])
+    assert decoded == [0, 0]

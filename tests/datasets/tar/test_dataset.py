@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.tar import TarStream, TarTable
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
 from tests.datasets.tar.writing import numbered, tar_bytes
 
 
@@ -69,3 +70,38 @@ def test_forms_of_samples(tmp_path: Path) -> None:
         table = TarDataset(path, fields=fields, mode="random", index=False)
         assert list(table) == [expected]
         table.close()
+
+
+@pytest.mark.parametrize("mode", ["stream", "random"])
+def test_a_header_that_was_overwritten_with_zeros_ends_no_shard(tmp_path: Path, mode: str) -> None:
+    path = tmp_path / "a.tar"
+    data = tar_bytes(numbered(20))
+    place = data.index(b"000010.cls")
+    path.write_bytes(data[:place] + bytes(512) + data[place + 512 :])
+    with pytest.raises(CorruptSource, match=rf"a\.tar: a block of zeros.*stands at byte {place}, but other bytes follow"):
+        list(TarDataset(path, mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["stream", "random"])
+def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path, mode: str) -> None:
+    path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.tar", workers=0).path
+    dataset = TarDataset(path, mode=mode, fields="x.cls")
+    assert list(dataset) == list(range(9))
+    data = path.read_bytes()
+    path.write_bytes(data[: data.index(b"000000008.x.cls")] + bytes(1024))
+    with pytest.raises(CorruptSource, match=r"a\.tar has 8 samples, but 9 were packed"):
+        list(TarDataset(path, mode=mode))
+    iterator = iter(TarDataset(path, fields="x.cls"))
+    assert [next(iterator) for _ in range(8)] == list(range(8))
+    with pytest.raises(CorruptSource, match="9 were packed"):
+        next(iterator)
+    assert list(iterator) == []
+
+
+def test_a_pass_that_is_gone_on_with_in_the_middle_of_a_packed_shard(tmp_path: Path) -> None:
+    path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.tar", workers=0).path
+    iterator = iter(TarDataset(path, fields="x.cls"))
+    assert [next(iterator) for _ in range(4)] == list(range(4))
+    other = iter(TarDataset(path, fields="x.cls"))
+    other.load_state_dict(iterator.state_dict())
+    assert list(other) == list(range(4, 9))

@@ -69,6 +69,8 @@ def test_arrays_that_promise_more_than_there_is() -> None:
         decode("npy", huge)
     with pytest.raises(CorruptSource):
         decode("npy", data[:-1])
+    with pytest.raises(CorruptSource, match=r"behind an array of shape \(10,\).* more bytes"):
+        decode("npy", data + b"x")
     with pytest.raises(CorruptSource, match="pickle"):
         decode("npy", npy(np.array([{}], object)))
 
@@ -191,3 +193,34 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "msgpack", None)
     with pytest.raises(MissingExtra, match=r"decoding \.mp.*msgpack.*feedline\[tar\]"):
         decode("mp", b"x")
+
+
+@pytest.mark.filterwarnings("ignore:Stored array in format:UserWarning")
+def test_bytes_behind_an_array_with_names_beyond_latin_1() -> None:
+    data = npy(np.zeros(3, [("\u4e2d", "i4")]))
+    assert len(decode("npy", data)) == 3
+    with pytest.raises(CorruptSource, match=r"behind an array of shape \(3,\).* more bytes"):
+        decode("npy", data + b"x")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_damaged_members_of_a_zip(save: Any) -> None:
+    """Each of its bytes belongs to an array, to a checksum, or to what nobody reads."""
+    file = io.BytesIO()
+    save(file, a=np.arange(40), b=np.float32(1))
+    data = file.getvalue()
+    right = decode("npz", data)
+    assert_same(right, {"a": np.arange(40), "b": np.array(1, np.float32)})
+    refused = 0
+    for place in range(0, len(data), 3):
+        wrong = data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+        try:
+            assert_same(decode("npz", wrong), right)
+        except CorruptSource:
+            refused += 1
+    assert refused > len(data) // 6
+    shorter = io.BytesIO()
+    with zipfile.ZipFile(shorter, "w") as archive:
+        archive.writestr("a.npy", npy(np.arange(40)).replace(b"(40,)", b"(30,)"))
+    with pytest.raises(CorruptSource, match="more bytes than it has"):
+        decode("npz", shorter.getvalue())

@@ -183,3 +183,13 @@ def test_bytes_are_taken_and_skipped(data: bytes, chunk: int, steps: list[tuple[
             assert stream.skip(count) == len(expected)
         at += len(expected)
         assert stream.offset == 100 + at
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_only_zeros_may_follow_the_end_mark(packed: bool) -> None:
+    data = tar_bytes([("a.txt", b"hello"), ("b.txt", b"world"), ("c.txt", b"!")])
+    exhaust(members_of(data + bytes(700), packed=packed))
+    overwritten = data[:1024] + bytes(512) + data[1536:]
+    for wrong in (overwritten, data + data, data + b"x", data[:-1] + b"x"):
+        with pytest.raises(CorruptSource, match=r"a\.tar: a block of zeros.*stands at byte \d+, but other bytes follow"):
+            exhaust(members_of(wrong, packed=packed))

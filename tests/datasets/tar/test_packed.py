@@ -20,6 +20,8 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
 }
 
+CHECKED = {**PACKERS, "zstd": zstandard.ZstdCompressor(write_checksum=True).compress}
+
 
 @pytest.mark.parametrize("packing", PACKERS)
 def test_packed_shards_are_read_whatever_they_are_called(packing: str, tmp_path: Path) -> None:
@@ -41,6 +43,21 @@ def test_packed_shards_that_are_cut_off_or_damaged(packing: str, tmp_path: Path)
     for wrong in (packed[: len(packed) // 2], packed[:200] + b"?!" * 50 + packed[300:], packed[:20]):
         path.write_bytes(wrong)
         with pytest.raises(CorruptSource, match=r"a\.tar"):
+            list(TarDataset(path, decode=False))
+
+
+@pytest.mark.parametrize("packing", PACKERS)
+def test_packed_shards_are_read_to_their_end(packing: str, tmp_path: Path) -> None:
+    """What is behind the last sample is a checksum, and says that nothing is missing."""
+    path = tmp_path / "a.tar"
+    packed = CHECKED[packing](DATA)
+    path.write_bytes(packed)
+    assert len(list(TarDataset(path, decode=False))) == 40
+    spoilt = [packed[:-count] for count in (1, 2, 4, 5, 8, 12)]
+    spoilt += [packed[:-place] + bytes([packed[-place] ^ 1]) + packed[len(packed) - place + 1 :] for place in (2, 3, 4)]
+    for wrong in spoilt:
+        path.write_bytes(wrong)
+        with pytest.raises(CorruptSource, match=r"a\.tar cannot be unpacked"):
             list(TarDataset(path, decode=False))
 
 

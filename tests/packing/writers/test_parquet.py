@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from feedline.datasets import ParquetDataset
+from feedline.errors import CorruptSource
 from feedline.packing.schema import Column, Schema, Unfit
 from feedline.packing.writers.parquet import ParquetWriter, stored
 from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
@@ -104,3 +106,19 @@ def test_values_that_it_cannot_hold() -> None:
 def test_files_of_others_have_nothing_stored(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
     assert stored(tmp_path / "a.parquet") is None
+
+
+def test_every_page_has_a_checksum(tmp_path: Path) -> None:
+    """A byte that changes in a page is noticed, wherever it is."""
+    path = written("parquet", tmp_path, [{"x": np.full(50, number), "s": "text"} for number in range(20)])
+    data = path.read_bytes()
+    columns = pq.read_metadata(path).row_group(0)
+    for number in range(columns.num_columns):
+        column = columns.column(number)
+        first = column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+        end = first + column.total_compressed_size
+        path.write_bytes(data[: end - 2] + bytes([data[end - 2] ^ 1]) + data[end - 1 :])
+        with pytest.raises(CorruptSource, match=r"CRC|checksum"):
+            ParquetDataset(path)[0]
+        with pytest.raises(OSError, match=r"CRC|checksum"):
+            samples_in("parquet", path)

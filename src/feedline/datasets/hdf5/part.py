@@ -14,7 +14,7 @@ import numpy as np
 from feedline._optional import require
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.hdf5.field import Field, field_of, has_samples
-from feedline.datasets.packed_order import in_packed_order
+from feedline.datasets.packed_facts import in_packed_order
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
 

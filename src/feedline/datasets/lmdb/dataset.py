@@ -18,6 +18,7 @@ from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
 from feedline.datasets.lmdb.keys import Computed, Keys, Numbered, given, read_keys
 from feedline.datasets.lmdb.meta import META_KEY, Meta
+from feedline.datasets.lmdb.pages import check_pages
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 
@@ -138,6 +139,8 @@ class LMDBDataset(TableSource):
                 f"{self.path} was changed since this dataset looked at it first (transaction {environment.version}, "
                 f"then {self._version}): its keys may be others now. Make another dataset."
             )
+        if self._version is None:  # once, not in every process
+            check_pages(environment.file)
         if self._keys is not None and self._decoder is not None:
             self._version = environment.version
             return self._keys, self._decoder
@@ -170,8 +173,14 @@ class LMDBDataset(TableSource):
         count = environment.count() - (0 if meta is None else 1)
         if self._key_function is not None:
             return Computed(count, self._key_function)
-        if meta is not None and meta.count == count:
-            return Numbered(count)
+        if meta is not None:
+            if meta.count > count:
+                raise CorruptSource(
+                    f"{self.path} has {count} samples, but {meta.count} were packed. It is damaged, or was changed by "
+                    "another program. Pack it again, or get another copy."
+                )
+            if meta.count == count:
+                return Numbered(count)
         return read_keys(environment, self._cache)
 
     def __len__(self) -> int:

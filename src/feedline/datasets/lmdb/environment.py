@@ -31,7 +31,7 @@ class Environment:
 
     def __init__(self, path: str, file: str, file_id: FileId) -> None:
         self.path = path
-        self._file = file
+        self.file = file
         self._id = file_id
         # Any: objects of a library that is loaded when it is needed.
         self._lmdb: Any = _lmdb()
@@ -50,7 +50,7 @@ class Environment:
     def _check_file(self) -> None:
         """Refuse a file that is shorter than the database in it: reading what is missing would kill the process."""
         try:
-            found = os.stat(self._file)
+            found = os.stat(self.file)
         except FileNotFoundError:
             return  # what is open stays as it is
         size = found.st_size
@@ -60,7 +60,7 @@ class Environment:
             )
         if size < self._least_bytes:
             raise CorruptSource(
-                f"{self._file} is cut off: it has {size} bytes, but the database in it {self._least_bytes}. Copying or "
+                f"{self.file} is cut off: it has {size} bytes, but the database in it {self._least_bytes}. Copying or "
                 "writing it was interrupted; get it again."
             )
 

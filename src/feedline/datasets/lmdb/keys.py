@@ -11,7 +11,7 @@ import numpy as np
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.lmdb.environment import Environment
 from feedline.datasets.lmdb.meta import META_KEY, numbered_key
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
 from feedline.sharing.packed import Packed
 
 _VERSION = 1
@@ -100,6 +100,12 @@ def read_keys(environment: Environment, cache: Cache) -> Packed:
         cursor = transaction.cursor()
         found = (bytes(key) for key in cursor.iternext(keys=True, values=False) if key != META_KEY)
         packed = Packed(found, is_text=False)
+        own = transaction.get(META_KEY) is not None
+    if len(packed) + own != environment.count():
+        raise CorruptSource(
+            f"{environment.path} is damaged: {len(packed) + own} keys are found, and there should be "
+            f"{environment.count()}. Write or copy it again."
+        )
     if file is not None and (cache is not True or len(packed) >= _WORTH_KEEPING):
         file.write(packed.arrays())
     return packed

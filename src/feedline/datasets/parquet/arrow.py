@@ -76,7 +76,7 @@ class ArrowDataset(RowGroupSource):
         types = types_of(mapped.schema, file)
         batches = range(mapped.count)
         if condition is None:
-            counts = [mapped.batch(batch).num_rows for batch in batches]
+            counts = [mapped.row_count(batch) for batch in batches]
             return Footer(file, types, [Group(number, batch, count) for batch, count in enumerate(counts) if count])
         ds = require("pyarrow.dataset", extra="parquet", purpose="Filters")
 
@@ -96,8 +96,7 @@ class ArrowDataset(RowGroupSource):
         if mapped is None:
             file.check()
             mapped = opened[file.path] = Mapped.of(file)
-        batch = mapped.batch(number)
-        return [batch.column(name) for name in names], mapped.addresses
+        return mapped.batch(number, names).columns, mapped.addresses
 
     def _touch(self, files: set[int]) -> None:
         for number in files:  # what is mapped would change under us, or vanish

@@ -75,6 +75,11 @@ class Layout:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
+    def least_rows(self, group: int) -> int:
+        """Return how many rows a row group must have for its samples to be there."""
+        start, stop = self.starts[group], self.starts[group + 1]
+        return int(stop - start if self.rows is None else self.rows[start:stop].max() + 1)
+
     def find(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the row groups of some samples, and their rows in them."""
         groups = np.searchsorted(self.starts, indices, side="right") - 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from feedline._optional import require
@@ -17,7 +18,11 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"
 
 @dataclass(frozen=True)
 class Mapped:
-    """An Arrow file, or a stream in a file, that is mapped into memory."""
+    """An Arrow file, or a stream in a file, that is mapped into memory.
+
+    Arrow believes what a file says of itself: offsets may lead anywhere in memory. So nothing is read of a record batch
+    that was not validated.
+    """
 
     schema: Any
     addresses: tuple[int, int]
@@ -28,6 +33,8 @@ class Mapped:
     """Reads one, of a file."""
     batches: list[Any] | None
     """All of them, of a stream: it has no index."""
+    validated: set[int] = field(default_factory=set)
+    """Record batches that were validated in full."""
 
     @classmethod
     def of(cls, file: File) -> Mapped:
@@ -36,12 +43,13 @@ class Mapped:
         Raises:
             CorruptSource: it is empty, or the end is missing.
         """
+        return cls.within(buffer_of(file), file)
+
+    @classmethod
+    def within(cls, buffer: Any, file: File) -> Mapped:
+        """Take what stands in mapped memory of a file. Raises what `of` does."""
         pa = require("pyarrow", extra="parquet", purpose="ArrowDataset")
         ipc = require("pyarrow.ipc", extra="parquet", purpose="ArrowDataset")
-        if file.size == 0:
-            raise CorruptSource(f"{file.path!r} is empty: not even a schema is in it. Make it anew, or leave it out.")
-        with pa.memory_map(file.path) as opened:
-            buffer = opened.read_buffer()  # keeps the map, and no file is left open
         addresses = (buffer.address, buffer.address + buffer.size)
         if bytes(buffer[:6]) == b"ARROW1":
             reader = ipc.open_file(pa.BufferReader(buffer))
@@ -51,10 +59,50 @@ class Mapped:
                 f"{file.path!r} does not end as an Arrow file or stream does. It is cut off, still being written, or "
                 "no such file: make it anew, or leave it out."
             )
-        stream = ipc.open_stream(pa.BufferReader(buffer))
+        opened = pa.BufferReader(buffer)
+        stream = ipc.open_stream(opened)
         batches = list(stream)
+        if opened.tell() != buffer.size:  # zeros in the place of a length pass for the end
+            raise CorruptSource(
+                f"{file.path!r} is damaged: a mark at byte {opened.tell()} says that the stream has ended, but the file "
+                f"has {buffer.size} bytes. Make it anew, or leave it out."
+            )
         return cls(stream.schema, addresses, len(batches), None, batches)
 
-    def batch(self, number: int) -> Any:
-        """Return a record batch."""
+    def row_count(self, number: int) -> int:
+        """Return how many rows a record batch has. Raises what `batch` does."""
+        batch = self._batch(number)
+        batch.validate()  # whether that many rows can be there; it costs next to nothing
+        count: int = batch.num_rows
+        return count
+
+    def batch(self, number: int, names: Sequence[str] | None = None) -> Any:
+        """Return a record batch, with these columns only; the same ones each time.
+
+        When it is asked for first, it is validated in full.
+
+        Raises:
+            pyarrow.ArrowInvalid: it is damaged.
+        """
+        batch = self._batch(number)
+        batch = batch if names is None else batch.select(names)
+        if number not in self.validated:
+            batch.validate(full=True)
+            self.validated.add(number)
+        return batch
+
+    def _batch(self, number: int) -> Any:
         return self.reader.get_batch(number) if self.batches is None else self.batches[number]
+
+
+def buffer_of(file: File) -> Any:
+    """Map a file, and return its bytes as a buffer of Arrow's.
+
+    Raises:
+        CorruptSource: there are none.
+    """
+    pa = require("pyarrow", extra="parquet", purpose="ArrowDataset")
+    if file.size == 0:
+        raise CorruptSource(f"{file.path!r} is empty: not even a schema is in it. Make it anew, or leave it out.")
+    with pa.memory_map(file.path) as opened:
+        return opened.read_buffer()  # keeps the map, and no file is left open

@@ -9,6 +9,7 @@ from typing import Any
 
 from feedline._optional import require
 from feedline.datasets.form import Fields
+from feedline.datasets.packed_facts import check_count
 from feedline.datasets.parquet.condition import checked_condition, kept_groups
 from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
@@ -99,8 +100,9 @@ class ParquetDataset(RowGroupSource):
             metadata = pq.ParquetFile(opened, pre_buffer=False).metadata
         schema = metadata.schema.to_arrow_schema()
         types = types_of(schema, file)
+        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        check_count(repr(file.path), (metadata.metadata or {}).get(b"feedline"), sum(counts))
         if condition is None:
-            counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
             groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
         else:
             masks = checked_condition(lambda: _masks(file, condition), condition, file, list(types))
@@ -131,6 +133,7 @@ class ParquetDataset(RowGroupSource):
             if metadata is None:
                 self._remember(file.path, reader.metadata)
             table = reader.read_row_group(number, columns=names, use_threads=False)
+        table.validate(full=True)
         file.check()  # had it been written to in the meantime, what was read could be a bit of both
         return table
 
@@ -154,7 +157,9 @@ def _masks(file: File, condition: Any) -> list[tuple[int, Any]]:
     """
     ds = require("pyarrow.dataset", extra="parquet", purpose="Filters")
     fs = require("pyarrow.fs", extra="parquet", purpose="Filters")
-    fragment = ds.ParquetFileFormat().make_fragment(file.path, filesystem=fs.LocalFileSystem())
+    checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    format_ = ds.ParquetFileFormat(default_fragment_scan_options=checked)
+    fragment = format_.make_fragment(file.path, filesystem=fs.LocalFileSystem())
     masks = []
     for part in fragment.split_by_row_group(filter=condition):
         table = part.scanner(columns={"kept": condition}, use_threads=False).to_table()

@@ -173,7 +173,9 @@ class RowGroupSource(TableSource):
         with reading(file, f"reading row group {number} of {file.path!r}"):
             arrays, mapped = self._load(file, number, list(self._shape.names))
             low, high = mapped
-            block = Block([prepared(whole(array)) for array in arrays], lambda address: low <= address < high)
+            columns = [whole(array) for array in arrays]
+            _check_rows(columns, layout.least_rows(group), file, number)
+            block = Block([prepared(column) for column in columns], lambda address: low <= address < high)
         self._waste.note_decoded(
             int(layout.starts[group + 1] - layout.starts[group]),
             time.perf_counter() - began,
@@ -221,6 +223,16 @@ class reading:  # noqa: N801  (used like a function)
                 f"Something went wrong while {self._doing} ({self._file.size} bytes): {words(exc)}. It is cut off, "
                 "damaged, or no file of this kind: make it anew, or leave it out."
             ) from exc
+
+
+def _check_rows(columns: list[Any], least: int, file: File, number: int) -> None:
+    """Refuse columns that are shorter than the file said: samples are taken from them without looking again."""
+    found = min(map(len, columns), default=least)
+    if found < least:
+        raise CorruptSource(
+            f"Row group {number} of {file.path!r} has {found} rows, but {least} are expected by what the file says of "
+            "itself. It is damaged: make it anew, or leave it out."
+        )
 
 
 def types_of(schema: Any, file: File) -> dict[str, Any]:

@@ -3,23 +3,31 @@
 A row group is written under another name and then renamed, so that nobody maps half of one; two processes that write
 the same one at once write the same twice. Its place follows from path, size and time of change of its Parquet file and
 from the columns, so that a changed file is decoded anew. What was kept of it before is removed then.
+
+Behind what Arrow writes stands a checksum. It is compared when a row group is first read, not when the folder is opened:
+that would read all of it. Processes that were forked from one that has the dataset do so once between them, others once
+each. What is damaged is decoded anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import mmap
 import os
 import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+
+import numpy as np
 
 from feedline._optional import require
 from feedline.datasets.parquet.files import File
-from feedline.datasets.parquet.mapped import Mapped
+from feedline.datasets.parquet.mapped import Mapped, buffer_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
 
 _MARK = "unpacked.feedline"
@@ -27,6 +35,13 @@ _MARK = "unpacked.feedline"
 
 _FORGOTTEN_S = 3600.0
 """A file that nobody has finished after so long was left by a process that died. A guess."""
+
+_TAIL = b"feedline"
+"""What stands behind the bytes of Arrow's, and before their CRC-32."""
+_TAIL_BYTES = len(_TAIL) + 4
+
+_SLOTS = 1 << 16
+"""Files that are remembered as checked. A guess; should two share a slot, they are checked again in turns."""
 
 # Any, throughout: pyarrow has no types to check against.
 
@@ -41,6 +56,7 @@ class Unpacked:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self._cannot_write = False
+        self._checked = _Checked()
 
     def columns(
         self, file: File, number: int, names: Sequence[str], decode: Callable[[], Any]
@@ -55,12 +71,12 @@ class Unpacked:
         """
         place = self.folder / _name(file, names)
         path = place / f"{number}.arrow"
-        mapped = _mapped(path)
+        mapped = self._mapped(path)
         if mapped is None:
             table = decode()
             if not self._write(table, place, path, file):
                 return [table.column(name) for name in names], (0, 0)
-            mapped = _mapped(path)
+            mapped = self._mapped(path)
             if mapped is None:
                 raise CorruptSource(
                     f"{str(path)!r} was just written, and cannot be read. Is the disk of unpack_to= damaged?"
@@ -79,8 +95,10 @@ class Unpacked:
             fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=place)
             with os.fdopen(fd, "wb") as opened:
                 ipc = require("pyarrow.ipc", extra="parquet", purpose="unpack_to=")
-                with ipc.new_file(opened, table.schema) as writer:
+                summed = _Summed(opened)
+                with ipc.new_file(summed, table.schema) as writer:
                     writer.write_table(table.combine_chunks())
+                opened.write(_TAIL + summed.crc.to_bytes(4, "little"))
                 opened.flush()
                 os.fsync(fd)  # a name without its content would survive a loss of power
             os.replace(name, path)
@@ -97,8 +115,67 @@ class Unpacked:
             return False
         return True
 
+    def _mapped(self, path: Path) -> Mapped | None:
+        """Map a row group that is kept; None if it is not, or is damaged."""
+        pa = require("pyarrow", extra="parquet", purpose="unpack_to=")
+        try:
+            found = path.stat()
+            buffer = buffer_of(File(str(path), found.st_size, found.st_mtime_ns))
+            mapped = Mapped.within(buffer[:-_TAIL_BYTES], File(str(path), found.st_size, found.st_mtime_ns))
+            if self._checked.has(found):
+                mapped.validated.update(range(mapped.count))
+            elif bytes(buffer[-_TAIL_BYTES:]) != _TAIL + zlib.crc32(buffer[:-_TAIL_BYTES]).to_bytes(4, "little"):
+                return None
+            for batch in range(mapped.count):
+                mapped.batch(batch)
+        except (CorruptSource, pa.ArrowException, OSError):
+            return None
+        self._checked.add(found)
+        return mapped
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self.folder, "_cannot_write": False}
+        return {"folder": self.folder}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+
+class _Checked:
+    """Which files were compared with their checksums, by this process or one of its forked relatives."""
+
+    def __init__(self) -> None:
+        self._slots = np.frombuffer(mmap.mmap(-1, 8 * _SLOTS), np.int64)  # shared with forked processes
+
+    def has(self, file: os.stat_result) -> bool:
+        """True if this file was, as it is now."""
+        key = _key(file)
+        return bool(self._slots[key % _SLOTS] == key)
+
+    def add(self, file: os.stat_result) -> None:
+        """Remember a file."""
+        key = _key(file)
+        self._slots[key % _SLOTS] = key
+
+
+def _key(file: os.stat_result) -> int:
+    return hash((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)) or 1  # 0 is an empty slot
+
+
+class _Summed:
+    """A file that sums up what is written to it."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.crc = 0
+
+    def write(self, data: Any) -> int:
+        self.crc = zlib.crc32(data, self.crc)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
 
 
 def _digest(*about: object) -> str:
@@ -150,16 +227,3 @@ def _make(place: Path, file: File) -> None:
         with contextlib.suppress(FileNotFoundError):  # another process was quicker
             if time.time() - part.stat().st_mtime > _FORGOTTEN_S:
                 part.unlink()
-
-
-def _mapped(path: Path) -> Mapped | None:
-    """Map a row group that is kept; None if it is not, or is damaged."""
-    pa = require("pyarrow", extra="parquet", purpose="unpack_to=")
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    try:
-        return Mapped.of(File(str(path), found.st_size, found.st_mtime_ns))
-    except (CorruptSource, pa.ArrowException, OSError):
-        return None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import io
 import math
-import zipfile
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
+
+from feedline.datasets.array_file import opened_zip
 
 _PREAMBLE = 10
 """Bytes that tell how long the header is; two more in format 2 and 3."""
@@ -28,7 +29,10 @@ def decode_npy(data: bytes) -> NDArray[Any]:
     """
     found = view_of_npy(data)
     if found is None:  # format 3, for field names beyond Latin-1, which NumPy itself has to read
-        rare: NDArray[Any] = npy.read_array(io.BytesIO(data), allow_pickle=False)
+        stream = io.BytesIO(data)
+        rare: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+        if stream.tell() != len(data):
+            raise ValueError(f"behind an array of shape {rare.shape} and {rare.dtype} there are more bytes than it has")
         return rare
     return found.copy("F" if found.flags.f_contiguous and not found.flags.c_contiguous else "C")
 
@@ -51,6 +55,8 @@ def view_of_npy(data: bytes, start: int = 0, stop: int | None = None) -> NDArray
     count = math.prod(shape)
     if count * dtype.itemsize > stop - begin:
         raise ValueError(f"an array of shape {shape} and {dtype} needs more bytes than are there")
+    if count * dtype.itemsize < stop - begin:
+        raise ValueError(f"behind an array of shape {shape} and {dtype} there are more bytes than it has")
     flat = np.frombuffer(data, dtype, count, begin) if count * dtype.itemsize else np.empty(count, dtype)
     return flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
 
@@ -71,13 +77,15 @@ def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, fortran, dtype
 
 
-def decode_npz(data: bytes, limit: int) -> dict[str, NDArray[Any]]:
+# Any: arrays, and bytes for what is none.
+def decode_npz(data: bytes, limit: int) -> dict[str, Any]:
     """Return the arrays by name; ValueError if they would take more than `limit` bytes, or are damaged."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    with opened_zip(io.BytesIO(data)) as archive:
         unpacked = sum(entry.file_size for entry in archive.infolist())
-    if unpacked > limit:
-        raise ValueError(
-            f"it unpacks to {unpacked} bytes, and at most {limit} are. If they are meant, raise max_field_bytes="
-        )
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return dict(arrays)
+        if unpacked > limit:
+            raise ValueError(
+                f"it unpacks to {unpacked} bytes, and at most {limit} are. If they are meant, raise max_field_bytes="
+            )
+        # Not by numpy.load, which reads as far as an array goes: only who reads to the end has the CRC compared.
+        contents = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist()}
+    return {name: decode_npy(one) if one.startswith(npy.MAGIC_PREFIX) else one for name, one in contents.items()}

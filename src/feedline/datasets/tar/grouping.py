@@ -54,6 +54,8 @@ class Grouping:
         self._selection = selection
         self._unique = unique
         self._keys: set[str] = set()
+        self._count = 0
+        """Samples so far, also those that are to be left out."""
         self._next: tuple[str, str] | None = None
         """Key and field of the current file, if it belongs to the sample that comes next."""
         self.ordinal = ordinal
@@ -84,7 +86,9 @@ class Grouping:
         while True:
             first = self._next or self._advance()
             if first is None:
+                self._members.check_count(self._count)
                 return None
+            self._count += 1
             start = self._members.start
             data, names, is_bad = self._collect(first, wanted)
             if is_bad:  # so the webdataset package marks samples that are to be left out

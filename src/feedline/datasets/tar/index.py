@@ -21,7 +21,7 @@ from feedline.datasets.tar.naming import split_name
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption
 
-_FORMAT = 1
+_FORMAT = 2
 Numbers = NDArray[np.int64]
 
 
@@ -117,6 +117,7 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
         split = split_name(members.name)
         if split is not None:
             collected.add(*split, members)
+    members.check_count(collected.count)
     blob.check()
     return collected.index(blob)
 
@@ -133,6 +134,11 @@ class _Collected:
         self._seen: set[str] = set()
         self._keys: set[str] = set()
         self._bad: set[int] = set()
+
+    @property
+    def count(self) -> int:
+        """Samples so far, also those that are to be left out."""
+        return len(self._samples)
 
     def add(self, key: str, field: str, members: Members) -> None:
         if key != self._key:

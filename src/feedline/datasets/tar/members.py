@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from feedline.datasets.packed_facts import check_count
 from feedline.datasets.tar.headers import BLOCK, EMPTY, EXTENSION_LIMIT, BadHeader, Extension, Header
 from feedline.errors import CorruptSource
 from feedline.failures import words
+
+_PIECE = 1 << 16
+"""Bytes behind the end mark that are looked at at a time."""
 
 
 class Bytes:
@@ -103,6 +107,7 @@ class Members:
             if block == EMPTY:
                 self.start = start
                 self._is_over = True
+                self._check_rest(here)
                 return False
             if len(block) < BLOCK:
                 raise self._cut_off(here + len(block))
@@ -133,6 +138,28 @@ class Members:
             start = stream.offset
         self.name, self.start, self.offset, self.size = name, start, stream.offset, size
         return True
+
+    def _check_rest(self, end: int) -> None:
+        """Read on to the end of the shard: only zeros may follow the end mark, and compressed shards end with a checksum.
+
+        Raises:
+            CorruptSource: something else follows.
+        """
+        while rest := self._stream.take(_PIECE):
+            if rest != bytes(len(rest)):
+                raise CorruptSource(
+                    f"{self._shard}: a block of zeros, which ends an archive, stands at byte {end}, but other bytes "
+                    f"follow before byte {self._stream.offset}. A header was overwritten with zeros, or archives were "
+                    "written one behind the other. Write the shard again; archives that belong together are shards."
+                )
+
+    def check_count(self, found: int) -> None:
+        """Compare the number of samples with the one that `feedline pack` stored at the beginning of the shard, if it did.
+
+        Raises:
+            CorruptSource: there are more or fewer.
+        """
+        check_count(self._shard, self._common.get("comment"), found)
 
     @property
     def can_be_entered(self) -> bool:

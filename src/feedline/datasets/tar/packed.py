@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import itertools
 import lzma
 import zlib
 from collections.abc import Callable
@@ -43,24 +44,22 @@ class Unpacking:
     """
 
     def __init__(self, packing: str, next_chunk: Callable[[], bytes], shard: str) -> None:
-        raw = io.BufferedReader(_Raw(next_chunk), _PIECE)
         self._shard = shard
         self._broken: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
         self._file: Any  # one of four classes that share nothing but `read1` or `read`
         if packing == "gzip":
-            self._file = gzip.GzipFile(fileobj=raw, mode="rb")
+            self._file = gzip.GzipFile(fileobj=_file(next_chunk), mode="rb")
         elif packing == "bzip2":
-            self._file = bz2.BZ2File(raw)
+            self._file = bz2.BZ2File(_file(next_chunk))
         elif packing == "xz":
-            self._file = lzma.LZMAFile(raw)  # noqa: SIM115  (it has no file of its own)
+            self._file = lzma.LZMAFile(_file(next_chunk))  # noqa: SIM115  (it has no file of its own)
         else:
             zstandard = require("zstandard", extra="tar", purpose="reading shards compressed with zstd")
             self._broken += (zstandard.ZstdError,)
-            unpacker = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
-            self._file = unpacker.stream_reader(raw, read_size=_PIECE, read_across_frames=True)
+            self._file = _Zstd(zstandard, next_chunk)
 
     def next_chunk(self) -> bytes:
-        """Return more bytes; none at the end.
+        """Return more bytes; none at the end. Whoever reads to the end has had the checksums compared.
 
         Raises:
             CorruptSource: what is there was not made by such a program, or is not whole.
@@ -74,6 +73,38 @@ class Unpacking:
                 f"{self._shard} cannot be unpacked: {words(exc)}. It was cut off or damaged. Write or copy it again."
             ) from exc
         return data
+
+
+class _Zstd:
+    """Unpacks zstd. Its own reader takes a frame that is cut off for one that has ended.
+
+    So another frame is put behind the shard: if its content does not come out at the end, the shard was not whole.
+    """
+
+    _MARK = b"here the shard has ended"
+
+    # Any: a package without types.
+    def __init__(self, zstandard: Any, next_chunk: Callable[[], bytes]) -> None:
+        behind = zstandard.ZstdCompressor(write_checksum=True).compress(self._MARK)
+        chunks = itertools.chain(iter(next_chunk, b""), [behind])
+        unpacker = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
+        raw = _file(lambda: next(chunks, b""))
+        self._reader = unpacker.stream_reader(raw, read_size=_PIECE, read_across_frames=True)
+        self._held = b""
+
+    def read(self, size: int) -> bytes:
+        while data := self._reader.read(size - len(self._MARK)):
+            held = self._held + data
+            self._held = held[-len(self._MARK) :]
+            if len(held) > len(self._MARK):
+                return held[: -len(self._MARK)]
+        if self._held != self._MARK:
+            raise EOFError("it ends within a frame")
+        return b""
+
+
+def _file(next_chunk: Callable[[], bytes]) -> io.BufferedReader:
+    return io.BufferedReader(_Raw(next_chunk), _PIECE)
 
 
 class _Raw(io.RawIOBase):

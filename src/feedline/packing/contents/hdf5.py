@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline._optional import require
-from feedline.datasets.packed_order import in_packed_order
+from feedline.datasets.packed_facts import in_packed_order
 from feedline.packing.contents.contents import Contents, Field, spread
 from feedline.packing.contents.npy import type_of
 from feedline.packing.line import stored_text

@@ -137,6 +137,7 @@ class ParquetWriter(Writer):
                 compression=compression,
                 use_dictionary=_small_paths(self.schema),
                 write_page_index=True,
+                write_page_checksum=True,  # which `ParquetDataset` compares
             ) as sink:
                 for number in range(self._group_count):
                     with pa.memory_map(str(self._group(number))) as source:
@@ -209,7 +210,7 @@ def read(path: Path) -> Iterator[Sample]:
     meta = stored(path)
     assert meta is not None
     schema = Schema.from_json(meta["fields"])
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         for group in range(file.num_row_groups):
             table = file.read_row_group(group)
             columns = {column.name: _values(column, table.column(column.name)) for column in schema.columns}

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import ArrayDataset, HDF5Dataset, LMDBDataset, ParquetDataset
-from feedline.datasets.packed_order import in_packed_order
+from feedline.datasets.packed_facts import check_count, in_packed_order
+from feedline.errors import CorruptSource
 
 NAMES = ["zeta", "alpha", "mid", "älpha"]
 
@@ -86,3 +87,14 @@ def test_files_of_others_stay_as_they_are(tmp_path: Path, attribute: Any) -> Non
 def test_nothing_that_is_stored_loses_a_field(names: list[str], stored: Any) -> None:
     for text in (json.dumps({"feedline": 1, "fields": stored}), json.dumps(stored), "{", "", None):
         assert sorted(in_packed_order(names, text)) == sorted(names)
+
+
+@pytest.mark.parametrize("stored", [None, "", "{", "[]", '{"count": 3}', '{"feedline": 1}', '{"feedline": 1, "count": "3"}'])
+def test_a_count_that_nobody_stored_is_not_compared(stored: str | None) -> None:
+    check_count("a.tar", stored, 5)
+
+
+def test_another_count_than_the_stored_one() -> None:
+    for found in (2, 4):
+        with pytest.raises(CorruptSource, match=rf"a\.tar has {found} samples, but 3 were packed.*Pack it again"):
+            check_count("a.tar", b'{"feedline": 1, "count": 3}', found)

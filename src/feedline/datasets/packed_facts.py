@@ -1,0 +1,60 @@
+"""What `feedline pack` stored with samples: the order of their fields, and how many samples there are.
+
+Nothing of it is believed: the file may be someone else's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from feedline.errors import CorruptSource
+
+
+# Any: what JSON holds.
+def _facts(stored: str | bytes | None) -> dict[str, Any]:
+    try:
+        facts = json.loads(stored or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) and "feedline" in facts else {}
+
+
+def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[str]:
+    """Return names of fields in the order that `feedline pack` stored with them; as they are if it did not.
+
+    Args:
+        names: of all fields.
+        stored: the JSON that it stored.
+
+    Example:
+        >>> in_packed_order(["a", "b", "c"], '{"feedline": 1, "fields": [{"name": "c"}, {"name": "a"}]}')
+        ['c', 'a', 'b']
+    """
+    fields = _facts(stored).get("fields")
+    listed = [field.get("name") for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
+    places = {name: place for place, name in enumerate(listed) if isinstance(name, str)}
+    return sorted(names, key=lambda name: places.get(name, len(places)))
+
+
+def check_count(name: str, stored: str | bytes | None, found: int) -> None:
+    """Compare how many samples were found with how many `feedline pack` wrote, if it did.
+
+    Args:
+        name: of the file, for the error.
+        stored: the JSON that it stored.
+        found: the number of samples.
+
+    Raises:
+        CorruptSource: there are more or fewer.
+
+    Example:
+        >>> check_count("a.tar", '{"feedline": 1, "count": 3}', 3)
+    """
+    count = _facts(stored).get("count")
+    if type(count) is int and count != found:
+        raise CorruptSource(
+            f"{name} has {found} samples, but {count} were packed. It is damaged, or was changed by another program. "
+            "Pack it again, or get another copy."
+        )
