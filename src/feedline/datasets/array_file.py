@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tokenize
 import zipfile
 from collections.abc import Container
 from dataclasses import dataclass
@@ -199,21 +200,46 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
     return found
 
 
-def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
-    name = path if member is None else f"{member!r} of {path}"
+# Any: of any type.
+def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of an array that nobody vouches for.
+
+    Args:
+        file: anything with `read`, at the beginning of the array.
+
+    Returns:
+        The version of the format; the array's shape, whether its first axis varies fastest, and its type.
+
+    Raises:
+        ValueError: it is damaged, or describes an array of which no byte is stored.
+    """
     try:
         version = npy_format.read_magic(file)
         if version == (1, 0):
-            shape, fortran_order, dtype = npy_format.read_array_header_1_0(file)
-        elif version == (2, 0):
-            shape, fortran_order, dtype = npy_format.read_array_header_2_0(file)
+            shape, fortran, dtype = npy_format.read_array_header_1_0(file)
+        elif version in ((2, 0), (3, 0)):  # which differ in the encoding of fields' names only
+            shape, fortran, dtype = npy_format.read_array_header_2_0(file)
         else:
-            # Version 3 differs from 2 in that names of fields may be any text; there are none of those in our arrays.
-            raise BadOption(f"{name} is of version {version} of the format, which only structured arrays need.")
-    except BadOption:
-        raise
-    except (ValueError, OSError, SyntaxError) as exc:
+            raise ValueError(f"there is no version {version} of the format")
+    except (SyntaxError, tokenize.TokenError, TypeError, OverflowError, RecursionError, MemoryError) as exc:
+        # What is in it is read as Python: a damaged one is a syntax error, of one kind or another.
+        raise ValueError(f"its header is damaged ({type(exc).__name__}: {words(exc)})") from exc
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array cannot have shape {shape}")
+    if dtype.itemsize == 0:
+        raise ValueError(f"values of {dtype.str!r} have no bytes, so that nothing of an array of shape {shape} is there")
+    return version, tuple(shape), fortran, dtype
+
+
+def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
+    name = path if member is None else f"{member!r} of {path}"
+    try:
+        version, shape, fortran_order, dtype = read_header(file)
+    except (ValueError, OSError) as exc:
         raise CorruptSource(f"{name} is not a .npy file, or not all of one: {words(exc)}.") from exc
+    if version == (3, 0):
+        # It differs from 2 in that names of fields may be any text; there are none of those in our arrays.
+        raise BadOption(f"{name} is of version {version} of the format, which only structured arrays need.")
     _check_type(dtype, name)
     if not shape:
         raise BadOption(f"{name} holds a single number, without an axis that counts samples.")
@@ -227,9 +253,9 @@ def _check_type(dtype: np.dtype[Any], name: str) -> None:
             f"{name} holds Python objects, which are pickled: reading them would run whatever code is in the file. "
             "Save arrays of numbers, or use another store for samples of any kind."
         )
-    if dtype.names is not None:
+    if dtype.names is not None or dtype.subdtype is not None:
         raise BadOption(
-            f"{name} is a structured array, of {', '.join(dtype.names)}, which makes no batch. Map it yourself and "
+            f"{name} is a structured array, of {', '.join(dtype.names or [str(dtype)])}, which makes no batch. Map it yourself and "
             "give its fields as arrays: a = numpy.load(path, mmap_mode='r'); ArrayDataset({name: a[name] for name in "
             "a.dtype.names})."
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from feedline.datasets.tar.headers import BLOCK, EMPTY, EXTENSION_LIMIT, BadHeader, Extension, Header
 from feedline.errors import CorruptSource
 from feedline.failures import words
+from feedline.sizes import check_size
 
 
 class Bytes:
@@ -67,12 +68,12 @@ class Members:
         stream: the bytes of the shard, at the beginning of a header.
         name: the shard's, for errors.
         size: bytes of the shard if they can be known, to hold what headers say against.
-        limit: the most bytes that a file may have where `size` is not known.
+        limit: the most bytes that the files of a sample may have, unless the bytes of the shard are surely there.
 
     Attributes after `advance`: `name`, `start` (the offset of its first header), `offset` and `size` (of its content).
     """
 
-    def __init__(self, stream: Bytes, shard: str, *, size: int | None, limit: int) -> None:
+    def __init__(self, stream: Bytes, shard: str, *, size: int | None, limit: int | None) -> None:
         self._stream = stream
         self._shard = shard
         self._shard_size = size
@@ -166,17 +167,12 @@ class Members:
         extension.add(header, content[: header.size], self._common)
 
     def _check_size(self, name: str, size: int, here: int) -> None:
-        if self._shard_size is not None:
-            if self._stream.offset + size > self._shard_size:
-                raise CorruptSource(
-                    f"{self._shard}: the file {name!r} at byte {here} has {size} bytes by its header, but the shard "
-                    f"ends at byte {self._shard_size}. It was cut off, or the header is damaged. Write it again."
-                )
-        elif size > self._limit:
-            raise CorruptSource(
-                f"{self._shard}: the file {name!r} at byte {here} has {size} bytes by its header, and at most "
-                f"{self._limit} are unpacked. If they are really there, raise max_field_bytes=."
-            )
+        held = None if self._shard_size is None else max(0, self._shard_size - self._stream.offset)
+        self.check_limit(lambda: f"the file {name!r} at byte {here}", size, held=held)
+
+    def check_limit(self, what: Callable[[], str], size: int, *, held: int | None = None) -> None:
+        """Raise CorruptSource if something in the shard is larger than it may be."""
+        check_size(lambda: f"{self._shard}: {what()}", size, held=held, limit=self._limit, option="max_field_bytes=")
 
     def _cut_off(self, offset: int) -> CorruptSource:
         return CorruptSource(
