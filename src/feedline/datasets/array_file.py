@@ -227,7 +227,9 @@ def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.d
     if min(shape, default=0) < 0:
         raise ValueError(f"an array cannot have shape {shape}")
     if dtype.itemsize == 0:
-        raise ValueError(f"values of {dtype.str!r} have no bytes, so that nothing of an array of shape {shape} is there")
+        raise ValueError(
+            f"values of {dtype.str!r} have no bytes, so that nothing of an array of shape {shape} is there"
+        )
     return version, tuple(shape), fortran, dtype
 
 

@@ -212,7 +212,10 @@ def test_addresses_beyond_the_end(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.h5"
         made(path, name)
         field = HDF5Dataset(path, "x")._fields[0]
-        with h5py.File(path) as file, pytest.raises(CorruptSource, match="truncated: rows of '/x' reach to byte"):
+        with (
+            h5py.File(path) as file,
+            pytest.raises(CorruptSource, match=r"with '/x' in it declares \d+ bytes, but only 100"),
+        ):
             layout._mapped_rows(file["x"], field, b"\0" * 100, None, 0)  # type: ignore[arg-type]
 
 

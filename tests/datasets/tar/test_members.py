@@ -115,7 +115,9 @@ def test_headers_that_promise_more_than_there_is() -> None:
     info = tarfile.TarInfo("a.txt")
     info.size = 1 << 40
     data = info.tobuf(tarfile.GNU_FORMAT) + bytes(2048)
-    with pytest.raises(CorruptSource, match=r"a\.tar: the file 'a.txt' at byte 0 declares 1099511627776 bytes.*2048 are there"):
+    with pytest.raises(
+        CorruptSource, match=r"a\.tar: the file 'a.txt' at byte 0 declares 1099511627776 bytes.*2048 are there"
+    ):
         members_of(data).advance()
     with pytest.raises(CorruptSource, match="max_field_bytes="):
         members_of(data, packed=True, limit=1 << 20).advance()

@@ -201,16 +201,19 @@ class SQLDataset(TableSource):
             read = functools.partial(self.database.rows, statement=statement, parameters=parameters)
             for row in self._ask(read, "reading samples"):
                 if row[0] in found:
-                    raise SourceChanged(f"The key {row[0]!r} of the query's result was unique, and is not any more.")
+                    raise SourceChanged(
+                        f"{self.address!r}: the key {row[0]!r} of the query's result was unique, and is not any more. "
+                        "Make the dataset anew."
+                    )
                 found[row[0]] = row[1:]
         try:
             rows = [found[key] for key in keys]
         except KeyError as exc:
             gone = exc.args[0]
             raise SourceChanged(
-                f"There is no row with {self.key} = {gone!r} any more, which is sample {wanted[keys.index(gone)]}: it "
+                f"{self.address!r} has no row with {self.key} = {gone!r} any more, which is sample {wanted[keys.index(gone)]}: it "
                 "was deleted, or does not fulfil the query's conditions any more. Make the dataset anew."
-            ) from None
+            ) from exc
         return [rows[place] for place in places.tolist()]
 
     def _read(self, indices: Indices) -> list[Any]:

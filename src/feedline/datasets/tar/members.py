@@ -69,16 +69,23 @@ class Members:
         name: the shard's, for errors.
         size: bytes of the shard if they can be known, to hold what headers say against.
         limit: the most bytes that the files of a sample may have, unless the bytes of the shard are surely there.
+        option: what raises the limit.
 
     Attributes after `advance`: `name`, `start` (the offset of its first header), `offset` and `size` (of its content).
     """
 
-    def __init__(self, stream: Bytes, shard: str, *, size: int | None, limit: int | None) -> None:
+    def __init__(
+        self, stream: Bytes, shard: str, *, size: int | None, limit: int | None, option: str = "max_field_bytes="
+    ) -> None:
         self._stream = stream
         self._shard = shard
         self._shard_size = size
         self._limit = limit
-        self._common: dict[str, str] = {}
+        self._option = option
+        self.common: dict[str, str] = {}
+        """Pax records that are about all files that follow."""
+        self.left_out = 0
+        """Members that are no ordinary files: folders, links."""
         self._is_over = False
         self._rest = 0
         """Bytes up to the next header."""
@@ -113,16 +120,18 @@ class Members:
                     extension = extension or Extension()
                     self._extend(extension, header)
                     continue
-                if extension is None and not self._common:
+                if extension is None and not self.common:
                     name, size = header.name, header.size
                 else:
-                    name, size = (extension or Extension()).settle(header, self._common)
+                    name, size = (extension or Extension()).settle(header, self.common)
             except BadHeader as exc:
                 raise CorruptSource(
                     f"{self._shard}: what stands at byte {here} is not the header of a file: {words(exc)}. The shard "
                     "is damaged, or no tar archive. Write it again."
                 ) from None
             extension = None
+            if not header.is_file:
+                self.left_out += 1
             if not header.has_content:
                 start = stream.offset
                 continue
@@ -138,7 +147,7 @@ class Members:
     @property
     def can_be_entered(self) -> bool:
         """True if the shard can be read from the current header on: nothing before it is about what follows."""
-        return not ("path" in self._common or "size" in self._common)
+        return not ("path" in self.common or "size" in self.common)
 
     def read(self) -> bytes:
         """Return the content of the current file; once only.
@@ -164,7 +173,7 @@ class Members:
         content = self._stream.take(padded)
         if len(content) < padded:
             raise self._cut_off(self._stream.offset)
-        extension.add(header, content[: header.size], self._common)
+        extension.add(header, content[: header.size], self.common)
 
     def _check_size(self, name: str, size: int, here: int) -> None:
         held = None if self._shard_size is None else max(0, self._shard_size - self._stream.offset)
@@ -172,7 +181,7 @@ class Members:
 
     def check_limit(self, what: Callable[[], str], size: int, *, held: int | None = None) -> None:
         """Raise CorruptSource if something in the shard is larger than it may be."""
-        check_size(lambda: f"{self._shard}: {what()}", size, held=held, limit=self._limit, option="max_field_bytes=")
+        check_size(lambda: f"{self._shard}: {what()}", size, held=held, limit=self._limit, option=self._option)
 
     def _cut_off(self, offset: int) -> CorruptSource:
         return CorruptSource(

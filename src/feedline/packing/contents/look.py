@@ -44,6 +44,8 @@ _MAGIC = (
     (b"PK\x05\x06", "npy", "look"),
     (b"\x1f\x8b", "tar", "look"),
     (b"\x28\xb5\x2f\xfd", "tar", "look"),
+    (b"\xfd7zXZ\0", "tar", "look"),
+    (b"BZh", "tar", "look"),
 )
 _TABLES = {
     ".csv": "look_at_csv",
