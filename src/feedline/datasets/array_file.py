@@ -257,8 +257,8 @@ def _check_type(dtype: np.dtype[Any], name: str) -> None:
         )
     if dtype.names is not None or dtype.subdtype is not None:
         raise BadOption(
-            f"{name} is a structured array, of {', '.join(dtype.names or [str(dtype)])}, which makes no batch. Map it yourself and "
-            "give its fields as arrays: a = numpy.load(path, mmap_mode='r'); ArrayDataset({name: a[name] for name in "
+            f"{name} is a structured array, of {', '.join(dtype.names or [str(dtype)])}, which makes no batch. Map it "
+            "yourself and give its fields as arrays: a = numpy.load(path, mmap_mode='r'); ArrayDataset({name: a[name] for name in "
             "a.dtype.names})."
         )
     if not dtype.isnative:

@@ -211,8 +211,8 @@ class SQLDataset(TableSource):
         except KeyError as exc:
             gone = exc.args[0]
             raise SourceChanged(
-                f"{self.address!r} has no row with {self.key} = {gone!r} any more, which is sample {wanted[keys.index(gone)]}: it "
-                "was deleted, or does not fulfil the query's conditions any more. Make the dataset anew."
+                f"{self.address!r} has no row with {self.key} = {gone!r} any more, which is sample "
+                f"{wanted[keys.index(gone)]}: it was deleted, or does not fulfil the query's conditions any more. Make the dataset anew."
             ) from exc
         return [rows[place] for place in places.tolist()]
 
