@@ -25,6 +25,10 @@ from feedline.failures import words
 
 _LOCAL_HEADER = 30
 """Bytes of what stands before a member of a zip file, without its name and extra field."""
+_ZIP_END_BYTES = 22 + 65_535
+"""Bytes at the end of a zip file within which its last record begins: itself, and a comment of any length."""
+_MANY_ENTRIES = 65_535
+"""What that record says of as many members or more."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +176,34 @@ def _opened(path: str) -> BinaryIO:
 
 def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(file)
-    except zipfile.BadZipFile as exc:
+        return opened_zip(file)
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as exc:
         raise CorruptSource(
-            f"{path} is not a .npz file, or not all of one ({exc}). If it was copied or downloaded, get it again."
+            f"{path} is not a .npz file, or not all of one ({words(exc)}). If it was copied or downloaded, get it "
+            "again."
         ) from exc
+
+
+# Any: a file of any kind that can seek.
+def opened_zip(file: Any) -> zipfile.ZipFile:
+    """Open a zip archive that nobody vouches for; zipfile.BadZipFile and others if it is damaged.
+
+    The standard library does not notice that its list of members is shorter than it says.
+    """
+    archive = zipfile.ZipFile(file)
+    entries = archive.infolist()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _ZIP_END_BYTES))
+    end = file.read(_ZIP_END_BYTES)
+    end = end[end.rfind(b"PK\5\6") :]
+    declared, comment = (int.from_bytes(end[place : place + 2], "little") for place in (10, 20))
+    if declared not in (_MANY_ENTRIES, len(entries)):
+        raise zipfile.BadZipFile(f"{declared} members are declared, but {len(entries)} are listed")
+    if len(end) != 22 + comment:
+        raise zipfile.BadZipFile("something follows after its end")
+    if any(not 0 <= entry.header_offset < size for entry in entries):
+        raise zipfile.BadZipFile("a member is said to lie outside of it")
+    return archive
 
 
 def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
@@ -258,8 +285,8 @@ def _check_type(dtype: np.dtype[Any], name: str) -> None:
     if dtype.names is not None or dtype.subdtype is not None:
         raise BadOption(
             f"{name} is a structured array, of {', '.join(dtype.names or [str(dtype)])}, which makes no batch. Map it "
-            "yourself and give its fields as arrays: a = numpy.load(path, mmap_mode='r'); ArrayDataset({name: a[name] for name in "
-            "a.dtype.names})."
+            "yourself and give its fields as arrays: a = numpy.load(path, mmap_mode='r'); ArrayDataset({name: a[name] "
+            "for name in a.dtype.names})."
         )
     if not dtype.isnative:
         raise BadOption(

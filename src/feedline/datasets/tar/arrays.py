@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from feedline.datasets.array_file import read_header
+from feedline.datasets.array_file import opened_zip, read_header
 from feedline.sizes import SampleSize, check_size
 
 _PREAMBLE = 10
@@ -78,8 +78,7 @@ def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 # Any: arrays, and the bytes of members that are none.
 def decode_npz(data: bytes, total: SampleSize) -> dict[str, Any]:
     """Return the arrays by name; an exception of some kind if they would take too many bytes, or are damaged."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        check_zip(archive, total)
+    with unpackable(data, total) as archive:
         return {
             entry.filename.removesuffix(".npy"): _of_member(entry.filename, archive.read(entry))
             for entry in archive.infolist()
@@ -90,10 +89,13 @@ def _of_member(name: str, data: bytes) -> Any:
     return decode_npy(data) if name.endswith(".npy") else data
 
 
-def check_zip(archive: zipfile.ZipFile, total: SampleSize) -> None:
-    """Count what the members of a zip archive take once they are unpacked.
+def unpackable(data: bytes, total: SampleSize) -> zipfile.ZipFile:
+    """Open a zip archive, and count what its members take once they are unpacked.
 
     Raises:
         CorruptSource: it is too much.
+        zipfile.BadZipFile: it is damaged.
     """
+    archive = opened_zip(io.BytesIO(data))
     total.add("a zip archive", sum(entry.file_size for entry in archive.infolist()))
+    return archive

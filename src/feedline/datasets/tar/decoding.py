@@ -193,8 +193,7 @@ class Decoder:
     def _load_torch(self, data: bytes, total: SampleSize) -> Any:
         torch = require("torch", extra="torch", purpose="decoding .pth")
         if zipfile.is_zipfile(io.BytesIO(data)):  # torch unpacks compressed members, although it writes none
-            with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                arrays.check_zip(archive, total)
+            arrays.unpackable(data, total).close()
         return torch.load(io.BytesIO(data), weights_only=not self._trusts_pickle, map_location="cpu")
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.datasets.array_file import read_header
+from feedline.datasets.array_file import opened_zip, read_header
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import SourceError
 from feedline.packing.contents.contents import Contents, Field, spread
@@ -96,7 +96,7 @@ def _arrays(path: Path) -> list[_Array]:
         return [_of_file(name, path / f"{name}.npy") for name in names]
     if not zipfile.is_zipfile(path):
         return [_of_file(path.stem, path)]
-    with zipfile.ZipFile(path) as archive:
+    with open(path, "rb") as file, opened_zip(file) as archive:
         members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         if not members:
             holds = repr(archive.namelist()[0]) if archive.namelist() else "nothing"
