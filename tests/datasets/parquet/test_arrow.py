@@ -143,3 +143,13 @@ def test_arrays_are_copies_that_can_be_written_to(tmp_path: Path) -> None:
 def test_dictionaries_that_differ_between_batches(tmp_path: Path) -> None:
     rows = pa.table({"s": pa.chunked_array([pa.array(["a", "b"]).dictionary_encode()] * 3)})
     assert list(ArrowDataset(write(tmp_path / "a.arrow", rows), "s")) == ["a", "b"] * 3
+
+
+def test_texts_that_are_not_utf8_are_told_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    table = pa.table({"x": [1, 2]}).rename_columns(["name"])
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    path.write_bytes(path.read_bytes().replace(b"name", b"n\xffme"))
+    with pytest.raises(CorruptSource, match=r"a\.arrow"):
+        len(ArrowDataset(path))

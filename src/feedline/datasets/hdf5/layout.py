@@ -15,7 +15,7 @@ from feedline.datasets.hdf5.field import NUMBERS, Field
 from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, Rows, SelectedRows, ValueRows
 from feedline.datasets.hdf5.selection import Selection
 from feedline.datasets.hdf5.unpacking import ByHDF5, ByInflating
-from feedline.sizes import check_size, most_bytes
+from feedline.sizes import check_size
 
 _LARGEST_CHUNK = 256 << 20
 """Bytes of the rows that one chunk has a part of, up to which they are read together."""
@@ -36,8 +36,6 @@ def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Has
         cache: for chunks that were unpacked.
         key: tells the chunks of this file and field from all others.
     """
-    where = f"{dataset.file.filename}: a row of {field.name!r}"
-    check_size(where, field.row_bytes, limit=most_bytes())
     if field.kind != NUMBERS:
         return ValueRows(Selection(dataset), field, dataset.file.filename), True
     if mapped is None or len(dataset) == 0 or not 0 < field.row_bytes <= _LARGEST_CELL:
