@@ -93,7 +93,7 @@ class Fuzz:
             found = self._read(self._folder / f"case{number}", data)
         except Exception as exc:
             text = "".join(traceback.format_exception(type(exc), exc, exc.__traceback__))
-            if _ran_out(exc):
+            if _ran_out(exc) and not (self.target.may_ask and isinstance(exc, FeedlineError)):
                 return failure("memory", text)
             if not isinstance(exc, FeedlineError):
                 return failure("foreign", text)

@@ -62,6 +62,8 @@ class Target:
     """After which damage every value has to be right, if there is no error."""
     count: tuple[str, ...] = ()
     """After which damage the number of samples has to be right, if there is no error."""
+    may_ask: bool = False
+    """True if the library asks for as much memory as the file declares, but writes to none of it before it notices."""
 
 
 def samples() -> list[dict[str, Any]]:
@@ -455,7 +457,7 @@ def _looked_at(path: Path) -> list[Any]:
 
 def inspected(target: Target) -> Target:
     """Return the target in which `feedline inspect` looks at the same files."""
-    return Target(f"inspect-{target.name}", target.make, target.place, _looked_at)
+    return Target(f"inspect-{target.name}", target.make, target.place, _looked_at, may_ask=target.may_ask)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -469,7 +471,9 @@ _FILES = [
     Target("tar.zst", _compressed(_zstd), at(".tar.zst"), _stream, ALL),
     Target("npy", _npy_file, at(".npy"), _arrays, (TRUNCATE,), ALL),
     Target("npz", _npz_file, at(".npz"), _arrays, ALL),
-    Target("parquet", _parquet_file, at(".parquet"), lambda path: all_of(ParquetDataset(path, _COLUMNS)), ALL),
+    Target(
+        "parquet", _parquet_file, at(".parquet"), lambda path: all_of(ParquetDataset(path, _COLUMNS)), ALL, may_ask=True
+    ),
     Target("arrow", _arrow(stream=False), at(".arrow"), lambda path: all_of(ArrowDataset(path)), (TRUNCATE,)),
     Target("arrow-stream", _arrow(stream=True), at(".arrow"), lambda path: all_of(ArrowDataset(path)), (TRUNCATE,)),
     Target(
@@ -478,6 +482,7 @@ _FILES = [
         at(".feather"),
         lambda path: all_of(ArrowDataset(path)),
         (TRUNCATE,),
+        may_ask=True,
     ),
     Target("hdf5", _hdf5_file, at(".h5"), lambda path: all_of(HDF5Dataset(path)), (TRUNCATE,)),
     Target("lmdb", packed("all.lmdb"), at(".lmdb"), lambda path: all_of(LMDBDataset(path)), (TRUNCATE,)),

@@ -194,10 +194,11 @@ def opened_zip(file: Any) -> zipfile.ZipFile:
     entries = archive.infolist()
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _ZIP_END_BYTES))
-    end = file.read(_ZIP_END_BYTES)
-    end = end[end.rfind(b"PK\5\6") :]
+    tail = file.read(_ZIP_END_BYTES)
+    end = tail[tail.rfind(b"PK\5\6") :]
     declared, comment = (int.from_bytes(end[place : place + 2], "little") for place in (10, 20))
-    if declared not in (_MANY_ENTRIES, len(entries)):
+    is_told_elsewhere = declared == _MANY_ENTRIES and b"PK\6\7" in tail
+    if declared != len(entries) and not is_told_elsewhere:
         raise zipfile.BadZipFile(f"{declared} members are declared, but {len(entries)} are listed")
     if len(end) != 22 + comment:
         raise zipfile.BadZipFile("something follows after its end")
