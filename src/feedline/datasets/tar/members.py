@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from feedline.datasets.tar.headers import BLOCK, EMPTY, EXTENSION_LIMIT, BadHeader, Extension, Header
 from feedline.errors import CorruptSource
@@ -82,8 +82,7 @@ class Members:
         self._shard_size = size
         self._limit = limit
         self._option = option
-        self.common: dict[str, str] = {}
-        """Pax records that are about all files that follow."""
+        self._common: dict[str, str] = {}
         self.left_out = 0
         """Members that are no ordinary files: folders, links."""
         self._is_over = False
@@ -120,10 +119,10 @@ class Members:
                     extension = extension or Extension()
                     self._extend(extension, header)
                     continue
-                if extension is None and not self.common:
+                if extension is None and not self._common:
                     name, size = header.name, header.size
                 else:
-                    name, size = (extension or Extension()).settle(header, self.common)
+                    name, size = (extension or Extension()).settle(header, self._common)
             except BadHeader as exc:
                 raise CorruptSource(
                     f"{self._shard}: what stands at byte {here} is not the header of a file: {words(exc)}. The shard "
@@ -145,9 +144,14 @@ class Members:
         return True
 
     @property
+    def common(self) -> Mapping[str, str]:
+        """Pax records that are about all files, as far as they were read."""
+        return self._common
+
+    @property
     def can_be_entered(self) -> bool:
         """True if the shard can be read from the current header on: nothing before it is about what follows."""
-        return not ("path" in self.common or "size" in self.common)
+        return not ("path" in self._common or "size" in self._common)
 
     def read(self) -> bytes:
         """Return the content of the current file; once only.
@@ -173,7 +177,7 @@ class Members:
         content = self._stream.take(padded)
         if len(content) < padded:
             raise self._cut_off(self._stream.offset)
-        extension.add(header, content[: header.size], self.common)
+        extension.add(header, content[: header.size], self._common)
 
     def _check_size(self, name: str, size: int, here: int) -> None:
         held = None if self._shard_size is None else max(0, self._shard_size - self._stream.offset)
