@@ -12,8 +12,8 @@ import pytest
 
 import feedline
 from feedline.datasets.cache import PrecomputedDataset
-from feedline.datasets.cache.folder import FILE, head_of, make_vault, read_vault
-from feedline.datasets.cache.vault import Head
+from feedline.datasets.cache.folder import FILE, head_of, make_vault, open_vault, read_vault
+from feedline.datasets.cache.vault import Head, Kind
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing import SourceContract
 from tests.datasets.cache.test_cached import Count
@@ -275,3 +275,17 @@ def test_iterables_are_refused(tmp_path: Path) -> None:
 def test_there_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="no precomputed samples"):
         PrecomputedDataset(tmp_path)[0]
+
+
+def test_a_record_that_is_none_is_told_with_the_store(tmp_path: Path) -> None:
+    head = Head(bytes(32), 1)
+    make_vault(tmp_path / "out", head)
+    vault = open_vault(tmp_path / "out", 1 << 20)
+    vault.open(head)
+    vault.put(0, Kind.RECORD, b"FDL1\x04\0\0\0[[[[")
+    vault.note_whole()
+    vault.close()
+    dataset = PrecomputedDataset(tmp_path / "out")
+    with pytest.raises(CorruptSource, match=r"Sample 0 in .*out cannot be read: .*damaged or cut off"):
+        dataset[0]
+    dataset.close()

@@ -197,3 +197,21 @@ def test_arrays_in_memory_of_ones_own_may_be_written_to() -> None:
             (array,) = found.values() if isinstance(found, dict) else found
             array[0] = 7
             assert array.tolist() == [7, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'["T","float32",[1000000000000]]',  # a tensor of terabytes
+        b'["T","float32",[-1]]',
+        b'["a","<f4,(",[1]]',  # of which NumPy makes a SyntaxError
+        b'["a","|V0",[1000000000000]]',
+        b"[" * 100_000,  # a RecursionError
+        b'["a","<f4",[36893488147419103232]]',
+    ],
+)
+def test_whatever_libraries_make_of_a_damaged_header_is_a_damaged_record(header: bytes) -> None:
+    record = b"FDL1" + len(header).to_bytes(4, "little") + header
+    for _ in range(3):  # what comes again is read in another way
+        with pytest.raises(CorruptSource, match="damaged or cut off"):
+            decode(record + bytes(64))

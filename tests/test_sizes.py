@@ -12,8 +12,8 @@ import pytest
 
 import feedline
 from feedline.datasets import CachedDataset, HDF5Dataset
-from feedline.errors import BadOption
-from feedline.sizes import byte_count
+from feedline.errors import BadOption, CorruptSource
+from feedline.sizes import VARIABLE, SampleSize, byte_count, check_size, most_bytes
 
 
 @pytest.mark.parametrize(
@@ -91,3 +91,31 @@ def test_text_is_what_counts(file: Path) -> None:
     assert (settings.memory_budget, settings.worker_bytes) == (64_000_000, 2 << 30)
     own = feedline.Loader([1], workers=1, memory_budget="64MB", max_memory_per_worker="2GiB")
     assert (own._settings.memory_budget, own._settings.worker_bytes) == (64_000_000, 2 << 30)
+
+
+def test_sizes_that_files_declare() -> None:
+    check_size("a.npy", 100, held=100, limit=100)
+    with pytest.raises(CorruptSource, match=r"a\.npy declares 101 bytes, but only 100 are there: .*cut off or damaged"):
+        check_size("a.npy", 101, held=100, limit=1000)
+    with pytest.raises(CorruptSource, match="declares -1 bytes"):
+        check_size("a.npy", -1)
+    with pytest.raises(CorruptSource, match=r"a\.png takes 300 pixels, and at most 200 are.*raise MAX_PIXELS"):
+        check_size(lambda: "a.png", 300, limit=200, option="MAX_PIXELS", unit="pixels")
+
+
+def test_the_fields_of_a_sample_count_together() -> None:
+    total = SampleSize(100, "max_field_bytes=")
+    total.add("a", 60)
+    assert total.left == 40
+    with pytest.raises(CorruptSource, match=r"b, with the fields before it, takes 101 bytes.*raise max_field_bytes="):
+        total.add("b", 41)
+
+
+def test_the_limit_for_samples_can_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert most_bytes() == 1 << 31
+    monkeypatch.setenv(VARIABLE, "8GiB")
+    assert SampleSize().left == 1 << 33
+    monkeypatch.setenv(VARIABLE, "much")
+    with pytest.raises(BadOption, match="FEEDLINE_MAX_SAMPLE_BYTES='much'"):
+        most_bytes()

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import is_tensor, require
-from feedline.errors import CorruptSource
+from feedline.errors import CorruptSource, MissingExtra
 
 _MAGIC = b"FDL1"
 _ALIGN = 8
@@ -92,7 +92,9 @@ def decode(record: Buffer | NDArray[np.uint8], *, copy: bool = False, owned: boo
             return flat.read(view, copy=copy, owned=owned)
         reader = _Reader(view, 8 + length + -length % _ALIGN, copy=copy, owned=owned)
         return reader.read(header)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as exc:
+    except MissingExtra:
+        raise
+    except Exception as exc:  # what NumPy, JSON and torch make of damaged bytes, down to SyntaxError
         raise CorruptSource(f"A record of {len(view)} bytes is damaged or cut off: {str(exc).rstrip('.')}.") from exc
 
 
@@ -115,7 +117,7 @@ def _known_header(text: bytes) -> tuple[Any, _Flat | None]:
         return header, None
     try:
         flat = _Flat.of(header, 8 + len(text) + -len(text) % _ALIGN)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError):
+    except Exception:  # of whatever kind
         flat = None  # the reader finds out what is wrong with it
     _known[text] = header, flat
     return header, flat
@@ -346,8 +348,8 @@ class _Reader:
         dtype = getattr(torch, name)
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"{name!r} is no type of torch")
+        flat = self._take(math.prod(shape) * dtype.itemsize)
         tensor = torch.empty(shape, dtype=dtype)
-        flat = self._take(tensor.numel() * tensor.element_size())
         if len(flat):
             tensor.reshape(-1).view(torch.uint8).numpy()[:] = np.frombuffer(flat, np.uint8)
         return tensor

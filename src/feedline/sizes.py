@@ -1,14 +1,21 @@
-"""Sizes that people write: 4_000_000_000, "4GB", "512 MiB"."""
+"""Sizes that people write (4_000_000_000, "4GB", "512 MiB"), and sizes that files declare, which are checked first."""
 
 from __future__ import annotations
 
 import operator
+import os
 import re
+from collections.abc import Callable
 from typing import Any, overload
 
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
 
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+
+VARIABLE = "FEEDLINE_MAX_SAMPLE_BYTES"
+"""The environment variable that says how many bytes one sample may take once it is unpacked."""
+_MOST_BYTES = 1 << 31
+What = str | Callable[[], str]
 
 
 def bytes_in(text: str) -> int | None:
@@ -65,3 +72,89 @@ def _integer(size: Any) -> int | None:
         return operator.index(size)
     except TypeError:
         return None
+
+
+def most_bytes() -> int:
+    """Return how many bytes one sample may take once it is unpacked: `$FEEDLINE_MAX_SAMPLE_BYTES`, or 2 GiB.
+
+    Raises:
+        BadOption: the variable is no number of bytes.
+    """
+    given = os.environ.get(VARIABLE)
+    return byte_count(VARIABLE, given) if given else _MOST_BYTES
+
+
+def check_size(
+    what: What,
+    size: int,
+    *,
+    held: int | None = None,
+    limit: int | None = None,
+    option: str = VARIABLE,
+    unit: str = "bytes",
+) -> None:
+    """Refuse a size that a file declares, before anything is allocated or read because of it.
+
+    Args:
+        what: declares it, with the name of the file if that is known; a function where to put it in words takes time.
+        size: how much is declared.
+        held: how much the file can have of it.
+        limit: how much is accepted, whatever the file has.
+        option: what raises the limit.
+        unit: what is counted.
+
+    Raises:
+        CorruptSource: it is more than is there, or more than is accepted.
+
+    Example:
+        >>> check_size("a.npy", 80, held=100, limit=1000)
+        >>> check_size("a.npy", 8000, held=100)
+        Traceback (most recent call last):
+        feedline.errors.CorruptSource: a.npy declares 8000 bytes, but only 100 are there: it is cut off or damaged. ...
+    """
+    if size < 0 or (held is not None and size > held):
+        there = "" if held is None else f", but only {held} are there"
+        raise CorruptSource(
+            f"{_words(what)} declares {size} {unit}{there}: it is cut off or damaged. Write or copy it again."
+        )
+    if limit is not None and size > limit:
+        raise CorruptSource(
+            f"{_words(what)} takes {size} {unit}, and at most {limit} are accepted. If they are meant, raise {option}."
+        )
+
+
+def _words(what: What) -> str:
+    return what if isinstance(what, str) else what()
+
+
+class SampleSize:
+    """What one sample takes once it is unpacked, added up field by field.
+
+    Args:
+        limit: how much it may be; `most_bytes()` if not given.
+        option: what raises the limit.
+    """
+
+    def __init__(self, limit: int | None = None, option: str = VARIABLE) -> None:
+        self.limit = most_bytes() if limit is None else limit
+        self.option = option
+        self.taken = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes are left."""
+        return self.limit - self.taken
+
+    def add(self, what: What, size: int) -> None:
+        """Count what is about to be unpacked.
+
+        Raises:
+            CorruptSource: the sample would become too large.
+        """
+        before, self.taken = self.taken, self.taken + size
+        check_size(
+            lambda: f"{_words(what)}, with the fields before it," if before else _words(what),
+            self.taken,
+            limit=self.limit,
+            option=self.option,
+        )

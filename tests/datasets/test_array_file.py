@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import feedline
-from feedline.datasets import ArrayDataset
+from feedline.datasets import ArrayDataset, FileDataset
 from feedline.datasets.array_file import find_mapped
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing import SourceContract
@@ -356,3 +356,15 @@ def test_large_arrays_that_do_not_lie_row_by_row_are_not_copied(tmp_path: Path) 
         loader = kind(ArrayDataset(column), 4)
         assert tuple(next(iter(loader)).shape) == (4, 2)
         loader.close()
+
+
+@pytest.mark.parametrize(
+    "head", [b"{'descr': '<f8', 'shape': (3,", b"{'descr': '|S0', 'fortran_order': False, 'shape': (9,)}"]
+)
+def test_headers_that_libraries_stumble_over_name_the_file(tmp_path: Path, head: bytes) -> None:
+    path = tmp_path / "x.npy"
+    path.write_bytes(b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head)
+    with pytest.raises(CorruptSource, match=r"x\.npy is not a \.npy file, or not all of one"):
+        ArrayDataset(path)
+    with pytest.raises(CorruptSource, match=r"x\.npy"):
+        FileDataset([path], read="npy")[0]

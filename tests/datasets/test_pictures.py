@@ -1,8 +1,9 @@
-"""Pictures of 16 bits: the same 8 of them, whoever decodes."""
+"""Pictures: the same 8 of 16 bits whoever decodes, and not too many pixels."""
 
 from __future__ import annotations
 
 import io
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch  # noqa: F401  (it keeps files open from its import on, which a tes
 
 from feedline.datasets import ImageFolder, TarDataset
 from feedline.datasets.pictures import eight_bits
+from feedline.errors import CorruptSource
 from feedline.packing.pictures import Pictures
 from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
@@ -55,3 +57,35 @@ def test_all_who_decode_take_the_upper_8_of_16_bits(name: str, tmp_path: Path) -
 def test_other_pictures_stay_as_they_are(mode: str) -> None:
     image = Image.new(mode, (3, 2))
     assert eight_bits(image) is image
+
+
+def flat_png(side: int) -> bytes:
+    """A PNG of one grey, which is a thousand times smaller than its pixels."""
+    out = io.BytesIO()
+    Image.new("L", (side, side)).save(out, "PNG")
+    return out.getvalue()
+
+
+def test_pictures_of_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000 * 1000)
+    (tmp_path / "a").mkdir()
+    for side in (1001, 2001):  # of the first Pillow merely warns, which tests make an error
+        (tmp_path / "a" / "large.png").write_bytes(flat_png(side))
+        for filter_ in ("error", "ignore"):
+            with warnings.catch_warnings():
+                warnings.simplefilter(filter_, Image.DecompressionBombWarning)  # type: ignore[arg-type]
+                with pytest.raises(CorruptSource, match=r"large\.png.*raise PIL\.Image\.MAX_IMAGE_PIXELS"):
+                    ImageFolder(tmp_path, cache=False)[0]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert ImageFolder(tmp_path, cache=False)[0][0].shape == (2001, 2001, 3)
+    monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1MB")
+    with pytest.raises(CorruptSource, match=r"2001 x 2001 pixels.*raise FEEDLINE_MAX_SAMPLE_BYTES"):
+        ImageFolder(tmp_path, cache=False)[0]
+
+
+def test_the_pictures_of_a_sample_count_together(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(tar_bytes([("a.png", flat_png(500)), ("a.2.png", flat_png(500))]))
+    assert next(iter(TarDataset(path, decode="rgb8", max_field_bytes=2_000_000)))["png"].shape == (500, 500, 3)
+    with pytest.raises(CorruptSource, match=r"a\.tar: field '2\.png'.*with the fields before it.*max_field_bytes="):
+        list(TarDataset(path, decode="rgb8", max_field_bytes=1_500_000))

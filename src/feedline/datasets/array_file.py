@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import tokenize
 import zipfile
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -27,12 +28,12 @@ from feedline.failures import words
 
 _PIECE = 1 << 20
 """Bytes that are read at a time to compare a checksum."""
-_TAIL_BYTES = 22 + (1 << 16)
-"""Bytes at the end of a zip file among which its last record is: that may have a comment."""
-_MORE = 0xFFFF
-"""Stands there for a number of members that takes more than two bytes."""
 _LOCAL_HEADER = 30
 """Bytes of what stands before a member of a zip file, without its name and extra field."""
+_ZIP_END_BYTES = 22 + 65_535
+"""Bytes at the end of a zip file within which its last record begins: itself, and a comment of any length."""
+_MANY_ENTRIES = 65_535
+"""What that record says of as many members or more."""
 
 
 @dataclass(frozen=True)
@@ -190,29 +191,37 @@ def _opened(path: str) -> BinaryIO:
         raise SourceError(f"{path} cannot be opened: {words(exc)}.") from exc
 
 
-def opened_zip(file: IO[bytes]) -> zipfile.ZipFile:
-    """Open a zip file, of which all members are listed.
-
-    Raises:
-        zipfile.BadZipFile: it is damaged. OSError, ValueError or NotImplementedError: so it is, too.
-    """
-    archive = zipfile.ZipFile(file)
-    file.seek(-min(file.seek(0, os.SEEK_END), _TAIL_BYTES), os.SEEK_END)
-    tail = file.read()
-    at = tail.rfind(b"PK\5\6")
-    count = int.from_bytes(tail[at + 10 : at + 12], "little")
-    if count not in (_MORE, len(archive.infolist())):  # which Python does not compare
-        raise zipfile.BadZipFile(f"it should have {count} members, and {len(archive.infolist())} are listed")
-    return archive
-
-
 def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
     try:
         return opened_zip(file)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as exc:
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as exc:
         raise CorruptSource(
-            f"{path} is not a .npz file, or not all of one ({words(exc)}). If it was copied or downloaded, get it again."
+            f"{path} is not a .npz file, or not all of one ({words(exc)}). If it was copied or downloaded, get it "
+            "again."
         ) from exc
+
+
+# Any: a file of any kind that can seek.
+def opened_zip(file: Any) -> zipfile.ZipFile:
+    """Open a zip archive that nobody vouches for; zipfile.BadZipFile and others if it is damaged.
+
+    The standard library does not notice that its list of members is shorter than it says.
+    """
+    archive = zipfile.ZipFile(file)
+    entries = archive.infolist()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _ZIP_END_BYTES))
+    tail = file.read(_ZIP_END_BYTES)
+    end = tail[tail.rfind(b"PK\5\6") :]
+    declared, comment = (int.from_bytes(end[place : place + 2], "little") for place in (10, 20))
+    is_told_elsewhere = declared == _MANY_ENTRIES and b"PK\6\7" in tail
+    if declared != len(entries) and not is_told_elsewhere:
+        raise zipfile.BadZipFile(f"{declared} members are declared, but {len(entries)} are listed")
+    if len(end) != 22 + comment:
+        raise zipfile.BadZipFile("something follows after its end")
+    if any(not 0 <= entry.header_offset < size for entry in entries):
+        raise zipfile.BadZipFile("a member is said to lie outside of it")
+    return archive
 
 
 def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
@@ -236,21 +245,48 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
     return found
 
 
-def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
-    name = path if member is None else f"{member!r} of {path}"
+# Any: of any type.
+def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of an array that nobody vouches for.
+
+    Args:
+        file: anything with `read`, at the beginning of the array.
+
+    Returns:
+        The version of the format; the array's shape, whether its first axis varies fastest, and its type.
+
+    Raises:
+        ValueError: it is damaged, or describes an array of which no byte is stored.
+    """
     try:
         version = npy_format.read_magic(file)
         if version == (1, 0):
-            shape, fortran_order, dtype = npy_format.read_array_header_1_0(file)
-        elif version == (2, 0):
-            shape, fortran_order, dtype = npy_format.read_array_header_2_0(file)
+            shape, fortran, dtype = npy_format.read_array_header_1_0(file)
+        elif version in ((2, 0), (3, 0)):  # which differ in the encoding of fields' names only
+            shape, fortran, dtype = npy_format.read_array_header_2_0(file)
         else:
-            # Version 3 differs from 2 in that names of fields may be any text; there are none of those in our arrays.
-            raise BadOption(f"{name} is of version {version} of the format, which only structured arrays need.")
-    except BadOption:
-        raise
-    except (ValueError, OSError, SyntaxError) as exc:
+            raise ValueError(f"there is no version {version} of the format")
+    except (SyntaxError, tokenize.TokenError, TypeError, OverflowError, RecursionError, MemoryError) as exc:
+        # What is in it is read as Python: a damaged one is a syntax error, of one kind or another.
+        raise ValueError(f"its header is damaged ({type(exc).__name__}: {words(exc)})") from exc
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array cannot have shape {shape}")
+    if dtype.itemsize == 0:
+        raise ValueError(
+            f"values of {dtype.str!r} have no bytes, so that nothing of an array of shape {shape} is there"
+        )
+    return version, tuple(shape), fortran, dtype
+
+
+def _header(file: BinaryIO, path: str, member: str | None) -> ArrayFile:
+    name = path if member is None else f"{member!r} of {path}"
+    try:
+        version, shape, fortran_order, dtype = read_header(file)
+    except (ValueError, OSError) as exc:
         raise CorruptSource(f"{name} is not a .npy file, or not all of one: {words(exc)}.") from exc
+    if version == (3, 0):
+        # It differs from 2 in that names of fields may be any text; there are none of those in our arrays.
+        raise BadOption(f"{name} is of version {version} of the format, which only structured arrays need.")
     _check_type(dtype, name)
     if not shape:
         raise BadOption(f"{name} holds a single number, without an axis that counts samples.")
@@ -264,11 +300,11 @@ def _check_type(dtype: np.dtype[Any], name: str) -> None:
             f"{name} holds Python objects, which are pickled: reading them would run whatever code is in the file. "
             "Save arrays of numbers, or use another store for samples of any kind."
         )
-    if dtype.names is not None:
+    if dtype.names is not None or dtype.subdtype is not None:
         raise BadOption(
-            f"{name} is a structured array, of {', '.join(dtype.names)}, which makes no batch. Map it yourself and "
-            "give its fields as arrays: a = numpy.load(path, mmap_mode='r'); ArrayDataset({name: a[name] for name in "
-            "a.dtype.names})."
+            f"{name} is a structured array, of {', '.join(dtype.names or [str(dtype)])}, which makes no batch. Map it "
+            "yourself and give its fields as arrays: a = numpy.load(path, mmap_mode='r'); ArrayDataset({name: a[name] "
+            "for name in a.dtype.names})."
         )
     if not dtype.isnative:
         raise BadOption(

@@ -1,15 +1,47 @@
-"""Pictures of Pillow with the eight bits for each value that most code expects."""
+"""Pictures of Pillow: not too large, and with the eight bits for each value that most code expects."""
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 
 from feedline._optional import require
+from feedline.errors import CorruptSource
+from feedline.failures import words
+from feedline.sizes import SampleSize, check_size
 
 _WIDENED = ("PNG", "PPM")
 """Formats whose pictures of 16 bits Pillow may give values of 32 bits, which are below 65,536 nevertheless."""
+
+_PIXEL_BYTES = 4
+"""What a pixel takes in Pillow, at most."""
+
+
+# Any: images of Pillow.
+def opened_picture(data: bytes, total: SampleSize | None = None) -> Any:
+    """Return a picture that is not decoded yet, and whose size was checked.
+
+    Args:
+        data: the bytes of its file.
+        total: of the sample that it is part of.
+
+    Raises:
+        CorruptSource: it has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or more bytes than a sample may have.
+    """
+    pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+    most = pillow.MAX_IMAGE_PIXELS
+    pillow_text = "PIL.Image.MAX_IMAGE_PIXELS (in every process that decodes)"
+    try:
+        image = pillow.open(io.BytesIO(data))
+    except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as exc:
+        raise CorruptSource(f"{words(exc)}. If it is meant, raise {pillow_text}.") from exc
+    pixels = image.width * image.height
+    what = f"a picture of {image.width} x {image.height} pixels in a file of {len(data)} bytes"
+    check_size(what, pixels, limit=most, option=pillow_text, unit="pixels")
+    (total or SampleSize()).add(what, pixels * _PIXEL_BYTES)
+    return image
 
 
 # Any: images of Pillow.

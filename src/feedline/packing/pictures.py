@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import eight_bits
+from feedline.datasets.pictures import eight_bits, opened_picture
 from feedline.errors import BadOption, PackError
 from feedline.failures import words
 
@@ -107,9 +107,8 @@ class Pictures:
         return made[..., None] if made.ndim < value.ndim else made
 
     def _of_file(self, data: bytes, kind: str) -> Any:
-        image = require("PIL.Image", extra="images", purpose="Decoding pictures")
         try:
-            with image.open(io.BytesIO(data)) as opened:
+            with opened_picture(data) as opened:
                 info = dict(opened.info)
                 target = self._target(opened.size)
                 if target is not None and kind == "jpg":
@@ -117,7 +116,7 @@ class Pictures:
                     opened.draft(None, (2 * target[0], 2 * target[1]))
                 opened.load()
                 return self._stored(self._resized(opened, target), info, kind)
-        except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as exc:
+        except (OSError, SyntaxError, ValueError) as exc:
             raise PackError(
                 f"a picture ({kind}, {len(data)} bytes) cannot be decoded or encoded: {words(exc)}."
             ) from exc

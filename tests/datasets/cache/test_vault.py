@@ -4,6 +4,7 @@ import os
 import pickle
 import random
 import signal
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -273,3 +274,28 @@ def test_a_vault_has_no_place_for_samples_that_came_later() -> None:
     assert vault.get(50) is Missing.ABSENT
     assert vault.get(500) is Missing.ABSENT
     assert data_of(vault.get(49)) == b"last"
+
+
+def test_sizes_of_a_damaged_file_are_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "samples"
+    vault = file_vault(path)
+    assert vault.put(0, Kind.RECORD, b"zero")
+    vault.close()
+    data = bytearray(path.read_bytes())
+    data[4096 + 8 : 4096 + 16] = (1 << 40).to_bytes(8, "little")  # the size in the first entry
+    data[128:136] = (1 << 50).to_bytes(8, "little")  # the end of all samples
+    path.write_bytes(data)
+    assert Vault(FileGround(path), limit=0).open(HEAD)
+    vault = file_vault(path)
+    tracemalloc.start()
+    assert vault.get(0) is Missing.DAMAGED
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    vault.close()
+
+
+def test_a_head_that_declares_more_entries_than_fit_is_no_head(tmp_path: Path) -> None:
+    path = tmp_path / "samples"
+    file_vault(path, Head(bytes(32), 1_000_000)).close()
+    os.truncate(path, 1 << 16)
+    assert Vault(FileGround(path), limit=0).head() is None

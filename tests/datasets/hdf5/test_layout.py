@@ -212,7 +212,10 @@ def test_addresses_beyond_the_end(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.h5"
         made(path, name)
         field = HDF5Dataset(path, "x")._fields[0]
-        with h5py.File(path) as file, pytest.raises(CorruptSource, match="truncated: rows of '/x' reach to byte"):
+        with (
+            h5py.File(path) as file,
+            pytest.raises(CorruptSource, match=r"with '/x' in it declares \d+ bytes, but only 100"),
+        ):
             layout._mapped_rows(file["x"], field, b"\0" * 100, None, 0)  # type: ignore[arg-type]
 
 
@@ -295,3 +298,27 @@ class TestLinksToOtherFiles:
         with pytest.raises(CorruptSource, match="main"):
             source[3]
         source.close()
+
+
+def test_tables_of_chunks_are_not_larger_than_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2 KB declare 500 million chunks, none of which is there: all rows are the fill value."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (500_000_000, 2), np.int8, chunks=(1, 2), fillvalue=3)
+    made: list[Any] = []
+    full = np.full
+    monkeypatch.setattr(layout.np, "full", lambda shape, *rest: made.append(shape) or full(shape, *rest))
+    dataset = HDF5Dataset(path, "x")
+    assert dataset[499_999_999].tolist() == [3, 3]
+    assert not made
+    dataset.close()
+
+
+def test_rows_that_take_more_than_a_sample_may(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (3, 1 << 40), np.int8, chunks=(1, 1024))
+    with pytest.raises(
+        CorruptSource, match=r"a\.h5: a row of 'x' takes 1099511627776 bytes.*FEEDLINE_MAX_SAMPLE_BYTES"
+    ):
+        HDF5Dataset(path, "x")

@@ -208,3 +208,13 @@ def test_no_byte_that_changes_ends_the_process(tmp_path: Path) -> None:
         return 0
 
     assert in_child(read_all) == 0
+
+
+def test_texts_that_are_not_utf8_are_told_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.arrow"
+    table = pa.table({"x": [1, 2]}).rename_columns(["name"])
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+    path.write_bytes(path.read_bytes().replace(b"name", b"n\xffme"))
+    with pytest.raises(CorruptSource, match=r"a\.arrow"):
+        len(ArrowDataset(path))

@@ -33,7 +33,8 @@ class WebServer(ThreadingHTTPServer):
     """Serves a folder by ranges. `fault` says of a request what goes wrong with it, if anything:
 
     "drop" sends half of the range and closes the connection, "refuse" closes it at once, a number is the status of an
-    answer, "whole" ignores the range, "/..." redirects, "lie" answers with another range.
+    answer, "whole" ignores the range, "/..." redirects, "lie" answers with another range, "beyond" with a longer one,
+    "bytes ..." with this one, "surplus" goes on after it, and a redirection to "...flood..." has a large body.
     """
 
     daemon_threads = True
@@ -48,6 +49,8 @@ class WebServer(ThreadingHTTPServer):
             # The handshake belongs to the thread of the connection: a client that breaks it off must not end all.
             self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.folder = folder
+        self.flooded = 0
+        """Bytes that were sent although nobody asked for them."""
         self.fault: Fault = lambda request: None
         self.requests: list[Request] = []
         self.tags: dict[str, str] = {}
@@ -81,6 +84,10 @@ class WebServer(ThreadingHTTPServer):
                     connection.shutdown(2)
 
 
+SURPLUS = 1 << 26
+"""Bytes that a server sends although nobody asked for them."""
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server: WebServer
@@ -88,6 +95,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *arguments: Any) -> None:
         pass
+
+    def _flood(self) -> None:
+        piece = bytes(1 << 16)
+        for _ in range(SURPLUS // len(piece)):
+            self.wfile.write(piece)
+            self.server.flooded += len(piece)
 
     def do_GET(self) -> None:
         path = self.server.folder / self.path.lstrip("/").partition("?")[0].replace("%20", " ")
@@ -110,8 +123,10 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.startswith(("/", "http", "ftp")):
             self.send_response(self.redirected)
             self.send_header("Location", fault)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(SURPLUS if "flood" in fault else 0))
             self.end_headers()
+            if "flood" in fault:
+                self._flood()
             return
         if fault == "whole":
             self.send_response(200)
@@ -127,8 +142,10 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(206)
         shift = 1 if fault == "lie" else 0
-        self.send_header("Content-Range", f"bytes {start + shift}-{stop - 1 + shift}/{len(data)}")
-        self.send_header("Content-Length", str(stop - start))
+        last = stop if fault == "beyond" else stop - 1 + shift
+        told = f"bytes {start + shift}-{last}/{len(data)}"
+        self.send_header("Content-Range", fault if fault and fault.startswith("bytes") else told)
+        self.send_header("Content-Length", str(stop - start + (SURPLUS if fault == "surplus" else 0)))
         tag = self.server.tags.get(path.name)
         if tag is None:
             self.send_header("Last-Modified", email.utils.formatdate(path.stat().st_mtime, usegmt=True))
@@ -140,6 +157,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         self.wfile.write(data[start:stop])
+        if fault == "surplus":
+            self._flood()
 
 
 class Proxy(ThreadingHTTPServer):

@@ -9,7 +9,7 @@ from feedline.datasets.remote.http import Connections, HttpBlob
 from feedline.datasets.remote.patience import Patience
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceChanged, SourceError
-from tests.datasets.remote.servers import Request, WebServer, web_server
+from tests.datasets.remote.servers import SURPLUS, Request, WebServer, web_server
 
 DATA = bytes(i * 7 % 251 for i in range(300_000))
 QUICK = Patience(retries=3, pause_s=0.001, timeout_s=10)
@@ -206,3 +206,33 @@ def test_users_and_signatures_are_not_told(server: WebServer, storage: Storage) 
     assert blob.read(100_000, 200_000) == DATA[100_000:200_000]
     assert "hunter2" not in repr(blob)
     assert blob.address == f"http://ada:hunter2@{host}/a.bin?signature=s1gned"
+
+
+def test_what_comes_beyond_the_range_is_not_read(server: WebServer, storage: Storage) -> None:
+    blob = storage.open(f"{server.address}/a.bin")
+    server.fault = lambda request: "surplus"
+    assert blob.read(100_000, 200_000) == DATA[100_000:200_000]
+    server.fault = lambda request: "/b.bin?flood" if request.path == "a.bin" else None
+    (server.folder / "b.bin").write_bytes(DATA)
+    assert storage.open(f"{server.address}/a.bin").read(100_000, 200_000) == DATA[100_000:200_000]
+    server.close_all()
+    assert server.flooded < SURPLUS // 2
+
+
+@pytest.mark.parametrize(
+    "told", ["beyond", "bytes 100000-x/300000", f"bytes 100000-100009/{'9' * 5000}", "bytes 100000-99999/300000"]
+)
+def test_ranges_that_are_none_are_refused(server: WebServer, storage: Storage, told: str) -> None:
+    blob = storage.open(f"{server.address}/a.bin")
+    server.fault = lambda request: told
+    with pytest.raises(SourceError, match=r"a\.bin: the answer 'bytes .{1,100}' is not the range asked for"):
+        blob.read(100_000, 200_000)
+
+
+@pytest.mark.parametrize(
+    "target", ["http://[::1/", "http://127.0.0.1:port/", f"http://{'a' * 70}.invalid/", "http://a\u2100.invalid/"]
+)
+def test_redirections_to_what_is_no_address_are_refused(server: WebServer, storage: Storage, target: str) -> None:
+    server.fault = lambda request: target.encode().decode("latin-1")
+    with pytest.raises(SourceError, match=r"a\.bin"):
+        storage.open(f"{server.address}/a.bin")

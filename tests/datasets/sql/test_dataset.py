@@ -212,7 +212,7 @@ def test_a_row_that_is_gone(sqlite: str) -> None:
 
 def test_keys_have_to_be_unique_and_there(address: str) -> None:
     dataset = SQLDataset(address, "SELECT id / id AS one, id FROM people WHERE id > 0", key="one")
-    with pytest.raises(BadOption, match="Several rows have the key 1"):
+    with pytest.raises(BadOption, match="several rows have the key 1"):
         len(dataset)
     dataset.close()
     dataset = SQLDataset(address, QUERY, key="note")

@@ -11,6 +11,7 @@ import cbor2
 import msgpack
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -26,7 +27,7 @@ from feedline.testing.source import assert_same
 # Any, throughout: values of any kind.
 def decode(field: str, data: bytes, how: Any = True, *, limit: int = 1 << 20) -> Any:
     decoder = Decoder(how, trusts_pickle=False, limit=limit)
-    return decoder.field({"__key__": "k", "__url__": "a.tar", field: data}, field)
+    return decoder.field({"__key__": "k", "__url__": "a.tar", field: data}, field, decoder.total())
 
 
 def npy(array: Any) -> bytes:
@@ -65,7 +66,7 @@ def test_arrays_that_promise_more_than_there_is() -> None:
     data = npy(np.zeros(10))
     huge = data.replace(b"(10,), }        ", b"(9999999999999,)}")
     assert huge != data
-    with pytest.raises(CorruptSource, match="more bytes than are there"):
+    with pytest.raises(CorruptSource, match="declares 79999999999992 bytes, but only 81 are there"):
         decode("npy", huge)
     with pytest.raises(CorruptSource):
         decode("npy", data[:-1])
@@ -85,7 +86,7 @@ def test_an_npy_that_is_something_else() -> None:
 
 def test_packed_fields_are_bounded() -> None:
     bomb = gzip.compress(bytes(1 << 22))
-    with pytest.raises(CorruptSource, match=r"field 'bin\.gz' of sample 'k'.*more than 1048576 bytes.*max_field_bytes"):
+    with pytest.raises(CorruptSource, match=r"field 'bin\.gz' of sample 'k'.*at most 1048576 are.*max_field_bytes="):
         decode("bin.gz", bomb)
     assert len(decode("bin.gz", bomb, limit=1 << 22)) == 1 << 22
     assert decode("txt.gz", gzip.compress(b"a") + gzip.compress(b"b")) == "ab"
@@ -95,7 +96,7 @@ def test_packed_fields_are_bounded() -> None:
         decode("txt.gz", b"hello")
     file = io.BytesIO()
     np.savez_compressed(file, a=np.zeros(1 << 20))
-    with pytest.raises(CorruptSource, match="unpacks to 8388"):
+    with pytest.raises(CorruptSource, match="takes 8388"):
         decode("npz", file.getvalue())
     with pytest.raises(CorruptSource):
         decode("npz", b"PK nonsense")
@@ -224,3 +225,50 @@ def test_damaged_members_of_a_zip(save: Any) -> None:
         archive.writestr("a.npy", npy(np.arange(40)).replace(b"(40,)", b"(30,)"))
     with pytest.raises(CorruptSource, match="more bytes than it has"):
         decode("npz", shorter.getvalue())
+
+
+@pytest.mark.parametrize("descr", ["|S0", "|V0", "<U0"])
+@pytest.mark.parametrize("version", [1, 3])
+def test_arrays_of_values_without_bytes_are_refused(descr: str, version: int) -> None:
+    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (3000000000,), }}\n".encode()
+    length = len(head).to_bytes(2 if version == 1 else 4, "little")
+    with pytest.raises(CorruptSource, match=r"field 'npy' of sample 'k'.*have no bytes"):
+        decode("npy", b"\x93NUMPY" + bytes([version, 0]) + length + head)
+
+
+def test_headers_that_are_no_python_are_damaged_headers() -> None:
+    head = b"{'descr': '<f8', 'shape': (3,"  # of which NumPy makes a TokenError
+    with pytest.raises(CorruptSource, match=r"a\.tar: field 'npy'.*header is damaged"):
+        decode("npy", b"\x93NUMPY\1\0" + len(head).to_bytes(2, "little") + head)
+
+
+def test_a_pth_is_bounded_as_well() -> None:
+    plain, bomb = io.BytesIO(), io.BytesIO()
+    torch.save(torch.zeros(1 << 19), plain)
+    with zipfile.ZipFile(plain) as read, zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as written:
+        for entry in read.infolist():
+            written.writestr(entry.filename, read.read(entry))
+    assert len(bomb.getvalue()) < 1 << 14
+    with pytest.raises(CorruptSource, match=r"zip archive takes 209\d+ bytes.*max_field_bytes="):
+        decode("pth", bomb.getvalue())
+    assert decode("pth", bomb.getvalue(), limit=1 << 22).shape == (1 << 19,)
+
+
+def test_the_fields_of_a_sample_are_bounded_together() -> None:
+    decoder = Decoder(True, trusts_pickle=False, limit=1 << 20)
+    field = gzip.compress(bytes(600_000))
+    sample = {"__key__": "k", "__url__": "a.tar", "a.gz": field, "b.gz": field}
+    total = decoder.total()
+    assert len(decoder.field(sample, "a.gz", total)) == 600_000
+    with pytest.raises(CorruptSource, match=r"field 'b\.gz'.*with the fields before it.*max_field_bytes="):
+        decoder.field(sample, "b.gz", total)
+
+
+def test_an_npz_that_lists_fewer_members_than_it_says() -> None:
+    file = io.BytesIO()
+    np.savez(file, a=np.zeros(3), b=np.zeros(3))
+    data = file.getvalue()
+    end = data.rindex(b"PK\5\6")
+    for wrong in (data[: end + 12] + bytes(4) + data[end + 16 :], data + bytes(100)):
+        with pytest.raises(CorruptSource):
+            decode("npz", wrong)

@@ -101,7 +101,7 @@ def test_every_place_where_a_shard_can_be_cut_off_is_noticed(packed: bool) -> No
     whole = data.rstrip(b"\0")
     end = -(-len(whole) // 512) * 512
     for stop in [0, 1, 511, 512, 513, 1211, 1212, 1535, 1536, 1600, 2048, 2560, end - 1, end, end + 1, end + 511]:
-        with pytest.raises(CorruptSource, match=r"a\.tar.*byte \d+.*again"):
+        with pytest.raises(CorruptSource, match=r"a\.tar.*byte.*again"):
             exhaust(members_of(data[:stop], packed=packed))
     exhaust(members_of(data[: end + 512], packed=packed))
 
@@ -115,7 +115,9 @@ def test_headers_that_promise_more_than_there_is() -> None:
     info = tarfile.TarInfo("a.txt")
     info.size = 1 << 40
     data = info.tobuf(tarfile.GNU_FORMAT) + bytes(2048)
-    with pytest.raises(CorruptSource, match=r"a\.tar: the file 'a.txt' at byte 0 has 1099511627776 bytes.*ends at"):
+    with pytest.raises(
+        CorruptSource, match=r"a\.tar: the file 'a.txt' at byte 0 declares 1099511627776 bytes.*2048 are there"
+    ):
         members_of(data).advance()
     with pytest.raises(CorruptSource, match="max_field_bytes="):
         members_of(data, packed=True, limit=1 << 20).advance()
@@ -191,5 +193,7 @@ def test_only_zeros_may_follow_the_end_mark(packed: bool) -> None:
     exhaust(members_of(data + bytes(700), packed=packed))
     overwritten = data[:1024] + bytes(512) + data[1536:]
     for wrong in (overwritten, data + data, data + b"x", data[:-1] + b"x"):
-        with pytest.raises(CorruptSource, match=r"a\.tar: a block of zeros.*stands at byte \d+, but other bytes follow"):
+        with pytest.raises(
+            CorruptSource, match=r"a\.tar: a block of zeros.*stands at byte \d+, but other bytes follow"
+        ):
             exhaust(members_of(wrong, packed=packed))

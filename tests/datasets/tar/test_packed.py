@@ -78,7 +78,7 @@ def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.zst"
     path.write_bytes(zstandard.compress(tar_bytes([("a.bin", bytes(1 << 25))])))
     assert path.stat().st_size < 1 << 14
-    with pytest.raises(CorruptSource, match=r"'a\.bin' at byte 0 has 33554432 bytes.*max_field_bytes="):
+    with pytest.raises(CorruptSource, match=r"'a\.bin' at byte 0 takes 33554432 bytes.*max_field_bytes="):
         list(TarDataset(path, max_field_bytes=1 << 20))
     assert len(next(iter(TarDataset(path, fields="bin")))) == 1 << 25
 
@@ -97,3 +97,11 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"zstandard.*feedline\[tar\]"):
         list(TarDataset(path))
+
+
+def test_the_fields_of_a_sample_are_bounded_together(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar.gz"
+    path.write_bytes(gzip.compress(tar_bytes([("a.x", bytes(600_000)), ("a.y", bytes(600_000)), ("b.x", b"")])))
+    with pytest.raises(CorruptSource, match=r"a\.tar\.gz: sample 'a'.*takes 1200000 bytes.*max_field_bytes="):
+        list(TarDataset(path, max_field_bytes=1_000_000))
+    assert len(list(TarDataset(path, max_field_bytes=1_200_000))) == 2

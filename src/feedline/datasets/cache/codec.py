@@ -43,5 +43,5 @@ def decode(found: Found, *, pickles: bool) -> Any:
     if found.kind is Kind.RECORD:
         return records.decode(found.data, owned=type(found.data) is bytearray)
     if not pickles:
-        raise CorruptSource("A sample was stored with pickle, and pickle=True was not given to read it.")
+        raise CorruptSource("It was stored with pickle, and pickle=True was not given to read it.")
     return pickle.loads(found.data)

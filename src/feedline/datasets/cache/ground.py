@@ -57,6 +57,11 @@ class Ground:
         data = self.read(offset, NUMBER.size)
         return int(NUMBER.unpack(data)[0]) if len(data) == NUMBER.size else 0
 
+    @property
+    @abstractmethod
+    def end(self) -> int:
+        """Where the ground ends, in bytes."""
+
     @abstractmethod
     def write(self, offset: int, data: bytes) -> None:
         """Write bytes. OSError if there is no room for them."""
@@ -127,6 +132,10 @@ class MemoryGround(Ground):
         )
         weakref.finalize(self, self._own.close)
 
+    @property
+    def end(self) -> int:
+        return self.size
+
     def read(self, offset: int, size: int) -> bytearray:
         return bytearray(self._view[offset : offset + size])
 
@@ -180,7 +189,12 @@ class FileGround(Ground):
     def __reduce__(self) -> Any:
         return functools.partial(FileGround, readonly=self._readonly), (self._path,)
 
+    @property
+    def end(self) -> int:
+        return os.fstat(self._own.get()).st_size
+
     def read(self, offset: int, size: int) -> bytearray:
+        size = max(0, min(size, self.end - offset))  # a damaged file may say any size
         data = bytearray(size)
         view, done = memoryview(data), 0
         fd = self._own.get()

@@ -11,6 +11,7 @@ from feedline.datasets.cache.codec import decode
 from feedline.datasets.cache.vault import Missing, Vault
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import CorruptSource, SourceChanged, SourceError
+from feedline.failures import words
 
 
 class PrecomputedDataset(Source):
@@ -87,7 +88,10 @@ class PrecomputedDataset(Source):
                 f"Sample {index} in {self.path} is {found.value}: the file was changed or cut off after it was made. "
                 "Call feedline.precompute again, with the same dataset: what is whole stays, the rest is made again."
             )
-        return decode(found, pickles=self._pickles)
+        try:
+            return decode(found, pickles=self._pickles)
+        except CorruptSource as exc:
+            raise CorruptSource(f"Sample {index} in {self.path} cannot be read: {words(exc)}.") from exc
 
     def close(self) -> None:
         if self._vault is not None:

@@ -110,6 +110,8 @@ class Vault:
         magic, version, checksum, count, fingerprint = _HEAD.unpack(data)
         if magic != _MAGIC or version != FORMAT or checksum != _head_checksum(count, fingerprint):
             return None
+        if _data_start(self._base, count) > self._ground.end:
+            return None  # there is no room for so many entries
         return Head(fingerprint, count)
 
     def make(self, head: Head) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
-from feedline.datasets.pictures import eight_bits
+from feedline.datasets.pictures import eight_bits, opened_picture
+from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import add_note, words
 
@@ -68,10 +68,9 @@ def read_text(path: str) -> str:
 def read_npy(path: str) -> NDArray[Any]:
     """Return the array in a file that `numpy.save` wrote."""
     try:
-        array: NDArray[Any] = np.lib.format.read_array(io.BytesIO(read_bytes(path)), allow_pickle=False)
-    except ValueError as exc:
+        return decode_npy(read_bytes(path))
+    except (ValueError, CorruptSource) as exc:
         raise CorruptSource(f"{path} holds no array as numpy.save writes it: {words(exc)}.") from exc
-    return array
 
 
 def read_rgb(path: str) -> NDArray[np.uint8]:
@@ -81,10 +80,10 @@ def read_rgb(path: str) -> NDArray[np.uint8]:
 
 def read_image(path: str) -> Any:
     """Return an image of Pillow, decoded, in red, green and blue."""
-    image_module = _pillow()
+    _pillow()
     content = read_bytes(path)
     try:
-        image = image_module.open(io.BytesIO(content))
+        image = opened_picture(content)
         image.load()
         return eight_bits(image).convert("RGB")
     # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ class Field:
     @property
     def row_bytes(self) -> int:
         """What a row takes, if it is numbers; a guess, if it is not."""
-        items = int(np.prod(self.row_shape, dtype=np.int64))
+        items = math.prod(self.row_shape)
         return items * (self.dtype.itemsize if self.kind == NUMBERS else 64)
 
     @property

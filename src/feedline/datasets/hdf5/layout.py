@@ -15,12 +15,14 @@ from feedline.datasets.hdf5.field import NUMBERS, Field
 from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, Rows, SelectedRows, ValueRows
 from feedline.datasets.hdf5.selection import Selection
 from feedline.datasets.hdf5.unpacking import ByHDF5, ByInflating
-from feedline.errors import CorruptSource
+from feedline.sizes import check_size
 
 _LARGEST_CHUNK = 256 << 20
 """Bytes of the rows that one chunk has a part of, up to which they are read together."""
 _LARGEST_CELL = 1 << 30
 """Bytes of the largest row that NumPy takes as one item, with room to spare."""
+_ENTRY_BYTES = 8
+"""What the address of a chunk takes in a file, at least."""
 
 
 # Any, in this file: h5py has no type annotations; a mapped file is any buffer.
@@ -86,7 +88,7 @@ def _mapped_rows(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key
     filters = tuple(plist.get_filter(number)[0] for number in range(plist.get_nfilters()))
     if filters not in ((), (h5py.h5z.FILTER_DEFLATE,), (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE)):
         return None
-    chunks = _Chunks.of(dataset)
+    chunks = _Chunks.of(dataset, len(mapped))
     if chunks is None:
         return None
     # A damaged file may have any number here: sums in Python's integers, which do not wrap round.
@@ -121,10 +123,13 @@ class _Chunks:
     sizes: NDArray[np.int64]
 
     @classmethod
-    def of(cls, dataset: Any) -> _Chunks | None:
+    def of(cls, dataset: Any, file_bytes: int) -> _Chunks | None:
         """None if some are not there, so that their rows are the fill value, or did not go through all filters."""
         rows = int(dataset.chunks[0])
-        addresses = np.full(-(-len(dataset) // rows), -1, np.int64)
+        count = -(-len(dataset) // rows)
+        if count * _ENTRY_BYTES > file_bytes:  # a file of a few bytes may declare any number of rows
+            return None
+        addresses = np.full(count, -1, np.int64)
         sizes = np.zeros_like(addresses)
 
         def note(chunk: Any) -> None:
@@ -138,8 +143,4 @@ class _Chunks:
 
 
 def _check_fits(end: int, mapped: Any, dataset: Any) -> None:
-    if end > len(mapped):
-        raise CorruptSource(
-            f"{dataset.file.filename} is truncated: rows of {dataset.name!r} reach to byte {end}, but the file has "
-            f"{len(mapped)}. The copy or download was probably interrupted: get the file again."
-        )
+    check_size(f"{dataset.file.filename} with {dataset.name!r} in it", end, held=len(mapped))

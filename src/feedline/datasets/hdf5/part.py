@@ -17,6 +17,7 @@ from feedline.datasets.hdf5.field import Field, field_of, has_samples
 from feedline.datasets.packed_facts import in_packed_order
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
+from feedline.sizes import SampleSize
 
 _BLOCK_BYTES = 1 << 20
 """Rows that lie one after the other count as chunks of this size."""
@@ -154,6 +155,9 @@ def look(path: str, fields: Fields, *, swmr: bool) -> tuple[Part, Form, tuple[Fi
                 for dataset in datasets:
                     dataset.id.refresh()
             found = tuple(field_of(name, dataset, path) for name, dataset in zip(form.names, datasets, strict=True))
+            total = SampleSize()
+            for field in found:
+                total.add(f"{path}: a row of {field.name!r}", field.row_bytes)
             length = _length(form, datasets, path, shortest=swmr)
             heaviest = max(range(len(found)), key=lambda number: found[number].row_bytes)
             chunks = datasets[heaviest].chunks

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.parquet.block import Block
 from feedline.datasets.parquet.blocks import Blocks
@@ -25,7 +24,7 @@ from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.values import prepared, text_of, whole
 from feedline.datasets.parquet.waste import Waste
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
-from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
 from feedline.sizes import byte_count
 
@@ -214,15 +213,14 @@ class reading:  # noqa: N801  (used like a function)
         pass
 
     def __exit__(self, kind: Any, exc: Any, traceback: Any) -> None:
-        if exc is None or isinstance(exc, (SourceError, BadOption)):
+        if not isinstance(exc, Exception) or isinstance(exc, FeedlineError):
             return
-        pa = require("pyarrow", extra="parquet", purpose="Reading Parquet and Arrow files")
-        if isinstance(exc, (pa.ArrowException, OSError, EOFError)):
-            self._file.check()  # somebody writing to it is the better explanation
-            raise CorruptSource(
-                f"Something went wrong while {self._doing} ({self._file.size} bytes): {words(exc)}. It is cut off, "
-                "damaged, or no file of this kind: make it anew, or leave it out."
-            ) from exc
+        # Whatever pyarrow raises, and Python of what it is given: names and texts that are not UTF-8, for example.
+        self._file.check()  # somebody writing to it is the better explanation
+        raise CorruptSource(
+            f"Something went wrong while {self._doing} ({self._file.size} bytes): {words(exc)}. It is cut off, "
+            "damaged, or no file of this kind: make it anew, or leave it out."
+        ) from exc
 
 
 def _check_rows(columns: list[Any], least: int, file: File, number: int) -> None:

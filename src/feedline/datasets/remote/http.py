@@ -24,6 +24,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _TRY_AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _REFUSED = (401, 403, 404, 410)
 _MOST_REDIRECTS = 8
+_RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 """What versions of OpenSSL call an answer that is none of theirs."""
 
@@ -155,8 +156,12 @@ class HttpBlob(Blob):
                 continue
             if target is None:
                 return
-            address = urllib.parse.urljoin(address, target)
-            if urllib.parse.urlsplit(address).scheme not in ("http", "https"):
+            try:
+                address = urllib.parse.urljoin(address, target)
+                scheme = urllib.parse.urlsplit(address).scheme
+            except ValueError:  # whose text may show a password
+                raise SourceError(f"{self.name} is redirected to something that is no address.") from None
+            if scheme not in ("http", "https"):
                 raise SourceError(f"{self.name} is redirected to {shown_url(address)!r}, which is not on the web.")
             self._address = address
         raise SourceError(f"{self.name} is redirected more than {_MOST_REDIRECTS} times.")
@@ -170,10 +175,10 @@ class HttpBlob(Blob):
         )
         headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity", "User-Agent": "feedline"}
         headers.update(_authorisation(parts))
-        connection, is_used = self._connections.acquire(parts.scheme, host)
-        whole, answer = False, None
+        whole, answer, connection = False, None, None
         try:
             try:
+                connection, is_used = self._connections.acquire(parts.scheme, host)
                 try:
                     connection.request("GET", path, headers=headers)
                     answer = connection.getresponse()
@@ -184,14 +189,15 @@ class HttpBlob(Blob):
                     connection.request("GET", path, headers=headers)
                     answer = connection.getresponse()
                 if answer.status in _REDIRECTS:
-                    answer.read()
-                    whole = not answer.will_close
+                    answer.read(_HEAD)  # what such a body says is of no use, and it may be endless
+                    whole = answer.isclosed() and not answer.will_close
                     return answer.getheader("Location") or ""
-                self._check(answer, start)
-                if answer.status == 206:
-                    while piece := answer.read(_PIECE):
-                        yield piece
-                    whole = answer.length in (0, None) and not answer.will_close
+                left = self._check(answer, start, stop)
+                while left > 0 and (piece := answer.read(min(_PIECE, left))):
+                    left -= len(piece)
+                    yield piece
+                if not answer.will_close:  # what comes beyond the range is left alone, with the connection
+                    whole = not answer.length if answer.length is not None else not answer.read(1)
             except ssl.SSLCertVerificationError as exc:
                 raise SourceError(
                     f"{self.name}: the server's certificate is not trusted: {exc.verify_message or exc}. If it is "
@@ -205,10 +211,14 @@ class HttpBlob(Blob):
                 if isinstance(exc, SourceError):
                     raise
                 if isinstance(exc, http.client.InvalidURL):  # which shows all of it
-                    raise SourceError(f"{self.name} has signs in it that no address may have.") from None
+                    raise SourceError(f"{self._led()} has signs in it that no address may have.") from None
                 raise Transient(f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__) from exc
+            except UnicodeError as exc:  # of a host
+                raise SourceError(f"{self._led()} has a host whose name cannot be one.") from exc
         finally:
-            if whole:
+            if connection is None:
+                pass
+            elif whole:
                 self._connections.release(parts.scheme, host, connection)
             else:
                 if answer is not None:
@@ -216,15 +226,19 @@ class HttpBlob(Blob):
                 connection.close()
         return None
 
-    def _check(self, answer: http.client.HTTPResponse, start: int) -> None:
-        """Raise unless the answer is the range that was asked for, of what was there before."""
+    def _led(self) -> str:
+        """Return what an error about the address is about."""
+        return self.name if self._address == self._given else f"What {self.name} is redirected to"
+
+    def _check(self, answer: http.client.HTTPResponse, start: int, stop: int) -> int:
+        """Return how many bytes the answer has; raises unless it is the range asked for, of what was there before."""
         status = answer.status
         if status in _TRY_AGAIN:
             raise Transient(f"the server answers {status} {answer.reason}")
-        if status == 416 and (found := re.fullmatch(r"bytes \*/(\d+)", answer.getheader("Content-Range", ""))):
+        if status == 416 and (found := re.fullmatch(r"bytes \*/([0-9]{1,18})", answer.getheader("Content-Range", ""))):
             self._check_size(int(found[1]))
             if start == 0 and self.size == 0:
-                return
+                return 0
             raise SourceChanged(f"{self.name} has {found[1]} bytes now and ends before byte {start}.")
         if status == 200:
             raise SourceError(
@@ -237,17 +251,20 @@ class HttpBlob(Blob):
             why = f" ({told[status]})" if status in told else ""
             kind = _Refused if status in _REFUSED else SourceError
             raise kind(f"{self.name}: the server answers {status} {answer.reason}{why}.")
-        found = re.fullmatch(r"bytes (\d+)-\d+/(\d+)", answer.getheader("Content-Range", ""))
-        if found is None or int(found[1]) != start:
+        found = _RANGE.fullmatch(answer.getheader("Content-Range", ""))
+        first, last, size = (int(number) for number in found.groups()) if found else (-1, -1, -1)
+        if first != start or not first <= last < min(stop, size):
             raise SourceError(
-                f"{self.name}: the answer {answer.getheader('Content-Range')!r} is not the range asked for."
+                f"{self.name}: the answer {answer.getheader('Content-Range', '')[:80]!r} is not the range asked for, "
+                f"bytes {start}-{stop - 1}. The server, or a proxy before it, is at fault."
             )
-        self._check_size(int(found[2]))
+        self._check_size(size)
         tag = answer.getheader("ETag") or answer.getheader("Last-Modified") or ""
         if not self.tag:
             self.tag = tag
         elif tag != self.tag:
             raise SourceChanged(f"{self.name} was changed while it was read: its tag was {self.tag} and is {tag}.")
+        return last + 1 - first
 
     def _check_size(self, size: int) -> None:
         if self.size < 0:

@@ -127,11 +127,13 @@ class SQLDataset(TableSource):
             twice = repeated(names)
             if twice is not None:
                 raise BadOption(
-                    f"The result of the query has several columns {twice!r}. Name the columns that are wanted in the "
-                    "query, with AS where two have one name."
+                    f"The result of the query from {self.address!r} has several columns {twice!r}. "
+                    "Name the columns that are wanted in the query, with AS where two have one name."
                 )
             if self.key not in names:
-                raise BadOption(f"key={self.key!r} is no column of the query's result, which has {names}.")
+                raise BadOption(
+                    f"key={self.key!r} is no column of the query's result from {self.address!r}, which has {names}."
+                )
             self._types = dict(columns)
             self._made = Form.of(self.fields, names, "the query's result")
         return self._made
@@ -152,17 +154,20 @@ class SQLDataset(TableSource):
             missing = values.count(None)
             if missing:
                 raise BadOption(
-                    f"{missing} of {len(values)} rows have no key: column {self.key!r} is null. Choose another key=, "
-                    "or leave these rows out of the query."
+                    f"{self.address!r}: {missing} of {len(values)} rows have no key: column {self.key!r} is null. "
+                    "Choose another key=, or leave these rows out of the query."
                 )
             try:
                 twice = repeated(values)
             except TypeError:
-                raise BadOption(f"Values of {self.key!r} such as {values[0]!r} cannot be keys.") from None
+                raise BadOption(
+                    f"{self.address!r}: values of {self.key!r} such as {values[0]!r} cannot be keys."
+                ) from None
             if twice is not None:
                 raise BadOption(
-                    f"Several rows have the key {twice!r}: column {self.key!r} is not unique in the query's result, so "
-                    "that a sample could be any of them. Choose another key=, or make the query return each once."
+                    f"{self.address!r}: several rows have the key {twice!r}: column {self.key!r} is not unique in the "
+                    "query's result, so that a sample could be any of them. Choose another key=, or make the query "
+                    "return each once."
                 )
             self._keys = Keys(values)
         return self._keys
@@ -201,16 +206,20 @@ class SQLDataset(TableSource):
             read = functools.partial(self.database.rows, statement=statement, parameters=parameters)
             for row in self._ask(read, "reading samples"):
                 if row[0] in found:
-                    raise SourceChanged(f"The key {row[0]!r} of the query's result was unique, and is not any more.")
+                    raise SourceChanged(
+                        f"{self.address!r}: the key {row[0]!r} of the query's result was unique, and is not any more. "
+                        "Make the dataset anew."
+                    )
                 found[row[0]] = row[1:]
         try:
             rows = [found[key] for key in keys]
         except KeyError as exc:
             gone = exc.args[0]
             raise SourceChanged(
-                f"There is no row with {self.key} = {gone!r} any more, which is sample {wanted[keys.index(gone)]}: it "
-                "was deleted, or does not fulfil the query's conditions any more. Make the dataset anew."
-            ) from None
+                f"{self.address!r} has no row with {self.key} = {gone!r} any more, which is sample "
+                f"{wanted[keys.index(gone)]}: it was deleted, or does not fulfil the query's conditions any more. Make "
+                "the dataset anew."
+            ) from exc
         return [rows[place] for place in places.tolist()]
 
     def _read(self, indices: Indices) -> list[Any]:

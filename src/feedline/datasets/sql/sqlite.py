@@ -77,13 +77,15 @@ class Sqlite(Database):
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        return (sqlite3.Error, sqlite3.Warning)
+        return (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError)  # the last one of names in a damaged schema
 
     def is_lost(self, connection: Any, exc: Exception) -> bool:
         return False
 
     def is_corrupt(self, exc: Exception) -> bool:
-        return any(words in str(exc) for words in ("malformed", "not a database", "disk I/O error", "Could not decode"))
+        return isinstance(exc, UnicodeDecodeError) or any(
+            words in str(exc) for words in ("malformed", "not a database", "disk I/O error", "Could not decode")
+        )
 
 
 def _check_size(path: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from feedline.datasets.handle import Handle
 from feedline.datasets.streams.feed import Feed, Message
-from feedline.errors import BadOption, SourceError
+from feedline.errors import BadOption, CorruptSource, SourceError
 
 _PIECE = 1 << 16
 _LOOK_S = 0.05
@@ -142,7 +142,7 @@ class GrowingFile(Feed):
             return self._decode(message.payload)
         except Exception as exc:
             place = message.receipt
-            raise ValueError(
+            raise BadLine(
                 f"Line {place.line} of {self.path}, which ends at byte {place.offset}, cannot be decoded ({exc}): "
                 f"{message.payload[:80]!r}"
             ) from exc
@@ -186,6 +186,10 @@ class GrowingFile(Feed):
 
     def __repr__(self) -> str:
         return f"GrowingFile({str(self.path)!r})"
+
+
+class BadLine(CorruptSource, ValueError):
+    """A line cannot be decoded."""
 
 
 class _Reader:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import io
 import math
+import zipfile
 from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from feedline.datasets.array_file import opened_zip
+from feedline.datasets.array_file import opened_zip, read_header
+from feedline.sizes import SampleSize, check_size
 
 _PREAMBLE = 10
 """Bytes that tell how long the header is; two more in format 2 and 3."""
@@ -30,9 +32,9 @@ def decode_npy(data: bytes) -> NDArray[Any]:
     found = view_of_npy(data)
     if found is None:  # format 3, for field names beyond Latin-1, which NumPy itself has to read
         stream = io.BytesIO(data)
-        rare: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
-        if stream.tell() != len(data):
-            raise ValueError(f"behind an array of shape {rare.shape} and {rare.dtype} there are more bytes than it has")
+        _, shape, _, dtype = read_header(stream)
+        _check_held(shape, dtype, len(data) - stream.tell())
+        rare: NDArray[Any] = npy.read_array(io.BytesIO(data), allow_pickle=False)
         return rare
     return found.copy("F" if found.flags.f_contiguous and not found.flags.c_contiguous else "C")
 
@@ -52,40 +54,50 @@ def view_of_npy(data: bytes, start: int = 0, stop: int | None = None) -> NDArray
     else:
         return None
     shape, fortran, dtype = _header(data[start : min(begin, stop)])
-    count = math.prod(shape)
-    if count * dtype.itemsize > stop - begin:
-        raise ValueError(f"an array of shape {shape} and {dtype} needs more bytes than are there")
-    if count * dtype.itemsize < stop - begin:
-        raise ValueError(f"behind an array of shape {shape} and {dtype} there are more bytes than it has")
-    flat = np.frombuffer(data, dtype, count, begin) if count * dtype.itemsize else np.empty(count, dtype)
+    count = _check_held(shape, dtype, stop - begin)
+    flat = np.frombuffer(data, dtype, count, begin) if count else np.empty(0, dtype)
     return flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
+
+
+def _check_held(shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> int:
+    """Return how many values there are, if their bytes are there, and no others."""
+    count = math.prod(shape)
+    check_size(lambda: f"an array of shape {shape} and {dtype}", count * dtype.itemsize, held=max(0, held))
+    if count * dtype.itemsize < held:
+        raise ValueError(f"behind an array of shape {shape} and {dtype} there are more bytes than it has")
+    return count
 
 
 # Fields of one name have the same header nearly always, and reading it takes ten times as long as all else.
 @functools.lru_cache(maxsize=256)
 def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    stream = io.BytesIO(head)
-    version = npy.read_magic(stream)
-    if version == (1, 0):
-        shape, fortran, dtype = npy.read_array_header_1_0(stream)
-    else:
-        shape, fortran, dtype = npy.read_array_header_2_0(stream)
+    _, shape, fortran, dtype = read_header(io.BytesIO(head))
     if dtype.hasobject:
         raise ValueError("an array of objects is a pickle, which can run any code when it is read")
-    if min(shape, default=0) < 0:
-        raise ValueError(f"an array cannot have shape {shape}")
     return shape, fortran, dtype
 
 
-# Any: arrays, and bytes for what is none.
-def decode_npz(data: bytes, limit: int) -> dict[str, Any]:
-    """Return the arrays by name; ValueError if they would take more than `limit` bytes, or are damaged."""
-    with opened_zip(io.BytesIO(data)) as archive:
-        unpacked = sum(entry.file_size for entry in archive.infolist())
-        if unpacked > limit:
-            raise ValueError(
-                f"it unpacks to {unpacked} bytes, and at most {limit} are. If they are meant, raise max_field_bytes="
-            )
-        # Not by numpy.load, which reads as far as an array goes: only who reads to the end has the CRC compared.
-        contents = {name.removesuffix(".npy"): archive.read(name) for name in archive.namelist()}
-    return {name: decode_npy(one) if one.startswith(npy.MAGIC_PREFIX) else one for name, one in contents.items()}
+# Any: arrays, and the bytes of members that are none.
+def decode_npz(data: bytes, total: SampleSize) -> dict[str, Any]:
+    """Return the arrays by name; an exception of some kind if they would take too many bytes, or are damaged."""
+    with unpackable(data, total) as archive:
+        return {
+            entry.filename.removesuffix(".npy"): _of_member(entry.filename, archive.read(entry))
+            for entry in archive.infolist()
+        }
+
+
+def _of_member(name: str, data: bytes) -> Any:
+    return decode_npy(data) if name.endswith(".npy") else data
+
+
+def unpackable(data: bytes, total: SampleSize) -> zipfile.ZipFile:
+    """Open a zip archive, and count what its members take once they are unpacked.
+
+    Raises:
+        CorruptSource: it is too much.
+        zipfile.BadZipFile: it is damaged.
+    """
+    archive = opened_zip(io.BytesIO(data))
+    total.add("a zip archive", sum(entry.file_size for entry in archive.infolist()))
+    return archive

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from feedline import memory
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.ranges import Span
+from feedline.errors import CorruptSource
 
 
 class Unlike(Exception):
@@ -46,7 +47,7 @@ class Columns:
     def _put(self, name: str, row: int, data: bytes, start: int, stop: int) -> None:
         try:
             found = view_of_npy(data, start, stop)
-        except ValueError:
+        except (ValueError, CorruptSource):
             raise Unlike from None  # the sample itself has the right error for it
         if found is None or found.ndim == 0:
             raise Unlike

@@ -17,7 +17,7 @@ from feedline.datasets.tar.shards import expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.datasets.tar.table import TarTable
 from feedline.errors import BadOption
-from feedline.sizes import byte_count
+from feedline.sizes import byte_count, most_bytes
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -39,7 +39,7 @@ def TarDataset(
     timeout_s: float = ...,
     pickle: bool = ...,
     unique_keys: bool = ...,
-    max_field_bytes: int | str = ...,
+    max_field_bytes: int | str | None = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> TarStream: ...
 
@@ -61,7 +61,7 @@ def TarDataset(
     timeout_s: float = ...,
     pickle: bool = ...,
     unique_keys: bool = ...,
-    max_field_bytes: int | str = ...,
+    max_field_bytes: int | str | None = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> TarTable: ...
 
@@ -85,7 +85,7 @@ def TarDataset(  # noqa: N802
     timeout_s: float = 60.0,
     pickle: bool = False,
     unique_keys: bool = True,
-    max_field_bytes: int | str = 1 << 31,
+    max_field_bytes: int | str | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TarStream | TarTable:
     """Return a dataset of the samples in WebDataset shards: tar archives in which files of one name make a sample.
@@ -118,7 +118,9 @@ def TarDataset(  # noqa: N802
         pickle: True to decode fields that are pickles. Whoever wrote them can then run any code here.
         unique_keys: False to take a key that comes again later in a shard for another sample, as the webdataset
             package does, instead of an error.
-        max_field_bytes: the most bytes that a field may have once unpacked, if it or its shard is compressed.
+        max_field_bytes: the most bytes that a field, and all fields of a sample together, may have once unpacked, if
+            they or their shard are compressed, or the shard is far away. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or
+            2 GiB.
         storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
 
     Raises:
@@ -145,7 +147,7 @@ def TarDataset(  # noqa: N802
     if mode not in ("stream", "random"):
         raise BadOption(f'mode={mode!r} is not one of "stream", "random".')
     names = expand(shards)
-    limit = byte_count("max_field_bytes", max_field_bytes)
+    limit = byte_count("max_field_bytes", max_field_bytes) or most_bytes()
     reading = Reading(
         read_ahead=read_ahead,
         max_field_bytes=limit,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from feedline.datasets.tar import arrays, tenbin
 from feedline.datasets.tar.images import EXTENSIONS, SPECS, image_decoder
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.failures import add_note
+from feedline.sizes import SampleSize
 
 # Any, throughout: values are whatever was stored.
 Handler = Callable[[str, bytes], Any]
@@ -28,23 +30,17 @@ _TEXTS = ("txt", "text", "transcript")
 _INTEGERS = ("cls", "cls2", "index", "inx", "id")
 _PICKLES = ("pkl", "pickle", "pyd")
 _OTHERS = ("json", "jsn", "npz", "ten", "tb", "mp", "msg", "cbor", "pth", *_PICKLES)
-_Step = Callable[[bytes], Any]
+_Step = Callable[[bytes, SampleSize], Any]
+"""Takes the bytes of a field, and what its sample has unpacked to so far."""
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8")
-
-
-def _unpacked(data: bytes, limit: int) -> bytes:
-    """Unpack gzip, also several in a row; ValueError beyond `limit` bytes."""
+def _unpacked(data: bytes, total: SampleSize) -> bytes:
+    """Unpack gzip, also several in a row; CorruptSource beyond what the sample may have."""
     pieces: list[bytes] = []
-    size = 0
     while data:
         unpacker = zlib.decompressobj(31)
-        piece = unpacker.decompress(data, limit - size + 1)
-        size += len(piece)
-        if size > limit:
-            raise ValueError(f"it unpacks to more than {limit} bytes. If they are meant, raise max_field_bytes=")
+        piece = unpacker.decompress(data, total.left + 1)
+        total.add("what is unpacked", len(piece))
         if not unpacker.eof:
             raise ValueError("it is cut off")
         pieces.append(piece)
@@ -59,7 +55,7 @@ class Decoder:
         decode: True for what field names say; False for bytes as they are; the name of a way to decode images, a
             function, or several of them, which come before what names say.
         trusts_pickle: True to decode pickles.
-        limit: the most bytes that a field may unpack to.
+        limit: the most bytes that the fields of a sample may unpack to.
 
     Raises:
         BadOption: `decode` is none of these.
@@ -90,8 +86,12 @@ class Decoder:
         """True if what a field becomes follows from its name alone."""
         return self._decode is True
 
-    def field(self, sample: dict[str, Any], field: str) -> Any:
-        """Return the value of a field of a sample.
+    def total(self) -> SampleSize:
+        """Return what a sample has unpacked to before any of its fields is decoded."""
+        return SampleSize(self._limit, "max_field_bytes=")
+
+    def field(self, sample: dict[str, Any], field: str, total: SampleSize) -> Any:
+        """Return the value of a field of a sample, which has unpacked to `total` so far.
 
         Raises:
             CorruptSource: the bytes are not what the name says.
@@ -104,13 +104,14 @@ class Decoder:
         try:
             if step is None:
                 step = self._steps[field] = self._step_for(field)
-            return step(data)
+            return step(data, total)
         except Exception as exc:
             where = f"{sample['__url__']}: field {field!r} of sample {sample['__key__']!r}"
             if isinstance(exc, _OfUser):
                 add_note(exc.reason, f"About {where}.")
                 raise exc.reason from exc.reason.__cause__
-            if isinstance(exc, (FeedlineError, Warning)):  # a warning that was made an error is none about the bytes
+            # A warning that was made an error is none about the bytes.
+            if isinstance(exc, (FeedlineError, Warning)) and not isinstance(exc, CorruptSource):
                 add_note(exc, f"About {where}.")
                 raise
             raise CorruptSource(
@@ -131,14 +132,13 @@ class Decoder:
             steps.append(basic)
         if len(steps) == 1 and not packed:
             (only,) = steps
-            return lambda data: data if (value := only(data)) is None else value
-        limit = self._limit
+            return lambda data, total: data if (value := only(data, total)) is None else value
 
-        def decode(data: bytes) -> Any:
+        def decode(data: bytes, total: SampleSize) -> Any:
             if packed:
-                data = _unpacked(data, limit)
+                data = _unpacked(data, total)
             for step in steps:
-                value = step(data)
+                value = step(data, total)
                 if value is not None:
                     return value
             return data
@@ -149,7 +149,7 @@ class Decoder:
         if isinstance(one, str):
             return image_decoder(one) if extension in EXTENSIONS else None
 
-        def ask(data: bytes) -> Any:
+        def ask(data: bytes, total: SampleSize) -> Any:
             try:
                 return one(name, data)
             except Exception as exc:
@@ -159,30 +159,30 @@ class Decoder:
 
     def _basic(self, extension: str) -> _Step | None:
         if extension in _TEXTS:
-            return _text
+            return lambda data, total: data.decode("utf-8")
         if extension in _INTEGERS:
-            return int
+            return lambda data, total: int(data)
         if extension in ("json", "jsn"):
-            return json.loads
+            return lambda data, total: json.loads(data)
         if extension == "npy":
-            return arrays.decode_npy
+            return lambda data, total: arrays.decode_npy(data)
         if extension == "npz":
-            return lambda data: arrays.decode_npz(data, self._limit)
+            return arrays.decode_npz
         if extension in ("ten", "tb"):
-            return tenbin.decode
+            return lambda data, total: tenbin.decode(data)
         if extension in _PICKLES:
             return self._unpickle
         if extension == "pth":
             return self._load_torch
         if extension in ("mp", "msg"):
-            unpack: _Step = require("msgpack", extra="tar", purpose=f"decoding .{extension}").unpackb
-            return unpack
+            unpack = require("msgpack", extra="tar", purpose=f"decoding .{extension}").unpackb
+            return lambda data, total: unpack(data)
         if extension == "cbor":
-            load: _Step = require("cbor2", extra="tar", purpose="decoding .cbor").loads
-            return load
+            load = require("cbor2", extra="tar", purpose="decoding .cbor").loads
+            return lambda data, total: load(data)
         return None
 
-    def _unpickle(self, data: bytes) -> Any:
+    def _unpickle(self, data: bytes, total: SampleSize) -> Any:
         if not self._trusts_pickle:
             raise BadOption(
                 "A field is a pickle, and whoever wrote it can have any code run where it is decoded. Give pickle=True "
@@ -190,8 +190,10 @@ class Decoder:
             )
         return pickle.loads(data)
 
-    def _load_torch(self, data: bytes) -> Any:
+    def _load_torch(self, data: bytes, total: SampleSize) -> Any:
         torch = require("torch", extra="torch", purpose="decoding .pth")
+        if zipfile.is_zipfile(io.BytesIO(data)):  # torch unpacks compressed members, although it writes none
+            arrays.unpackable(data, total).close()
         return torch.load(io.BytesIO(data), weights_only=not self._trusts_pickle, map_location="cpu")
 
 
@@ -218,7 +220,7 @@ class _OfUser(Exception):
         self.reason = reason
 
 
-def _meta(data: bytes) -> Any:
+def _meta(data: bytes, total: SampleSize) -> Any:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -86,14 +86,14 @@ class TarForm:
             SourceError: it lacks a field.
             CorruptSource: a field cannot be decoded.
         """
-        decode = self._decoder.field
+        decode, total = self._decoder.field, self._decoder.total()
         if self._form is None:
-            return {name: decode(data, name) for name in data}
+            return {name: decode(data, name, total) for name in data}
         values = []
         for names in self._names:
             for name in names:
                 if name in data:
-                    values.append(decode(data, name))
+                    values.append(decode(data, name, total))
                     break
             else:
                 found = ", ".join(sorted({*data, *names_there} - {*_OWN})) or "none of those asked for"

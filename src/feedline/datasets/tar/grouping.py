@@ -102,7 +102,7 @@ class Grouping:
         if self._unique:
             self._note(key)
         data: dict[str, Any] = {"__key__": key, "__url__": self._shard}
-        seen, is_bad = {"__key__", "__url__"}, False
+        seen, is_bad, size = {"__key__", "__url__"}, False, 0
         here = first
         while here[0] == key:
             field = here[1]
@@ -112,6 +112,8 @@ class Grouping:
             if field == "__bad__" and members.size:
                 is_bad = True
             if wanted and (fields is None or field in fields):
+                size += members.size
+                members.check_limit(lambda: f"sample {key!r}, as far as it was read,", size)
                 data[field] = members.read()
             following = self._advance()
             if following is None:

@@ -5,15 +5,15 @@ Only pictures of 16 bits differ: that package has Pillow cut their values off at
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import eight_bits
+from feedline.datasets.pictures import eight_bits, opened_picture
 from feedline.errors import BadOption
+from feedline.sizes import SampleSize
 
 # fmt: off
 EXTENSIONS = frozenset((
@@ -40,8 +40,8 @@ SPECS: dict[str, tuple[str, bool, str]] = {
 
 
 # Any: an image of Pillow, an array or a tensor.
-def image_decoder(spec: str) -> Callable[[bytes], Any]:
-    """Return the function that decodes images in this way.
+def image_decoder(spec: str) -> Callable[..., Any]:
+    """Return the function that decodes images in this way, given their bytes and, if need be, their sample's size.
 
     Raises:
         BadOption: there is no such way.
@@ -54,8 +54,8 @@ def image_decoder(spec: str) -> Callable[[bytes], Any]:
     torch = require("torch", extra="torch", purpose=f"decode={spec!r}") if kind == "torch" else None
     wanted = _MODES[mode]
 
-    def decode(data: bytes) -> Any:
-        image = pillow.open(io.BytesIO(data))
+    def decode(data: bytes, total: SampleSize | None = None) -> Any:
+        image = opened_picture(data, total)
         image.load()
         image = eight_bits(image)
         if image.mode != wanted:

@@ -66,7 +66,7 @@ class ShardIndex:
         )
 
 
-class _Seeking(Bytes):
+class Seeking(Bytes):
     """The bytes of a blob for someone who leaves out most of them.
 
     Args:
@@ -111,7 +111,7 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
             'all before it. Use mode="stream", or unpack the shards: what is in them is usually compressed already.'
         )
     # Headers are every few KB; far apart, a window over the network costs less than a request for each.
-    members = Members(_Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=blob.size)
+    members = Members(Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=None)
     collected = _Collected(blob.name, unique)
     while members.advance():
         split = split_name(members.name)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from feedline.datasets.packed_facts import check_count
 from feedline.datasets.tar.headers import BLOCK, EMPTY, EXTENSION_LIMIT, BadHeader, Extension, Header
 from feedline.errors import CorruptSource
 from feedline.failures import words
+from feedline.sizes import check_size
 
 _PIECE = 1 << 16
 """Bytes behind the end mark that are looked at at a time."""
@@ -71,17 +72,23 @@ class Members:
         stream: the bytes of the shard, at the beginning of a header.
         name: the shard's, for errors.
         size: bytes of the shard if they can be known, to hold what headers say against.
-        limit: the most bytes that a file may have where `size` is not known.
+        limit: the most bytes that the files of a sample may have, unless the bytes of the shard are surely there.
+        option: what raises the limit.
 
     Attributes after `advance`: `name`, `start` (the offset of its first header), `offset` and `size` (of its content).
     """
 
-    def __init__(self, stream: Bytes, shard: str, *, size: int | None, limit: int) -> None:
+    def __init__(
+        self, stream: Bytes, shard: str, *, size: int | None, limit: int | None, option: str = "max_field_bytes="
+    ) -> None:
         self._stream = stream
         self._shard = shard
         self._shard_size = size
         self._limit = limit
+        self._option = option
         self._common: dict[str, str] = {}
+        self.left_out = 0
+        """Members that are no ordinary files: folders, links."""
         self._is_over = False
         self._rest = 0
         """Bytes up to the next header."""
@@ -127,6 +134,8 @@ class Members:
                     "is damaged, or no tar archive. Write it again."
                 ) from None
             extension = None
+            if not header.is_file:
+                self.left_out += 1
             if not header.has_content:
                 start = stream.offset
                 continue
@@ -162,6 +171,11 @@ class Members:
         check_count(self._shard, self._common.get("comment"), found)
 
     @property
+    def common(self) -> Mapping[str, str]:
+        """Pax records that are about all files, as far as they were read."""
+        return self._common
+
+    @property
     def can_be_entered(self) -> bool:
         """True if the shard can be read from the current header on: nothing before it is about what follows."""
         return not ("path" in self._common or "size" in self._common)
@@ -193,17 +207,12 @@ class Members:
         extension.add(header, content[: header.size], self._common)
 
     def _check_size(self, name: str, size: int, here: int) -> None:
-        if self._shard_size is not None:
-            if self._stream.offset + size > self._shard_size:
-                raise CorruptSource(
-                    f"{self._shard}: the file {name!r} at byte {here} has {size} bytes by its header, but the shard "
-                    f"ends at byte {self._shard_size}. It was cut off, or the header is damaged. Write it again."
-                )
-        elif size > self._limit:
-            raise CorruptSource(
-                f"{self._shard}: the file {name!r} at byte {here} has {size} bytes by its header, and at most "
-                f"{self._limit} are unpacked. If they are really there, raise max_field_bytes=."
-            )
+        held = None if self._shard_size is None else max(0, self._shard_size - self._stream.offset)
+        self.check_limit(lambda: f"the file {name!r} at byte {here}", size, held=held)
+
+    def check_limit(self, what: Callable[[], str], size: int, *, held: int | None = None) -> None:
+        """Raise CorruptSource if something in the shard is larger than it may be."""
+        check_size(lambda: f"{self._shard}: {what()}", size, held=held, limit=self._limit, option=self._option)
 
     def _cut_off(self, offset: int) -> CorruptSource:
         return CorruptSource(

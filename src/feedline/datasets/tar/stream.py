@@ -253,7 +253,8 @@ class _Pass:
         if packing is not None:
             unpacking = Unpacking(packing, chunks.next, blob.name)
             return Members(Bytes(unpacking.next_chunk), blob.name, size=None, limit=reading.max_field_bytes)
-        members = Members(Bytes(chunks.next, offset), blob.name, size=blob.size, limit=reading.max_field_bytes)
+        limit = None if blob.is_local else reading.max_field_bytes  # a server may claim any size
+        members = Members(Bytes(chunks.next, offset), blob.name, size=blob.size, limit=limit)
         self._enters = lambda: members.can_be_entered
         return members
 

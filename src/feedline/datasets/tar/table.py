@@ -21,6 +21,7 @@ from feedline.datasets.tar.index import Numbers, ShardIndex, index_of
 from feedline.datasets.tar.options import Reading
 from feedline.datasets.tar.ranges import Range, coalesced
 from feedline.errors import SourceChanged
+from feedline.sizes import SampleSize
 
 _MOST_OPEN = 64
 """Shards that one thread keeps open. A guess: far below the usual limit of 1,024 files."""
@@ -146,6 +147,11 @@ class TarTable(Source, ColumnSource):
     def _fetch(self, ranges: list[Range]) -> None:
         """Read ranges, those near each other together, and put each where it belongs."""
         blobs = self._blobs(ranges)
+        totals: dict[int, SampleSize] = {}
+        for one in ranges:
+            if not blobs[one.shard].is_local:  # a server may claim any size
+                total = totals.setdefault(one.row, SampleSize(self.reading.max_field_bytes, "max_field_bytes="))
+                total.add(functools.partial(_described, one, blobs), one.stop - one.start)
         spans = coalesced(ranges, is_local=lambda shard: blobs[shard].is_local)
         if len(spans) > 1 and not all(blob.is_local for blob in blobs.values()):
             with ThreadPoolExecutor(min(self.reading.requests(), len(spans)), "feedline-read") as threads:
@@ -236,6 +242,10 @@ class _OpenShards:
         while self._blobs:
             self._blobs.popitem()[1].close()
         self._storage.close()
+
+
+def _described(one: Range, blobs: dict[int, Blob]) -> str:
+    return f"{blobs[one.shard].name}: field {one.name!r} of sample {one.sample['__key__']!r}"
 
 
 def _is_replaced(blob: Blob) -> bool:

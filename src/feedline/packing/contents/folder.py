@@ -83,7 +83,7 @@ def _picture_sizes(files: Files) -> dict[str, object]:
         try:
             with image.open(place) as picture:
                 sizes[picture.size] += 1
-        except (OSError, SyntaxError, ValueError):
+        except (OSError, SyntaxError, ValueError, image.DecompressionBombError):
             damaged.append(place)
     found: dict[str, object] = {}
     looked = "" if len(paths) == len(files) else f", of {len(paths):,} that were looked at"

@@ -44,6 +44,8 @@ _MAGIC = (
     (b"PK\x05\x06", "npy", "look"),
     (b"\x1f\x8b", "tar", "look"),
     (b"\x28\xb5\x2f\xfd", "tar", "look"),
+    (b"\xfd7zXZ\0", "tar", "look"),
+    (b"BZh", "tar", "look"),
 )
 _TABLES = {
     ".csv": "look_at_csv",
@@ -93,8 +95,10 @@ def look(path: Path) -> Contents:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
-    except FeedlineError:
-        raise
+    except FeedlineError as exc:
+        if type(exc) is not CorruptSource or str(path) in str(exc):
+            raise
+        raise CorruptSource(f"{path} cannot be read: {words(exc)}.") from exc
     except Exception as exc:  # whatever a library makes of damaged bytes
         if isinstance(exc, OSError) and exc.errno is not None and exc.strerror:
             raise SourceError(f"{exc.filename or path} cannot be read: {exc.strerror.rstrip('.')}.") from exc

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
+from feedline.datasets.array_file import opened_zip, read_header
+from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import SourceError
 from feedline.packing.contents.contents import Contents, Field, spread
 from feedline.packing.line import stored_text
 from feedline.packing.schema import Sample
 from feedline.packing.writers import npy
+from feedline.sizes import check_size, most_bytes
 
 
 # Any, throughout: arrays of any type.
@@ -91,7 +96,7 @@ def _arrays(path: Path) -> list[_Array]:
         return [_of_file(name, path / f"{name}.npy") for name in names]
     if not zipfile.is_zipfile(path):
         return [_of_file(path.stem, path)]
-    with zipfile.ZipFile(path) as archive:
+    with open(path, "rb") as file, opened_zip(file) as archive:
         members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
         if not members:
             holds = repr(archive.namelist()[0]) if archive.namelist() else "nothing"
@@ -102,32 +107,33 @@ def _arrays(path: Path) -> list[_Array]:
 def _of_file(name: str, path: Path) -> _Array:
     with open(path, "rb") as file:
         shape, dtype = _header(file)
+        held = os.fstat(file.fileno()).st_size - file.tell()
+    if not dtype.hasobject:
+        check_size(str(path), math.prod(shape) * dtype.itemsize, held=held)
 
     def load() -> Any:
         return np.load(path, mmap_mode="r" if 0 not in shape else None, allow_pickle=False)
 
-    if not dtype.hasobject:
-        load()  # which notices that it is cut off
     return _Array(name, shape, dtype, load)
 
 
 def _of_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Array:
     with archive.open(info) as file:
-        shape, dtype = _header(file)  # type: ignore[arg-type]  # it has read()
+        shape, dtype = _header(file)
 
     def load() -> Any:
-        with np.load(path, allow_pickle=False) as opened:
-            return opened[info.filename.removesuffix(".npy")]
+        check_size(f"{info.filename!r} of {path}", info.file_size, limit=most_bytes())
+        with zipfile.ZipFile(path) as opened:
+            return decode_npy(opened.read(info))
 
     return _Array(
         info.filename.removesuffix(".npy"), shape, dtype, load, is_mapped=info.compress_type == zipfile.ZIP_STORED
     )
 
 
-def _header(file: BinaryIO) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
+# Any: files, and members of archives.
+def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    _, shape, _, dtype = read_header(file)
     return shape, dtype
 
 

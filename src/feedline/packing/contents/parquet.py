@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
+from feedline.datasets.parquet.files import File
+from feedline.datasets.parquet.mapped import Mapped
 from feedline.packing.contents.contents import Contents, Field, spread
 from feedline.packing.line import stored_text
 from feedline.packing.schema import Sample
@@ -57,21 +59,16 @@ def look(path: Path) -> Contents:
 def look_at_arrow(path: Path) -> Contents:
     """Look into a file of Arrow (also known as Feather)."""
     pa = require("pyarrow", extra="parquet", purpose="Looking into Arrow")
-    with open(path, "rb") as file:
-        is_file = file.read(6) == b"ARROW1"  # and a stream otherwise
-    open_ = pa.ipc.open_file if is_file else pa.ipc.open_stream
-    with pa.memory_map(str(path)) as source:
-        reader = open_(source)
-        fields = tuple(Field(field.name, type_of(field.type)) for field in reader.schema)
-        batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-        sizes = [batch.num_rows for batch in batches]
-        count = sum(sizes)
-        details = {"record batches": len(sizes)}
+    mapped = Mapped.of(File.at(str(path)))
+    is_file = mapped.batches is None  # and a stream otherwise
+    fields = tuple(Field(field.name, type_of(field.type)) for field in mapped.schema)
+    count = sum(mapped.batch(number).num_rows for number in range(mapped.count))
+    details = {"record batches": mapped.count}
 
     def take(wanted: int) -> list[Sample]:
-        with pa.memory_map(str(path)) as opened:
-            table = open_(opened).read_all()
-            return [_row(table, row) for row in spread(count, wanted)]
+        batches = map(mapped.batch, range(mapped.count))
+        table = pa.Table.from_batches(batches, mapped.schema)
+        return [_row(table, row) for row in spread(count, wanted)]
 
     text = f"ArrowDataset({str(path)!r})"
     return Contents(

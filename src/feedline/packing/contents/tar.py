@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import io
+import functools
 import itertools
 import json
-import tarfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from feedline._optional import require
+from feedline.datasets.remote.local import LocalBlob
+from feedline.datasets.tar.arrays import decode_npy
+from feedline.datasets.tar.index import Seeking
+from feedline.datasets.tar.members import Bytes, Members
+from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.errors import CorruptSource
 from feedline.failures import words
 from feedline.packing.contents.contents import Contents, Field, spread, type_text
 from feedline.packing.line import LISTS, stored_text
 from feedline.packing.schema import Sample
 from feedline.packing.writers import tar
+from feedline.sizes import VARIABLE, SampleSize, most_bytes
 
-_ZSTD = b"\x28\xb5\x2f\xfd"
+_WINDOW, _CHUNK = 1 << 13, 1 << 20
+"""Bytes that are read at a time: of a plain file, most of which is left out, and of a compressed one."""
 _INTEGERS = ("cls", "cls2", "class", "count", "index", "inx", "id")
 _MOST_FIRSTS = 32
 """Samples that are read because they are the first with some field."""
@@ -30,18 +33,17 @@ _TEXTS = ("txt", "text", "transcript")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[tarfile.TarFile]:
+def opened(path: Path) -> Iterator[Members]:
     """Open a tar file, compressed or not."""
-    with ExitStack() as stack:
-        file = stack.enter_context(open(path, "rb"))
-        start = file.read(4)
-        file.seek(0)
-        if start == _ZSTD:
-            zstandard = require("zstandard", extra="tar", purpose="Looking into tar files with zstd")
-            stream = stack.enter_context(zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
-            yield stack.enter_context(tarfile.open(fileobj=stream, mode="r|"))
-        else:
-            yield stack.enter_context(tarfile.open(fileobj=file, mode="r:gz" if start[:2] == b"\x1f\x8b" else "r:"))
+    name = str(path)
+    with closing(LocalBlob(name)) as blob:
+        packing = packing_of(blob.read(0, min(8, blob.size)))
+        if packing is None:
+            yield Members(Seeking(blob, _WINDOW), name, size=blob.size, limit=None)
+            return
+        with open(path, "rb") as file:
+            unpacking = Unpacking(packing, functools.partial(file.read, _CHUNK), name)
+            yield Members(Bytes(unpacking.next_chunk), name, size=None, limit=most_bytes(), option=VARIABLE)
 
 
 def look(path: Path) -> Contents:
@@ -54,12 +56,10 @@ def look(path: Path) -> Contents:
     last = None
     others = 0
     try:
-        with opened(path) as archive:
-            stored = _stored(archive)
-            for member in archive:
-                tar.forget_members(archive)
-                key, field = split(member.name)
-                if not member.isfile() or not field:
+        with opened(path) as members:
+            while members.advance():
+                key, field = split(members.name)
+                if not field:
                     others += 1
                     continue
                 if key != last:
@@ -68,10 +68,12 @@ def look(path: Path) -> Contents:
                 last = key
                 firsts.setdefault(field, len(per_sample) - 1)
                 counts[field] += 1
-                sizes[field] += member.size
-    except (tarfile.TarError, EOFError, OSError) as exc:
-        what = "is not a whole tar file" if is_plain(path) else "is compressed, and no tar file, or not a whole one"
-        raise CorruptSource(f"{path} {what}: {words(exc)}.") from exc
+                sizes[field] += members.size
+            stored, others = tar.comment_in(members.common), others + members.left_out
+    except CorruptSource as exc:
+        if is_plain(path) or counts:
+            raise
+        raise CorruptSource(f"{path} is compressed, and no tar file, or not a whole one: {words(exc)}.") from exc
     keys = len(per_sample)
 
     def take(wanted: int) -> list[Sample]:
@@ -109,8 +111,7 @@ def look(path: Path) -> Contents:
 def is_plain(path: Path) -> bool:
     """True if a tar file is not compressed as a whole."""
     with open(path, "rb") as file:
-        start = file.read(4)
-    return start != _ZSTD and start[:2] != b"\x1f\x8b"
+        return packing_of(file.read(8)) is None
 
 
 def split(name: str) -> tuple[str, str]:
@@ -123,11 +124,10 @@ def split(name: str) -> tuple[str, str]:
 def _take(path: Path, wanted: set[int]) -> list[Sample]:
     samples: list[Sample] = []
     number, last = -1, None
-    with opened(path) as archive:
-        for member in archive:
-            tar.forget_members(archive)
-            key, field = split(member.name)
-            if not member.isfile() or not field:
+    with opened(path) as members:
+        while members.advance():
+            key, field = split(members.name)
+            if not field:
                 continue
             if key != last:
                 number, last = number + 1, key
@@ -135,9 +135,10 @@ def _take(path: Path, wanted: set[int]) -> list[Sample]:
                     break
                 if number in wanted:
                     samples.append({})
+                    total = SampleSize()
             if number in wanted:
-                content = archive.extractfile(member)
-                samples[-1][field] = decoded(field, b"" if content is None else content.read())
+                total.add(f"{path}: sample {key!r}", members.size)
+                samples[-1][field] = decoded(field, members.read())
     return samples
 
 
@@ -153,8 +154,8 @@ def decoded(field: str, data: bytes) -> Any:
         if extension in ("json", "jsn"):
             return json.loads(data)
         if extension == "npy":
-            return np.load(io.BytesIO(data), allow_pickle=False)
-    except ValueError:
+            return decode_npy(data)
+    except (ValueError, CorruptSource, RecursionError):
         return data
     return data
 
@@ -162,8 +163,3 @@ def decoded(field: str, data: bytes) -> Any:
 def _type(name: str, samples: list[Sample]) -> str:
     types = list(dict.fromkeys(type_text(sample[name]) for sample in samples if name in sample))
     return " or ".join(types)
-
-
-def _stored(archive: tarfile.TarFile) -> dict[str, Any] | None:
-    # Opening has read the first header. Asking for it fails in Python 3.10 if there is none.
-    return tar.comment_in(archive.pax_headers)

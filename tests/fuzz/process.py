@@ -1,0 +1,48 @@
+"""Runs the cases of formats in a process of their own, and in another one after a crash."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from tests.fuzz.case import Failure
+
+_ENOUGH = 12
+"""Failures after which no more are looked for."""
+
+
+def run_cases(formats: Sequence[str], seed: int, cases: int) -> list[Failure]:
+    """Run the first so many cases of each format; returns those that failed."""
+    failures: list[Failure] = []
+    left, first = list(formats), 0
+    while left and len(failures) < _ENOUGH:
+        command = [sys.executable, "-m", "tests.fuzz", *left, "--seed", str(seed), "--json"]
+        command += ["--first", str(first), "--cases", str(cases)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        failures += [Failure(**one) for one in said if "begins" not in one]
+        begun = [one for one in said if "begins" in one]
+        if not begun:
+            raise RuntimeError(f"{' '.join(command)} did not begin:\n{done.stderr}")
+        format_, last = begun[-1]["format"], begun[-1]["begins"]
+        if done.returncode in (0, 1) and (format_, last) == (left[-1], cases - 1):
+            break
+        how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"status {done.returncode}"
+        kind = "time" if done.returncode == -signal.SIGALRM else "crash"
+        failures.append(Failure(format_, last, "?", kind, f"the process ended with {how}\n{done.stderr[-2000:]}"))
+        left, first = left[left.index(format_) :], last + 1
+        if first == cases:
+            left, first = left[1:], 0
+    return failures
+
+
+def described(seed: int, failures: Sequence[Failure]) -> str:
+    """Return what failed, each with the command that repeats it."""
+    return "\n\n".join(
+        f"{one.kind} ({one.damage}); repeat it with: python -m tests.fuzz {one.format} --seed {seed} --case "
+        f"{one.number}\n{one.text}"
+        for one in failures
+    )

@@ -1,0 +1,539 @@
+"""What is damaged: one target for every format that feedline reads.
+
+Formats without checksums cannot tell that a value was changed. Of those it is asked that what is cut off is noticed,
+that nothing but errors of feedline's comes out, with the name of the file, and no more bytes than there are.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import sqlite3
+import tarfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import feedline
+from feedline import records
+from feedline.datasets import (
+    ArrayDataset,
+    ArrowDataset,
+    CachedDataset,
+    FileDataset,
+    HDF5Dataset,
+    ImageFolder,
+    LMDBDataset,
+    ParquetDataset,
+    PrecomputedDataset,
+    SQLDataset,
+    TarDataset,
+)
+from feedline.datasets.cache.folder import FILE, make_vault, open_vault
+from feedline.datasets.cache.vault import Head, Kind
+from feedline.datasets.streams import GrowingFile
+from feedline.packing.contents.look import look
+from tests.fuzz.damage import FLIP, SPLICE, TRUNCATE
+
+VICTIM = "victim"
+"""Part of the name of every file that is damaged, and so of every error about it."""
+COUNT = 12
+ALL = (FLIP, TRUNCATE, SPLICE)
+
+
+# Any, throughout: samples of any form.
+@dataclass(frozen=True)
+class Target:
+    """A format, and how a damaged file of it is read."""
+
+    name: str
+    make: Callable[[Path], bytes]
+    """Returns the bytes that are damaged, given a folder that is not there yet."""
+    place: Callable[[Path, bytes], Path]
+    """Puts them into a folder, and returns what is opened."""
+    read: Callable[[Path], Iterable[Any]]
+    values: tuple[str, ...] = ()
+    """After which damage every value has to be right, if there is no error."""
+    count: tuple[str, ...] = ()
+    """After which damage the number of samples has to be right, if there is no error."""
+    may_ask: bool = False
+    """True if the library asks for as much memory as the file declares, but writes to none of it before it notices."""
+
+
+def samples() -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "image": rng.integers(0, 256, (8, 6, 3), np.uint8),
+            "vector": rng.standard_normal(16).astype(np.float32),
+            "label": index * 37 % 1000,
+            "name": f"sample {index} ☃" * (index % 3),
+        }
+        for index in range(COUNT)
+    ]
+
+
+def packed(name: str, **options: Any) -> Callable[[Path], bytes]:
+    """Return what `feedline.pack` makes of samples."""
+
+    def make(folder: Path) -> bytes:
+        folder.mkdir()
+        out = folder / name
+        feedline.pack(samples(), out, workers=0, **options)
+        return (out / "data.mdb" if out.is_dir() else out).read_bytes()
+
+    return make
+
+
+def at(name: str) -> Callable[[Path, bytes], Path]:
+    """Return what writes a file of this name."""
+
+    def place(folder: Path, data: bytes) -> Path:
+        path = folder / f"{VICTIM}{name}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        return path
+
+    return place
+
+
+def all_of(dataset: Any) -> list[Any]:
+    """Read a map-style dataset to its end, then again in one call as loaders do."""
+    try:
+        found = [dataset[index] for index in range(len(dataset))]
+        if hasattr(dataset, "read_columns"):
+            dataset.read_columns(np.arange(len(dataset)))
+        return found
+    finally:
+        dataset.close()
+
+
+# -- tar ---------------------------------------------------------------------------------------------------------------
+
+_TAR_FIELDS = {"image": "image.npy", "vector": "vector.npy", "label": "cls", "name": "name.txt"}
+
+
+def tar_of(members: Iterable[tuple[str, bytes]]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def _stream(path: Path) -> list[Any]:
+    dataset = TarDataset(path, fields=_TAR_FIELDS)
+    try:
+        return list(dataset)
+    finally:
+        dataset.close()
+
+
+def _table(path: Path) -> list[Any]:
+    return all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=False))
+
+
+def _compressed(compress: Callable[[bytes], bytes]) -> Callable[[Path], bytes]:
+    return lambda folder: compress(packed("all.tar")(folder))
+
+
+def _zstd(data: bytes) -> bytes:
+    import zstandard
+
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+def _field(ending: str, content: Callable[[], bytes], *values: str, decode: Any = True) -> Target:
+    """Return the target for a field of this format: it alone is damaged, and stands in a shard that is whole."""
+
+    def place(folder: Path, data: bytes) -> Path:
+        return at(".tar")(folder, tar_of([(f"a.{ending}", data), ("b.txt", b"after it")]))
+
+    def read(path: Path) -> list[Any]:
+        with_field = [*TarDataset(path, decode=decode)]
+        return [{name: value for name, value in one.items() if name != "__url__"} for one in with_field]
+
+    return Target(f"field-{ending}", lambda folder: content(), place, read, values)
+
+
+def _npy() -> bytes:
+    out = io.BytesIO()
+    np.save(out, samples()[0]["image"])
+    return out.getvalue()
+
+
+def _npz(**options: bool) -> bytes:
+    out = io.BytesIO()
+    (np.savez_compressed if options else np.savez)(out, **{name: samples()[0][name] for name in ("image", "vector")})
+    return out.getvalue()
+
+
+def _ten() -> bytes:
+    from webdataset import tenbin
+
+    return bytes(tenbin.encode_buffer([samples()[0]["vector"], samples()[1]["image"]]))
+
+
+def _json() -> bytes:
+    return json.dumps([{**one, "image": one["image"].tolist(), "vector": 1.5} for one in samples()[:3]]).encode()
+
+
+def _plain_sample() -> dict[str, Any]:
+    return {"label": 3, "name": "sample ☃", "numbers": list(range(50)), "nested": {"a": [1.5, None, True]}}
+
+
+def _msgpack() -> bytes:
+    import msgpack
+
+    data: bytes = msgpack.packb(_plain_sample())
+    return data
+
+
+def _cbor() -> bytes:
+    import cbor2
+
+    return cbor2.dumps(_plain_sample())
+
+
+def _pth() -> bytes:
+    import torch
+
+    out = io.BytesIO()
+    torch.save({"vector": torch.arange(100.0), "label": 3, "image": torch.from_numpy(samples()[0]["image"])}, out)
+    return out.getvalue()
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------------
+
+
+def picture(format_: str) -> Callable[[], bytes]:
+    def make() -> bytes:
+        from PIL import Image
+
+        out = io.BytesIO()
+        y, x = np.mgrid[:40, :60]
+        Image.fromarray(np.stack([x * 4, y * 6, x + y], -1).astype(np.uint8)).save(out, format_)
+        return out.getvalue()
+
+    return make
+
+
+def _picture_target(ending: str, format_: str, *values: str) -> Target:
+    def read(path: Path) -> list[Any]:
+        return all_of(ImageFolder(path.parent.parent, cache=False))
+
+    make = picture(format_)
+    return Target(ending, lambda folder: make(), at(f"/{VICTIM}.{ending}"), read, values)
+
+
+# -- arrays ------------------------------------------------------------------------------------------------------------
+
+
+def _arrays(path: Path) -> list[Any]:
+    dataset = ArrayDataset(str(path))
+    return [dataset[index] for index in range(len(dataset))]
+
+
+def _npy_file(folder: Path) -> bytes:
+    out = io.BytesIO()
+    np.save(out, np.stack([one["vector"] for one in samples()]))
+    return out.getvalue()
+
+
+def _npz_file(folder: Path) -> bytes:
+    out = io.BytesIO()
+    np.savez(out, **{name: np.stack([one[name] for one in samples()]) for name in ("image", "vector", "label")})
+    return out.getvalue()
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+_COLUMNS = ["label", "name", "kind", "vector", "fixed", "some"]
+
+
+def arrow_table() -> Any:
+    import pyarrow as pa
+
+    rows = samples()
+    return pa.table(
+        {
+            "label": [one["label"] for one in rows],
+            "name": [one["name"] for one in rows],
+            "kind": pa.array([("cat", "dog")[one["label"] % 2] for one in rows]).dictionary_encode(),
+            "vector": [one["vector"].tolist() for one in rows],
+            "fixed": pa.array([one["vector"][:4].tolist() for one in rows], pa.list_(pa.float32(), 4)),
+            "some": pa.array([None if one["label"] % 3 else 1.5 for one in rows]),
+        }
+    )
+
+
+def _parquet_file(folder: Path) -> bytes:
+    import pyarrow.parquet as pq
+
+    out = io.BytesIO()
+    pq.write_table(arrow_table(), out, row_group_size=5, write_page_checksum=True)
+    return out.getvalue()
+
+
+def _arrow(*, stream: bool, compression: str | None = None) -> Callable[[Path], bytes]:
+    def make(folder: Path) -> bytes:
+        import pyarrow as pa
+
+        out = io.BytesIO()
+        table = arrow_table()
+        options = pa.ipc.IpcWriteOptions(compression=compression)
+        with (pa.ipc.new_stream if stream else pa.ipc.new_file)(out, table.schema, options=options) as writer:
+            writer.write_table(table, max_chunksize=5)
+        return out.getvalue()
+
+    return make
+
+
+def _unpack_place(folder: Path, data: bytes) -> Path:
+    """Put damaged bytes in the place of a row group that was unpacked."""
+    path = at(".parquet")(folder, _parquet_file(folder))
+    all_of(ParquetDataset(path, unpack_to=folder / f"{VICTIM}-unpacked"))
+    next((folder / f"{VICTIM}-unpacked").glob("*/0.arrow")).write_bytes(data)
+    return path
+
+
+def _unpacked_file(folder: Path) -> bytes:
+    folder.mkdir()
+    path = at(".parquet")(folder, _parquet_file(folder))
+    all_of(ParquetDataset(path, unpack_to=folder / "unpacked"))
+    return next((folder / "unpacked").glob("*/0.arrow")).read_bytes()
+
+
+# -- HDF5, databases ---------------------------------------------------------------------------------------------------
+
+
+def _hdf5_file(folder: Path) -> bytes:
+    import h5py
+
+    rows = samples()
+    out = io.BytesIO()
+    with h5py.File(out, "w") as file:
+        file["contiguous"] = np.stack([one["vector"] for one in rows])
+        file.create_dataset(
+            "packed",
+            data=np.stack([one["image"] for one in rows]),
+            chunks=(5, 8, 6, 3),
+            shuffle=True,
+            compression="gzip",
+        )
+        file.create_dataset("chunked", data=np.array([one["label"] for one in rows]), chunks=(5,))
+        file["text"] = [one["name"] for one in rows]
+    return out.getvalue()
+
+
+def _sqlite_file(folder: Path) -> bytes:
+    folder.mkdir()
+    database = sqlite3.connect(folder / "a.db")
+    database.execute("CREATE TABLE samples (id INTEGER PRIMARY KEY, label INT, name TEXT, vector BLOB)")
+    rows = [(number, one["label"], one["name"], one["vector"].tobytes()) for number, one in enumerate(samples())]
+    database.executemany("INSERT INTO samples VALUES (?, ?, ?, ?)", rows)
+    database.commit()
+    database.close()
+    return (folder / "a.db").read_bytes()
+
+
+def _sql(scheme: str) -> Callable[[Path], list[Any]]:
+    return lambda path: all_of(SQLDataset(f"{scheme}:///{path}", "SELECT * FROM samples", key="id"))
+
+
+def _duckdb_file(folder: Path) -> bytes:
+    import duckdb
+
+    folder.mkdir()
+    with duckdb.connect(folder / "a.duckdb") as database:
+        database.execute("CREATE TABLE samples (id INTEGER, label INT, name TEXT)")
+        database.executemany(
+            "INSERT INTO samples VALUES (?, ?, ?)",
+            [(number, one["label"], one["name"]) for number, one in enumerate(samples())],
+        )
+    return (folder / "a.duckdb").read_bytes()
+
+
+# -- feedline's own ----------------------------------------------------------------------------------------------------
+
+
+def _store_file(folder: Path) -> bytes:
+    feedline.precompute(samples(), folder, progress=False)
+    return (folder / FILE).read_bytes()
+
+
+def _record_place(folder: Path, data: bytes) -> Path:
+    """Put a damaged record into a store, with the right checksum."""
+    path = folder / VICTIM
+    head = Head(bytes(32), 1)
+    make_vault(path, head)
+    vault = open_vault(path, 1 << 30)
+    vault.open(head)
+    vault.put(0, Kind.RECORD, data)
+    vault.note_whole()
+    vault.close()
+    return path
+
+
+def _record(folder: Path) -> bytes:
+    import torch
+
+    return records.encode({**samples()[1], "tensor": torch.arange(6.0), "more": [1, "a", {"b": b"bytes"}]})
+
+
+class _Numbers:
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> Any:
+        return samples()[index]
+
+    def fingerprint(self) -> str:
+        return "the same"
+
+
+def _cache(path: Path) -> list[Any]:
+    return all_of(CachedDataset(_Numbers(), memory=None, disk=path.parent))
+
+
+def _cache_file(folder: Path) -> bytes:
+    all_of(CachedDataset(_Numbers(), memory=None, disk=folder))
+    return (folder / FILE).read_bytes()
+
+
+def _index_place(folder: Path, data: bytes) -> Path:
+    """Put a damaged index beside a shard that is whole."""
+    path = at(".tar")(folder, packed("all.tar")(folder / "packed"))
+    all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=folder / "index"))
+    next((folder / "index").iterdir()).write_bytes(data)
+    return path
+
+
+def _index_file(folder: Path) -> bytes:
+    folder.mkdir()
+    path = at(".tar")(folder, packed("all.tar")(folder / "packed"))
+    all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=folder / "index"))
+    return next((folder / "index").iterdir()).read_bytes()
+
+
+def _indexed(path: Path) -> list[Any]:
+    return all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=path.parent / "index"))
+
+
+def _lines_file(folder: Path) -> bytes:
+    return b"".join(json.dumps({"label": one["label"], "name": one["name"]}).encode() + b"\n" for one in samples())
+
+
+def _lines(path: Path) -> list[Any]:
+    feed = GrowingFile(path)
+    try:
+        feed.subscribe(0, 1)
+        return [feed.decode(message) for message in feed.receive(1000, wait_s=0)]
+    finally:
+        feed.close()
+
+
+def _csv_file(folder: Path) -> bytes:
+    rows = [f"{one['label']},{one['name']},{one['vector'][0]}" for one in samples()]
+    return "\n".join(["label,name,number", *rows, ""]).encode()
+
+
+# -- inspect -----------------------------------------------------------------------------------------------------------
+
+
+def _looked_at(path: Path) -> list[Any]:
+    contents = look(path)
+    return [str(contents.kind), repr(contents.fields), *contents.take(3)]
+
+
+def inspected(target: Target) -> Target:
+    """Return the target in which `feedline inspect` looks at the same files."""
+    return Target(f"inspect-{target.name}", target.make, target.place, _looked_at, may_ask=target.may_ask)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+_FILES = [
+    Target("tar", packed("all.tar"), at(".tar"), _stream, (TRUNCATE,), ALL),
+    Target("tar-random", packed("all.tar"), at(".tar"), _table, (TRUNCATE,), ALL),
+    Target("tar.gz", _compressed(gzip.compress), at(".tar.gz"), _stream, ALL),
+    Target("tar.xz", _compressed(lzma.compress), at(".tar.xz"), _stream, ALL),
+    Target("tar.bz2", _compressed(bz2.compress), at(".tar.bz2"), _stream, ALL),
+    Target("tar.zst", _compressed(_zstd), at(".tar.zst"), _stream, ALL),
+    Target("npy", _npy_file, at(".npy"), _arrays, (TRUNCATE,), ALL),
+    Target("npz", _npz_file, at(".npz"), _arrays, ALL),
+    Target(
+        "parquet", _parquet_file, at(".parquet"), lambda path: all_of(ParquetDataset(path, _COLUMNS)), ALL, may_ask=True
+    ),
+    Target("arrow", _arrow(stream=False), at(".arrow"), lambda path: all_of(ArrowDataset(path)), (TRUNCATE,)),
+    Target("arrow-stream", _arrow(stream=True), at(".arrow"), lambda path: all_of(ArrowDataset(path)), (TRUNCATE,)),
+    Target(
+        "feather",
+        _arrow(stream=False, compression="lz4"),
+        at(".feather"),
+        lambda path: all_of(ArrowDataset(path)),
+        (TRUNCATE,),
+        may_ask=True,
+    ),
+    Target("hdf5", _hdf5_file, at(".h5"), lambda path: all_of(HDF5Dataset(path)), (TRUNCATE,)),
+    Target("lmdb", packed("all.lmdb"), at(".lmdb"), lambda path: all_of(LMDBDataset(path)), (TRUNCATE,)),
+    Target("sqlite", _sqlite_file, at(".db"), _sql("sqlite"), (TRUNCATE,)),
+    Target("duckdb", _duckdb_file, at(".duckdb"), _sql("duckdb"), ALL),
+    Target("store", _store_file, at(f"/{FILE}"), lambda path: all_of(PrecomputedDataset(path.parent)), ALL),
+    Target("json", lambda folder: _lines_file(folder), at(".jsonl"), _lines),
+]
+_OTHERS = [
+    Target(
+        "unpacked",
+        _unpacked_file,
+        _unpack_place,
+        lambda path: all_of(ParquetDataset(path, unpack_to=path.parent / f"{VICTIM}-unpacked")),
+        ALL,
+    ),
+    Target("cache", _cache_file, at(f"/{FILE}"), _cache, ALL),
+    Target("index", _index_file, _index_place, _indexed, ALL),
+    Target("record", _record, _record_place, lambda path: all_of(PrecomputedDataset(path)), (TRUNCATE,)),
+    _field("npy", _npy, TRUNCATE),
+    _field("npy.gz", lambda: gzip.compress(_npy()), *ALL),
+    _field("npz", lambda: _npz(compressed=True), *ALL),
+    _field("ten", _ten),
+    _field("json", _json, TRUNCATE),
+    _field("mp", _msgpack, TRUNCATE),
+    _field("cbor", _cbor, TRUNCATE),
+    _field("pth", _pth, TRUNCATE),
+    _field("png", picture("PNG"), TRUNCATE, decode="rgb8"),
+    _picture_target("png", "PNG"),
+    _picture_target("jpg", "JPEG"),
+    _picture_target("gif", "GIF"),
+    _picture_target("webp", "WEBP"),
+    _picture_target("bmp", "BMP"),
+    _picture_target("tiff", "TIFF"),
+    _picture_target("ppm", "PPM"),
+    _picture_target("avif", "AVIF"),
+    Target(
+        "files-npy", _npy_file, at("/a.npy"), lambda path: all_of(FileDataset(path.parent, read="npy", cache=False))
+    ),
+    Target(
+        "files-text", _csv_file, at("/a.txt"), lambda path: all_of(FileDataset(path.parent, read="text", cache=False))
+    ),
+]
+_CSV = Target("csv", _csv_file, at(".csv"), _looked_at)
+_LOOKED_AT = [one for one in _FILES if one.name not in ("tar-random", "duckdb")]
+TARGETS = {one.name: one for one in [*_FILES, *_OTHERS, *map(inspected, [*_LOOKED_AT, _CSV])]}
+
+PROCESSES = {one.name: [one.name] for one in _FILES} | {
+    "own": ["unpacked", "cache", "index", "record"],
+    "fields": [name for name in TARGETS if name.startswith("field-")],
+    "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
+    "inspect": [name for name in TARGETS if name.startswith("inspect-")],
+}
+"""Formats that one process goes through: to start one takes longer than a hundred cases."""
