@@ -76,7 +76,7 @@ class Session:
 
 
 def raise_for(database: Database, exc: Exception, doing: str, attempts: int | None) -> NoReturn:
-    """Say what a driver's error means, without saying a password.
+    """Say what a driver's error means, without saying a password or who asked.
 
     Args:
         database: where it happened.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.shown_url import shown_url
+from feedline.shown import shown_url
 
 
 @pytest.mark.parametrize(
