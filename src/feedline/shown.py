@@ -117,4 +117,7 @@ def csv_cell(value: object) -> object:
         >>> csv_cell("=1+2"), csv_cell("a=1"), csv_cell(-3)
         ("'=1+2", 'a=1', -3)
     """
-    return f"'{value}" if isinstance(value, str) and value.lstrip().startswith(("=", "+", "-", "@")) else value
+    if not isinstance(value, str):
+        return value
+    # Quotes are looked through, so that whoever reads the file knows which ones were put there.
+    return f"'{value}" if value.replace("'", " ").lstrip().startswith(("=", "+", "-", "@")) else value

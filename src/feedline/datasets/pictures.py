@@ -1,4 +1,4 @@
-"""Pictures of Pillow with the eight bits for each value that most code expects."""
+"""Pictures of Pillow: opened in formats that are named here, with eight bits for each value, as most code expects."""
 
 from __future__ import annotations
 
@@ -8,11 +8,38 @@ import numpy as np
 
 from feedline._optional import require
 
+_FORMATS = (
+    *("JPEG", "PNG", "WEBP", "AVIF", "GIF", "TIFF", "BMP", "DIB", "PPM", "JPEG2000", "ICO", "ICNS", "CUR", "TGA", "PCX"),
+    *("DCX", "DDS", "SGI", "QOI", "PSD", "SUN", "XBM", "XPM", "FLI", "PIXAR", "MSP", "BLP", "FTEX", "IM", "FITS"),
+)
+"""Formats that Pillow reads by itself. Not EPS, which it has Ghostscript run, a program of its own for each picture; nor
+IPTC, which may hold any other."""
+
 _WIDENED = ("PNG", "PPM")
 """Formats whose pictures of 16 bits Pillow may give values of 32 bits, which are below 65,536 nevertheless."""
 
 
-# Any: images of Pillow.
+# Any, throughout: images of Pillow.
+def open_picture(file: Any) -> Any:
+    """Open a picture in a file or path as `PIL.Image.open` does, whatever its name is; its pixels are read by `load`.
+
+    Raises:
+        PIL.UnidentifiedImageError: it is none, or of a format that is not among those named here.
+        MissingExtra: Pillow is not installed.
+    """
+    pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+    pillow.preinit()
+    try:
+        return pillow.open(file, formats=_known(pillow))
+    except pillow.UnidentifiedImageError:
+        pillow.init()  # all that are rarely used; it takes a while once
+        return pillow.open(file, formats=_known(pillow))
+
+
+def _known(pillow: Any) -> list[str]:
+    return [name for name in _FORMATS if name in pillow.OPEN]
+
+
 def eight_bits(image: Any) -> Any:
     """Return a picture of 16 bits as a grey one of 8, the upper ones; any other as it is.
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import eight_bits
+from feedline.datasets.pictures import eight_bits, open_picture
 from feedline.errors import BadOption, PackError
 from feedline.failures import words
 
@@ -109,7 +109,7 @@ class Pictures:
     def _of_file(self, data: bytes, kind: str) -> Any:
         image = require("PIL.Image", extra="images", purpose="Decoding pictures")
         try:
-            with image.open(io.BytesIO(data)) as opened:
+            with open_picture(io.BytesIO(data)) as opened:
                 info = dict(opened.info)
                 target = self._target(opened.size)
                 if target is not None and kind == "jpg":

@@ -102,4 +102,4 @@ def raise_for(database: Database, exc: Exception, doing: str, attempts: int | No
             f"{where} could not be reached, or was lost while {doing}{tried}: {why}. Is the server running, and does "
             "it let this user in?"
         ) from cause
-    raise SourceError(f"{where} refused or failed while {doing}: {why}. Check query= and parameters=.") from cause
+    raise SourceError(f"{where} refused or failed while {doing}: {why}. {database.advice(exc)}") from cause

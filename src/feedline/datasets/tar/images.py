@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import eight_bits
+from feedline.datasets.pictures import eight_bits, open_picture
 from feedline.errors import BadOption
 
 # fmt: off
@@ -55,7 +55,7 @@ def image_decoder(spec: str) -> Callable[[bytes], Any]:
     wanted = _MODES[mode]
 
     def decode(data: bytes) -> Any:
-        image = pillow.open(io.BytesIO(data))
+        image = open_picture(io.BytesIO(data))
         image.load()
         image = eight_bits(image)
         if image.mode != wanted:
