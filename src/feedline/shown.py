@@ -48,14 +48,15 @@ def shown_url(url: str) -> str:
 def shown_address(address: str) -> str:
     """Return a URL, or the path of a local file, without what may be secret in it.
 
-    Of a path, this is what looks like user and password: of an address whose protocol is misspelt or missing.
+    Of a path, this is what looks like user, password and options: of an address whose protocol is misspelt or missing.
 
     Example:
-        >>> shown_address("/data/a@b.tar"), shown_address("ada:secret@host/a.tar")
-        ('/data/a@b.tar', '***@host/a.tar')
+        >>> shown_address("/data/a@b-?.tar"), shown_address("ada:secret@host/a.tar?token=1")
+        ('/data/a@b-?.tar', '***@host/a.tar?***')
     """
     if "://" in address:
         return shown_url(address)
+    address = re.sub(r"\?[^?/]*=.*", f"?{HIDDEN}", address, count=1, flags=re.DOTALL)
     parts = [(part.rpartition("@"), part) for part in address.split("/")]
     return "/".join(f"{HIDDEN}@{place}" if ":" in user else part for (user, _, place), part in parts)
 

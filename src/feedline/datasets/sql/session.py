@@ -90,7 +90,8 @@ def raise_for(database: Database, exc: Exception, doing: str, attempts: int | No
     """
     why = database.address.hide(" ".join(str(exc).split())).rstrip(".?") or type(exc).__name__
     where = repr(database.address)
-    cause = exc if str(exc) == database.address.hide(str(exc)) else None
+    # A driver's exception may hold the connection with all it was given; loggers show that.
+    cause = exc if where == database.address.text else None
     if database.is_corrupt(exc):
         raise CorruptSource(
             f"{where} is damaged, or no such database: {why} (while {doing}). Restore it from a copy; text that is "

@@ -228,7 +228,10 @@ def _connected(url: str) -> Any:
     # No retries of its own: a lost answer has to be noticed.
     retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
     try:
-        return redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+        client = redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # which connects to nothing yet, and refuses unknown options
+        return client
     except (TypeError, ValueError):  # its text may hold a part of a password
         raise BadOption(
             f"{shown_url(url)!r} is no URL of a Redis server, such as redis://localhost:6379/0. Signs in a password "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 from feedline.datasets.remote.storage import local_path, protocol_of
@@ -11,6 +12,8 @@ from feedline.errors import BadOption, SourceError
 from feedline.shown import shown_address
 
 _MOST = 1_000_000
+_SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")
+"""What is between patterns; not within an address such as [::1]."""
 
 
 def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -37,7 +40,7 @@ def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) ->
         if text and isinstance(pattern, os.PathLike):
             found += _files(text)  # a path is a path, whatever characters it has
             continue
-        for part in text.split("::"):
+        for part in _SEPARATOR.split(text):
             for name in braces(part):
                 found += _files(name)
     if not found or not all(found):
