@@ -265,7 +265,9 @@ def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str], tmp
         assert not [sign for sign in said.out + said.err if not sign.isprintable() and sign != "\n"]
 
 
-def test_warnings_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warnings_do_not_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = warnings.formatwarning
 
     def warn(**_: Any) -> None:

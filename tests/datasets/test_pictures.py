@@ -84,7 +84,9 @@ def test_postscript_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.
     assert not started
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "PPM", "JPEG2000", "ICO", "TGA", "PCX", "SGI"])
+@pytest.mark.parametrize(
+    "kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "PPM", "JPEG2000", "ICO", "TGA", "PCX", "SGI"]
+)
 def test_formats_that_are_read(kind: str) -> None:
     file = io.BytesIO()
     Image.new("RGB", (16, 16)).save(file, kind)

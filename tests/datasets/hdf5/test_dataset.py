@@ -590,7 +590,7 @@ class TestDataInOtherFiles:
             HDF5Dataset(path, name)
 
     def test_all_fields(self, path: Path) -> None:
-        with pytest.raises(BadOption, match="'stored' in .* has its data in another file"):
+        with pytest.raises(BadOption, match=r"'stored' in .* has its data in another file"):
             HDF5Dataset(path)
 
     @pytest.mark.parametrize("name", ["own", "group/near", "/group/inner/x"])

@@ -253,7 +253,9 @@ class _Peer:
         return self._address, 80
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fe80::1%eth0", "::ffff:10.0.0.1"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fe80::1%eth0", "::ffff:10.0.0.1"]
+)
 def test_private_addresses(address: str) -> None:
     connection = Connection("elsewhere")
     connection.sock = _Peer(address)  # type: ignore[assignment]
@@ -262,7 +264,9 @@ def test_private_addresses(address: str) -> None:
     assert not http._is_private(connection, "elsewhere")
 
 
-@pytest.mark.parametrize(("host", "is_private"), [("localhost", True), ("192.168.0.1", True), ("8.8.8.8", False), ("a.b", False)])
+@pytest.mark.parametrize(
+    ("host", "is_private"), [("localhost", True), ("192.168.0.1", True), ("8.8.8.8", False), ("a.b", False)]
+)
 def test_private_addresses_behind_a_proxy(host: str, is_private: bool) -> None:
     assert http._is_private(http._ThroughProxy("proxy", host, {}, 1.0), host) == is_private
     tunnel = Connection("proxy")

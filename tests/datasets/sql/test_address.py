@@ -31,7 +31,9 @@ def test_paths_that_are_none(text: str) -> None:
         assert Address(text).path
 
 
-@pytest.mark.parametrize("text", ["people.db", "", "mysql://u:s3cret@h/d", b"sqlite://s3cret", None, 3, "host=h password=s3cret"])
+@pytest.mark.parametrize(
+    "text", ["people.db", "", "mysql://u:s3cret@h/d", b"sqlite://s3cret", None, 3, "host=h password=s3cret"]
+)
 def test_what_is_no_address(text: Any) -> None:
     with pytest.raises(BadOption) as caught:
         Address(text)

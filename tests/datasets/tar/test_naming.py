@@ -39,7 +39,9 @@ def test_examples(name: str, expected: tuple[str, str] | None) -> None:
     assert split_name(name) == expected
 
 
-@pytest.mark.parametrize("name", ["a/" * 50_000, "a/" * 50_000 + ".b/", "a.b\n" + "/" * 100_000 + ".", "__" * 50_000 + "/"])
+@pytest.mark.parametrize(
+    "name", ["a/" * 50_000, "a/" * 50_000 + ".b/", "a.b\n" + "/" * 100_000 + ".", "__" * 50_000 + "/"]
+)
 def test_the_time_grows_with_the_length_of_a_name(name: str) -> None:
     began_s = time.process_time()
     assert split_name(name) is None

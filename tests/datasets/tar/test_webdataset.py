@@ -260,7 +260,9 @@ def test_patterns_are_those_of_the_package(tmp_path: Path) -> None:
         compare(ours(f"{tmp_path}/{pattern}"), theirs(f"{tmp_path}/{pattern}", True))
 
 
-@pytest.mark.parametrize(("version", "is_safe"), [("2.5.1+cpu", False), ("2.9.0", False), ("2.10.0a0", True), ("3.0", True)])
+@pytest.mark.parametrize(
+    ("version", "is_safe"), [("2.5.1+cpu", False), ("2.9.0", False), ("2.10.0a0", True), ("3.0", True)]
+)
 def test_a_pth_is_read_without_being_asked_by_versions_that_load_it_safely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_safe: bool
 ) -> None:

@@ -63,7 +63,9 @@ class RedisStream(Feed):
     ) -> None:
         for name, value in (("url", url), ("stream", stream), ("group", group), ("consumer", consumer)):
             if type(value) is not str or value == "":
-                given = repr(value) if name != "url" else f"a value of type {type(value).__name__}"  # which may be secret
+                given = (
+                    repr(value) if name != "url" else f"a value of type {type(value).__name__}"
+                )  # which may be secret
                 raise BadOption(f"{name}= is a text that is not empty, but {given} was given.")
         for name, seconds in (("claim_idle_s", claim_idle_s), ("retry_s", retry_s)):
             if not is_duration(seconds):
@@ -181,7 +183,9 @@ class RedisStream(Feed):
             try:
                 return act(self._client.get())
             except redis.AuthenticationError as exc:
-                raise SourceError(f"The Redis server at {self._told_url} refuses: {self._told(exc)}.") from self._cause(exc)
+                raise SourceError(f"The Redis server at {self._told_url} refuses: {self._told(exc)}.") from self._cause(
+                    exc
+                )
             except (redis.ConnectionError, redis.TimeoutError) as exc:
                 self._client.close()
                 if reads:

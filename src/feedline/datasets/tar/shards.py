@@ -35,7 +35,9 @@ def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) ->
     found: list[str] = []
     for pattern in patterns:
         if not isinstance(pattern, (str, os.PathLike)):
-            raise BadOption(f"A shard is a path or an address in a string, but one is of type {type(pattern).__name__}.")
+            raise BadOption(
+                f"A shard is a path or an address in a string, but one is of type {type(pattern).__name__}."
+            )
         text = os.fspath(pattern)
         if text and isinstance(pattern, os.PathLike):
             found += _files(text)  # a path is a path, whatever characters it has
