@@ -258,9 +258,9 @@ class _Peer:
 )
 def test_private_addresses(address: str) -> None:
     connection = Connection("elsewhere")
-    connection.sock = _Peer(address)  # type: ignore[assignment]
+    connection.sock = _Peer(address)
     assert http._is_private(connection, "elsewhere")
-    connection.sock = _Peer("8.8.8.8")  # type: ignore[assignment]
+    connection.sock = _Peer("8.8.8.8")
     assert not http._is_private(connection, "elsewhere")
 
 

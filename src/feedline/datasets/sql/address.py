@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from feedline.errors import BadOption
@@ -38,7 +39,8 @@ class Address:
     text: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.text, str) or "://" not in self.text:  # nothing of it is shown: who knows what it is
+        given: Any = self.text  # whatever the user gave
+        if not isinstance(given, str) or "://" not in given:  # nothing of it is shown: who knows what it is
             raise BadOption(
                 "A connection string looks like sqlite:///people.db, duckdb:///people.db or "
                 "postgresql://user@host/database, but this one has no '://'."

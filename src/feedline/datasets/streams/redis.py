@@ -63,10 +63,8 @@ class RedisStream(Feed):
     ) -> None:
         for name, value in (("url", url), ("stream", stream), ("group", group), ("consumer", consumer)):
             if type(value) is not str or value == "":
-                given = (
-                    repr(value) if name != "url" else f"a value of type {type(value).__name__}"
-                )  # which may be secret
-                raise BadOption(f"{name}= is a text that is not empty, but {given} was given.")
+                # Not the value: a URL may hold a password.
+                raise BadOption(f"{name}= is a text that is not empty, but a {type(value).__name__} was given.")
         for name, seconds in (("claim_idle_s", claim_idle_s), ("retry_s", retry_s)):
             if not is_duration(seconds):
                 raise BadOption(f"{name}={seconds!r} is no time.")

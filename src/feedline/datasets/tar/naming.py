@@ -21,15 +21,15 @@ def split_name(name: str) -> tuple[str, str] | None:
         >>> split_name("README"), split_name(".hidden"), split_name("__meta__/a.txt")
         (None, None, None)
     """
-    if _META.match(name):
+    if name.startswith("__") and _META.match(name):
         return None
     # What the package says with ^((?:.*/|)[^.]+)[.]([^/]*)$, whose time grows with the square of the name's length.
-    dot = name.find(".", name.rfind("/") + 1)
-    if dot <= 0:
-        return None
-    before = name.rfind(".", 0, dot)
-    if before >= 0:  # in the name of a folder, behind which there has to be something without a dot
-        start = name.find("/", before) + 1
+    dot = name.find(".")
+    if (
+        "/" in name[dot:]
+    ):  # it is in the name of a folder, behind the last of which there has to be something without one
+        dot = name.find(".", name.rfind("/"))
+        start = name.find("/", name.rfind(".", 0, max(0, dot))) + 1
         if start >= dot or "\n" in name[:start]:
             return None
-    return name[:dot], name[dot + 1 :].lower()
+    return (name[:dot], name[dot + 1 :].lower()) if dot > 0 else None

@@ -39,9 +39,11 @@ class Reading:
         for name in ("unique_keys", "unsafe_redirects"):
             if not isinstance(getattr(self, name), bool):
                 raise BadOption(f"{name}={getattr(self, name)!r} is not True or False.")
-        if not isinstance(self.storage_options, Mapping):
-            kind = type(self.storage_options).__name__
-            raise BadOption(f"storage_options= is a dict of options for fsspec, but a {kind} was given.")
+        options: Any = self.storage_options
+        if not isinstance(options, Mapping):
+            raise BadOption(
+                f"storage_options= is a dict of options for fsspec, but a {type(options).__name__} was given."
+            )
 
     def depth(self, shards: list[str]) -> int:
         """Return how many chunks are fetched ahead. The system does it by itself for local files."""
