@@ -235,7 +235,7 @@ def test_patterns(written: Written) -> None:
 def test_a_state_goes_on_with_another_signature(written: Written, server: WebServer, mode: str) -> None:
     place = f"{server.address.removeprefix('http://')}/a.tar"
 
-    def loader() -> feedline.Loader[Any]:
+    def loader() -> feedline.Loader:
         return feedline.Loader(shards(written, place, mode, fields="cls"), 3, seed=0)
 
     first = loader()
