@@ -37,10 +37,11 @@ def shown_url(url: str) -> str:
     place, query, options = rest.partition("?")
     authority, slash, path = place.partition("/")
     _, at, host = authority.rpartition("@")
-    # An @ elsewhere may end a password that was not quoted as it should be.
-    if ("@" in path + options and not _HOST.fullmatch(host)) or ("@" in options and not slash):
+    is_web = scheme.lower() in ("http", "https")
+    # An @ elsewhere may end a password that was not quoted as it should be, and what is no host may be one.
+    if (("@" in path + options or is_web) and not _HOST.fullmatch(host)) or ("@" in options and not slash):
         return f"{scheme}://{HIDDEN}"
-    if scheme.lower() in ("http", "https"):  # elsewhere these signs are part of a name
+    if is_web:  # elsewhere these signs are part of a name
         path = re.sub(r"([#;]).*", rf"\1{HIDDEN}", path, flags=re.DOTALL)
     return f"{scheme}://{at and HIDDEN + at}{host}{slash}{path}{query and query + HIDDEN}"
 

@@ -106,4 +106,6 @@ class Address:
     def __repr__(self) -> str:
         rest = self.text.partition("://")[2]
         is_file = self.scheme in ("sqlite", "duckdb") and rest.startswith("/") and "?" not in rest
+        if not is_file and self.scheme.startswith("postgres") and not self.is_clear:
+            return f"{self.scheme}://{HIDDEN}"
         return self.text if is_file else shown_url(self.text)
