@@ -4,6 +4,7 @@ import io
 import json
 import sys
 import tarfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -232,3 +233,47 @@ def test_text_of_a_file_is_no_markup(tmp_path: Path, capsys: pytest.CaptureFixtu
     feedline.pack([{"name": "[red]x[/red]"}], tmp_path / "a.lmdb", workers=0)
     assert main(["inspect", str(tmp_path / "a.lmdb")]) == 0
     assert "[red]x[/red]" in capsys.readouterr().out
+
+
+EVIL = "\x1b]0;title\x07\x1b[2J\x9b1m\r\u202e"
+"""What sets the title of a terminal, clears it, begins a colour, goes back and turns letters round."""
+
+
+def evil_stores(folder: Path) -> list[Path]:
+    name = f"a{EVIL}b"
+    (folder / name).mkdir()
+    paths = [folder / f"{name}.tar", folder / f"{name}.h5", folder / name, folder / "a.tar", folder / f"{name}.none"]
+    (folder / name / f"{name}.txt").write_text(name)
+    for path in (paths[0], paths[3]):
+        with tarfile.open(path, "w") as tar:
+            info = tarfile.TarInfo(f"{name}.{name}")
+            info.size = 5
+            tar.addfile(info, io.BytesIO(b"12345"))
+    with h5py.File(paths[1], "w") as file:
+        file[name] = [name, name]
+        file.attrs[name] = name
+    return paths
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str], tmp_path: Path, number: int) -> None:
+    path = evil_stores(tmp_path)[number]
+    for command in (["inspect", str(path), "--samples", "2"], ["pack", str(path), str(tmp_path / "out" / "x.h5")]):
+        main(command)
+        said = capsys.readouterr()
+        assert (said.out + said.err).strip()
+        assert not [sign for sign in said.out + said.err if not sign.isprintable() and sign != "\n"]
+
+
+def test_warnings_do_not_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = warnings.formatwarning
+
+    def warn(**_: Any) -> None:
+        sys.stderr.write(warnings.formatwarning(EVIL, UserWarning, "file", 1))
+
+    monkeypatch.setattr("feedline.cli.inspect.run", warn)
+    assert main(["inspect", "x"]) == 0
+    assert "\\x1b[2J" in capsys.readouterr().err
+    assert warnings.formatwarning is before

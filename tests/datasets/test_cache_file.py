@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from feedline.datasets import CachedDataset
 from feedline.datasets.cache_file import CacheFile, cache_home
+from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.errors import BadOption, FeedlineWarning
 
 
@@ -87,3 +89,43 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.warns(FeedlineWarning, match="cannot be written"):
         CacheFile(tmp_path / "file", "things", 1).write(1)
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of another user, in which all may write."""
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    give_away(folder, monkeypatch)
+    return folder
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() == 0:
+        os.chown(path, 12345, -1)
+    else:
+        monkeypatch.setattr("os.geteuid", lambda: 12345)
+
+
+def test_the_folder_of_another_user_is_not_used(foreign: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDLINE_SHARED_CACHE", "1")
+    file = CacheFile(foreign, "things", 1)
+    file.write("planted")
+    assert file.read() == "planted"
+    monkeypatch.delenv("FEEDLINE_SHARED_CACHE")
+    assert file.read() is None
+    with pytest.warns(FeedlineWarning, match="belongs to another user; FEEDLINE_SHARED_CACHE=1 trusts them"):
+        file.write("own")
+
+
+def test_the_file_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = CacheFile(tmp_path, "things", 1)
+    file.write("planted")
+    give_away(file.path, monkeypatch)
+    assert file.read() is None
+
+
+def test_caches_of_samples_refuse_the_folder_of_another_user(foreign: Path) -> None:
+    for make in (lambda: CachedDataset([1, 2], disk=foreign), lambda: Unpacked(foreign)):
+        with pytest.raises(BadOption, match="foreign belongs to another user"):
+            make()

@@ -1,4 +1,4 @@
-"""Pictures: the same 8 of 16 bits whoever decodes, and not too many pixels."""
+"""Pictures: no format that has another program run, the same 8 of 16 bits whoever decodes, not too many pixels."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
 
 from feedline.datasets import ImageFolder, TarDataset
-from feedline.datasets.pictures import eight_bits
+from feedline.datasets.pictures import eight_bits, open_picture
 from feedline.errors import CorruptSource
+from feedline.packing.contents import look
+from feedline.packing.contents.sheet import picture_of
 from feedline.packing.pictures import Pictures
 from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
@@ -89,3 +91,36 @@ def test_the_pictures_of_a_sample_count_together(tmp_path: Path) -> None:
     assert next(iter(TarDataset(path, decode="rgb8", max_field_bytes=2_000_000)))["png"].shape == (500, 500, 3)
     with pytest.raises(CorruptSource, match=r"a\.tar: field '2\.png'.*with the fields before it.*max_field_bytes="):
         list(TarDataset(path, decode="rgb8", max_field_bytes=1_500_000))
+
+
+EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
+%%BoundingBox: 0 0 10 10
+%%EndComments
+showpage
+%%EOF
+"""
+
+
+def test_postscript_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *given, **more: started.append(given))
+    assert Image.open(io.BytesIO(EPS)).format == "EPS"  # so Pillow would have taken it for a picture
+    (tmp_path / "grey").mkdir()
+    (tmp_path / "grey" / "a.jpg").write_bytes(EPS)
+    (tmp_path / "a.tar").write_bytes(tar_bytes([("a.jpg", EPS)]))
+    with pytest.raises(CorruptSource, match=r"a\.jpg .*of a format that is not read, such as EPS"):
+        ImageFolder(tmp_path)[0]
+    with pytest.raises(CorruptSource, match=r"a\.tar: field 'jpg'"):
+        next(iter(TarDataset(str(tmp_path / "a.tar"), decode="rgb8")))
+    assert look(tmp_path / "grey").details["not readable"].startswith("1 of 1 pictures")
+    assert picture_of({"image": EPS}) is None
+    assert not started
+
+
+@pytest.mark.parametrize(
+    "kind", ["JPEG", "PNG", "WEBP", "GIF", "TIFF", "BMP", "PPM", "JPEG2000", "ICO", "TGA", "PCX", "SGI"]
+)
+def test_formats_that_are_read(kind: str) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(file, kind)
+    assert open_picture(file).size == (16, 16)

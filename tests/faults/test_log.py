@@ -325,3 +325,12 @@ def test_the_repr_shows_counts_and_the_last_few() -> None:
     assert head == "FaultLog of 9 faults: 9 skip; the last 5 in detail; 9 samples in quarantine"
     assert lines[0] == "  ..."
     assert lines[1:] == [f"  sample {n}: OSError: two lines (fetch, worker 0, attempt 1): skip" for n in (6, 7, 8)]
+
+
+@pytest.mark.parametrize("text", ["=1+2", "+1", "-1", "@SUM(A1)", "\t=1", " \n=1"])
+def test_no_cell_is_a_formula(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "faults.csv"
+    log_of([fault(text, message=text), fault(-3)]).to_csv(path)
+    first, second = read_csv(path)
+    assert first["index"] == first["message"] == f"'{text}"
+    assert second["index"] == "-3"

@@ -31,7 +31,7 @@ def run(*, file: Path | None, as_json: bool) -> None:
         findings = machine.find(looked_at)
         facts: dict[str, Any] = {"machine": asdict(looked_at)}  # values that JSON keeps
     else:
-        title = fault_file.printable(f"Faults in {file.name}")
+        title = fault_file.one_line(f"Faults in {file.name}")
         held = fault_file.read(file)
         findings, lines = fault_file.find(held), fault_file.first_lines(held)
         facts = {"faults": fault_file.describe(held)}

@@ -18,6 +18,7 @@ from feedline.cli.finding import Finding
 from feedline.errors import BadState
 from feedline.failures import words
 from feedline.faults import Fault, FaultLog
+from feedline.shown import csv_cell, printable
 from feedline.state import Snapshot
 
 ONE_CAUSE = 0.8  # of all faults: then they have something in common
@@ -97,7 +98,7 @@ def _read_table(file: Path, text: str) -> FaultFile:
         if missing:
             raise BadState(f"{file} is neither JSON nor a table of faults: it has no column {missing[0]!r}. {_WANTED}")
         for row in table:
-            log.append(_fault_of(row))
+            log.append(_fault_of({name: _uncelled(text) for name, text in row.items()}))
     except BadState as exc:
         raise BadState(f"{file}, line {table.line_num}: {words(exc)}.") from exc
     except (csv.Error, KeyError, TypeError, ValueError) as exc:
@@ -122,6 +123,12 @@ def _fault_of(row: dict[str, str]) -> Fault:
             "refilled": row["refilled"] == "True",
         }
     )
+
+
+# Any: a row that is too short or too long has None or a list, which is told as the damage that it is.
+def _uncelled(text: Any) -> Any:
+    """Return a text without the quote that `csv_cell` put before it."""
+    return text[1:] if isinstance(text, str) and text[:1] == "'" and csv_cell(text[1:]) == text else text
 
 
 def _number_or_text(text: str) -> int | str:
@@ -157,7 +164,7 @@ def find(file: FaultFile) -> list[Finding]:
     counts = ", ".join(f"{count} {action}" for action, count in log.counts().items() if count)
     older = f". {log.dropped} older ones are only counted" if log.dropped else ""
     findings.append(Finding("faults", f"{total}: {counts}{older}", _common_cause(log)))
-    findings += [Finding(printable(error), f"{count} {action}") for (error, action), count in _kinds(log)]
+    findings += [Finding(one_line(error), f"{count} {action}") for (error, action), count in _kinds(log)]
     findings += _killers(log)
     lost = list(log.quarantined) if snapshot is not None else [fault.index for fault in log if fault.lost]
     if lost and snapshot is not None:
@@ -170,7 +177,7 @@ def find(file: FaultFile) -> list[Finding]:
 
 def first_lines(file: FaultFile) -> list[str]:
     """Return the oldest faults that are kept in detail, a line each."""
-    return [printable(str(fault)) for fault in file.log[:SHOWN_FAULTS]]
+    return [one_line(str(fault)) for fault in file.log[:SHOWN_FAULTS]]
 
 
 def _kinds(log: FaultLog) -> list[tuple[tuple[str, str], int]]:
@@ -183,7 +190,7 @@ def _common_cause(log: FaultLog) -> str | None:
         return None
     error, count = kinds[0]
     return (
-        f"{count} of {len(log)} are {printable(error)}. Look first at what they have in common, such as a path, a "
+        f"{count} of {len(log)} are {one_line(error)}. Look first at what they have in common, such as a path, a "
         "mount, a quota or the version of a library, and then at the samples."
     )
 
@@ -200,10 +207,10 @@ def _killers(log: FaultLog) -> Iterator[Finding]:
 
 
 def _listed(indices: Sequence[Any]) -> str:
-    shown = ", ".join(printable(f"{index!r:.80}") for index in indices[:SHOWN_INDICES])
+    shown = ", ".join(one_line(f"{index!r:.80}") for index in indices[:SHOWN_INDICES])
     return f"{len(indices)}: {shown}{', ...' if len(indices) > SHOWN_INDICES else ''}"
 
 
-def printable(text: str) -> str:
+def one_line(text: str) -> str:
     """Return a text on one line, without what would steer a terminal."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return printable(" ".join(text.split()))

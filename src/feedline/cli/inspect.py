@@ -14,6 +14,7 @@ from feedline.packing.contents.sheet import write_sheet
 from feedline.packing.quantities import bytes_text
 from feedline.packing.schema import Sample
 from feedline.packing.verify import verify as verify_digest
+from feedline.shown import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +46,7 @@ def run(*, path: str, sample_count: int, sheet: Path | None, verify: bool, as_js
 
     show(_printable(facts), Console())
     if sheet is not None:
-        sys.stdout.write(f"\n{facts['pictures on the sheet']} pictures in {sheet}\n")
+        sys.stdout.write(printable(f"\n{facts['pictures on the sheet']} pictures in {sheet}\n"))
 
 
 # Any: values that JSON keeps.
@@ -108,9 +109,9 @@ def show(facts: dict[str, Any], console: Console) -> None:
 
 # Any, here and below: values that JSON keeps.
 def _printable(value: Any) -> Any:
-    """Write as escapes what no terminal takes, such as odd bytes in the names of files."""
+    """Write as escapes what a terminal would obey or cannot show, in names and texts out of files."""
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode()
+        return printable(value)
     if isinstance(value, dict):
         return {_printable(name): _printable(one) for name, one in value.items()}
     return list(map(_printable, value)) if isinstance(value, list) else value

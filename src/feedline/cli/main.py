@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 from feedline import __version__
 from feedline._optional import require
 from feedline.errors import FeedlineError
+from feedline.shown import printable
 
 T = TypeVar("T")
 
@@ -19,13 +21,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status: 0, 1 for an error feedline explains, 130 after Ctrl-C."""
     parser = build_parser()
     arguments = parser.parse_args(argv)
+    formatwarning = warnings.formatwarning
+    warnings.formatwarning = lambda *told, **more: printable(formatwarning(*told, **more))
     try:
         arguments.command(arguments)
     except FeedlineError as error:
-        sys.stderr.write(f"feedline: {error}\n")
+        sys.stderr.write(printable(f"feedline: {error}\n"))
         return 1
     except KeyboardInterrupt:
         return 130
+    finally:
+        warnings.formatwarning = formatwarning
     return 0
 
 

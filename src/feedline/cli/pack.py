@@ -17,6 +17,7 @@ from feedline.packing.opening import open_source
 from feedline.packing.options import as_fields, check_apart
 from feedline.packing.quantities import bytes_text
 from feedline.packing.work import WorkFolder
+from feedline.shown import printable
 
 _REASONS_SHOWN = 10
 
@@ -32,9 +33,9 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         packed = _packed(arguments)
     except KeyboardInterrupt:
-        sys.stderr.write(f"feedline: {interruption_of(Path(arguments.out))}\n")
+        sys.stderr.write(printable(f"feedline: {interruption_of(Path(arguments.out))}\n"))
         raise
-    sys.stdout.write(summary_of(packed, is_checked=not arguments.no_verify))
+    sys.stdout.write(printable(summary_of(packed, is_checked=not arguments.no_verify)))
 
 
 def _packed(arguments: argparse.Namespace) -> Packed:

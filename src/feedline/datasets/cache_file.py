@@ -1,12 +1,14 @@
 """Files that keep what took long to find out: whole or not at all, and safe to lose.
 
 A cache file is a record with a checksum behind it. It is written under another name and then renamed, so that nobody
-sees half of one; what is damaged, cut off or of another program reads as if it were not there.
+sees half of one; what is damaged, cut off or of another program reads as if it were not there. So does what belongs to
+another user, who could have put anything there.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +24,9 @@ from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
 VARIABLE = "FEEDLINE_CACHE"
 """The environment variable that says where cache files are kept."""
 
+SHARED = "FEEDLINE_SHARED_CACHE"
+"""The environment variable that says with 1 that caches of other users are trusted."""
+
 Cache = bool | str | os.PathLike[str]
 """Where something is cached: True for the user's folder, False for nowhere, or a folder."""
 
@@ -32,6 +37,29 @@ def cache_home() -> Path:
     if chosen:
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "feedline"
+
+
+def is_foreign(path: str | os.PathLike[str]) -> bool:
+    """True if a file or folder belongs to another user, other than root, and such caches are not trusted."""
+    if os.environ.get(SHARED) == "1" or not hasattr(os, "geteuid"):
+        return False
+    try:
+        return os.stat(path).st_uid not in (0, os.geteuid())
+    except OSError:
+        return False  # there is none, or whoever reads it is told
+
+
+def refuse_foreign(folder: str | os.PathLike[str]) -> None:
+    """Refuse a folder for a cache that belongs to another user.
+
+    Raises:
+        BadOption: it does.
+    """
+    if is_foreign(folder):
+        raise BadOption(
+            f"{folder} belongs to another user, who can put anything there, and what is kept there is taken for what "
+            f"feedline has read before. Give a folder of your own; or, if you trust them, set {SHARED}=1."
+        )
 
 
 # Any, throughout: what JSON or a record can hold.
@@ -65,7 +93,9 @@ class CacheFile:
         return cls(cache, kind, about)
 
     def read(self) -> Any:
-        """Return what was written, None if there is nothing, or nothing whole."""
+        """Return what was written, None if there is nothing, nothing whole, or what another user wrote."""
+        if is_foreign(self.path.parent) or is_foreign(self.path):
+            return None
         try:
             content = self.path.read_bytes()
         except OSError:
@@ -87,6 +117,8 @@ class CacheFile:
         name = ""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            if is_foreign(self.path.parent):
+                raise PermissionError(errno.EPERM, f"the folder belongs to another user; {SHARED}=1 trusts them")
             fd, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
             with os.fdopen(fd, "wb") as file:
                 file.write(content)

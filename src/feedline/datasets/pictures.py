@@ -1,4 +1,4 @@
-"""Pictures of Pillow: not too large, and with the eight bits for each value that most code expects."""
+"""Pictures of Pillow: in formats that are named here, not too large, and with eight bits for each value."""
 
 from __future__ import annotations
 
@@ -12,6 +12,26 @@ from feedline.errors import CorruptSource
 from feedline.failures import words
 from feedline.sizes import SampleSize, check_size
 
+_FORMATS = (
+    "JPEG",
+    "PNG",
+    "WEBP",
+    "AVIF",
+    "GIF",
+    "TIFF",
+    "BMP",
+    "DIB",
+    "PPM",
+    "JPEG2000",
+    "ICO",
+    "TGA",
+    "PCX",
+    "SGI",
+    "QOI",
+)
+"""Formats that pictures for training have. Not EPS, for which Pillow runs Ghostscript, another program; nor those that
+hardly anybody uses, and so hardly anybody tries with damaged files."""
+
 _WIDENED = ("PNG", "PPM")
 """Formats whose pictures of 16 bits Pillow may give values of 32 bits, which are below 65,536 nevertheless."""
 
@@ -20,7 +40,7 @@ _PIXEL_BYTES = 4
 
 
 # Any: images of Pillow.
-def opened_picture(data: bytes, total: SampleSize | None = None) -> Any:
+def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
     """Return a picture that is not decoded yet, and whose size was checked.
 
     Args:
@@ -34,7 +54,7 @@ def opened_picture(data: bytes, total: SampleSize | None = None) -> Any:
     most = pillow.MAX_IMAGE_PIXELS
     pillow_text = "PIL.Image.MAX_IMAGE_PIXELS (in every process that decodes)"
     try:
-        image = pillow.open(io.BytesIO(data))
+        image = open_picture(io.BytesIO(data))
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as exc:
         raise CorruptSource(f"{words(exc)}. If it is meant, raise {pillow_text}.") from exc
     pixels = image.width * image.height
@@ -44,7 +64,27 @@ def opened_picture(data: bytes, total: SampleSize | None = None) -> Any:
     return image
 
 
-# Any: images of Pillow.
+# Any, throughout: images of Pillow.
+def open_picture(file: Any) -> Any:
+    """Open a picture in a file or path as `PIL.Image.open` does, whatever its name is; its pixels are read by `load`.
+
+    Raises:
+        PIL.UnidentifiedImageError: it is none, or of a format that is not among those named here.
+        MissingExtra: Pillow is not installed.
+    """
+    pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+    pillow.preinit()
+    try:
+        return pillow.open(file, formats=_known(pillow))
+    except pillow.UnidentifiedImageError:
+        pillow.init()  # all that are rarely used; it takes a while once
+        return pillow.open(file, formats=_known(pillow))
+
+
+def _known(pillow: Any) -> list[str]:
+    return [name for name in _FORMATS if name in pillow.OPEN]
+
+
 def eight_bits(image: Any) -> Any:
     """Return a picture of 16 bits as a grey one of 8, the upper ones; any other as it is.
 

@@ -13,6 +13,7 @@ from typing import Any, overload
 from feedline.errors import BadState
 from feedline.faults.quarantine import Quarantine
 from feedline.indices import index_key
+from feedline.shown import csv_cell
 from feedline.verdicts import ACTIONS, Fault
 
 MOST_ENTRIES = 10_000
@@ -108,7 +109,7 @@ class FaultLog(Sequence[Fault]):
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write the faults that are kept in detail to a file, as a table in UTF-8 with a header.
 
-        Times are in ISO 8601, in UTC.
+        Times are in ISO 8601, in UTC. Texts that a spreadsheet would take for a formula have a quote before them.
 
         Example:
             >>> import tempfile, pathlib
@@ -123,6 +124,7 @@ class FaultLog(Sequence[Fault]):
             table.writeheader()
             for fault in self:
                 row = {name: getattr(fault, name) for name in _COLUMNS}
+                row = {name: csv_cell(value) for name, value in row.items()}
                 table.writerow({**row, "time": datetime.fromtimestamp(fault.time, timezone.utc).isoformat()})
 
     # Any: numbers, strings, lists and dicts of these.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import eight_bits, opened_picture
+from feedline.datasets.pictures import checked_picture, eight_bits
 from feedline.errors import BadOption, PackError
 from feedline.failures import words
 
@@ -108,7 +108,7 @@ class Pictures:
 
     def _of_file(self, data: bytes, kind: str) -> Any:
         try:
-            with opened_picture(data) as opened:
+            with checked_picture(data) as opened:
                 info = dict(opened.info)
                 target = self._target(opened.size)
                 if target is not None and kind == "jpg":

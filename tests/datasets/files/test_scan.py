@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from feedline.datasets.files import scan as module
 from feedline.datasets.files.scan import Choice, scan
-from feedline.errors import SourceError
+from feedline.errors import FeedlineWarning, SourceError
 
 
 @pytest.fixture(autouse=True, scope="module", params=["alone", "together"])
@@ -103,15 +105,34 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     (root / "a" / "up").symlink_to(root)
     (root / "a" / "self").symlink_to(root / "a")
     (tmp_path / "other" / "back").symlink_to(root / "a")
+    (tmp_path / "other" / "deep" / "above").symlink_to(tmp_path)
     (root / "a" / "linked.jpg").symlink_to(tmp_path / "other" / "2.jpg")
     (root / "a" / "broken.jpg").symlink_to(tmp_path / "nowhere")
-    inside = ["1.jpg", "broken.jpg", "linked.jpg"]
-    assert paths(root) == [
-        *(f"a/{name}" for name in inside),
-        "b/2.jpg",
-        *(f"b/back/{name}" for name in inside),  # another way to the same files, which leads nowhere twice
-        "b/deep/3.jpg",
-    ]
+    (root / "a" / "round.jpg").symlink_to(root / "a" / "round.jpg")
+    with pytest.warns(FeedlineWarning, match="such as 'b/back', which is 'a'. Their files come once"):
+        found = paths(root)
+    assert found == [*(f"a/{name}.jpg" for name in ("1", "broken", "linked", "round")), "b/2.jpg", "b/deep/3.jpg"]
+
+
+def test_directories_with_links_to_each_other_are_listed_once(tmp_path: Path) -> None:
+    directories = [tmp_path / f"{number:02}" for number in range(12)]
+    for directory in directories:
+        touch(directory, "file")
+        for other in directories:
+            if other != directory:
+                (directory / other.name).symlink_to(other)
+    with pytest.warns(FeedlineWarning, match="132 directories"):
+        assert paths(tmp_path) == [f"{directory.name}/file" for directory in directories]
+
+
+def test_what_is_no_regular_file_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, "a/1.jpg")
+    os.mkfifo(tmp_path / "a" / "pipe.jpg")
+    (tmp_path / "a" / "zero.jpg").symlink_to("/dev/zero")
+    with closing(socket.socket(socket.AF_UNIX)) as listening:
+        monkeypatch.chdir(tmp_path)  # the path of a socket must not be long
+        listening.bind("a/socket.jpg")
+        assert paths(tmp_path) == ["a/1.jpg"]
 
 
 @pytest.mark.parametrize(

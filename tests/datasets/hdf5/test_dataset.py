@@ -20,6 +20,7 @@ import torch
 import feedline
 from feedline.datasets import HDF5Dataset
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
+from feedline.packing.contents import look
 from feedline.samplers import BlockSampler
 from feedline.testing import SourceContract
 
@@ -559,3 +560,55 @@ class TestWhileItIsWritten:
         write(path, 5)
         with pytest.raises(SourceChanged, match="it had 31 of str, and has 5 now"):
             source.refresh()
+
+
+class TestDataInOtherFiles:
+    """Off unless it is asked for. The other file is a named pipe: whoever opened it would wait for ever."""
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        pipe = str(tmp_path / "pipe")
+        os.mkfifo(pipe)
+        path = tmp_path / "main.h5"
+        with h5py.File(path, "w") as file:
+            file["own"] = np.arange(5)
+            file["link"] = h5py.ExternalLink(pipe, "/x")
+            file["soft"] = h5py.SoftLink("/group/other/x")
+            file["round"] = h5py.SoftLink("/round")
+            file["group/near"] = h5py.SoftLink("inner/x")
+            file["group/inner/x"] = np.arange(5)
+            file["group/other"] = h5py.ExternalLink(pipe, "/")
+            file.create_dataset("stored", (5,), "i8", external=[(pipe, 0, 40)])
+            layout = h5py.VirtualLayout((5,), "i8")
+            layout[...] = h5py.VirtualSource(pipe, "x", (5,))
+            file.create_virtual_dataset("virtual", layout)
+        return path
+
+    @pytest.mark.parametrize("name", ["link", "soft", "round", "stored", "virtual", "group/other/x", "/link"])
+    def test_refused(self, path: Path, name: str) -> None:
+        with pytest.raises(BadOption, match=f"{name!r} in .*main.h5 has its data in another file.*external=True"):
+            HDF5Dataset(path, name)
+
+    def test_all_fields(self, path: Path) -> None:
+        with pytest.raises(BadOption, match=r"'stored' in .* has its data in another file"):
+            HDF5Dataset(path)
+
+    @pytest.mark.parametrize("name", ["own", "group/near", "/group/inner/x"])
+    def test_what_is_in_the_file(self, path: Path, name: str) -> None:
+        dataset = HDF5Dataset(path, name)
+        assert [int(value) for value in dataset] == [0, 1, 2, 3, 4]
+        dataset.close()
+
+    def test_a_file_that_is_replaced_by_one_that_leads_out(self, path: Path, tmp_path: Path) -> None:
+        dataset = HDF5Dataset(path, "own")
+        with h5py.File(tmp_path / "new.h5", "w") as file:
+            file["own"] = h5py.ExternalLink(str(tmp_path / "pipe"), "/x")
+        (tmp_path / "new.h5").replace(path)
+        with pytest.raises(SourceChanged, match="has its data in another file"):
+            dataset[1]
+        dataset.close()
+
+    def test_looking_into_it_reads_no_other_file(self, path: Path) -> None:
+        contents = look(path)
+        assert contents.details["in other files"] == "the data of stored, virtual, which is not shown"
+        assert [set(sample) for sample in contents.take(2)] == [{"own", "group/inner/x"}] * 2

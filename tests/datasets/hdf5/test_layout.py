@@ -118,7 +118,7 @@ def made(path: Path, name: str, **options: Any) -> tuple[HDF5Dataset, Any, type]
         read = file["x"][...]
     expected = read if expected is None else expected
     assert np.array_equal(read, expected)  # h5py agrees
-    return HDF5Dataset(path, "x"), expected, kind
+    return HDF5Dataset(path, "x", external=name in ("external", "virtual")), expected, kind
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
@@ -146,7 +146,7 @@ def is_inflated(rows: Any) -> bool:
 def test_several_files(tmp_path: Path, name: str) -> None:
     for number in range(3):
         made(tmp_path / f"{number}.h5", name)
-    source = HDF5Dataset(tmp_path / "?.h5", "x")
+    source = HDF5Dataset(tmp_path / "?.h5", "x", external=name == "virtual")
     indices = np.random.default_rng(0).integers(0, 3 * COUNT, 50)
     assert np.array_equal(source.read_columns(indices), DATA[indices % COUNT])
     source.close()
@@ -276,12 +276,12 @@ class TestLinksToOtherFiles:
         self.write(folder / "other.h5", 1000, **options)
         with h5py.File(folder / "main.h5", "a") as file:
             file["filler"] = np.full(filler, -5)
-        source = HDF5Dataset(folder / "main.h5", ("x", "y"))
+        source = HDF5Dataset(folder / "main.h5", ("x", "y"), external=True)
         assert [(int(x), int(y)) for x, y in source.__getitems__(range(10))] == [(1000 + y, y) for y in range(10)]
         source.close()
 
     def test_another_content_is_noticed(self, folder: Path) -> None:
-        source = HDF5Dataset(folder / "main.h5", "x")
+        source = HDF5Dataset(folder / "main.h5", "x", external=True)
         assert int(source[3]) == 3
         self.write(folder / "new.h5", 500)
         (folder / "new.h5").replace(folder / "other.h5")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets.remote.http import Connections, HttpBlob
+from feedline.datasets.remote import http
+from feedline.datasets.remote.http import Connection, Connections, HttpBlob
 from feedline.datasets.remote.patience import Patience
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceChanged, SourceError
@@ -236,3 +237,68 @@ def test_redirections_to_what_is_no_address_are_refused(server: WebServer, stora
     server.fault = lambda request: target.encode().decode("latin-1")
     with pytest.raises(SourceError, match=r"a\.bin"):
         storage.open(f"{server.address}/a.bin")
+
+
+class TestRedirections:
+    """From a public address to a private one: what a server on the loopback counts as is decided by its port."""
+
+    @pytest.fixture
+    def inside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:
+        with web_server(tmp_path) as private:
+            monkeypatch.setattr(http, "_is_private", lambda connection, host: connection.port == private.server_port)
+            yield private
+
+    @pytest.mark.parametrize("is_known", [True, False])
+    def test_into_a_private_network(
+        self, server: WebServer, inside: WebServer, storage: Storage, is_known: bool
+    ) -> None:
+        blob = storage.open(f"{server.address}/a.bin") if is_known else None
+        server.fault = lambda request: f"{inside.address}/a.bin?token=s3cret"
+        with pytest.raises(SourceError, match=r"a private one.*unsafe_redirects=True") as caught:
+            blob.read(200_000, 200_005) if blob else storage.open(f"{server.address}/a.bin")
+        assert "s3cret" not in str(caught.value)
+        assert not inside.requests
+        allowed = Storage(QUICK, unsafe_redirects=True)
+        assert allowed.open(f"{server.address}/a.bin").read(200_000, 200_005) == DATA[200_000:200_005]
+        allowed.close()
+
+    def test_within_a_private_network(self, server: WebServer, inside: WebServer, storage: Storage) -> None:
+        inside.fault = lambda request: f"{inside.address}/a.bin" if request.path == "empty" else None
+        assert storage.open(f"{inside.address}/empty").read(200_000, 200_005) == DATA[200_000:200_005]
+
+    @pytest.mark.parametrize("target", ["http://[", "http://host:port/", "http://a..b/", "//", ""])
+    def test_to_nowhere(self, server: WebServer, target: str) -> None:
+        server.fault = lambda request: f"http://x@{target.removeprefix('http://')}"
+        storage = Storage(Patience(retries=0))
+        with pytest.raises(SourceError, match=r"a\.bin"):
+            storage.open(f"{server.address}/a.bin")
+        storage.close()
+
+
+class _Peer:
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def getpeername(self) -> tuple[str, int]:
+        return self._address, 80
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "10.1.2.3", "169.254.169.254", "::1", "fe80::1%eth0", "::ffff:10.0.0.1"]
+)
+def test_private_addresses(address: str) -> None:
+    connection = Connection("elsewhere")
+    connection.sock = _Peer(address)
+    assert http._is_private(connection, "elsewhere")
+    connection.sock = _Peer("8.8.8.8")
+    assert not http._is_private(connection, "elsewhere")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_private"), [("localhost", True), ("192.168.0.1", True), ("8.8.8.8", False), ("a.b", False)]
+)
+def test_private_addresses_behind_a_proxy(host: str, is_private: bool) -> None:
+    assert http._is_private(http._ThroughProxy("proxy", host, {}, 1.0), host) == is_private
+    tunnel = Connection("proxy")
+    tunnel.set_tunnel(host)
+    assert http._is_private(tunnel, host) == is_private

@@ -188,3 +188,14 @@ def test_shards_through_a_proxy_with_workers(folder: Path, monkeypatch: pytest.M
         assert isinstance(proxy, Proxy)
         assert proxy.asked
     assert sorted(found) == list(range(COUNT))
+
+
+def test_a_redirection_to_http_is_refused(secure: WebServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(secure.certificate))
+    with web_server(folder) as plain:
+        secure.fault = lambda request: f"{plain.address}/a.bin?token=s3cret"
+        with pytest.raises(SourceError, match=r"redirected from https to http://.*unsafe_redirects=True") as caught:
+            read_all(f"{secure.address}/a.bin", Storage(SLOW))
+        assert "s3cret" not in str(caught.value)
+        assert not plain.requests
+        assert read_all(f"{secure.address}/a.bin", Storage(SLOW, unsafe_redirects=True)) == DATA

@@ -31,7 +31,9 @@ def test_paths_that_are_none(text: str) -> None:
         assert Address(text).path
 
 
-@pytest.mark.parametrize("text", ["people.db", "", "mysql://u:s3cret@h/d", None, 3, "host=h password=s3cret"])
+@pytest.mark.parametrize(
+    "text", ["people.db", "", "mysql://u:s3cret@h/d", b"sqlite://s3cret", None, 3, "host=h password=s3cret"]
+)
 def test_what_is_no_address(text: Any) -> None:
     with pytest.raises(BadOption) as caught:
         Address(text)
@@ -41,11 +43,11 @@ def test_what_is_no_address(text: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ("postgresql://ada@h:1/d", "postgresql://ada@h:1/d"),
-        ("postgresql://ada:pw@h:1/d?sslmode=require", "postgresql://ada:***@h:1/d?sslmode=require"),
-        ("postgres://h/d?user=ada&password=pw", "postgres://h/d?user=ada&password=***"),
-        ("postgresql:///d?host=/tmp/x", "postgresql:///d?host=/tmp/x"),
-        ("postgresql://h/d?oauth_client_secret=pw", "postgresql://h/d?oauth_client_secret=***"),
+        ("postgresql://ada@h:1/d", "postgresql://***@h:1/d"),
+        ("postgresql://ada:pw@h:1/d?sslmode=require", "postgresql://***@h:1/d?***"),
+        ("postgres://h/d?user=ada&password=pw", "postgres://h/d?***"),
+        ("postgresql:///d?host=/tmp/x", "postgresql:///d?***"),
+        ("postgresql://h/d?oauth_client_secret=pw", "postgresql://h/d?***"),
         ("sqlite:////data/a@b.db", "sqlite:////data/a@b.db"),
         ("sqlite:///a.db?key=pw", "sqlite:///a.db?***"),
         ("duckdb://ada:pw@/a.db", "duckdb://***@/a.db"),
@@ -58,13 +60,14 @@ def test_what_is_shown(text: str, shown: str) -> None:
 def test_what_is_hidden_of_other_texts() -> None:
     address = Address("postgresql://h/d?password=pw&oauth_client_secret=hunter2&keepalives=1&sslmode=require")
     assert address.hide("pw, hunter2, 1, require") == "***, ***, 1, require"
+    assert address.hide('no password for user "ada"') == 'no password for user "***"'
 
 
 @given(st.text(st.characters(codec="ascii", categories=("L", "N", "P", "S")), min_size=4))
 def test_no_password_is_shown(password: str) -> None:
     from urllib.parse import quote
 
-    if password in "postgresql://ada:***@host/people":
+    if password in "postgresql://***@host/people":
         return
     address = Address(f"postgresql://ada:{quote(password, safe='')}@host/people")
     assert password not in repr(address)

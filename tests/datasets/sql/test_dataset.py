@@ -352,3 +352,21 @@ def test_many_parameters(sqlite: str, count: int) -> None:
     dataset = SQLDataset(sqlite, query, key="id", parameters=list(range(count)), fields="id")
     assert dataset.__getitems__([1, 0]) == [2, 0]
     dataset.close()
+
+
+def test_a_view_of_duckdb_reads_no_other_file_unless_that_is_asked_for(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    (tmp_path / "secret.csv").write_text("id\n7\n")
+    with duckdb.connect(str(tmp_path / "a.db")) as made:
+        made.execute(f"CREATE VIEW people AS SELECT * FROM read_csv('{tmp_path / 'secret.csv'}')")
+    address = f"duckdb:///{tmp_path / 'a.db'}"
+    for query in ("SELECT * FROM people", f"SELECT * FROM '{tmp_path / 'secret.csv'}'"):
+        dataset = SQLDataset(address, query, key="id")
+        with pytest.raises(SourceError, match=r"not in the database.*external=True"):
+            len(dataset)
+        dataset.close()
+    trusted = SQLDataset(address, "SELECT * FROM people", key="id", fields="id", external=True)
+    assert list(trusted) == [7]
+    trusted.close()
+    with pytest.raises(BadOption, match="about DuckDB"):
+        SQLDataset("sqlite:///a.db", "SELECT 1", key="id", external=True)

@@ -25,7 +25,7 @@ from tests.datasets.tar.writing import numbered, tar_bytes
         ({"pickle": 1}, "pickle=1"),
         ({"unique_keys": None}, "unique_keys=None"),
         ({"max_field_bytes": "much"}, "max_field_bytes='much'"),
-        ({"storage_options": "anon"}, "storage_options='anon'"),
+        ({"storage_options": "anon"}, "storage_options= is a dict"),
         ({"transform": 3}, "transform=3"),
         ({"fields": []}, "fields="),
         ({"fields": [3]}, "fields="),

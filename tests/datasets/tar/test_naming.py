@@ -1,4 +1,5 @@
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -36,3 +37,12 @@ def test_names_are_split_as_the_webdataset_package_does(name: str) -> None:
 )
 def test_examples(name: str, expected: tuple[str, str] | None) -> None:
     assert split_name(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name", ["a/" * 50_000, "a/" * 50_000 + ".b/", "a.b\n" + "/" * 100_000 + ".", "__" * 50_000 + "/"]
+)
+def test_the_time_grows_with_the_length_of_a_name(name: str) -> None:
+    began_s = time.process_time()
+    assert split_name(name) is None
+    assert time.process_time() - began_s < 1  # the package's own pattern takes minutes

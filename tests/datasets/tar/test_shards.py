@@ -62,3 +62,12 @@ def test_what_names_nothing_or_twice(tmp_path: Path) -> None:
         expand([3])  # type: ignore[list-item]
     with pytest.raises(BadOption, match="local files only"):
         expand("s3://bucket/*.tar")
+
+
+def test_addresses_of_ipv6_are_whole() -> None:
+    assert expand("http://[::1]:80/a.tar::http://[fe80::2%25e]/{a,b}.tar::c.tar") == [
+        "http://[::1]:80/a.tar",
+        "http://[fe80::2%25e]/a.tar",
+        "http://[fe80::2%25e]/b.tar",
+        "c.tar",
+    ]

@@ -258,3 +258,20 @@ def test_patterns_are_those_of_the_package(tmp_path: Path) -> None:
             writer.write({"__key__": str(number), "cls": number})
     for pattern in ("s-{000..011}.tar", "s-{000..003}.tar::" + str(tmp_path) + "/s-{007,009}.tar"):
         compare(ours(f"{tmp_path}/{pattern}"), theirs(f"{tmp_path}/{pattern}", True))
+
+
+@pytest.mark.parametrize(
+    ("version", "is_safe"), [("2.5.1+cpu", False), ("2.9.0", False), ("2.10.0a0", True), ("3.0", True)]
+)
+def test_a_pth_is_read_without_being_asked_by_versions_that_load_it_safely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, is_safe: bool
+) -> None:
+    path = str(tmp_path / "a.tar")
+    with webdataset.TarWriter(path) as writer:
+        writer.write({"__key__": "a", "pth": torch.arange(3)})
+    monkeypatch.setattr(torch, "__version__", version)
+    if not is_safe:
+        with pytest.raises(BadOption, match=r"before version 2\.10.*pickle=True"):
+            list(TarDataset(path))
+    (sample,) = TarDataset(path, pickle=not is_safe)
+    assert sample["pth"].tolist() == [0, 1, 2]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from feedline.datasets.cache.ground import FileGround
 from feedline.datasets.cache.vault import Head, Vault
+from feedline.datasets.cache_file import refuse_foreign
 from feedline.errors import BadOption, SourceError
 
 FILE = "samples.feedline"
@@ -17,11 +18,12 @@ _LOCK = f"{FILE}.lock"
 
 
 def check_own(folder: Path) -> None:
-    """Refuse a folder that holds anything, unless samples were kept in it before: it is somebody else's.
+    """Refuse a folder that holds anything, unless samples were kept in it before, or that is another user's.
 
     Raises:
-        BadOption: it does.
+        BadOption: it does, or is.
     """
+    refuse_foreign(folder)
     try:
         names = sorted(os.listdir(folder))
     except OSError:

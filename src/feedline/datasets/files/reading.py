@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
-from feedline.datasets.pictures import eight_bits, opened_picture
+from feedline.datasets.pictures import checked_picture, eight_bits
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import add_note, words
@@ -47,7 +47,7 @@ def decoder(decode: str | Callable[[bytes], Any]) -> Read:
     if decode not in known:
         raise BadOption(f"decode={decode!r} is none of {', '.join(map(repr, known))}, nor a function that takes bytes.")
     if decode != "bytes":
-        _pillow()  # now rather than in a worker
+        require("PIL.Image", extra="images", purpose="Decoding images")  # now rather than in a worker
     return known[decode]
 
 
@@ -80,22 +80,17 @@ def read_rgb(path: str) -> NDArray[np.uint8]:
 
 def read_image(path: str) -> Any:
     """Return an image of Pillow, decoded, in red, green and blue."""
-    _pillow()
     content = read_bytes(path)
     try:
-        image = opened_picture(content)
+        image = checked_picture(content)
         image.load()
         return eight_bits(image).convert("RGB")
     # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
         raise CorruptSource(
             f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}. It is damaged, cut "
-            "off, or no image."
+            "off, no image, or of a format that is not read, such as EPS."
         ) from exc
-
-
-def _pillow() -> Any:
-    return require("PIL.Image", extra="images", purpose="Decoding images")
 
 
 def _read_by(read: Read, path: str) -> Any:

@@ -1,8 +1,11 @@
 """All files below a folder, found by one thread as long as it does not wait, and then by several.
 
 Where directories are far away, most of the time goes into waiting, once for each. Where they are in memory, threads
-only wait for each other: Python gives up its lock for every name. Links are followed; one that leads back to a
-directory it is in is not.
+only wait for each other: Python gives up its lock for every name.
+
+Files are regular ones: reading a named pipe or a device may never end. Links are followed, after all that is there
+without them: one that leads to a directory that was listed already is not, so that no file comes twice, and links that
+lead to each other end.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +21,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from feedline.errors import SourceError
+from feedline.errors import FeedlineWarning, SourceError, tell
 
 _THREADS = 16
 """Directories that are read at the same time, once it was found out that reading them is waiting. A guess."""
@@ -91,14 +95,39 @@ def scan(root: str, choice: Choice) -> list[Directory]:
     Raises:
         SourceError: a directory cannot be read.
     """
-    found: list[Directory] = []
-    left: deque[_Place] = deque([_Place("", frozenset())])
+    found: dict[tuple[int, int], Directory] = {}
+    kept, again, links = [], [], [""]
+    while links:
+        answers = sorted(_below(root, choice, links), key=lambda answer: answer.directory.path)
+        is_real, links = not found, []
+        for answer in answers:
+            directory = answer.directory
+            known = found.setdefault(directory.stamp[1:], directory)
+            if known is directory or is_real:  # without links nothing comes twice, whatever numbers a file system gives
+                kept.append(directory)
+                links += answer.links
+            elif not f"{directory.path}/".startswith(f"{known.path}/" if known.path else ""):
+                again.append((directory.path, known.path))
+    if again:
+        tell(
+            f"{len(again)} directories in {root} are reached by links although they are listed already, such as "
+            f"{again[0][0]!r}, which is {again[0][1]!r}. Their files come once, by the way without the link.",
+            FeedlineWarning,
+        )
+    return sorted(kept, key=lambda directory: (directory.path.partition("/")[0], directory.path))
+
+
+def _below(root: str, choice: Choice, paths: Iterable[str]) -> list[_Answer]:
+    """Return some directories, and all below them that need no link."""
+    found: list[_Answer] = []
+    left = deque(paths)
     clock = _Clock()
     while left and not clock.is_waiting():
-        left.extend(_take(_read(root, choice, left.popleft()), found))
+        found.append(_read(root, choice, left.popleft()))
+        left.extend(found[-1].below)
     if left:
         _scan_together(root, choice, left, found)
-    return sorted(found, key=lambda directory: (directory.path.partition("/")[0], directory.path))
+    return found
 
 
 class _Clock:
@@ -114,35 +143,21 @@ class _Clock:
 
 
 @dataclass(frozen=True)
-class _Place:
-    """A directory that is to be read."""
-
-    path: str
-    above: frozenset[tuple[int, int]]
-    """Inodes and devices of those it is in."""
-
-
-@dataclass(frozen=True)
 class _Answer:
-    """A directory that was read, and those in it; nothing, if it leads back to one that it is in."""
+    """A directory that was read, and the paths of those in it, and of links to some."""
 
-    directory: Directory | None
-    below: list[_Place]
-
-
-def _take(answer: _Answer, found: list[Directory]) -> list[_Place]:
-    if answer.directory is not None:
-        found.append(answer.directory)
-    return answer.below
+    directory: Directory
+    below: list[str]
+    links: list[str]
 
 
-def _scan_together(root: str, choice: Choice, left: Iterable[_Place], found: list[Directory]) -> None:
+def _scan_together(root: str, choice: Choice, left: Iterable[str], found: list[_Answer]) -> None:
     """Read what is left with several threads."""
     done: SimpleQueue[_Answer | BaseException] = SimpleQueue()
 
-    def read(place: _Place) -> None:
+    def read(path: str) -> None:
         try:
-            done.put(_read(root, choice, place))
+            done.put(_read(root, choice, path))
         except BaseException as exc:
             done.put(exc)
 
@@ -154,27 +169,33 @@ def _scan_together(root: str, choice: Choice, left: Iterable[_Place], found: lis
                 waiting -= 1
                 if isinstance(answer, BaseException):
                     raise answer
-                waiting += _ask(threads, read, _take(answer, found))
+                found.append(answer)
+                waiting += _ask(threads, read, answer.below)
         finally:
             threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _ask(threads: Executor, read: Callable[[_Place], None], places: Iterable[_Place]) -> int:
-    return len([threads.submit(read, place) for place in places])
+def _ask(threads: Executor, read: Callable[[str], None], paths: Iterable[str]) -> int:
+    return len([threads.submit(read, path) for path in paths])
 
 
-def _read(root: str, choice: Choice, place: _Place) -> _Answer:
-    path = place.path
+def _read(root: str, choice: Choice, path: str) -> _Answer:
     full = os.path.join(root, path) if path else root
     try:
         stamp = stamp_of(full)  # before it is read: what changes meanwhile is then seen to have changed
-        if stamp[1:] in place.above:
-            return _Answer(None, [])
         files: list[str] = []
         below: list[str] = []
+        links: list[str] = []
         with os.scandir(full) as entries:
             for entry in entries:
-                (below if entry.is_dir() else files).append(entry.name)
+                if entry.is_file(follow_symlinks=False):
+                    files.append(entry.name)
+                elif entry.is_dir(follow_symlinks=False):
+                    below.append(entry.name)
+                elif (mode := _mode_of(entry.path)) is None or stat.S_ISREG(mode):
+                    files.append(entry.name)
+                elif stat.S_ISDIR(mode):
+                    links.append(entry.name)
     except OSError as exc:
         raise SourceError(
             exc.errno,
@@ -184,8 +205,17 @@ def _read(root: str, choice: Choice, place: _Place) -> _Answer:
         ) from exc
     wanted = sorted(choice.among(files, path))
     names = b"\0".join(map(encoded, wanted))
-    begin, inside = f"{path}/" if path else "", place.above | {stamp[1:]}
+    begin = f"{path}/" if path else ""
     return _Answer(
         Directory(path, stamp, names, len(wanted), len(files) - len(wanted)),
-        [_Place(begin + name, inside) for name in below],
+        [begin + name for name in below],
+        [begin + name for name in links],
     )
+
+
+def _mode_of(path: str) -> int | None:
+    """Return of what kind it is that a link leads to; None if it leads nowhere, which whoever reads it is told."""
+    try:
+        return os.stat(path).st_mode
+    except OSError:
+        return None

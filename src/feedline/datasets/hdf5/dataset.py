@@ -38,6 +38,8 @@ class HDF5Dataset(TableSource):
         transform: applied to each sample; batches are then made sample by sample.
         swmr: read while another process writes in SWMR mode. `refresh` counts what was added.
         cache_bytes: how much memory a process may use for unpacked chunks: bytes, or a text such as "64MB".
+        external: True to read data that lies in other files as well: external links, external storage, virtual
+            datasets. Whoever wrote the file decides which files these are.
 
     Raises:
         BadOption: there is no such file or field, fields differ in length, or files differ in their fields.
@@ -71,12 +73,14 @@ class HDF5Dataset(TableSource):
         transform: Transform | None = None,
         swmr: bool = False,
         cache_bytes: int | str = 64 << 20,
+        external: bool = False,
     ) -> None:
         super().__init__(transform)
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self.swmr = bool(swmr)
+        self.external = bool(external)
         first, *others = files_of(path)
-        part, self._shape, self._fields = look(first, fields, swmr=swmr)
+        part, self._shape, self._fields = look(first, fields, swmr=swmr, external=self.external)
         # One object for all copies of the dataset that threads have, also when more samples are found.
         self._parts = Parts([part, *(self._part(other, first) for other in others)])
         opener = partial(OpenFiles, self._parts, self._fields, self.cache_bytes, swmr=self.swmr)
@@ -84,7 +88,7 @@ class HDF5Dataset(TableSource):
 
     def _part(self, path: str, first: str) -> Part:
         """Look at another file, which has to be like the first one."""
-        part, _, fields = look(path, self._shape.names, swmr=self.swmr)
+        part, _, fields = look(path, self._shape.names, swmr=self.swmr, external=self.external)
         for field, other in zip(self._fields, fields, strict=True):
             if field != other:
                 raise BadOption(
@@ -132,7 +136,7 @@ class HDF5Dataset(TableSource):
         before = self._parts.parts[-1]
         with reading(swmr=self.swmr):
             self.close()
-            part, _, fields = look(before.path, self._shape.names, swmr=self.swmr)
+            part, _, fields = look(before.path, self._shape.names, swmr=self.swmr, external=self.external)
         if fields != self._fields or part.length < before.length:
             raise SourceChanged(
                 f"{part.path} does not merely have more samples than before: it had {before.length} of "

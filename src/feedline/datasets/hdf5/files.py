@@ -20,7 +20,7 @@ from typing import Any
 from feedline.datasets.hdf5.cache import ChunkCache
 from feedline.datasets.hdf5.field import Field, field_of
 from feedline.datasets.hdf5.layout import rows_of
-from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, Stamp, look, open_file, stamp_of
+from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, Stamp, dataset_of, look, open_file, stamp_of
 from feedline.datasets.hdf5.rows import Rows, ValueRows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.failures import words
@@ -69,7 +69,7 @@ class OpenFile:
         in_use = False
         try:
             for field in fields:
-                dataset = self._file[field.name]
+                dataset = dataset_of(self._file, field.name, path, external=self.part.external)
                 own = dataset.file == self._file
                 if not own:
                     self._note_linked(dataset, field)
@@ -201,7 +201,7 @@ def check_same(part: Part, fields: Sequence[Field]) -> None:
     """
     names = tuple(field.name for field in fields)
     try:
-        found, _, found_fields = look(part.path, names, swmr=False)
+        found, _, found_fields = look(part.path, names, swmr=False, external=part.external)
     except ValueError as exc:  # BadOption: there is no such field any more
         raise SourceChanged(_changed(part.path, str(exc))) from exc
     if found.length != part.length:

@@ -42,6 +42,8 @@ class Part:
     """Samples."""
     chunk_rows: int
     """Samples that are read together best."""
+    external: bool = False
+    """True if its data may lie in other files."""
 
 
 class Parts:
@@ -140,17 +142,61 @@ def _being_written(path: str) -> str:
     )
 
 
-def look(path: str, fields: Fields, *, swmr: bool) -> tuple[Part, Form, tuple[Field, ...]]:
+def dataset_of(file: Any, name: str, path: str, *, external: bool) -> Any:
+    """Return what a file has under a name.
+
+    Raises:
+        BadOption: its data lies in another file, by an external link, external storage or as a virtual dataset, and
+            that was not asked for: whoever wrote the file could have any other file read here.
+    """
+    if not external and leads_out(file, name):
+        raise BadOption(
+            f"{name!r} in {path} has its data in another file: it is an external link, a virtual dataset or has "
+            "external storage. If you trust whoever wrote the file, give external=True; or choose others with fields=."
+        )
+    return file[name]
+
+
+_MOST_LINKS = 40
+"""Links to follow for one name; as many as Linux does."""
+
+
+def leads_out(file: Any, name: str) -> bool:
+    """True if what has this name has its data in another file. No other file is opened to find that out."""
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+    place, left, followed = file, name.split("/"), 0
+    while left:
+        part = left.pop(0).encode("utf-8", "surrogateescape")
+        if part in (b"", b"."):
+            continue
+        if not isinstance(place, h5py.Group) or not place.id.links.exists(part):
+            return False  # there is no such thing, which is told when it is read
+        kind = place.id.links.get_info(part).type
+        if kind == h5py.h5l.TYPE_HARD:
+            place = place[part]
+            continue
+        followed += 1
+        if kind != h5py.h5l.TYPE_SOFT or followed > _MOST_LINKS:
+            return True
+        target = place.id.links.get_val(part).decode("utf-8", "surrogateescape")
+        place, left = file if target.startswith("/") else place, target.split("/") + left
+    if not isinstance(place, h5py.Dataset):
+        return False
+    plist = place.id.get_create_plist()
+    return bool(plist.get_external_count() > 0 or plist.get_layout() == h5py.h5d.VIRTUAL)
+
+
+def look(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[Part, Form, tuple[Field, ...]]:
     """Return what is in a file.
 
     Raises:
-        BadOption: a field is not there or cannot be read, or the fields differ in length.
+        BadOption: a field is not there, is elsewhere or cannot be read, or the fields differ in length.
         SourceError: the file cannot be opened.
     """
     try:
         with opened(path, swmr=swmr) as file:
-            form = _form(file, fields, path)
-            datasets = [file[name] for name in form.names]
+            form = _form(file, fields, path, external=external)
+            datasets = [dataset_of(file, name, path, external=external) for name in form.names]
             if swmr:
                 for dataset in datasets:
                     dataset.id.refresh()
@@ -162,18 +208,21 @@ def look(path: str, fields: Fields, *, swmr: bool) -> tuple[Part, Form, tuple[Fi
             heaviest = max(range(len(found)), key=lambda number: found[number].row_bytes)
             chunks = datasets[heaviest].chunks
             rows = chunks[0] if chunks else max(1, _BLOCK_BYTES // max(1, found[heaviest].row_bytes))
-            return Part(path, stamp_of(os.stat(path)), length, rows), form, found
+            return Part(path, stamp_of(os.stat(path)), length, rows, external), form, found
     except FeedlineError:
         raise
     except UNREADABLE as exc:
         raise CorruptSource(f"What is in {path} cannot be made out: {words(exc)}.") from exc
 
 
-def _form(file: Any, fields: Fields, path: str) -> Form:
+def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
 
     def is_dataset(name: object) -> bool:
-        return isinstance(name, str) and name in file and isinstance(file[name], h5py.Dataset)
+        if not isinstance(name, str):
+            return False
+        elsewhere = not external and leads_out(file, name)
+        return elsewhere or (name in file and isinstance(file[name], h5py.Dataset))
 
     check_fields(fields)
     if fields is not None:

@@ -26,6 +26,7 @@ from typing import IO, Any
 import numpy as np
 
 from feedline._optional import require
+from feedline.datasets.cache_file import refuse_foreign
 from feedline.datasets.parquet.files import File
 from feedline.datasets.parquet.mapped import Mapped, buffer_of
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
@@ -51,9 +52,13 @@ class Unpacked:
 
     Args:
         folder: where row groups are kept; made when the first is written.
+
+    Raises:
+        BadOption: it belongs to another user.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
+        refuse_foreign(folder)
         self.folder = Path(folder)
         self._cannot_write = False
         self._checked = _Checked()

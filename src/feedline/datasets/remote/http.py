@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import ipaddress
 import re
 import ssl
 import threading
@@ -14,8 +15,8 @@ from typing import Any
 
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.patience import Patience, Transient, read_range
-from feedline.datasets.shown_url import shown_url
 from feedline.errors import SourceChanged, SourceError
+from feedline.shown import shown_url, without_secrets
 
 _PIECE = 1 << 18
 _HEAD = 1 << 16
@@ -28,7 +29,11 @@ _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})")
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 """What versions of OpenSSL call an answer that is none of theirs."""
 
+_SIGNS = "/%:=&?~#+!$,;'@()*[]"
+"""What stands in an address as it is."""
+
 Connection = http.client.HTTPConnection
+Response = http.client.HTTPResponse
 
 
 class Connections:
@@ -108,18 +113,24 @@ class HttpBlob(Blob):
         address: begins with http:// or https://.
         connections: shared with others.
         patience: how often to try.
+        unsafe_redirects: True to follow from https to http, and from public addresses to private ones.
 
     Raises:
         SourceError: there is no such file, the server does not let one have it, or knows no ranges.
     """
 
-    def __init__(self, address: str, connections: Connections, patience: Patience) -> None:
+    def __init__(
+        self, address: str, connections: Connections, patience: Patience, *, unsafe_redirects: bool = False
+    ) -> None:
         self.name = shown_url(address)
         self._given = address
         self._address = address
         """Where redirections have led."""
         self._connections = connections
         self._patience = patience
+        self._unsafe_redirects = unsafe_redirects
+        self._begins_private = True
+        """True if the address that was given is a private one; known when it was first asked."""
         self.size = -1
         self.tag = ""
         self._head = b""
@@ -156,38 +167,77 @@ class HttpBlob(Blob):
                 continue
             if target is None:
                 return
-            try:
-                address = urllib.parse.urljoin(address, target)
-                scheme = urllib.parse.urlsplit(address).scheme
-            except ValueError:  # whose text may show a password
-                raise SourceError(f"{self.name} is redirected to something that is no address.") from None
-            if scheme not in ("http", "https"):
-                raise SourceError(f"{self.name} is redirected to {shown_url(address)!r}, which is not on the web.")
-            self._address = address
+            address = self._address = self._followed(address, target)
         raise SourceError(f"{self.name} is redirected more than {_MOST_REDIRECTS} times.")
+
+    def _followed(self, address: str, target: str) -> str:
+        """Return where a redirection leads.
+
+        Raises:
+            SourceError: that is nowhere, or where a server must not lead.
+        """
+        try:
+            found = urllib.parse.urljoin(address, target)
+            scheme = urllib.parse.urlsplit(found).scheme
+        except ValueError:  # which quotes a part of it
+            raise SourceError(f"{self.name} is redirected to what is no address.") from None
+        if scheme not in ("http", "https"):
+            raise SourceError(f"{self.name} is redirected to {shown_url(found)!r}, which is not on the web.")
+        if address.lower().startswith("https:") and scheme == "http" and not self._unsafe_redirects:
+            raise SourceError(
+                f"{self.name} is redirected from https to {shown_url(found)}, where anybody on the way could read and "
+                "change what comes. Ask the server's owner for an https address, or give unsafe_redirects=True."
+            )
+        return found
+
+    def _odd_signs(self) -> SourceError:
+        """Return the error about what Python refuses, in an exception that shows all of it."""
+        what = self.name if self._address == self._given else f"What {self.name} is redirected to"
+        return SourceError(f"{what} has signs in it that no address may have.")
+
+    # Any: what a request sends.
+    def _send(self, connection: Connection, address: str, path: str, headers: dict[str, Any]) -> Response:
+        """Ask, once it is known with whom one speaks."""
+        if connection.sock is None:
+            try:
+                connection.connect()
+            except UnicodeError:
+                raise self._odd_signs() from None
+        is_private = _is_private(connection, urllib.parse.urlsplit(address).hostname or "")
+        if address == self._given:
+            self._begins_private = is_private
+        elif is_private and not self._begins_private and not self._unsafe_redirects:
+            connection.close()
+            raise SourceError(
+                f"{self.name} is redirected from a public address to {shown_url(address)}, a private one, which the "
+                "server itself may not be able to reach. If that is meant, give unsafe_redirects=True."
+            )
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse()
 
     def _ask(self, address: str, start: int, stop: int) -> Generator[bytes, None, str | None]:
         """Yield the pieces of a range; returns where to ask instead, None if they have come."""
-        parts = urllib.parse.urlsplit(address)
-        host = parts.netloc.rpartition("@")[2]
-        path = urllib.parse.quote(parts.path or "/", safe="/%:=&?~#+!$,;'@()*[]") + (
-            f"?{parts.query}" if parts.query else ""
-        )
+        try:
+            parts = urllib.parse.urlsplit(address)
+            host = parts.netloc.rpartition("@")[2]
+            connection, is_used = self._connections.acquire(parts.scheme, host)
+        except (http.client.InvalidURL, ValueError):
+            raise self._odd_signs() from None
+        path = urllib.parse.quote(parts.path or "/", safe=_SIGNS)
+        if parts.query:
+            path += f"?{urllib.parse.quote(parts.query, safe=_SIGNS)}"
         headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "identity", "User-Agent": "feedline"}
         headers.update(_authorisation(parts))
-        whole, answer, connection = False, None, None
+        whole, answer = False, None
         try:
             try:
-                connection, is_used = self._connections.acquire(parts.scheme, host)
                 try:
-                    connection.request("GET", path, headers=headers)
-                    answer = connection.getresponse()
+                    answer = self._send(connection, address, path, headers)
                 except (http.client.RemoteDisconnected, ConnectionError):
                     if not is_used:
                         raise
                     connection.close()  # the server had closed it while it was idle: no fault of anybody's
-                    connection.request("GET", path, headers=headers)
-                    answer = connection.getresponse()
+                    answer = self._send(connection, address, path, headers)
                 if answer.status in _REDIRECTS:
                     answer.read(_HEAD)  # what such a body says is of no use, and it may be endless
                     whole = answer.isclosed() and not answer.will_close
@@ -210,15 +260,13 @@ class HttpBlob(Blob):
             except (http.client.HTTPException, OSError) as exc:
                 if isinstance(exc, SourceError):
                     raise
-                if isinstance(exc, http.client.InvalidURL):  # which shows all of it
-                    raise SourceError(f"{self._led()} has signs in it that no address may have.") from None
-                raise Transient(f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__) from exc
-            except UnicodeError as exc:  # of a host
-                raise SourceError(f"{self._led()} has a host whose name cannot be one.") from exc
+                if isinstance(exc, http.client.InvalidURL):
+                    raise self._odd_signs() from None
+                said = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
+                told = without_secrets(without_secrets(said, self._given), address)
+                raise Transient(told) from (exc if told == said else None)
         finally:
-            if connection is None:
-                pass
-            elif whole:
+            if whole:
                 self._connections.release(parts.scheme, host, connection)
             else:
                 if answer is not None:
@@ -226,15 +274,11 @@ class HttpBlob(Blob):
                 connection.close()
         return None
 
-    def _led(self) -> str:
-        """Return what an error about the address is about."""
-        return self.name if self._address == self._given else f"What {self.name} is redirected to"
-
     def _check(self, answer: http.client.HTTPResponse, start: int, stop: int) -> int:
         """Return how many bytes the answer has; raises unless it is the range asked for, of what was there before."""
         status = answer.status
         if status in _TRY_AGAIN:
-            raise Transient(f"the server answers {status} {answer.reason}")
+            raise Transient(f"the server answers {_said(status)}")
         if status == 416 and (found := re.fullmatch(r"bytes \*/([0-9]{1,18})", answer.getheader("Content-Range", ""))):
             self._check_size(int(found[1]))
             if start == 0 and self.size == 0:
@@ -250,7 +294,7 @@ class HttpBlob(Blob):
             told = {404: "there is no such file", 410: "it is gone", 401: "one has to log in", 403: "access is refused"}
             why = f" ({told[status]})" if status in told else ""
             kind = _Refused if status in _REFUSED else SourceError
-            raise kind(f"{self.name}: the server answers {status} {answer.reason}{why}.")
+            raise kind(f"{self.name}: the server answers {_said(status)}{why}.")
         found = _RANGE.fullmatch(answer.getheader("Content-Range", ""))
         first, last, size = (int(number) for number in found.groups()) if found else (-1, -1, -1)
         if first != start or not first <= last < min(stop, size):
@@ -274,6 +318,28 @@ class HttpBlob(Blob):
 
     def close(self) -> None:
         self._head = b""
+
+
+def _said(status: int) -> str:
+    """Return a status in words; not those of the server, which may say anything."""
+    return f"{status} {http.client.responses.get(status, '')}".rstrip()
+
+
+def _is_private(connection: Connection, host: str) -> bool:
+    """True if one speaks with a machine that the Internet does not reach: this one, one of the same network.
+
+    It is the address that is asked, not the name: what that stands for may change. Of a machine behind a proxy only the
+    name is known here.
+    """
+    is_proxy = isinstance(connection, _ThroughProxy) or getattr(connection, "_tunnel_host", None) is not None
+    if is_proxy and host.rstrip(".").lower() == "localhost":
+        return True
+    try:
+        found = ipaddress.ip_address(host if is_proxy else connection.sock.getpeername()[0].partition("%")[0])
+    except ValueError:  # the name of a machine behind a proxy
+        return False
+    found = getattr(found, "ipv4_mapped", None) or found
+    return not found.is_global
 
 
 def _authorisation(parts: urllib.parse.SplitResult) -> dict[str, str]:

@@ -6,6 +6,7 @@ import os
 
 from feedline.datasets.remote.blob import Blob
 from feedline.errors import SourceChanged, SourceError, TooManyOpenFiles
+from feedline.shown import shown_address
 
 _TOO_MANY = 24  # EMFILE
 
@@ -30,8 +31,8 @@ class LocalBlob(Blob):
             if exc.errno == _TOO_MANY:
                 raise TooManyOpenFiles(f"opening {path}") from exc
             raise SourceError(
-                f"{path} cannot be opened: {exc.strerror}. Is the name right, and may it be read?"
-            ) from exc
+                f"{shown_address(path)} cannot be opened: {exc.strerror}. Is the name right, and may it be read?"
+            ) from (exc if shown_address(path) == path else None)
         try:
             facts = os.fstat(self._file)
             if not os.path.isfile(path):

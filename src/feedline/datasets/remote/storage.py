@@ -46,6 +46,7 @@ class Storage:
     Args:
         patience: how often to try when a connection drops.
         options: for fsspec's file systems, such as `endpoint_url` and `anon` of s3. Any: their own affair.
+        unsafe_redirects: True to follow from https to http, and from public addresses to private ones.
 
     Example:
         >>> import tempfile
@@ -59,8 +60,15 @@ class Storage:
         >>> blob.close(); storage.close()
     """
 
-    def __init__(self, patience: Patience | None = None, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        patience: Patience | None = None,
+        options: Mapping[str, Any] | None = None,
+        *,
+        unsafe_redirects: bool = False,
+    ) -> None:
         self._patience = patience or Patience()
+        self._unsafe_redirects = unsafe_redirects
         self._options = dict(options or {})
         self._pid = os.getpid()
         self._connections: Connections | None = None
@@ -88,7 +96,7 @@ class Storage:
         with self._lock:
             if self._connections is None:
                 self._connections = Connections(self._patience.timeout_s)
-        return HttpBlob(address, self._connections, self._patience)
+        return HttpBlob(address, self._connections, self._patience, unsafe_redirects=self._unsafe_redirects)
 
     def _system(self, protocol: str) -> Any:
         with self._lock:
@@ -126,7 +134,7 @@ def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
     try:
         # A new one in every process: one that was made before a fork does not work after it.
         system = kind(skip_instance_cache=True, **options)
-    except TypeError as exc:
+    except Exception as exc:  # of any kind: each has checks of its own
         why = without_values(words(exc), options)
         raise BadOption(
             f"The storage_options do not fit {protocol}://, of which {sorted(map(str, options))} were given: {why}."

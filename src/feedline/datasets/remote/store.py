@@ -14,8 +14,8 @@ from typing import Any
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.options import without_values
 from feedline.datasets.remote.patience import Patience, Transient, read_range
-from feedline.datasets.shown_url import shown_url
 from feedline.errors import SourceChanged, SourceError
+from feedline.shown import shown_url, without_secrets
 
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
 
@@ -48,7 +48,7 @@ class StoreBlob(Blob):
         found: dict[str, Any] = {}
 
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            with _told_as(self.name, self._system):
+            with _told_as(self._address, self._system):
                 self._system.invalidate_cache()
                 found.update(self._system.info(self._path))
             yield b" "
@@ -63,7 +63,7 @@ class StoreBlob(Blob):
         return read_range(self._get, start, stop, name=self.name, patience=self._patience)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
-        with _told_as(self.name, self._system):
+        with _told_as(self._address, self._system):
             yield self._system.cat_file(self._path, start=start, end=stop)
 
     def check(self) -> None:
@@ -78,8 +78,9 @@ class StoreBlob(Blob):
 class _told_as:  # noqa: N801  (used like a function)
     """Turns exceptions of fsspec and what is below it into those of feedline."""
 
-    def __init__(self, name: str, system: Any) -> None:
-        self._name = name
+    def __init__(self, address: str, system: Any) -> None:
+        self._name = shown_url(address)
+        self._address = address
         self._options = getattr(system, "storage_options", {})
 
     def __enter__(self) -> None:
@@ -89,7 +90,7 @@ class _told_as:  # noqa: N801  (used like a function)
         if exc is None or not isinstance(exc, Exception):
             return
         said = f"{type(exc).__name__}: {exc}"
-        text = without_values(said, self._options)
+        text = without_secrets(without_values(said, self._options), self._address)
         cause = exc if text == said else None
         if isinstance(exc, FileNotFoundError):
             raise SourceError(f"{self._name}: there is no such object ({text}).") from cause

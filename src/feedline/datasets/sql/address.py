@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from feedline.datasets.shown_url import shown_url
 from feedline.errors import BadOption
+from feedline.shown import HIDDEN, shown_url
 
-_HIDDEN = "***"
 _HOST = r"(\[[0-9a-fA-F:.]*\]|[\w.%-]*)(:\d*)?"
 _HOSTS = re.compile(f"{_HOST}(,{_HOST})*")
 _SECRET = ("password", "passfile", "sslpassword")
 _PLAIN = ("user", "host", "hostaddr", "port", "dbname", "sslmode", "connect_timeout", "application_name")
-"""Options whose values are shown; those of others may be secret."""
+"""Options whose values may stand in other texts; those of others may be secret."""
 
 SCHEMES = ("sqlite", "duckdb", "postgresql", "postgres")
 
@@ -31,7 +31,7 @@ class Address:
 
     Example:
         >>> Address("postgresql://ada:secret@localhost/people")
-        postgresql://ada:***@localhost/people
+        postgresql://***@localhost/people
         >>> Address("sqlite:///people.db").path
         'people.db'
     """
@@ -39,7 +39,8 @@ class Address:
     text: str
 
     def __post_init__(self) -> None:
-        if "://" not in str(self.text):  # nothing of it is shown: who knows what it is
+        given: Any = self.text  # whatever the user gave
+        if not isinstance(given, str) or "://" not in given:  # nothing of it is shown: who knows what it is
             raise BadOption(
                 "A connection string looks like sqlite:///people.db, duckdb:///people.db or "
                 "postgresql://user@host/database, but this one has no '://'."
@@ -88,10 +89,10 @@ class Address:
         return sorted({secret for secret in found if secret}, key=len, reverse=True)
 
     def hide(self, text: str) -> str:
-        """Return a text without the secrets."""
+        """Return a text without the secrets, and without what PostgreSQL quotes of who asked."""
         for secret in self.secrets:
-            text = text.replace(secret, _HIDDEN)
-        return text
+            text = text.replace(secret, HIDDEN)
+        return re.sub(r'\b(user|role) "[^"]*"', rf'\1 "{HIDDEN}"', text)
 
     @property
     def is_clear(self) -> bool:
@@ -103,15 +104,8 @@ class Address:
         return "@" not in split.path and _HOSTS.fullmatch(split.netloc.rpartition("@")[2]) is not None
 
     def __repr__(self) -> str:
-        scheme = self.text.partition("://")[0]
-        if self.scheme in ("sqlite", "duckdb"):
-            is_path = self.text.partition("://")[2].startswith("/") and "?" not in self.text
-            return self.text if is_path else shown_url(self.text)
-        if not self.is_clear:
-            return f"{scheme}://{_HIDDEN}"
-        split = urlsplit(self.text)
-        user, at, host = split.netloc.rpartition("@")
-        name, colon, _ = user.partition(":")
-        options = [(key, value if key.lower() in _PLAIN else _HIDDEN) for key, value in parse_qsl(split.query)]
-        shown = f"{scheme}://{name}{colon and ':' + _HIDDEN}{at}{host}{split.path}"
-        return self.hide(f"{shown}?{urlencode(options, safe='*/')}" if options else shown)
+        rest = self.text.partition("://")[2]
+        is_file = self.scheme in ("sqlite", "duckdb") and rest.startswith("/") and "?" not in rest
+        if not is_file and self.scheme.startswith("postgres") and not self.is_clear:
+            return f"{self.scheme}://{HIDDEN}"
+        return self.text if is_file else shown_url(self.text)

@@ -22,10 +22,12 @@ class Database(ABC):
 
     Args:
         address: where it is.
+        external: True if a query or a view may read what is not in the database.
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, external: bool = False) -> None:
         self.address = address
+        self.external = external
 
     @abstractmethod
     def check(self) -> None:
@@ -78,6 +80,10 @@ class Database(ABC):
     def is_corrupt(self, exc: Exception) -> bool:
         """True if the database is damaged."""
         return False
+
+    def advice(self, exc: Exception) -> str:
+        """Return what to do about a query that was refused or failed."""
+        return "Check query= and parameters=."
 
 
 _OWN = "feedline_key"

@@ -57,6 +57,7 @@ class SQLDataset(TableSource):
         fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
             names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
         transform: applied to each sample.
+        external: of DuckDB: True to let the query, and views in the database, read other files and addresses.
 
     Raises:
         MissingExtra: the driver is not installed.
@@ -92,6 +93,7 @@ class SQLDataset(TableSource):
         parameters: Any = None,
         fields: Fields = None,
         transform: Transform | None = None,
+        external: bool = False,
     ) -> None:
         super().__init__(transform)
         self.address = Address(address)
@@ -102,7 +104,9 @@ class SQLDataset(TableSource):
         self.parameters = checked_parameters(parameters)
         check_fields(fields)
         self.fields = fields
-        self.database = _DATABASES[self.address.scheme](self.address)
+        if external and self.address.scheme != "duckdb":
+            raise BadOption("external=True is about DuckDB. The queries of other databases read nothing else anyway.")
+        self.database = _DATABASES[self.address.scheme](self.address, external=bool(external))
         self.database.check()
         self._session: Handle[Session] = Handle(
             functools.partial(Session, self.database), Session.close, per_thread=True

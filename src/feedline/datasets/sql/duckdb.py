@@ -16,7 +16,10 @@ _MOST_KEYS = 10_000
 
 
 class DuckDB(Database):
-    """DuckDB, read-only and on one thread: several workers do not get in each other's way, and survive a fork."""
+    """DuckDB, read-only and on one thread: several workers do not get in each other's way, and survive a fork.
+
+    Views in a database can read any file of this machine and any address, so that is off unless it is asked for.
+    """
 
     def check(self) -> None:
         assert self.address.path
@@ -29,7 +32,8 @@ class DuckDB(Database):
         path = os.path.abspath(self.address.path)
         if not os.path.exists(path):
             raise SourceError(f"There is no file {path!r}, which {self.address!r} names.")
-        return self._driver().connect(path, read_only=True, config={"threads": 1}).cursor()
+        config = {"threads": 1, "enable_external_access": "true" if self.external else "false"}
+        return self._driver().connect(path, read_only=True, config=config).cursor()
 
     def close(self, connection: Any) -> None:
         connection.close()
@@ -64,6 +68,14 @@ class DuckDB(Database):
 
     def is_lost(self, connection: Any, exc: Exception) -> bool:
         return False
+
+    def advice(self, exc: Exception) -> str:
+        if not isinstance(exc, self._driver().PermissionException):
+            return super().advice(exc)
+        return (
+            "The query, or a view in the database, reads something that is not in the database. If you trust both, "
+            "give external=True."
+        )
 
     def is_corrupt(self, exc: Exception) -> bool:
         return any(words in str(exc) for words in ("not a valid DuckDB", "orrupt", "checksum", "could not read"))

@@ -76,7 +76,7 @@ class Session:
 
 
 def raise_for(database: Database, exc: Exception, doing: str, attempts: int | None) -> NoReturn:
-    """Say what a driver's error means, without saying a password.
+    """Say what a driver's error means, without saying a password or who asked.
 
     Args:
         database: where it happened.
@@ -90,7 +90,8 @@ def raise_for(database: Database, exc: Exception, doing: str, attempts: int | No
     """
     why = database.address.hide(" ".join(str(exc).split())).rstrip(".?") or type(exc).__name__
     where = repr(database.address)
-    cause = exc if str(exc) == database.address.hide(str(exc)) else None
+    # A driver's exception may hold the connection with all it was given; loggers show that.
+    cause = exc if where == database.address.text else None
     if database.is_corrupt(exc):
         raise CorruptSource(
             f"{where} is damaged, or no such database: {why} (while {doing}). Restore it from a copy; text that is "
@@ -102,4 +103,4 @@ def raise_for(database: Database, exc: Exception, doing: str, attempts: int | No
             f"{where} could not be reached, or was lost while {doing}{tried}: {why}. Is the server running, and does "
             "it let this user in?"
         ) from cause
-    raise SourceError(f"{where} refused or failed while {doing}: {why}. Check query= and parameters=.") from cause
+    raise SourceError(f"{where} refused or failed while {doing}: {why}. {database.advice(exc)}") from cause

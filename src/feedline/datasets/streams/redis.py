@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from feedline._optional import require
 from feedline.datasets.handle import Handle
-from feedline.datasets.shown_url import shown_url
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
+from feedline.shown import shown_url, without_secrets
 
 T = TypeVar("T")
 
@@ -63,7 +63,8 @@ class RedisStream(Feed):
     ) -> None:
         for name, value in (("url", url), ("stream", stream), ("group", group), ("consumer", consumer)):
             if type(value) is not str or value == "":
-                raise BadOption(f"{name}={value!r} is not a name.")
+                # Not the value: a URL may hold a password.
+                raise BadOption(f"{name}= is a text that is not empty, but a {type(value).__name__} was given.")
         for name, seconds in (("claim_idle_s", claim_idle_s), ("retry_s", retry_s)):
             if not is_duration(seconds):
                 raise BadOption(f"{name}={seconds!r} is no time.")
@@ -180,7 +181,9 @@ class RedisStream(Feed):
             try:
                 return act(self._client.get())
             except redis.AuthenticationError as exc:
-                raise SourceError(f"The Redis server at {self._told_url} refuses: {words(exc)}.") from exc
+                raise SourceError(f"The Redis server at {self._told_url} refuses: {self._told(exc)}.") from self._cause(
+                    exc
+                )
             except (redis.ConnectionError, redis.TimeoutError) as exc:
                 self._client.close()
                 if reads:
@@ -188,21 +191,28 @@ class RedisStream(Feed):
                 if time.monotonic() + pause_s > deadline_s:
                     raise SourceError(
                         f"The Redis server at {self._told_url} cannot be reached, and has not been for "
-                        f"{self._retry_s:g} seconds: {words(exc)}. Nothing is lost: what was not "
+                        f"{self._retry_s:g} seconds: {self._told(exc)}. Nothing is lost: what was not "
                         "acknowledged comes again."
-                    ) from exc
+                    ) from self._cause(exc)
                 time.sleep(pause_s)
                 pause_s = min(_MOST_PAUSE_S, 2 * pause_s)
             except redis.ResponseError as exc:
                 raise SourceError(
                     f"The Redis server at {self._told_url} refuses to serve group {self._group!r} of stream "
-                    f"{self._stream!r}: {words(exc)}."
-                ) from exc
+                    f"{self._stream!r}: {self._told(exc)}."
+                ) from self._cause(exc)
 
     @property
     def _told_url(self) -> str:
         """The URL without what is secret in it."""
         return shown_url(self._url)
+
+    def _told(self, exc: Exception) -> str:
+        """Return what the server or its driver says: they may quote what they were given."""
+        return without_secrets(words(exc), self._url)
+
+    def _cause(self, exc: Exception) -> Exception | None:
+        return exc if self._told(exc) == words(exc) else None
 
     def close(self) -> None:
         self._client.close()
@@ -220,7 +230,10 @@ def _connected(url: str) -> Any:
     # No retries of its own: a lost answer has to be noticed.
     retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
     try:
-        return redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+        client = redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # which connects to nothing yet, and refuses unknown options
+        return client
     except (TypeError, ValueError):  # its text may hold a part of a password
         raise BadOption(
             f"{shown_url(url)!r} is no URL of a Redis server, such as redis://localhost:6379/0. Signs in a password "

@@ -40,6 +40,7 @@ def TarDataset(
     pickle: bool = ...,
     unique_keys: bool = ...,
     max_field_bytes: int | str | None = ...,
+    unsafe_redirects: bool = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> TarStream: ...
 
@@ -62,6 +63,7 @@ def TarDataset(
     pickle: bool = ...,
     unique_keys: bool = ...,
     max_field_bytes: int | str | None = ...,
+    unsafe_redirects: bool = ...,
     storage_options: Mapping[str, Any] | None = ...,
 ) -> TarTable: ...
 
@@ -86,6 +88,7 @@ def TarDataset(  # noqa: N802
     pickle: bool = False,
     unique_keys: bool = True,
     max_field_bytes: int | str | None = None,
+    unsafe_redirects: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> TarStream | TarTable:
     """Return a dataset of the samples in WebDataset shards: tar archives in which files of one name make a sample.
@@ -121,6 +124,7 @@ def TarDataset(  # noqa: N802
         max_field_bytes: the most bytes that a field, and all fields of a sample together, may have once unpacked, if
             they or their shard are compressed, or the shard is far away. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or
             2 GiB.
+        unsafe_redirects: True to follow web servers also from https to http, and from public addresses to private ones.
         storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
 
     Raises:
@@ -153,6 +157,7 @@ def TarDataset(  # noqa: N802
         max_field_bytes=limit,
         unique_keys=unique_keys,
         patience=Patience(retries, timeout_s=timeout_s),
+        unsafe_redirects=unsafe_redirects,
         storage_options={} if storage_options is None else storage_options,
     )
     if not isinstance(pickle, bool):

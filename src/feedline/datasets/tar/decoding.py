@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ _PICKLES = ("pkl", "pickle", "pyd")
 _OTHERS = ("json", "jsn", "npz", "ten", "tb", "mp", "msg", "cbor", "pth", *_PICKLES)
 _Step = Callable[[bytes, SampleSize], Any]
 """Takes the bytes of a field, and what its sample has unpacked to so far."""
+_SAFE_TORCH = (2, 10)
+"""The first version whose `torch.load(weights_only=True)` has no known hole (CVE-2025-32434, CVE-2026-24747)."""
 
 
 def _unpacked(data: bytes, total: SampleSize) -> bytes:
@@ -194,6 +197,12 @@ class Decoder:
         torch = require("torch", extra="torch", purpose="decoding .pth")
         if zipfile.is_zipfile(io.BytesIO(data)):  # torch unpacks compressed members, although it writes none
             arrays.unpackable(data, total).close()
+        if not self._trusts_pickle and _version(torch) < _SAFE_TORCH:
+            raise BadOption(
+                f"A field is a .pth, which torch {torch.__version__} cannot load safely: before version "
+                f"{'.'.join(map(str, _SAFE_TORCH))}, whoever wrote one can have code run even with weights_only. "
+                "Upgrade torch, give pickle=True if you trust them, fields= without it, or decode=False for its bytes."
+            )
         return torch.load(io.BytesIO(data), weights_only=not self._trusts_pickle, map_location="cpu")
 
 
@@ -210,6 +219,11 @@ def kind_of_field(name: str) -> str:
     if name.startswith("__") or extension in ("gz", *_OTHERS):
         return "other"
     return {"npy": "npy", **dict.fromkeys(_TEXTS, "text"), **dict.fromkeys(_INTEGERS, "int")}.get(extension, "bytes")
+
+
+def _version(module: Any) -> tuple[int, ...]:
+    """Return the first two numbers of a version such as "2.10.0a0+git1234"."""
+    return tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
 
 
 class _OfUser(Exception):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import eight_bits, opened_picture
+from feedline.datasets.pictures import checked_picture, eight_bits
 from feedline.errors import BadOption
 from feedline.sizes import SampleSize
 
@@ -55,7 +55,7 @@ def image_decoder(spec: str) -> Callable[..., Any]:
     wanted = _MODES[mode]
 
     def decode(data: bytes, total: SampleSize | None = None) -> Any:
-        image = opened_picture(data, total)
+        image = checked_picture(data, total)
         image.load()
         image = eight_bits(image)
         if image.mode != wanted:

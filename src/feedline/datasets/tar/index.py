@@ -20,6 +20,7 @@ from feedline.datasets.tar.members import Bytes, Members
 from feedline.datasets.tar.naming import split_name
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption
+from feedline.shown import identity_of
 
 _FORMAT = 2
 Numbers = NDArray[np.int64]
@@ -185,7 +186,7 @@ def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     Raises:
         CorruptSource: the shard is damaged.
     """
-    name = os.path.realpath(blob.name) if blob.is_local else blob.address
+    name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
     file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
     if file is None:  # without a tag nobody could tell whether a kept one is still right
         return scan(blob, unique=unique)

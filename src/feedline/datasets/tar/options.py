@@ -27,17 +27,23 @@ class Reading:
     max_field_bytes: int = 1 << 31
     unique_keys: bool = True
     patience: Patience = field(default_factory=Patience)
-    # Any: for fsspec.
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    unsafe_redirects: bool = False
+    """True to follow a web server from https to http, and from a public address to a private one."""
+    # Any: for fsspec. Not in the repr, nor in errors: keys and tokens are among them.
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         ahead: Any = self.read_ahead  # whatever the user gave
         if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0):
             raise BadOption(f"read_ahead={ahead!r} is not a whole number from 0 up.")
-        if not isinstance(self.unique_keys, bool):
-            raise BadOption(f"unique_keys={self.unique_keys!r} is not True or False.")
-        if not isinstance(self.storage_options, Mapping):
-            raise BadOption(f"storage_options={self.storage_options!r} is not a dict of options for fsspec.")
+        for name in ("unique_keys", "unsafe_redirects"):
+            if not isinstance(getattr(self, name), bool):
+                raise BadOption(f"{name}={getattr(self, name)!r} is not True or False.")
+        options: Any = self.storage_options
+        if not isinstance(options, Mapping):
+            raise BadOption(
+                f"storage_options= is a dict of options for fsspec, but a {type(options).__name__} was given."
+            )
 
     def depth(self, shards: list[str]) -> int:
         """Return how many chunks are fetched ahead. The system does it by itself for local files."""
@@ -55,4 +61,4 @@ class Reading:
 
     def open_storage(self) -> Storage:
         """Return what opens shards, for this process."""
-        return Storage(self.patience, self.storage_options)
+        return Storage(self.patience, self.storage_options, unsafe_redirects=self.unsafe_redirects)

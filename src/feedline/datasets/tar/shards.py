@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable, Iterator
 
 from feedline.datasets.remote.storage import local_path, protocol_of
 from feedline.errors import BadOption, SourceError
+from feedline.shown import shown_address
 
 _MOST = 1_000_000
+_SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")
+"""What is between patterns; not within an address such as [::1]."""
 
 
 def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -31,33 +35,38 @@ def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) ->
     found: list[str] = []
     for pattern in patterns:
         if not isinstance(pattern, (str, os.PathLike)):
-            raise BadOption(f"A shard is a path or an address, but one is {pattern!r}.")
+            raise BadOption(
+                f"A shard is a path or an address in a string, but one is of type {type(pattern).__name__}."
+            )
         text = os.fspath(pattern)
         if text and isinstance(pattern, os.PathLike):
             found += _files(text)  # a path is a path, whatever characters it has
             continue
-        for part in text.split("::"):
+        for part in _SEPARATOR.split(text):
             for name in braces(part):
                 found += _files(name)
     if not found or not all(found):
-        raise BadOption(f"shards={shards!r} names no shard.")
+        shown = [shown_address(os.fspath(pattern)) for pattern in patterns]
+        raise BadOption(f"shards={shown!r} names no shard: a path or an address is empty, or there is none.")
     if len(set(found)) < len(found):
         twice = next(name for place, name in enumerate(found) if name in found[:place])
-        raise BadOption(f"The shard {twice} comes twice, so that its samples would.")
+        raise BadOption(f"The shard {shown_address(twice)} comes twice, so that its samples would.")
     return found
 
 
 def _files(name: str) -> Iterable[str]:
     if protocol_of(name):
         if any(sign in name.partition("://")[2] for sign in "*[") and not name.startswith("http"):
-            raise BadOption(f"{name}: * and [] stand for local files only. Name the shards: shard-{{000..099}}.tar.")
+            raise BadOption(
+                f"{shown_address(name)}: * and [] stand for local files only. Name the shards: shard-{{000..099}}.tar."
+            )
         return [name]
     path = local_path(name)
     if not glob.has_magic(path) or os.path.exists(path):
         return [name]
     files = sorted(glob.glob(path, recursive=True))
     if not files:
-        raise SourceError(f"No file fits {name!r}. Is the folder right?")
+        raise SourceError(f"No file fits {shown_address(name)!r}. Is the folder right?")
     return files
 
 

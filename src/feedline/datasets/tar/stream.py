@@ -23,6 +23,7 @@ from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.datasets.tar.parts import Part, Stint, stints
 from feedline.errors import BadOption, BadState
 from feedline.keys import epoch_key, mix
+from feedline.shown import shown_address
 
 _FORMAT = 1
 
@@ -135,6 +136,8 @@ class TarIterator(Repeatable, Iterator[Any]):
         """Return where the pass is: a few numbers, whatever is held for shuffling."""
         dataset = self._dataset
         place = self._start or _BEGINNING if self._pass is None else self._pass.state()
+        # As they are shown: with another signature they are the same shards.
+        names = "\n".join(map(shown_address, dataset.shards))
         return {
             **place,
             "format": _FORMAT,
@@ -143,7 +146,7 @@ class TarIterator(Repeatable, Iterator[Any]):
             "shuffle": dataset.shuffle,
             "buffer": dataset.buffer,
             "part": [self._part.number, self._part.count],
-            "shards": [len(dataset.shards), zlib.crc32("\n".join(dataset.shards).encode("utf-8", "surrogateescape"))],
+            "shards": [len(dataset.shards), zlib.crc32(names.encode("utf-8", "surrogateescape"))],
         }
 
     # Any: a state may come from anywhere.

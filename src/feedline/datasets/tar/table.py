@@ -21,6 +21,7 @@ from feedline.datasets.tar.index import Numbers, ShardIndex, index_of
 from feedline.datasets.tar.options import Reading
 from feedline.datasets.tar.ranges import Range, coalesced
 from feedline.errors import SourceChanged
+from feedline.shown import shown_address
 from feedline.sizes import SampleSize
 
 _MOST_OPEN = 64
@@ -44,6 +45,7 @@ class TarTable(Source, ColumnSource):
     ) -> None:
         super().__init__(transform)
         self.shards = shards
+        self._names = [shown_address(shard) for shard in shards]
         self.form = form
         self.reading = reading
         self._cache = cache
@@ -85,7 +87,7 @@ class TarTable(Source, ColumnSource):
             storage.close()
         index = _Index(found)
         if index.starts[-1]:
-            self.form.check(index.names, f"{self.shards[0]} and the other shards" if len(found) > 1 else self.shards[0])
+            self.form.check(index.names, f"{self._names[0]} and the other shards" if len(found) > 1 else self._names[0])
         return index
 
     def keys(self) -> list[str]:
@@ -131,7 +133,7 @@ class TarTable(Source, ColumnSource):
         ranges: list[Range] = []
         places = (indices - index.starts[shards]).tolist()
         for row, (shard, place) in enumerate(zip(shards.tolist(), places, strict=True)):
-            raw = {"__key__": index.key(shard, place), "__url__": self.shards[shard]}
+            raw = {"__key__": index.key(shard, place), "__url__": self._names[shard]}
             for name, offset, size in index.fields(shard, place):
                 if wanted is None or name in wanted:
                     raw[name] = b""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from feedline._optional import require
 from feedline.datasets.files import FileDataset
+from feedline.datasets.pictures import open_picture
 from feedline.errors import MissingExtra, SourceError
 from feedline.packing.contents.contents import Contents, Field, spread, type_text
 from feedline.packing.folders import Files, Relative, is_picture_name, open_folder, open_table, unused_in
@@ -74,16 +75,16 @@ def _picture_sizes(files: Files) -> dict[str, object]:
     places = [files.path_of(number) for number in spread(len(files), _LOOKED_AT)]
     paths = [place for place in places if is_picture_name(place)]
     try:
-        image = require("PIL.Image", extra="images", purpose="Looking at pictures")
+        pillow = require("PIL.Image", extra="images", purpose="Looking at pictures")
     except MissingExtra:
         return {}
     sizes: Counter[tuple[int, int]] = Counter()
     damaged = []
     for place in paths:
         try:
-            with image.open(place) as picture:
+            with open_picture(place) as picture:
                 sizes[picture.size] += 1
-        except (OSError, SyntaxError, ValueError, image.DecompressionBombError):
+        except (OSError, SyntaxError, ValueError, pillow.DecompressionBombError):
             damaged.append(place)
     found: dict[str, object] = {}
     looked = "" if len(paths) == len(files) else f", of {len(paths):,} that were looked at"

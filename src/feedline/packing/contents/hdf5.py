@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline._optional import require
+from feedline.datasets.hdf5.part import leads_out
 from feedline.datasets.packed_facts import in_packed_order
 from feedline.packing.contents.contents import Contents, Field, spread
 from feedline.packing.contents.npy import type_of
@@ -20,16 +21,19 @@ def look(path: Path) -> Contents:
     with h5py.File(path, "r") as store:
         found: dict[str, Any] = {}
         store.visititems(lambda name, item: found.__setitem__(name, item) if isinstance(item, h5py.Dataset) else None)
+        elsewhere = [name for name in found if leads_out(store, name)]
         found = {name: found[name] for name in in_packed_order(found, store.attrs.get(hdf5.META))}
         fields = tuple(_field(name, dataset) for name, dataset in found.items())
         lengths: dict[int, list[str]] = {}
         for name, dataset in found.items():
-            if dataset.shape:
+            if dataset.shape and name not in elsewhere:
                 lengths.setdefault(len(dataset), []).append(name)
         compound = {name for name, dataset in found.items() if dataset.dtype.names}
         details: dict[str, Any] = {
             "attributes": {name: str(value)[:200] for name, value in store.attrs.items() if name != hdf5.META}
         }
+    if elsewhere:
+        details["in other files"] = f"the data of {', '.join(elsewhere)}, which is not shown"
     stored = hdf5.stored(path)
     # Of several lengths, the one that most datasets have: which of them are samples, a file does not say.
     length, names = max(lengths.items(), key=lambda item: (len(item[1]), item[0]), default=(0, []))

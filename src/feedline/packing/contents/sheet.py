@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import opened_picture
+from feedline.datasets.pictures import checked_picture
 from feedline.errors import BadOption
 from feedline.packing.pictures import extension_of, is_picture
 from feedline.packing.schema import Sample
@@ -65,7 +65,7 @@ def picture_of(sample: Sample) -> Any:
     for value in sample.values():
         if isinstance(value, bytes) and extension_of(value) != "bin":
             try:
-                with opened_picture(value) as opened:
+                with checked_picture(value) as opened:
                     return opened.convert("RGB")
             except (OSError, SyntaxError, ValueError):
                 continue  # damaged: the next field, or no picture

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
+from feedline.datasets.hdf5.part import dataset_of
 from feedline.packing.schema import Column, Sample, Schema, Unfit, is_utf8
 from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder, unfit
 from feedline.packing.writers.journal import JournaledFile, roll_back
@@ -202,9 +203,10 @@ def read(path: Path) -> Iterator[Sample]:
     h5py = require("h5py", extra="hdf5", purpose="Reading HDF5")
     with h5py.File(path, "r") as store:
         schema = Schema.from_json(json.loads(store.attrs[META])["fields"])
-        count = min((len(store[name]) for name in schema.names), default=0)
+        datasets = {name: dataset_of(store, name, str(path), external=False) for name in schema.names}
+        count = min(map(len, datasets.values()), default=0)
         for first in range(0, count, _READ_ROWS):
-            rows = {column: store[column.name][first : first + _READ_ROWS] for column in schema.columns}
+            rows = {column: datasets[column.name][first : first + _READ_ROWS] for column in schema.columns}
             for row in range(min(_READ_ROWS, count - first)):
                 yield {column.name: _value(column, values[row]) for column, values in rows.items()}
 

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.shown import identity_of, printable, shown_address, shown_url
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://host/a.tar", "https://host/a.tar"),
+        ("https://host:80/a@b.tar?sig=x@y", "https://host:80/a@b.tar?***"),
+        ("https://[::1]:80/a@b", "https://[::1]:80/a@b"),
+        ("https://ada@host/a", "https://***@host/a"),
+        ("https://ada:pw@host", "https://***@host"),
+        ("https://ada:p@w@host", "https://***@host"),
+        ("https://ada:pw/a.tar", "https://***"),
+        ("https://host/a.tar;session=pw", "https://host/a.tar;***"),
+        ("https://host/a.tar#pw", "https://host/a.tar#***"),
+        ("s3://arn:aws:s3:x/a", "s3://arn:aws:s3:x/a"),
+        ("s3://bucket/a#1.tar", "s3://bucket/a#1.tar"),
+        ("unix:///tmp/a@b.sock?password=pw", "unix:///tmp/a@b.sock?***"),
+        ("redis://:p/w@host", "redis://***"),
+        ("redis://:p?w@host", "redis://***"),
+        ("redis://ada:p/w?w@host", "redis://***"),
+        ("password", "***"),
+    ],
+)
+def test_what_is_shown(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+@given(st.text(min_size=1))
+def test_no_password_is_shown(password: str) -> None:
+    written = quote(password, safe="")
+    expected = "redis://***@host:1/0?***"
+    assert shown_url(f"redis://ada:{written}@host:1/0?password={written}") == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("/data/a@b-?.tar", "/data/a@b-?.tar"),
+        ("C:\\data\\a.tar", "C:\\data\\a.tar"),
+        ("ada:pw@host/a.tar", "***@host/a.tar"),
+        ("http:/ada:p@w@host/a.tar?sig=pw", "http:/***@host/a.tar?***"),
+        ("s3://ada:pw@bucket/a.tar", "s3://***@bucket/a.tar"),
+    ],
+)
+def test_what_is_shown_of_paths(address: str, shown: str) -> None:
+    assert shown_address(address) == shown
+
+
+def test_an_address_is_the_same_whoever_asks_and_with_which_signature() -> None:
+    plain = "https://host/a.tar"
+    assert identity_of(plain) == plain
+    for other in ("https://ada:pw@host/a.tar", f"{plain}?X-Amz-Date=1&X-Amz-Signature=2", f"{plain}?se=1&sig=2&sv=3"):
+        assert identity_of(other) == plain
+    assert identity_of(f"{plain}?id=1") != identity_of(f"{plain}?id=2")
+    assert "id" not in identity_of(f"{plain}?id=1").removeprefix(plain)
+
+
+@given(st.text())
+def test_what_is_printed_steers_no_terminal(text: str) -> None:
+    shown = printable(text)
+    assert all(sign.isprintable() or sign == "\n" for sign in shown)
+    assert shown == text or not text.isprintable()
