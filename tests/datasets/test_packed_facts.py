@@ -89,7 +89,9 @@ def test_nothing_that_is_stored_loses_a_field(names: list[str], stored: Any) -> 
         assert sorted(in_packed_order(names, text)) == sorted(names)
 
 
-@pytest.mark.parametrize("stored", [None, "", "{", "[]", '{"count": 3}', '{"feedline": 1}', '{"feedline": 1, "count": "3"}'])
+@pytest.mark.parametrize(
+    "stored", [None, "", "{", "[]", '{"count": 3}', '{"feedline": 1}', '{"feedline": 1, "count": "3"}']
+)
 def test_a_count_that_nobody_stored_is_not_compared(stored: str | None) -> None:
     check_count("a.tar", stored, 5)
 

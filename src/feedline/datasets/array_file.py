@@ -211,7 +211,8 @@ def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
         return opened_zip(file)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as exc:
         raise CorruptSource(
-            f"{path} is not a .npz file, or not all of one ({words(exc)}). If it was copied or downloaded, get it again."
+            f"{path} is not a .npz file, or not all of one ({words(exc)}). If it was copied or downloaded, get it "
+            "again."
         ) from exc
 
 
