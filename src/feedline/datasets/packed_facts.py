@@ -1,4 +1,4 @@
-"""What `feedline pack` stored with samples: the order of their fields, and how many samples there are.
+"""What `feedline pack` stored with samples: the order and shapes of their fields, and how many samples there are.
 
 Nothing of it is believed: the file may be someone else's.
 """
@@ -6,7 +6,7 @@ Nothing of it is believed: the file may be someone else's.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from feedline.errors import CorruptSource
@@ -21,6 +21,11 @@ def _facts(stored: str | bytes | None) -> dict[str, Any]:
     return facts if isinstance(facts, dict) and "feedline" in facts else {}
 
 
+def _fields(stored: str | bytes | None) -> list[dict[str, Any]]:
+    fields = _facts(stored).get("fields")
+    return [field for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
+
+
 def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[str]:
     """Return names of fields in the order that `feedline pack` stored with them; as they are if it did not.
 
@@ -32,8 +37,7 @@ def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[st
         >>> in_packed_order(["a", "b", "c"], '{"feedline": 1, "fields": [{"name": "c"}, {"name": "a"}]}')
         ['c', 'a', 'b']
     """
-    fields = _facts(stored).get("fields")
-    listed = [field.get("name") for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
+    listed = [field.get("name") for field in _fields(stored)]
     places = {name: place for place, name in enumerate(listed) if isinstance(name, str)}
     return sorted(names, key=lambda name: places.get(name, len(places)))
 
@@ -58,3 +62,28 @@ def check_count(name: str, stored: str | bytes | None, found: int) -> None:
             f"{name} has {found} samples, but {count} were packed. It is damaged, or was changed by another program. "
             "Pack it again, or get another copy."
         )
+
+
+def check_shapes(name: str, stored: str | bytes | None, found: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Compare the shapes of arrays with those that `feedline pack` wrote, if it did.
+
+    Args:
+        name: of the file, for the error.
+        stored: the JSON that it stored.
+        found: the shape of each field, None if it is no array of one shape.
+
+    Raises:
+        CorruptSource: one is another.
+
+    Example:
+        >>> check_shapes("a", '{"feedline": 1, "fields": [{"name": "x", "kind": "array", "shape": [2]}]}', {"x": (2,)})
+    """
+    for field in _fields(stored):
+        field_name, shape = field.get("name"), field.get("shape")
+        is_known = field.get("kind") == "array" and isinstance(field_name, str) and field_name in found
+        if is_known and isinstance(shape, list) and found[str(field_name)] != tuple(shape):
+            raise CorruptSource(
+                f"{name}: samples of {field_name!r} were packed as arrays of shape {tuple(shape)}, and the file says "
+                f"{found[str(field_name)]} now. It is damaged, or was changed by another program. Pack it again, or "
+                "get another copy."
+            )

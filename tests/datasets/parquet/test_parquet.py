@@ -458,3 +458,15 @@ def test_text_that_is_none(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"abcd" * 5, b"ab\xff\xff" * 5))
     with pytest.raises(CorruptSource, match=r"row group 0 of '.*a\.parquet'.*UTF"):
         ParquetDataset(path, "s")[0]
+
+
+def test_the_shapes_that_were_packed_are_compared(tmp_path: Path) -> None:
+    """They stand where Parquet has no checksum."""
+    packed = feedline.pack([{"x": np.zeros((2, 3))}] * 9, tmp_path / "a.parquet", workers=0)
+    path = packed.path
+    assert ParquetDataset(path)[0]["x"].shape == (2, 3)
+    data = path.read_bytes()
+    assert data.count(b"ARROW:schema") == 1
+    path.write_bytes(data.replace(b"ARROW:schema", b"ARROW:schemb"))
+    with pytest.raises(CorruptSource, match=r"a\.parquet': samples of 'x' were packed as arrays of shape \(2, 3\)"):
+        len(ParquetDataset(path))

@@ -193,7 +193,5 @@ def test_only_zeros_may_follow_the_end_mark(packed: bool) -> None:
     exhaust(members_of(data + bytes(700), packed=packed))
     overwritten = data[:1024] + bytes(512) + data[1536:]
     for wrong in (overwritten, data + data, data + b"x", data[:-1] + b"x"):
-        with pytest.raises(
-            CorruptSource, match=r"a\.tar: a block of zeros.*stands at byte \d+, but other bytes follow"
-        ):
+        with pytest.raises(CorruptSource, match=r"a\.tar: a block of zeros.* at byte \d+, but other bytes follow"):
             exhaust(members_of(wrong, packed=packed))

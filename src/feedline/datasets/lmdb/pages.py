@@ -1,9 +1,9 @@
 """Checks the pages of a database before LMDB reads them.
 
 LMDB follows the numbers in its pages without looking at them: a damaged one ends the process (SIGBUS, or an assertion).
-So the tree of pages is gone through when a database is opened: from its root down, level by level, as far as a bounded
-number of pages goes. Nothing is mapped, so that this itself cannot end the process. What lies beyond is believed, and so
-is what is written to the file later: databases have to come from someone who is trusted.
+So the tree of pages is gone through when a dataset is first used: from its root down, level by level, as far as a
+bounded number of pages goes. Nothing is mapped, so that this itself cannot end the process. What lies beyond is
+believed, and so is what is written to the file later: databases have to come from someone who is trusted.
 
 The format is that of LMDB 0.9 (version 1 of its data), on a machine of 64 bits and little-endian byte order; of another
 one, nothing is checked.
@@ -26,7 +26,7 @@ MOST_PAGES = 4096
 _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _BRANCH, _LEAF, _DIRTY = 0x01, 0x02, 0x10
 _META = struct.Struct("<16xII16xI44xIHH32xQQQ")
-"""Magic, version; of the free pages: the size of a page; of the data: pad, flags, depth, root; last page, transaction."""
+"""Magic, version; of the free pages: size of a page; of the data: pad, flags, depth, root; last page, transaction."""
 _HEAD = struct.Struct("<QHHHH")
 _HEAD_BYTES, _NODE_BYTES = 16, 8
 _IS_FAR = 0x01
@@ -65,8 +65,8 @@ def check_pages(file: str, most: int = MOST_PAGES) -> None:
                 found = _below(descriptor, number, meta, is_leaf=height == 1)
                 if found is None:
                     raise CorruptSource(
-                        f"{file} is damaged: page {number} of the database in it is not a page of its tree, or leads to "
-                        "where there is none. LMDB would end this process. Write or copy it again."
+                        f"{file} is damaged: page {number} of the database in it is not a page of its tree, or leads "
+                        "to where there is none. LMDB would end this process. Write or copy it again."
                     )
                 below += found
             most = max(0, most - len(level))
@@ -76,7 +76,7 @@ def check_pages(file: str, most: int = MOST_PAGES) -> None:
 
 
 def _newest(descriptor: int) -> _Meta | None:
-    """Return what the last transaction wrote about the database; None if it is of another format, or cannot be known."""
+    """Return what the last transaction wrote about the database; None if it is of another format."""
     found = []
     place = 0
     for _ in range(2):

@@ -64,8 +64,8 @@ class Mapped:
         batches = list(stream)
         if opened.tell() != buffer.size:  # zeros in the place of a length pass for the end
             raise CorruptSource(
-                f"{file.path!r} is damaged: a mark at byte {opened.tell()} says that the stream has ended, but the file "
-                f"has {buffer.size} bytes. Make it anew, or leave it out."
+                f"{file.path!r} is damaged: a mark at byte {opened.tell()} says that the stream has ended, but the "
+                f"file has {buffer.size} bytes. Make it anew, or leave it out."
             )
         return cls(stream.schema, addresses, len(batches), None, batches)
 

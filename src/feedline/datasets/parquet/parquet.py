@@ -9,12 +9,13 @@ from typing import Any
 
 from feedline._optional import require
 from feedline.datasets.form import Fields
-from feedline.datasets.packed_facts import check_count
+from feedline.datasets.packed_facts import check_count, check_shapes
 from feedline.datasets.parquet.condition import checked_condition, kept_groups
 from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
 from feedline.datasets.parquet.table import RowGroupSource, types_of
 from feedline.datasets.parquet.unpacked import Unpacked
+from feedline.datasets.parquet.values import shape_of
 from feedline.datasets.source import Transform
 from feedline.errors import BadOption
 
@@ -101,7 +102,9 @@ class ParquetDataset(RowGroupSource):
         schema = metadata.schema.to_arrow_schema()
         types = types_of(schema, file)
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        check_count(repr(file.path), (metadata.metadata or {}).get(b"feedline"), sum(counts))
+        stored = (metadata.metadata or {}).get(b"feedline")
+        check_count(repr(file.path), stored, sum(counts))
+        check_shapes(repr(file.path), stored, {name: shape_of(kind) for name, kind in types.items()})
         if condition is None:
             groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
         else:

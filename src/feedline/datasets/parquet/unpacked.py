@@ -4,9 +4,9 @@ A row group is written under another name and then renamed, so that nobody maps 
 the same one at once write the same twice. Its place follows from path, size and time of change of its Parquet file and
 from the columns, so that a changed file is decoded anew. What was kept of it before is removed then.
 
-Behind what Arrow writes stands a checksum. It is compared when a row group is first read, not when the folder is opened:
-that would read all of it. Processes that were forked from one that has the dataset do so once between them, others once
-each. What is damaged is decoded anew.
+Behind what Arrow writes stands a checksum. It is compared when a row group is first read; when the folder is opened,
+all of it would have to be read. Processes that were forked from one that has the dataset do so once between them, others
+once each. What is damaged is decoded anew.
 """
 
 from __future__ import annotations

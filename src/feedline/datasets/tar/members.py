@@ -149,7 +149,7 @@ class Members:
         return True
 
     def _check_rest(self, end: int) -> None:
-        """Read on to the end of the shard: only zeros may follow the end mark, and compressed shards end with a checksum.
+        """Read on to the end of the shard. Only zeros may follow the end mark; compressed shards end with a checksum.
 
         Raises:
             CorruptSource: something else follows.
@@ -163,7 +163,7 @@ class Members:
                 )
 
     def check_count(self, found: int) -> None:
-        """Compare the number of samples with the one that `feedline pack` stored at the beginning of the shard, if it did.
+        """Compare the number of samples with the one that `feedline pack` stored at the beginning of the shard.
 
         Raises:
             CorruptSource: there are more or fewer.
