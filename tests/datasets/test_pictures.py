@@ -75,7 +75,7 @@ def test_pictures_of_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: py
         (tmp_path / "a" / "large.png").write_bytes(flat_png(side))
         for filter_ in ("error", "ignore"):
             with warnings.catch_warnings():
-                warnings.simplefilter(filter_, Image.DecompressionBombWarning)  # type: ignore[arg-type]
+                warnings.simplefilter(filter_, Image.DecompressionBombWarning)
                 with pytest.raises(CorruptSource, match=r"large\.png.*raise PIL\.Image\.MAX_IMAGE_PIXELS"):
                     ImageFolder(tmp_path, cache=False)[0]
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)

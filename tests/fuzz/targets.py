@@ -7,12 +7,14 @@ that nothing but errors of feedline's comes out, with the name of the file, and 
 from __future__ import annotations
 
 import bz2
+import functools
 import gzip
 import io
 import json
 import lzma
 import sqlite3
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -250,7 +252,8 @@ def _npy_file(folder: Path) -> bytes:
 
 def _npz_file(folder: Path) -> bytes:
     out = io.BytesIO()
-    np.savez(out, **{name: np.stack([one[name] for one in samples()]) for name in ("image", "vector", "label")})
+    arrays: Any = {name: np.stack([one[name] for one in samples()]) for name in ("image", "vector", "label")}
+    np.savez(out, **arrays)
     return out.getvalue()
 
 
@@ -410,9 +413,15 @@ def _cache_file(folder: Path) -> bytes:
     return (folder / FILE).read_bytes()
 
 
+@functools.cache
+def _shard() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return packed("all.tar")(Path(folder, "packed"))
+
+
 def _index_place(folder: Path, data: bytes) -> Path:
     """Put a damaged index beside a shard that is whole."""
-    path = at(".tar")(folder, packed("all.tar")(folder / "packed"))
+    path = at(".tar")(folder, _shard())
     all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=folder / "index"))
     next((folder / "index").iterdir()).write_bytes(data)
     return path
@@ -420,7 +429,7 @@ def _index_place(folder: Path, data: bytes) -> Path:
 
 def _index_file(folder: Path) -> bytes:
     folder.mkdir()
-    path = at(".tar")(folder, packed("all.tar")(folder / "packed"))
+    path = at(".tar")(folder, _shard())
     all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=folder / "index"))
     return next((folder / "index").iterdir()).read_bytes()
 

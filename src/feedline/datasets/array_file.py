@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 import tokenize
 import zipfile
 from collections.abc import Container
@@ -30,10 +31,10 @@ _PIECE = 1 << 20
 """Bytes that are read at a time to compare a checksum."""
 _LOCAL_HEADER = 30
 """Bytes of what stands before a member of a zip file, without its name and extra field."""
-_ZIP_END_BYTES = 22 + 65_535
-"""Bytes at the end of a zip file within which its last record begins: itself, and a comment of any length."""
-_MANY_ENTRIES = 65_535
-"""What that record says of as many members or more."""
+_ZIP_END = struct.Struct("<8xHHIIH")
+"""The last record of a zip file: members in this file, in all; bytes of their list, where it begins; of a comment."""
+_ZIP_END_BYTES = _ZIP_END.size + 65_535
+"""Bytes at the end of a zip file within which that record begins."""
 
 
 @dataclass(frozen=True)
@@ -203,22 +204,24 @@ def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
 
 # Any: a file of any kind that can seek.
 def opened_zip(file: Any) -> zipfile.ZipFile:
-    """Open a zip archive that nobody vouches for; zipfile.BadZipFile and others if it is damaged.
+    """Open a zip archive that nobody vouches for, of which all members are listed.
 
-    The standard library does not notice that its list of members is shorter than it says.
+    Raises:
+        zipfile.BadZipFile: it is damaged. ValueError, OSError or NotImplementedError: so it is, too.
     """
-    archive = zipfile.ZipFile(file)
+    archive = zipfile.ZipFile(file)  # which compares little of what follows
     entries = archive.infolist()
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - _ZIP_END_BYTES))
     tail = file.read(_ZIP_END_BYTES)
-    end = tail[tail.rfind(b"PK\5\6") :]
-    declared, comment = (int.from_bytes(end[place : place + 2], "little") for place in (10, 20))
-    is_told_elsewhere = declared == _MANY_ENTRIES and b"PK\6\7" in tail
-    if declared != len(entries) and not is_told_elsewhere:
-        raise zipfile.BadZipFile(f"{declared} members are declared, but {len(entries)} are listed")
-    if len(end) != 22 + comment:
-        raise zipfile.BadZipFile("something follows after its end")
+    place = tail.rfind(b"PK\5\6")
+    here, count, listed, offset, comment = _ZIP_END.unpack_from(tail, place)
+    is_told_elsewhere = b"PK\6\7" in tail  # of more than 4 GB
+    if here != count or not (count == len(entries) or is_told_elsewhere):
+        raise zipfile.BadZipFile(f"{count} members are declared, but {len(entries)} are listed")
+    end = size - len(tail) + place
+    if end + _ZIP_END.size + comment != size or not (offset + listed == end or is_told_elsewhere):
+        raise zipfile.BadZipFile("its list of members is not where it should be")
     if any(not 0 <= entry.header_offset < size for entry in entries):
         raise zipfile.BadZipFile("a member is said to lie outside of it")
     return archive
