@@ -89,7 +89,7 @@ class Bookmark:
     def _ended(self) -> Snapshot:
         """Return the snapshot of an epoch that was gone through: what outlives it is where the next one begins."""
         streams = [_outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
-        if all(stream["dataset"] is None for stream in streams):
+        if all(state is None for stream in streams for state in stream.values()):
             streams = []
         order = {**self.facts(), **self._state_of_plan()}
         key = self.entry.key
@@ -151,10 +151,12 @@ class Bookmark:
 
 
 def _outlasting(notes: Notes | None) -> dict[str, Any]:
-    """Describe what outlives an epoch: the dataset, not its iterator."""
+    """Describe what outlives an epoch: the dataset, and what its iterator had to do with, such as random generators."""
     if notes is None:
-        return {"dataset": None}
-    return {"dataset": copy.deepcopy(notes.iterator if notes.is_one else notes.dataset)}
+        return {"dataset": None, "last": None}
+    if notes.is_one:
+        return {"dataset": copy.deepcopy(notes.iterator), "last": None}
+    return {"dataset": copy.deepcopy(notes.dataset), "last": copy.deepcopy(notes.iterator)}
 
 
 def _place(notes: Notes) -> int:
@@ -189,6 +191,8 @@ def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
     """Return where a stream, or a worker's dataset, goes on."""
     dataset, iterator = stream.get("dataset"), stream.get("iterator")
     batches, read = stream.get("batches", 0), stream.get("read")
+    if "last" in stream:  # an epoch has ended, and another begins
+        return Resume(copy.deepcopy(dataset), last=copy.deepcopy(stream["last"]))
     if dataset is None and iterator is None:
         skip = batches * batch_size if read is None else read
         return Resume(skip=skip, least=max(0, skip - batch_size + 1))

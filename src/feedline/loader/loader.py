@@ -292,7 +292,7 @@ class Loader(Resumable):
         return self._running.add(batches)
 
     def _begin(self, order: Order) -> tuple[Start, Bookmark]:
-        start = self._ledger.begin(order)
+        start = self._begin_epoch(order)
         self._begin_account(order, start, is_map=self._kind is DatasetKind.MAP, drop_last=self.drop_last)
         order.prepare({} if start.snapshot is None else start.snapshot.order)
         self._tell_epoch(start)
@@ -403,6 +403,13 @@ class Loader(Resumable):
 
     def _fresh_seed(self) -> int:
         return draw_seed()
+
+    def _forget_workers(self) -> None:
+        self._kept = None
+
+    @property
+    def _worker_count(self) -> int:
+        return self._settings.worker_count
 
     def _samplers(self) -> list[Any]:
         return [self.sampler, self.batch_sampler]

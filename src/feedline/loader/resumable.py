@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from feedline.abc.source import EpochAware
+from feedline.abc.stateful import check_dataset, is_stateful, outlives_epoch, restore_end
 from feedline.faults.log import FaultLog
 from feedline.loader.account import Account
 from feedline.loader.arguments import check_count
 from feedline.loader.audience import Audience
+from feedline.loader.bookmark import resume_of
 from feedline.loader.exclusive import ExclusiveBatches, Running
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Order
@@ -145,7 +149,7 @@ class Resumable:
             True
         """
         self._running.settle()
-        state = self._ledger.state(self._order(), self._first_snapshot)
+        state = self._ledger.state(self._order(), self._first_snapshot, self._opening, self._after_epoch)
         faults = self._account.state()
         return {**state, "faults": faults} if faults else state
 
@@ -160,7 +164,45 @@ class Resumable:
         self._ledger.load(state_dict, self._order())
         if state_dict:
             self._account.restore(faults)
+            self._forget_workers()
         self._audience.forget_epoch()
+
+    def _forget_workers(self) -> None:
+        """Let the next iteration begin with new workers, as torchdata does: those that are there have moved on."""
+        raise NotImplementedError
+
+    def _after_epoch(self) -> dict[str, Any]:
+        """Return what the next epoch draws from, when one has ended."""
+        return {}
+
+    def _opening(self, order: Order) -> tuple[dict[str, Any], ...]:
+        """Describe the dataset before the first batch of an epoch. New workers get it as it is."""
+        if self._worker_count or not is_stateful(self.dataset) or not outlives_epoch(self.dataset):
+            return ()
+        stream = {"place": 0, "dataset": copy.deepcopy(self.dataset.state_dict()), "iterator": None}
+        if order.unit == "stream batches":
+            stream |= {"batches": 0, "noted_at": 0, "ended": False, "read": None}
+        return (stream,)
+
+    def _begin_epoch(self, order: Order) -> Start:
+        """Say how an iteration begins. What outlives the epoch before is restored first, before anything is drawn."""
+        start = self._ledger.begin(order)
+        streams = () if start.before is None else start.before.streams
+        if self._worker_count or len(streams) != 1:
+            return start
+        resume = resume_of(streams[0], 1)
+        if resume.dataset is not None:
+            check_dataset(self.dataset)
+            self.dataset.load_state_dict(resume.dataset)
+        if resume.last is not None:
+            restore_end(self.dataset, resume.last)
+        assert start.snapshot is not None
+        return replace(start, snapshot=replace(start.snapshot, streams=()))
+
+    @property
+    def _worker_count(self) -> int:
+        """How many workers there are; 0 if batches are made in the training loop itself."""
+        raise NotImplementedError
 
     def _first_snapshot(self, order: Order, epoch: int) -> Snapshot:
         """Return the state before the first batch of an epoch, and settle what it would draw."""
