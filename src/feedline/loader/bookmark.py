@@ -34,6 +34,8 @@ class Bookmark:
     """What the dataset's `set_epoch` was told."""
     keeps_dataset: bool = True
     """False if the workers end with the epoch, and their copies of the dataset with them."""
+    keeps_last: bool = True
+    """False if nothing outlives an iterator of the dataset: see `repeats_itself`."""
     live: Callable[[], Notes] | None = None
     """Returns the states of dataset and iterator as they are now, if the training loop makes its batches itself."""
     _plan_state: dict[str, Any] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class Bookmark:
 
     def _ended(self) -> Snapshot:
         """Return the snapshot of an epoch that was gone through: what outlives it is where the next one begins."""
-        streams = [_outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
+        streams = [self._outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
         if all(state is None for stream in streams for state in stream.values()):
             streams = []
         order = {**self.facts(), **self._state_of_plan()}
@@ -102,6 +104,17 @@ class Bookmark:
             streams=tuple(streams),
             dataset_epoch=self.dataset_epoch,
         )
+
+    def _outlasting(self, notes: Notes | None) -> dict[str, Any]:
+        """Describe what outlives an epoch: the dataset, and what its iterator held, such as random generators."""
+        if notes is None:
+            return {"dataset": None, "last": None}
+        if notes.is_one:
+            return {"dataset": copy.deepcopy(notes.iterator), "last": None}
+        return {
+            "dataset": copy.deepcopy(notes.dataset),
+            "last": copy.deepcopy(notes.iterator) if self.keeps_last else None,
+        }
 
     def _last_notes(self) -> list[Notes | None]:
         """Return the last that is known of the dataset, in every worker."""
@@ -148,15 +161,6 @@ class Bookmark:
         batches, read = self.entry.progress.delivered, self.entry.progress.read
         notes = None if self.live is None else self.live()
         return _described(notes, batches=batches, noted_at=batches, ended=False, read=read)
-
-
-def _outlasting(notes: Notes | None) -> dict[str, Any]:
-    """Describe what outlives an epoch: the dataset, and what its iterator had to do with, such as random generators."""
-    if notes is None:
-        return {"dataset": None, "last": None}
-    if notes.is_one:
-        return {"dataset": copy.deepcopy(notes.iterator), "last": None}
-    return {"dataset": copy.deepcopy(notes.dataset), "last": copy.deepcopy(notes.iterator)}
 
 
 def _place(notes: Notes) -> int:

@@ -159,6 +159,11 @@ class Ledger:
         self.virtual = None
 
     @property
+    def has_not_begun(self) -> bool:
+        """True if there was no iteration yet, and no state was loaded."""
+        return self._loaded is None and self.bookmark is None
+
+    @property
     def coming_epoch(self) -> int:
         """The epoch that the next iteration is, as far as nobody says otherwise."""
         loaded = self._loaded

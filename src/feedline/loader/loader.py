@@ -10,6 +10,7 @@ from typing import Any
 
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
+from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import outlives_epoch
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
@@ -366,6 +367,7 @@ class Loader(Resumable):
             dataset_epoch=self._audience.told_epoch,
             keeps_dataset=(self._settings.persistent or not self._settings.worker_count)
             and outlives_epoch(self.dataset),
+            keeps_last=not repeats_itself(self.dataset),
         )
 
     @property

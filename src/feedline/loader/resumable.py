@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from feedline.abc.source import EpochAware
-from feedline.abc.stateful import check_dataset, is_stateful, outlives_epoch, restore_end
+from feedline.abc.source import EpochAware, repeats_itself
+from feedline.abc.stateful import check_dataset, is_stateful, restore_end
 from feedline.faults.log import FaultLog
 from feedline.loader.account import Account
 from feedline.loader.arguments import check_count
@@ -80,7 +80,12 @@ class Resumable:
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
         self._ledger.virtual = None
-        return self._iterate(self._ledger.order_of(self._order()))
+        return self._begun()
+
+    def _begun(self) -> Any:
+        """Return an iteration that begins now, or the one that `state_dict` began to tell how it begins."""
+        early = self._running.take_early()
+        return self._iterate(self._ledger.order_of(self._order())) if early is None else early
 
     def _obey_until_first(
         self, batches: ExclusiveBatches, order: Order, begin_again: Callable[[Any], None], *, kept: bool
@@ -149,7 +154,11 @@ class Resumable:
             True
         """
         self._running.settle()
-        state = self._ledger.state(self._order(), self._first_snapshot, self._opening, self._after_epoch)
+        order = self._order()
+        if self._ledger.has_not_begun and not self._worker_count and _reads_stream(order):
+            if not repeats_itself(self.dataset):  # its state is known when its iterator is there, as in torchdata
+                self._running.early = self._iterate(order)
+        state = self._ledger.state(order, self._first_snapshot, self._opening, self._after_epoch)
         faults = self._account.state()
         return {**state, "faults": faults} if faults else state
 
@@ -164,6 +173,7 @@ class Resumable:
         self._ledger.load(state_dict, self._order())
         if state_dict:
             self._account.restore(faults)
+            self._running.early = None
             self._forget_workers()
         self._audience.forget_epoch()
 
@@ -177,12 +187,9 @@ class Resumable:
 
     def _opening(self, order: Order) -> tuple[dict[str, Any], ...]:
         """Describe the dataset before the first batch of an epoch. New workers get it as it is."""
-        if self._worker_count or not is_stateful(self.dataset) or not outlives_epoch(self.dataset):
+        if self._worker_count or _reads_stream(order) or not is_stateful(self.dataset):
             return ()
-        stream = {"place": 0, "dataset": copy.deepcopy(self.dataset.state_dict()), "iterator": None}
-        if order.unit == "stream batches":
-            stream |= {"batches": 0, "noted_at": 0, "ended": False, "read": None}
-        return (stream,)
+        return ({"place": 0, "dataset": copy.deepcopy(self.dataset.state_dict()), "iterator": None},)
 
     def _begin_epoch(self, order: Order) -> Start:
         """Say how an iteration begins. What outlives the epoch before is restored first, before anything is drawn."""
@@ -257,6 +264,11 @@ class Resumable:
             [[10, 20]]
         """
         self._audience.call(name, *args)
+
+
+def _reads_stream(order: Order) -> bool:
+    """True if the dataset is iterable."""
+    return order.unit in ("stream batches", "stream samples")
 
 
 def _faults_of(state: Any) -> Any:

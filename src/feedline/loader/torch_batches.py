@@ -15,6 +15,7 @@ import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 
+from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import outlives_epoch
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
@@ -120,6 +121,7 @@ class TorchBatches(Iterator[Any]):
             stride=order.stride(),
             dataset_epoch=loader._audience.told_epoch,
             keeps_dataset=(loader.persistent_workers or not loader.num_workers) and outlives_epoch(self._dataset),
+            keeps_last=not repeats_itself(self._dataset),
         )
 
     def _seed_pipes(self, loader: DataLoader[Any], *, first: bool) -> int | None:
