@@ -120,7 +120,7 @@ class Resume:
     least: int = 0
     """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
     last: Any = None
-    """State in which the iterator of the epoch before ended. It may hold what outlives it, such as random generators."""
+    """State in which the iterator of the epoch before ended; what it holds may outlive it, as random generators do."""
 
 
 @dataclass(slots=True)

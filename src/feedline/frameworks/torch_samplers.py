@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -87,7 +87,12 @@ class SeedSource:
         with self.drawing():
             return {"torch_seeds_next": _packed(generator or torch.default_generator)}
 
-    def begin(self, generator: torch.Generator | None, order: dict[str, Any]) -> None:
+    def check(self, generator: torch.Generator | None, order: Mapping[str, Any]) -> None:
+        """Refuse what a snapshot says if no generator can be put there."""
+        if order.get("torch_seeds_next") is not None:
+            _unpack(_like(generator), order["torch_seeds_next"])
+
+    def begin(self, generator: torch.Generator | None, order: Mapping[str, Any]) -> None:
         """Go on from where `after` told."""
         self._copy = None
         text = order.get("torch_seeds_next")

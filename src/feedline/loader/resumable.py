@@ -155,9 +155,9 @@ class Resumable:
         """
         self._running.settle()
         order = self._order()
-        if self._ledger.has_not_begun and not self._worker_count and _reads_stream(order):
-            if not repeats_itself(self.dataset):  # its state is known when its iterator is there, as in torchdata
-                self._running.early = self._iterate(order)
+        is_stream = _reads_stream(order) and not repeats_itself(self.dataset)
+        if is_stream and self._ledger.has_not_begun and not self._worker_count:
+            self._running.early = self._iterate(order)  # the state of its iterator is known when that is there
         state = self._ledger.state(order, self._first_snapshot, self._opening, self._after_epoch)
         faults = self._account.state()
         return {**state, "faults": faults} if faults else state
@@ -168,7 +168,8 @@ class Resumable:
         Raises:
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
-        faults = _faults_of(state_dict)
+        self._check_draws(_part_of(state_dict, "order"))
+        faults = _part_of(state_dict, "faults")
         self._account.copy().restore(faults)  # before anything changes: it may be damaged
         self._ledger.load(state_dict, self._order())
         if state_dict:
@@ -180,6 +181,9 @@ class Resumable:
     def _forget_workers(self) -> None:
         """Let the next iteration begin with new workers, as torchdata does: those that are there have moved on."""
         raise NotImplementedError
+
+    def _check_draws(self, order: Any) -> None:
+        """Refuse what `_after_epoch` cannot have told, of a state that may be anything."""
 
     def _after_epoch(self) -> dict[str, Any]:
         """Return what the next epoch draws from, when one has ended."""
@@ -271,6 +275,6 @@ def _reads_stream(order: Order) -> bool:
     return order.unit in ("stream batches", "stream samples")
 
 
-def _faults_of(state: Any) -> Any:
-    """Return what a state says of samples that failed. Who reads the rest refuses what is no state at all."""
-    return state.get("faults", {}) if isinstance(state, Mapping) else {}
+def _part_of(state: Any, name: str) -> Any:
+    """Return a part of a state. Who reads the rest refuses what is no state at all."""
+    return state.get(name, {}) if isinstance(state, Mapping) else {}

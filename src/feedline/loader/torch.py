@@ -7,7 +7,7 @@ attributes are torch's own. What happens on iteration is feedline's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -326,6 +326,10 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
 
     def _fresh_seed(self) -> int:
         return fresh_seed(self.generator)
+
+    def _check_draws(self, order: Any) -> None:
+        if isinstance(order, Mapping):
+            self._seeds.check(self.generator, order)
 
     def _after_epoch(self) -> dict[str, Any]:
         return self._seeds.after(self.generator) if self._given.seed is None else {}
