@@ -119,6 +119,8 @@ class Resume:
     """Samples to read and leave out from there."""
     least: int = 0
     """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
+    last: Any = None
+    """State in which the iterator of the epoch before ended; what it holds may outlive it, as random generators do."""
 
 
 @dataclass(slots=True)
@@ -156,6 +158,8 @@ class Notes:
     """For the samples of the batch, of a dataset that is told when they were consumed."""
     digest: bytes | None = None
     """Of the first sample of a stream, if that tells whether the workers' streams are what they should be."""
+    opening: Notes | None = None
+    """With the first answer of an epoch: the states before it, if a new worker with the same seed had others."""
 
 
 @dataclass(slots=True)

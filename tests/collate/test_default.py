@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 from torch.utils.data import default_collate
 
+from feedline import DataLoader, Loader
 from feedline.collate import default
 from feedline.errors import CollateError, EmptyBatch
 from feedline.frameworks.numpy import NumpyFramework
@@ -41,6 +42,17 @@ class Picture:
     def __post_init__(self) -> None:
         if getattr(self.image, "ndim", 2) != 2:
             raise ValueError("a sample's image has two axes")
+
+
+@dataclass
+class Pair:
+    first: int
+    second: int
+
+
+@dataclass
+class Triple(Pair):
+    third: int
 
 
 def same(ours: Any, torchs: Any) -> bool:
@@ -218,8 +230,22 @@ def test_a_nested_field_is_named_from_the_outside_in() -> None:
         ([{"a": torch.zeros(1, requires_grad=True)}], r"Tensor of torch.float32 in field 'a'.*detach\(\)"),
         ([{"a": object()}], "Sample 0 of the batch has a object in field 'a'.*collate function of your own"),
         ([{"a": 1, "b": 2}, {"a": 1}], "Sample 1 of the batch has no field 'b': it has 'a'"),
+        (
+            [{"a": 1}, {"a": 1, "b": 2}],
+            "Sample 1 of the batch has a field 'b' that sample 0 lacks: that has 'a'.*dataset",
+        ),
+        ([{}, {"a": 1}], "Sample 1 of the batch has a field 'a' that sample 0 lacks: that has none"),
+        ([{"a": {"x": 1}}, {"a": {"x": 1, "y": 2}}], "a field 'a' / 'y' that sample 0 lacks"),
+        ([({"a": 1}, 0), ({"a": 1, "b": 2}, 0)], "a field 0 / 'b' that sample 0 lacks"),
+        ([{"a": 1}, {"a": 1}, {"b": 1, "c": 2}], "Sample 2 of the batch has a field 'b' that sample 0 lacks"),
+        ([{"a": 1}, {"b": 1}], "Sample 1 of the batch has no field 'a': it has 'b'"),
+        ([{"a": 1}, {"a": 1, "b": 2}, None], "Sample 1 of the batch has a field 'b' that sample 0 lacks"),
+        ([Pair(1, 2), Triple(1, 2, 3)], "Sample 1 of the batch has a field 'third' that sample 0 lacks"),
+        ([Triple(1, 2, 3), Pair(1, 2)], "Sample 1 of the batch has no field 'third'"),
         ([{"a": 1}, 5], "Sample 1 of the batch has no field 'a': it is a int"),
         ([(1, 2), (1,)], "Samples 0 and 1 of the batch have 2 and 1 fields"),
+        ([[1, 2], [1, 2, 3]], "Samples 0 and 1 of the batch have 2 and 3 fields"),
+        ([Point(1, 2), (1, 2, 3)], "Samples 0 and 1 of the batch have 2 and 3 fields"),
         ([2**70, 1], "no integer type of 64 bits in common"),
         ([{"a": 2**63}, {"a": -1}], "numbers in field 'a' have no integer type"),
     ],
@@ -227,6 +253,27 @@ def test_a_nested_field_is_named_from_the_outside_in() -> None:
 def test_samples_that_do_not_fit_together(samples: list[Any], message: str) -> None:
     with pytest.raises(CollateError, match=message):
         to_numpy(samples)
+
+
+class Rows:
+    """An iterable dataset."""
+
+    def __iter__(self) -> Any:
+        return iter(LATE)
+
+
+LATE = [{"a": np.zeros(3)}, {"a": np.zeros(3), "b": 2}]
+"""A field that only later samples have."""
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+@pytest.mark.parametrize("dataset", [LATE, Rows()])
+def test_a_field_that_only_later_samples_have_is_not_lost(dataset: Any, engine: str) -> None:
+    """Also where batches are made in shared memory. With torch's rules it is left out, as by torch's loader."""
+    loader = Loader(dataset, 2, engine=engine, workers=0 if engine == "inline" else 1)
+    with pytest.raises(CollateError, match="has a field 'b' that sample 0 lacks"):
+        list(loader)
+    assert list(next(iter(DataLoader(LATE, 2)))) == ["a"]
 
 
 def test_no_samples() -> None:

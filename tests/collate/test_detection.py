@@ -85,6 +85,14 @@ def test_samples_without_the_field(samples: list[Any]) -> None:
         detection()(samples)
 
 
+def test_a_field_that_only_later_samples_have() -> None:
+    image = np.zeros((3, 4, 4))
+    with pytest.raises(CollateError, match="Sample 1 of the batch has a field 'boxes' that sample 0 lacks"):
+        detection(image="image")([{"image": image}, {"image": image, "boxes": np.zeros((1, 4))}])
+    with pytest.raises(CollateError, match="have 1 and 2 fields"):
+        detection()([(image,), (image, {})])
+
+
 def test_images_that_are_no_arrays() -> None:
     with pytest.raises(CollateError, match="Sample 0 of the batch has a str as its image"):
         detection()([("a.jpg", {})])

@@ -260,8 +260,10 @@ def test_fields_that_the_samples_do_not_have() -> None:
             padding(samples)
     with pytest.raises(CollateError, match=r"no field 'count'.*has 0, 1\. Is the name spelled"):
         pad(fields=["count"])([(np.arange(2), 1)])  # which tuples have, as a method
-    with pytest.raises(CollateError, match=r"Sample 0 of the batch has no field 'ids': it has 'label'"):
+    with pytest.raises(CollateError, match=r"Sample 1 of the batch has a field 'ids' that sample 0 lacks"):
         pad(fields=["ids"])([{"label": 1}, {"label": 2, "ids": np.arange(2)}])
+    with pytest.raises(CollateError, match="Samples 0 and 1 of the batch have 1 and 2 fields"):
+        pad()([(np.arange(2),), (np.arange(3), 1)])
     with pytest.raises(CollateError, match="samples have no fields"):
         pad({"ids": 0})([np.arange(2)])
     with pytest.raises(CollateError, match="cannot add lengths to a ndarray"):

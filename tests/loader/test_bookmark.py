@@ -135,15 +135,23 @@ def test_what_outlives_an_epoch_is_the_dataset_if_its_worker_does(keeps: bool) -
     bookmark.entry.progress.notes[1] = Notes({"n": 4})
     bookmark.entry.progress.ended = True
     snapshot = bookmark.snapshot()
-    assert snapshot.streams == (({"dataset": None}, {"dataset": {"n": 4}}) if keeps else ())
+    told = {"dataset": None, "last": None}, {"dataset": {"n": 4}, "last": None}
+    assert snapshot.streams == (told if keeps else ())
     assert snapshot.order == SAMPLES.expected(), "what the loader has to fit, in any case"
 
 
-def test_of_an_iterator_only_one_that_is_the_dataset_outlives_an_epoch() -> None:
-    for is_one, expected in ((True, ({"dataset": {"place": 9}},)), (False, ())):
-        bookmark = begin(STREAMS, live=partial(Notes, None, {"place": 9}, is_one))
-        bookmark.entry.progress.ended = True
-        assert bookmark.snapshot().streams == expected
+def test_an_iterator_outlives_an_epoch_if_it_is_the_dataset() -> None:
+    bookmark = begin(STREAMS, live=partial(Notes, None, {"place": 9}, True))
+    bookmark.entry.progress.ended = True
+    assert bookmark.snapshot().streams == ({"dataset": {"place": 9}, "last": None},)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_the_last_state_of_another_iterator_is_told_as_such(keeps: bool) -> None:
+    """It may hold random generators of its worker. The iterators of feedline's own sources hold none."""
+    bookmark = begin(STREAMS, live=partial(Notes, None, {"place": 9}, False), keeps_last=keeps)
+    bookmark.entry.progress.ended = True
+    assert bookmark.snapshot().streams == (({"dataset": None, "last": {"place": 9}},) if keeps else ())
 
 
 # -- streams of one's own ---

@@ -67,6 +67,7 @@ SAMPLES: dict[str, Make] = {
     "bools and ints": lambda: [True, 2, 3, False],
     "complex": lambda: [{"x": torch.tensor(1 + 2j)}] * 4,
     "enums": lambda: [Colour.RED, Colour.BLUE, Colour.RED, Colour.RED],
+    "keys that only later samples have": lambda: [{"a": 1}, {"a": 2, "b": 3}, {"a": 3}, {"a": 4, "b": 5}],
     "strings": lambda: ["a", "", "long" * 50, "ünï"],
     "bytes": lambda: [b"a", b"", b"\x00\xff", b"z"],
     "NumPy strings": lambda: [np.str_("a"), np.str_("b"), np.str_("c"), np.str_("d")],

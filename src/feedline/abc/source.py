@@ -60,6 +60,12 @@ class SplitSource(ABC):
         """Yield the samples of this part of an epoch."""
 
 
+# Any: a dataset is whatever the user has.
+def repeats_itself(dataset: Any) -> bool:
+    """True for a stream of feedline's: its iterators draw from no random generator of the process."""
+    return isinstance(dataset, (SplitSource, StreamSource))
+
+
 class Acknowledged(ABC):
     """An iterable dataset that is told when the training loop has consumed a batch: that is, asks for the next one.
 

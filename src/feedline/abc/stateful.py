@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from feedline.errors import BadState
+
 
 class Stateful(Protocol):
     """A dataset, iterator, sampler or batch sampler whose state a loader saves and restores with its own."""
@@ -59,6 +61,43 @@ def resumed(dataset: Any, state: Any) -> Any:
         dataset = twin
     dataset.load_state_dict(state)
     return dataset
+
+
+def restore_end(dataset: Any, last: Any) -> None:
+    """Restore the state in which a dataset's iterator ended, before another is asked for, as torchdata does.
+
+    Raises:
+        BadState: the iterator has no `load_state_dict`.
+    """
+    iterator = iter(dataset)
+    check_iterator(iterator, dataset)
+    iterator.load_state_dict(last)
+
+
+def check_dataset(dataset: Any) -> None:
+    """Refuse to restore the state of a dataset that has none.
+
+    Raises:
+        BadState: it has no `load_state_dict`.
+    """
+    if not is_stateful(dataset):
+        raise BadState(
+            f"The state holds the state of a dataset, but {type(dataset).__name__} has no load_state_dict. Use the "
+            "dataset it was saved with."
+        )
+
+
+def check_iterator(iterator: Any, dataset: Any) -> None:
+    """Refuse to restore the state of an iterator that has none.
+
+    Raises:
+        BadState: it has no `load_state_dict`.
+    """
+    if not is_stateful(iterator):
+        raise BadState(
+            f"The state holds the state of an iterator, but that of {type(dataset).__name__} has no load_state_dict. "
+            "Use the dataset it was saved with."
+        )
 
 
 def _accepts(method: Any, count: int) -> bool:

@@ -79,10 +79,8 @@ def _collate(values: Sequence[Any], path: Path) -> Any:
         return list(values)
     if isinstance(first, (int, float, complex, np.generic)):
         return _collate_numbers(values, path)
-    names = fields.names_of(first)
+    names = fields.shared_names(values, path)
     if names is not None:
-        if isinstance(first, (tuple, list)):
-            fields.check_alike(values, path)
         return fields.build(first, {name: _collate(fields.column(values, name, path), (*path, name)) for name in names})
     if hasattr(first, "__array__"):  # a torch tensor, an image
         return stack(values, path)

@@ -52,7 +52,7 @@ class Detection(Collate):
         self.image = image
 
     def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
-        names = fields.names_of(samples[0])
+        names = fields.shared_names(samples)
         if names is None or self.image not in names:
             raise CollateError(
                 f"Sample 0 of the batch, a {type(samples[0]).__name__}, has no field {self.image!r} with the image. "

@@ -31,6 +31,44 @@ def names_of(sample: Any) -> Sequence[Field] | None:
     return None
 
 
+def shared_names(samples: Sequence[Any], path: Path = ()) -> Sequence[Field] | None:
+    """Return the names of the fields of the first sample; None if it is a single value.
+
+    Raises:
+        CollateError: another sample has a field that the first one lacks, and that would get lost.
+    """
+    first = samples[0]
+    names = names_of(first)
+    if names is None:
+        return None
+    if isinstance(first, (tuple, list)):
+        _check_lengths(samples, path)
+    elif _may_differ(samples, len(names)):
+        _refuse_surplus(samples, names, path)
+    return names
+
+
+def _may_differ(samples: Sequence[Any], size: int) -> bool:
+    """True unless it is plain to see, and quickly, that no sample has more fields than the first has."""
+    if not isinstance(samples[0], Mapping):
+        return len(set(map(type, samples))) > 1  # dataclasses; those of one type have the same fields
+    try:
+        return max(map(len, samples)) > size
+    except TypeError:  # one has no length
+        return True
+
+
+def _refuse_surplus(samples: Sequence[Any], names: Sequence[Field], path: Path) -> None:
+    for position, sample in enumerate(samples):
+        for name in names_of(sample) or ():
+            if name not in names:
+                raise CollateError(
+                    f"Sample {position} of the batch has a field {place(name, path)} that sample 0 lacks: that has "
+                    f"{', '.join(map(repr, names)) or 'none'}. All samples of a batch need the same fields; give the "
+                    "missing one a value in the dataset, or leave it out everywhere."
+                )
+
+
 def column(samples: Sequence[Any], name: Field, path: Path = ()) -> list[Any]:
     """Return the values that the samples have in one field.
 
@@ -70,7 +108,7 @@ def missing(samples: Sequence[Any], name: Field, path: Path = ()) -> CollateErro
     return CollateError(f"Field {place(name, path)} could not be read from the samples.")
 
 
-def check_alike(samples: Sequence[Any], path: Path) -> None:
+def _check_lengths(samples: Sequence[Any], path: Path) -> None:
     """Raise a CollateError if tuples or lists differ in length."""
     size = len(samples[0])
     for position, sample in enumerate(samples):

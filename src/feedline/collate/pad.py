@@ -120,7 +120,7 @@ class Pad(Collate):
     def _collate(self, samples: Sequence[Any], arrays: Arrays) -> Any:
         if _dimensions(samples[0]):
             return self._collate_bare(samples, arrays)
-        names = fields.names_of(samples[0])
+        names = fields.shared_names(samples)
         if names is None:
             raise CollateError(
                 f"Sample 0 of the batch is a {type(samples[0]).__name__}: pad() takes arrays, lists of numbers, and "

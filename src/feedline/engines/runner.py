@@ -76,6 +76,8 @@ class Runner:
         self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
         self._fetch: Fetcher | None = None
         self._epoch: int | None = None
+        self._opening: Notes | None = None
+        """The states at the beginning of the epoch, until they are told; see `Notes.opening`."""
         # Does the dataset split itself? It should, unless the loader does. An init function may do it as well.
         curious = spec.split is not None or (spec.framework.can_be_asked and spec.init is None)
         curious = curious and not isinstance(spec.dataset, SplitSource)
@@ -104,6 +106,9 @@ class Runner:
     def attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
         """Run a task and report on it: DONE with the batch, FAILED with the exception, SHORT, ENDED."""
         result = self._attempt(task, worker, room)
+        if self._opening is not None:
+            result.notes = result.notes or Notes(place=self.stream.place if self.streams else 0)
+            result.notes.opening, self._opening = self._opening, None
         if self._bonds is not None and self._bonds.are_there():
             self.bound, self._bonds = True, None  # for good: there is nothing more to look for
         return result
@@ -277,6 +282,9 @@ class Runner:
             if again:
                 self._dataset = self._spec.framework.reset_worker(self._dataset, self._spec, task.shared_seed)
             self.begin(task.draw, task.resume)
+            restored = task.resume is not None and task.resume.last is not None
+            if (again or restored) and self._spec.split is None:  # whose random numbers follow from keys
+                self._opening = self._last_notes()
         except Exception as exc:
             self.trouble = without_frames(exc)
 
@@ -335,7 +343,7 @@ class Runner:
         return Notes(self._dataset.state_dict() if is_stateful(self._dataset) else None)
 
     def _last_notes(self) -> Notes | None:
-        """Return the states at the end of a stream, where the next epoch begins."""
+        """Return the states at the end of a stream, or at the beginning of an epoch."""
         notes = copy.deepcopy(self.states())
         return None if notes.dataset is None and notes.iterator is None else notes
 

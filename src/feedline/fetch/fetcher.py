@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
-from feedline.abc.stateful import is_stateful, resumed
-from feedline.errors import BadState
+from feedline.abc.stateful import check_dataset, resumed
 from feedline.fetch.asking import Asking
 from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
 from feedline.fetch.guard import Guard
@@ -38,11 +37,7 @@ def fetcher_for(
     """
     collate = spec.framework.bind_collate(spec.collate)
     if resume is not None and resume.dataset is not None:
-        if not is_stateful(dataset):
-            raise BadState(
-                f"The state holds the state of a dataset, but {type(dataset).__name__} has no load_state_dict. Use the "
-                "dataset it was saved with."
-            )
+        check_dataset(dataset)
         dataset = resumed(dataset, resume.dataset)
     if spec.kind is DatasetKind.ITERABLE:
         stream = Stream(dataset, scope, resume)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
-from feedline.abc.stateful import is_stateful
+from feedline.abc.stateful import check_iterator, is_stateful, restore_end
 from feedline.errors import BadState, WorkerError
 from feedline.failures import broke_generator, is_interrupt
 from feedline.fetch.guard import Guard
@@ -31,6 +31,8 @@ class Stream:
         self._dataset = dataset
         with scope.kept():
             scope.open()
+            if resume is not None and resume.last is not None:
+                restore_end(dataset, resume.last)
             self._iterator = iter(dataset)
         self._skip = getattr(self._iterator, "skip", None) if isinstance(dataset, StreamSource) else None
         self._scope = scope
@@ -49,11 +51,7 @@ class Stream:
         self.first_digest: bytes | None = None
         if resume is not None:
             if resume.iterator is not None:
-                if not is_stateful(self._iterator):
-                    raise BadState(
-                        f"The state holds the state of an iterator, but that of {type(dataset).__name__} has no "
-                        "load_state_dict. Use the dataset it was saved with."
-                    )
+                check_iterator(self._iterator, dataset)
                 self._iterator.load_state_dict(resume.iterator)
             self.place = resume.place
             # What comes now from a feed is not what came then, and must not be dropped.

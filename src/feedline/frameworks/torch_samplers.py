@@ -8,7 +8,8 @@ Test: tests/frameworks/test_torch_samplers.py
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,56 @@ class GeneratorOrigin:
     def after(self) -> dict[str, Any]:
         """Return the state of the generator as it is now, at the end of an epoch."""
         return {} if self._generator is None else {"torch_generator_next": _packed(self._generator)}
+
+
+class SeedSource:
+    """What a loader without a seed draws from: its own generator, or torch's default one.
+
+    A state that was taken at the end of an epoch says where that was. The loader's generator is put there. torch's
+    default one belongs to the whole program, which may have put it there as well, or have other plans: then a copy
+    goes on from there, and takes its place while the loader draws.
+    """
+
+    def __init__(self) -> None:
+        self._copy: torch.Tensor | None = None
+
+    def after(self, generator: torch.Generator | None) -> dict[str, Any]:
+        """Return where the next epoch is drawn from."""
+        with self.drawing():
+            return {"torch_seeds_next": _packed(generator or torch.default_generator)}
+
+    def check(self, generator: torch.Generator | None, order: Mapping[str, Any]) -> None:
+        """Refuse what a snapshot says if no generator can be put there."""
+        if order.get("torch_seeds_next") is not None:
+            _unpack(_like(generator), order["torch_seeds_next"])
+
+    def begin(self, generator: torch.Generator | None, order: Mapping[str, Any]) -> None:
+        """Go on from where `after` told."""
+        self._copy = None
+        text = order.get("torch_seeds_next")
+        if text is None:
+            return
+        if generator is not None:
+            _unpack(generator, text)
+        elif text != _packed(torch.default_generator):
+            found = torch.Generator()
+            _unpack(found, text)
+            self._copy = found.get_state()
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Let torch's default generator be where the state says, while the beginning of an epoch is drawn."""
+        if self._copy is None:
+            yield
+            return
+        default = torch.default_generator
+        now = default.get_state()
+        default.set_state(self._copy)
+        try:
+            yield
+        finally:
+            self._copy = default.get_state()
+            default.set_state(now)
 
 
 def origin_of(sampler: Any) -> GeneratorOrigin | None:

@@ -65,6 +65,8 @@ def _epoch(
         kills_stuck=bool(settings.restarts),
     )
     streams = () if snapshot is None else snapshot.streams
+    # Workers that have made batches, or begin where others ended, draw other random numbers than new ones.
+    awaits = crew.epoch > 0 or any(stream.get("last") is not None for stream in streams)
     entry.progress.turn = 0 if snapshot is None else snapshot.turn
     if spec.kind is DatasetKind.ITERABLE and spec.split is None:
         if streams and len(streams) != len(crew.workers):
@@ -93,6 +95,7 @@ def _epoch(
             account=account,
             epoch=entry.key.epoch,
             receipts=Receipts(spec.dataset),
+            awaits_openings=awaits,
         )
     known = {worker: notes_of(stream) for worker, stream in enumerate(streams)}
     entry.progress.notes.update({worker: notes for worker, notes in known.items() if notes is not None})
@@ -111,6 +114,7 @@ def _epoch(
         batched=spec.batched,
         account=account,
         epoch=entry.key.epoch,
+        awaits_openings=awaits and spec.split is None and is_stateful(spec.dataset),
     )
 
 
@@ -202,6 +206,23 @@ class CrewBatches(ExclusiveBatches):
             raise
         self._bookmarks[:] = [self._epoch.bookmark]
         self._ended = self._is_torn = False
+
+    def settle(self) -> None:
+        super().settle()
+        if not (self.closed or self._ended or self._epoch.is_opened() or self._entrance.is_mine()):
+            self._begin_anew(self._await_openings)
+
+    def _await_openings(self) -> None:
+        self._is_torn = True
+        try:
+            self._epoch.await_openings()
+        except BaseException as exc:
+            if is_interrupt(exc) or not isinstance(exc, Exception):
+                self._end_by(exc)
+                raise
+            if self._is_over():  # there is no going on after this, and whoever asks for the next batch is told
+                self._death = twin_of(exc)
+        self._is_torn = False
 
     def _next(self) -> Any:
         if self._is_torn:

@@ -34,6 +34,8 @@ class Bookmark:
     """What the dataset's `set_epoch` was told."""
     keeps_dataset: bool = True
     """False if the workers end with the epoch, and their copies of the dataset with them."""
+    keeps_last: bool = True
+    """False if nothing outlives an iterator of the dataset: see `repeats_itself`."""
     live: Callable[[], Notes] | None = None
     """Returns the states of dataset and iterator as they are now, if the training loop makes its batches itself."""
     _plan_state: dict[str, Any] = field(default_factory=dict)
@@ -88,8 +90,8 @@ class Bookmark:
 
     def _ended(self) -> Snapshot:
         """Return the snapshot of an epoch that was gone through: what outlives it is where the next one begins."""
-        streams = [_outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
-        if all(stream["dataset"] is None for stream in streams):
+        streams = [self._outlasting(notes) for notes in self._last_notes()] if self.keeps_dataset else []
+        if all(state is None for stream in streams for state in stream.values()):
             streams = []
         order = {**self.facts(), **self._state_of_plan()}
         key = self.entry.key
@@ -102,6 +104,17 @@ class Bookmark:
             streams=tuple(streams),
             dataset_epoch=self.dataset_epoch,
         )
+
+    def _outlasting(self, notes: Notes | None) -> dict[str, Any]:
+        """Describe what outlives an epoch: the dataset, and what its iterator held, such as random generators."""
+        if notes is None:
+            return {"dataset": None, "last": None}
+        if notes.is_one:
+            return {"dataset": copy.deepcopy(notes.iterator), "last": None}
+        return {
+            "dataset": copy.deepcopy(notes.dataset),
+            "last": copy.deepcopy(notes.iterator) if self.keeps_last else None,
+        }
 
     def _last_notes(self) -> list[Notes | None]:
         """Return the last that is known of the dataset, in every worker."""
@@ -150,13 +163,6 @@ class Bookmark:
         return _described(notes, batches=batches, noted_at=batches, ended=False, read=read)
 
 
-def _outlasting(notes: Notes | None) -> dict[str, Any]:
-    """Describe what outlives an epoch: the dataset, not its iterator."""
-    if notes is None:
-        return {"dataset": None}
-    return {"dataset": copy.deepcopy(notes.iterator if notes.is_one else notes.dataset)}
-
-
 def _place(notes: Notes) -> int:
     return notes.place
 
@@ -189,6 +195,8 @@ def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
     """Return where a stream, or a worker's dataset, goes on."""
     dataset, iterator = stream.get("dataset"), stream.get("iterator")
     batches, read = stream.get("batches", 0), stream.get("read")
+    if "last" in stream:  # an epoch has ended, and another begins
+        return Resume(copy.deepcopy(dataset), last=copy.deepcopy(stream["last"]))
     if dataset is None and iterator is None:
         skip = batches * batch_size if read is None else read
         return Resume(skip=skip, least=max(0, skip - batch_size + 1))

@@ -185,6 +185,8 @@ class Running:
     # Any: an iterator with `close`, of either loader.
     def __init__(self) -> None:
         self._batches: References[Any] = References()
+        self.early: Any = None
+        """An iteration that was begun before anybody iterates."""
 
     def __reduce__(self) -> Any:
         return Running, ()  # they stay with the loader that began them
@@ -194,6 +196,11 @@ class Running:
         self._batches.add(batches)
         return batches
 
+    def take_early(self) -> Any:
+        """Return the iteration that was begun early, once; None if there is none."""
+        early, self.early = self.early, None
+        return early
+
     def settle(self) -> None:
         """Let those that nothing was asked of hear what they were told since they began."""
         for batches in self._batches:
@@ -201,6 +208,7 @@ class Running:
 
     def close(self) -> None:
         """End all of them."""
+        self.early = None
         for batches in self._batches:
             batches.close()
 

@@ -190,6 +190,7 @@ class ForeignOrder(Order):
             find_snapshot=functools.partial(_find_telling, self._stateful, indices),
             facts=self._facts(),
             after=None if self._origin is None else self._origin.after,
+            drawing=self.drawing,
             progress=entry.progress,
         )
         self._indices = None

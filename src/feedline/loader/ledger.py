@@ -23,6 +23,8 @@ class Start:
     """True if the snapshot is this loader's own, of the beginning: what it holds was drawn a moment ago."""
     is_resumed: bool = False
     """True if the snapshot says which epoch this is, whatever `set_epoch` says."""
+    before: Snapshot | None = None
+    """The state that was loaded, if it is of the end of the epoch before: `snapshot` holds what outlives that."""
 
 
 @dataclass
@@ -83,7 +85,7 @@ class Ledger:
             epoch = follows if by_hand is None else by_hand
             if loaded is not None:
                 rest = Snapshot(epoch, order=loaded.order, streams=loaded.streams, dataset_epoch=loaded.dataset_epoch)
-                return Start(epoch, rest)
+                return Start(epoch, rest, before=loaded)
             settled = self._settled
             if settled is not None and settled.epoch == epoch:
                 return Start(epoch, settled, is_settled=True)
@@ -157,6 +159,11 @@ class Ledger:
         self.virtual = None
 
     @property
+    def has_not_begun(self) -> bool:
+        """True if there was no iteration yet, and no state was loaded."""
+        return self._loaded is None and self.bookmark is None
+
+    @property
     def coming_epoch(self) -> int:
         """The epoch that the next iteration is, as far as nobody says otherwise."""
         loaded = self._loaded
@@ -167,8 +174,21 @@ class Ledger:
         """The virtual epoch, and the batches of it, where a loaded state goes on."""
         return (0, 0) if self._loaded is None else self._loaded.virtual or (0, 0)
 
-    def state(self, order: Order, first: Callable[[Order, int], Snapshot]) -> dict[str, Any]:
-        """Return where the loader is. `first` makes the snapshot of an epoch that has not begun."""
+    def state(
+        self,
+        order: Order,
+        first: Callable[[Order, int], Snapshot],
+        opening: Callable[[Order], tuple[dict[str, Any], ...]] = lambda _: (),
+        after: Callable[[], dict[str, Any]] = dict,
+    ) -> dict[str, Any]:
+        """Return where the loader is.
+
+        Args:
+            order: which batches it delivers.
+            first: makes the snapshot of an epoch that has not begun.
+            opening: returns what that snapshot is to hold of the dataset; this loader's own epoch does not need it.
+            after: returns what the next epoch begins with, when one has ended.
+        """
         if self._loaded is not None:
             return self._loaded.as_dict()
         if self.bookmark is None:
@@ -176,8 +196,10 @@ class Ledger:
             epoch = self._next_epoch if by_hand is None else by_hand
             if self._settled is None or self._settled.epoch != epoch:
                 self._settled, self.settled_order = first(order, epoch), order
-            return self._settled.as_dict()
+            return replace(self._settled, streams=opening(order)).as_dict()
         snapshot = self.bookmark.snapshot()
+        if snapshot.ended:
+            snapshot = replace(snapshot, order={**snapshot.order, **after()})
         if self.virtual is not None:
             snapshot = replace(snapshot, virtual=(self.virtual.epoch, self.virtual.step))
         return snapshot.as_dict()

@@ -10,6 +10,7 @@ from typing import Any
 
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
+from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import outlives_epoch
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
@@ -293,7 +294,7 @@ class Loader(Resumable):
         return self._running.add(batches)
 
     def _begin(self, order: Order) -> tuple[Start, Bookmark]:
-        start = self._ledger.begin(order)
+        start = self._begin_epoch(order)
         self._begin_account(order, start, is_map=self._kind is DatasetKind.MAP, drop_last=self.drop_last)
         order.prepare({} if start.snapshot is None else start.snapshot.order)
         self._tell_epoch(start)
@@ -367,6 +368,7 @@ class Loader(Resumable):
             dataset_epoch=self._audience.told_epoch,
             keeps_dataset=(self._settings.persistent or not self._settings.worker_count)
             and outlives_epoch(self.dataset),
+            keeps_last=not repeats_itself(self.dataset),
         )
 
     @property
@@ -404,6 +406,13 @@ class Loader(Resumable):
 
     def _fresh_seed(self) -> int:
         return draw_seed()
+
+    def _forget_workers(self) -> None:
+        self._kept = None
+
+    @property
+    def _worker_count(self) -> int:
+        return self._settings.worker_count
 
     def _samplers(self) -> list[Any]:
         return [self.sampler, self.batch_sampler]

@@ -37,6 +37,7 @@ class MapEpoch:
         batched: False if the plan is of single samples.
         account: of samples that fail.
         epoch: the number of the epoch.
+        awaits_openings: True if the workers are in a state that new ones would not be in.
     """
 
     bookmark: Any = None
@@ -58,6 +59,7 @@ class MapEpoch:
         batched: bool = True,
         account: Account | None = None,
         epoch: int = 0,
+        awaits_openings: bool = False,
     ) -> None:
         self._crew = crew
         self._scheduler = scheduler
@@ -92,6 +94,8 @@ class MapEpoch:
         )
         self._repair = self._window.repair
         self._window.fill()
+        self._unopened = set(range(len(crew.workers))) if awaits_openings else set()
+        """Workers that have not told yet in which state they began."""
 
     @property
     def _expected(self) -> int:
@@ -155,6 +159,27 @@ class MapEpoch:
                     "nothing else is under way: `take` must choose one of them."
                 )
             self._wait()
+
+    def is_opened(self) -> bool:
+        """True if a state can be told: it is known in which states the workers began."""
+        return not self._unopened
+
+    def await_openings(self) -> None:
+        """Wait for the first answer of every worker that has a task; one that has none is as it was."""
+        while any(pending.worker in self._unopened for pending in self._window.under_way.values()):
+            self._wait()
+        for worker in self._unopened:
+            notes = self._crew.last_notes.get(worker)
+            if notes is not None:
+                self.progress.notes.setdefault(worker, notes)
+        self._unopened.clear()
+        self._deadline_s = None  # nobody waits for a batch
+
+    def _note_opening(self, result: Result) -> None:
+        if result.worker in self._unopened:
+            self._unopened.remove(result.worker)
+            if result.notes is not None and result.notes.opening is not None:
+                self.progress.notes.setdefault(result.worker, result.notes.opening)
 
     def _wait_for_others(self) -> None:
         """Wait until workers have done something for an epoch that was left, whose slots are needed."""
@@ -256,6 +281,8 @@ class MapEpoch:
                 if pending is None:
                     raise_death(result, self._crew, self._account, self._number)
                 del window.under_way[pending.ordinal]
+                if self._unopened:
+                    self._note_opening(result)
                 if result.kind is ResultKind.ENDED:
                     self._note_end(pending.ordinal)
                     if result.notes is not None:

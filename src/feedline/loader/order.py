@@ -6,6 +6,8 @@ An order outlives the epochs; a plan is made from it for each.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +52,8 @@ class Order(ABC):
     """True if it begins again when it has been gone through."""
     skips = 0
     """Batches of every epoch that are left out at its beginning."""
+    drawing: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Entered while the beginning of an epoch is drawn by somebody else's sampler."""
 
     @property
     def samplers(self) -> list[Sampler | BatchSampler]:

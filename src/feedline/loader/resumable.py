@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from feedline.abc.source import EpochAware
+from feedline.abc.source import EpochAware, repeats_itself
+from feedline.abc.stateful import check_dataset, is_stateful, restore_end
 from feedline.faults.log import FaultLog
 from feedline.loader.account import Account
 from feedline.loader.arguments import check_count
 from feedline.loader.audience import Audience
+from feedline.loader.bookmark import resume_of
 from feedline.loader.exclusive import ExclusiveBatches, Running
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Order
@@ -76,7 +80,12 @@ class Resumable:
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
         self._ledger.virtual = None
-        return self._iterate(self._ledger.order_of(self._order()))
+        return self._begun()
+
+    def _begun(self) -> Any:
+        """Return an iteration that begins now, or the one that `state_dict` began to tell how it begins."""
+        early = self._running.take_early()
+        return self._iterate(self._ledger.order_of(self._order())) if early is None else early
 
     def _obey_until_first(
         self, batches: ExclusiveBatches, order: Order, begin_again: Callable[[Any], None], *, kept: bool
@@ -145,7 +154,11 @@ class Resumable:
             True
         """
         self._running.settle()
-        state = self._ledger.state(self._order(), self._first_snapshot)
+        order = self._order()
+        is_stream = _reads_stream(order) and not repeats_itself(self.dataset)
+        if is_stream and self._ledger.has_not_begun and not self._worker_count:
+            self._running.early = self._iterate(order)  # the state of its iterator is known when that is there
+        state = self._ledger.state(order, self._first_snapshot, self._opening, self._after_epoch)
         faults = self._account.state()
         return {**state, "faults": faults} if faults else state
 
@@ -155,12 +168,52 @@ class Resumable:
         Raises:
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
-        faults = _faults_of(state_dict)
+        self._check_draws(_part_of(state_dict, "order"))
+        faults = _part_of(state_dict, "faults")
         self._account.copy().restore(faults)  # before anything changes: it may be damaged
         self._ledger.load(state_dict, self._order())
         if state_dict:
             self._account.restore(faults)
+            self._running.early = None
+            self._forget_workers()
         self._audience.forget_epoch()
+
+    def _forget_workers(self) -> None:
+        """Let the next iteration begin with new workers, as torchdata does: those that are there have moved on."""
+        raise NotImplementedError
+
+    def _check_draws(self, order: Any) -> None:
+        """Refuse what `_after_epoch` cannot have told, of a state that may be anything."""
+
+    def _after_epoch(self) -> dict[str, Any]:
+        """Return what the next epoch draws from, when one has ended."""
+        return {}
+
+    def _opening(self, order: Order) -> tuple[dict[str, Any], ...]:
+        """Describe the dataset before the first batch of an epoch. New workers get it as it is."""
+        if self._worker_count or _reads_stream(order) or not is_stateful(self.dataset):
+            return ()
+        return ({"place": 0, "dataset": copy.deepcopy(self.dataset.state_dict()), "iterator": None},)
+
+    def _begin_epoch(self, order: Order) -> Start:
+        """Say how an iteration begins. What outlives the epoch before is restored first, before anything is drawn."""
+        start = self._ledger.begin(order)
+        streams = () if start.before is None else start.before.streams
+        if self._worker_count or len(streams) != 1:
+            return start
+        resume = resume_of(streams[0], 1)
+        if resume.dataset is not None:
+            check_dataset(self.dataset)
+            self.dataset.load_state_dict(resume.dataset)
+        if resume.last is not None:
+            restore_end(self.dataset, resume.last)
+        assert start.snapshot is not None
+        return replace(start, snapshot=replace(start.snapshot, streams=()))
+
+    @property
+    def _worker_count(self) -> int:
+        """How many workers there are; 0 if batches are made in the training loop itself."""
+        raise NotImplementedError
 
     def _first_snapshot(self, order: Order, epoch: int) -> Snapshot:
         """Return the state before the first batch of an epoch, and settle what it would draw."""
@@ -217,6 +270,11 @@ class Resumable:
         self._audience.call(name, *args)
 
 
-def _faults_of(state: Any) -> Any:
-    """Return what a state says of samples that failed. Who reads the rest refuses what is no state at all."""
-    return state.get("faults", {}) if isinstance(state, Mapping) else {}
+def _reads_stream(order: Order) -> bool:
+    """True if the dataset is iterable."""
+    return order.unit in ("stream batches", "stream samples")
+
+
+def _part_of(state: Any, name: str) -> Any:
+    """Return a part of a state. Who reads the rest refuses what is no state at all."""
+    return state.get(name, {}) if isinstance(state, Mapping) else {}

@@ -52,6 +52,7 @@ class StreamEpoch:
         account: of samples that fail.
         epoch: the number of the epoch.
         receipts: for datasets that are told which batches were consumed.
+        awaits_openings: True if the workers are in a state that new ones would not be in.
     """
 
     bookmark: Any = None
@@ -72,6 +73,7 @@ class StreamEpoch:
         account: Account | None = None,
         epoch: int = 0,
         receipts: Receipts | None = None,
+        awaits_openings: bool = False,
     ) -> None:
         self._crew = crew
         self._receipts = receipts or Receipts(None)
@@ -93,6 +95,8 @@ class StreamEpoch:
         self._arrived: list[deque[Result]] = [deque() for _ in range(count)]
         self._asked = [stream.batches for stream in progress.streams]
         self._active = [number for number, stream in enumerate(progress.streams) if not stream.ended]
+        self._unopened = set(self._active) if awaits_openings else set()
+        """Workers that have not told yet how their stream began."""
         self._turn = self._position_of(progress.turn)
         self._ordinal = 0
         self._streams = OwnStreams(count)
@@ -264,9 +268,24 @@ class StreamEpoch:
                     self._crew.rescue.see_to_stuck(self._crew.roster.oldest_of(worker), self._limits)
                 deadline = max(time.monotonic() + timeout_s, due_s)
 
+    def is_opened(self) -> bool:
+        """True if a state can be told: it is known in which states the workers began."""
+        return not self._unopened
+
+    def await_openings(self) -> None:
+        """Wait for the first answer of every worker, which tells in which state it began."""
+        while self._unopened:
+            self._wait()
+
     def _take_in(self, result: Result) -> None:
         """Take an answer, and note how far its stream is."""
         worker, notes = result.worker, result.notes
+        if worker in self._unopened:
+            self._unopened.remove(worker)
+            stream = self.progress.streams[worker]
+            if notes is not None and notes.opening is not None and stream.notes is None:
+                stream.notes, stream.noted_at = notes.opening, 0
+                self._origins[worker] = Resume(notes.opening.dataset, notes.opening.iterator, notes.opening.place)
         if result.kind is not ResultKind.ENDED:
             known = notes is not None and notes.place
             self._read[worker] = (

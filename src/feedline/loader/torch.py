@@ -7,7 +7,7 @@ attributes are torch's own. What happens on iteration is feedline's.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from feedline.frameworks import accelerate, lightning, ray_train
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
+from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.account import Account
 from feedline.loader.arguments import check_count, check_not_batches, check_policy, check_unordered, named
 from feedline.loader.audience import Audience
@@ -198,6 +199,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             )
         self._stream_split = self._split_now()
         self._ledger = Ledger()
+        self._seeds = SeedSource()
         self._audience = Audience(dataset, watches=self.num_workers > 0)
         self._running = Running()
         self._supply = Supply(self._settings(), TorchFramework())
@@ -228,6 +230,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         twin.__dict__["_account"] = self._account.copy()
         twin.__dict__["_audience"] = Audience(self.dataset, watches=self.num_workers > 0)
         twin.__dict__["_running"] = Running()
+        twin.__dict__["_seeds"] = SeedSource()
         return twin
 
     def _settings(self) -> Settings:
@@ -264,7 +267,9 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     def _order(self) -> Order:
         if self._stream_split is not None and self._stream_split.share.world_size == 1:
             self._stream_split = self._split_now()  # ranks may have come to be since
-        return torch_order(self, self._stream_split)
+        order = torch_order(self, self._stream_split)
+        order.drawing = self._seeds.drawing
+        return order
 
     def _split_now(self) -> StreamSplit | None:
         """Return how an iterable dataset is shared out, over the ranks that there are now."""
@@ -321,6 +326,20 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
 
     def _fresh_seed(self) -> int:
         return fresh_seed(self.generator)
+
+    def _check_draws(self, order: Any) -> None:
+        if isinstance(order, Mapping):
+            self._seeds.check(self.generator, order)
+
+    def _after_epoch(self) -> dict[str, Any]:
+        return self._seeds.after(self.generator) if self._given.seed is None else {}
+
+    def _forget_workers(self) -> None:
+        self._iterator = None
+
+    @property
+    def _worker_count(self) -> int:
+        return self.num_workers
 
     def _samplers(self) -> list[Any]:
         return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]

@@ -15,6 +15,7 @@ import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 
+from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import outlives_epoch
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
@@ -45,13 +46,16 @@ class TorchBatches(Iterator[Any]):
         self._group: Any = None
         self._batches: InlineBatches | CrewBatches
         _warn_about_pinning(loader)
-        shared_seed = self._seed_pipes(loader, first=True)
-        self._length = order.length()
-        start = loader._ledger.begin(order)
-        loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
-        loader._tell_epoch(start)
-        seed = _prepare(loader, order, start)
-        self._draw_seed = _draw_seed(loader, order, start)
+        start = loader._begin_epoch(order)
+        if start.before is not None or start.is_resumed:
+            loader._seeds.begin(loader.generator, _order_state(start))
+        with loader._seeds.drawing():
+            shared_seed = self._seed_pipes(loader, first=True)
+            self._length = order.length()
+            loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
+            loader._tell_epoch(start)
+            seed = _prepare(loader, order, start)
+            self._draw_seed = _draw_seed(loader, order, start)
         self._begin(loader)
         supply = loader._supply
         self._shared_seed = shared_seed
@@ -71,8 +75,9 @@ class TorchBatches(Iterator[Any]):
         loader.check_worker_number_rationality()
         crew = supply.crew(self._spec, prepare)
         loader._audience.join(crew)
-        self._seed_pipes(loader, first=False)  # torch draws both again before the first task, and so the
-        order.prepare(_order_state(start))  # caller's generators and an eager sampler end where they would with torch
+        with loader._seeds.drawing():  # torch draws both again before the first task, and so the
+            self._seed_pipes(loader, first=False)  # caller's generators and an eager sampler
+            order.prepare(_order_state(start))  # end where they would with torch
         self._batches = CrewBatches(
             crew,
             lambda crew: self._epoch(loader, crew, order, start, seed),
@@ -116,6 +121,7 @@ class TorchBatches(Iterator[Any]):
             stride=order.stride(),
             dataset_epoch=loader._audience.told_epoch,
             keeps_dataset=(loader.persistent_workers or not loader.num_workers) and outlives_epoch(self._dataset),
+            keeps_last=not repeats_itself(self._dataset),
         )
 
     def _seed_pipes(self, loader: DataLoader[Any], *, first: bool) -> int | None:
@@ -160,7 +166,8 @@ class TorchBatches(Iterator[Any]):
             self.__init__(loader, order)  # type: ignore[misc]  # whoever wraps this iterator keeps it
             return
         self._begin(loader)
-        self._shared_seed = self._seed_pipes(loader, first=False)
+        with loader._seeds.drawing():
+            self._shared_seed = self._seed_pipes(loader, first=False)
         self._begin_again(loader, order, inside=False)
 
     def _begin_again(self, loader: DataLoader[Any], order: Order, *, inside: bool = True) -> None:
@@ -168,7 +175,8 @@ class TorchBatches(Iterator[Any]):
         start = loader._ledger.begin(order)
         loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
         loader._tell_epoch(start)
-        seed = _prepare(loader, order, start)
+        with loader._seeds.drawing():
+            seed = _prepare(loader, order, start)
         if start.snapshot is not None and start.snapshot.draw_seed is not None:
             self._draw_seed = start.snapshot.draw_seed
         elif loader._given.seed is not None:
@@ -265,6 +273,8 @@ def _draw_seed(loader: DataLoader[Any], order: Order, start: Start) -> int:
         return known
     if loader._given.seed is not None:
         return loader._given.seed if known is None else known
+    if start.before is not None and start.before.draw_seed is not None and loader.persistent_workers:
+        return epoch_key(start.before.draw_seed, start.epoch)  # persistent workers would not have been given another
     # Drawn also if it is known: a sampler that draws from the same generator then finds it where it was at first.
     drawn = fresh_seed(loader.generator)
     common = order.common_seed()

@@ -21,6 +21,8 @@ class _Loader(Protocol):
 
     def _iterate(self, order: Order) -> Iterator[Any]: ...
 
+    def _begun(self) -> Iterator[Any]: ...
+
 
 class VirtualEpochs:
     """An iterator over virtual epochs, each of which is iterated over for its batches. It never ends.
@@ -83,7 +85,7 @@ class _Chain(Iterator[Any]):
     def __next__(self) -> Any:
         while True:
             if self._batches is None:
-                self._batches = self._loader._iterate(self._loader._order())
+                self._batches = self._loader._begun()
             try:
                 batch = self._batches.__next__()
             except StopIteration:

@@ -35,6 +35,7 @@ class ForeignPlan(Plan):
         facts: what else a state has to hold, in plain values.
         entered: what a snapshot said of the state of the sampler, if the plan goes on from there.
         after: returns what the order of the next epoch would begin with.
+        drawing: entered while the first batch is asked for, which is when most samplers draw their order.
         progress: says how many batches of this plan the training loop has, so that old states can be forgotten.
     """
 
@@ -50,6 +51,7 @@ class ForeignPlan(Plan):
         facts: dict[str, Any] | None = None,
         entered: dict[str, Any] | None = None,
         after: Callable[[], dict[str, Any]] | None = None,
+        drawing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         progress: Delivered | None = None,
     ) -> None:
         self._indices = indices
@@ -62,6 +64,7 @@ class ForeignPlan(Plan):
         self._facts = facts or {}
         self._entered = entered
         self._after = after
+        self._drawing = drawing
         self._progress = progress
         self._ahead: list[Any] = []
         self._drawn = 0
@@ -92,7 +95,11 @@ class ForeignPlan(Plan):
             self._drawn += 1
             self._last = 1 if getattr(self._indices, "ended", False) else None
             return self._held.pop()
-        indices = next(self._indices)
+        if self._drawn:
+            indices = next(self._indices)
+        else:
+            with self._drawing():
+                indices = next(self._indices)
         if type(indices) is not IndexBlock:
             indices = taken(indices)  # the sampler may use it again for the next batch
         self._drawn += 1

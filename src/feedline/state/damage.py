@@ -101,7 +101,7 @@ def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
         _refuse(f"order.consumed is {order['consumed']!r:.100}, and nothing is counted")
     if "sampler_epoch" in order:
         _number(order, "sampler_epoch", at)
-    for name in ("torch_generator", "torch_generator_next"):
+    for name in ("torch_generator", "torch_generator_next", "torch_seeds_next"):
         if name in order:
             _held(order, name, str, at, optional=True)
     seed = _held(order, "torch_seed", int, at, optional=True) if "torch_seed" in order else None

@@ -1,0 +1,409 @@
+"""Without a seed: a state lets the same epoch be repeated, random numbers included.
+
+That needs a dataset, or an iterator, whose own state holds the random generators of its worker, as in torchdata's
+guide. What is compared is what one loader delivered after a state was taken, and what a new one delivers after loading
+it.
+"""
+
+import copy
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data as torch_data
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from feedline import DataLoader, Loader, samplers
+from feedline.errors import BadState
+from tests.order import datasets
+from tests.order.facts import through_json, values
+
+# torchdata calls it whenever a loader is made.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+
+
+class Generators:
+    """A state that is nothing but the random generators of the process."""
+
+    def draw(self) -> list[float]:
+        return [random.random(), float(np.random.random()), float(torch.rand(()))]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        random.setstate(state["python"])
+        np.random.set_state(state["numpy"])
+        torch.set_rng_state(state["torch"])
+
+
+class NoisyMap(Generators, torch_data.Dataset[list[float]]):
+    """Samples with noise."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> list[float]:
+        if not 0 <= index < self.size:
+            raise IndexError(index)
+        return [index, *self.draw()]
+
+
+class NoisyIterator(Generators, Iterator[Any]):
+    """Samples with noise, from a place on that is part of the state."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        self._numbers = numbers
+        self._place = 0
+
+    def __next__(self) -> list[float]:
+        if self._place >= len(self._numbers):
+            raise StopIteration
+        self._place += 1
+        return [self._numbers[self._place - 1], *self.draw()]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "place": self._place}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._place = state["place"]
+
+
+class NoisyStream(torch_data.IterableDataset[Any]):
+    """Each worker has its own part; the last one has none."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __iter__(self) -> Iterator[Any]:
+        info = torch_data.get_worker_info()
+        number, count = (0, 1) if info is None else (info.id, max(1, info.num_workers - 1))
+        return NoisyIterator([] if number == count else list(range(number, self.size, count)))
+
+
+def as_is(batch: Any) -> Any:
+    return batch
+
+
+def without_torchs(samples: list[list[float]]) -> Any:
+    return [sample[:-1] for sample in samples]
+
+
+STYLES: dict[str, Callable[[], Any]] = {"map": lambda: NoisyMap(23), "iterable": lambda: NoisyStream(23)}
+
+Told = list[tuple[str, Any, list[Any]]]
+
+
+def two_epochs(loader: Any, stops: tuple[int, ...]) -> Told:
+    """Go through two epochs; returns states of many moments, and what came after each in its epoch."""
+    told: Told = []
+    state: Any = ("before", copy.deepcopy(loader.state_dict()))
+    for epoch in range(2):
+        taken, iterator, came = [state], iter(loader), []
+        taken.append((f"opened {epoch}", copy.deepcopy(loader.state_dict())))
+        places = [0, 0]
+        for batch in iterator:
+            came.append(batch)
+            if len(came) in stops:
+                taken.append((f"{epoch} after {len(came)}", copy.deepcopy(loader.state_dict())))
+                places.append(len(came))
+        told += [(name, state, came[place:]) for (name, state), place in zip(taken, places, strict=True)]
+        state = (f"end {epoch}", copy.deepcopy(loader.state_dict()))
+    return told
+
+
+@pytest.mark.parametrize(
+    ("style", "every", "workers", "persistent"),
+    [
+        ("map", 1, 0, False),
+        pytest.param("map", 1, 3, False, marks=pytest.mark.slow),
+        ("map", 10, 3, True),
+        ("iterable", 1, 0, False),
+        ("iterable", 10, 3, False),
+        pytest.param("iterable", 1, 3, True, marks=pytest.mark.slow),
+        pytest.param("iterable", 3, 3, True, marks=pytest.mark.slow),
+        ("iterable", 10, 3, True),
+    ],
+)
+def test_the_same_epoch_again(style: str, every: int, workers: int, persistent: bool) -> None:
+    def make() -> Any:
+        return DataLoader(
+            STYLES[style](),
+            batch_size=2,
+            collate_fn=as_is,
+            num_workers=workers,
+            persistent_workers=persistent,
+            snapshot_every_n_steps=every,
+        )
+
+    loader = make()
+    told = two_epochs(loader, stops=(4,))
+    random.seed(1)
+    np.random.seed(1)
+    torch.manual_seed(1)
+    for name, state, following in told:
+        other = make()
+        other.load_state_dict(copy.deepcopy(state))
+        assert list(other) == following, name
+        other.close()
+    name, state, following = told[1]
+    loader.load_state_dict(state)
+    assert list(loader) == following, "in the loader itself, whose workers may have moved on"
+    loader.close()
+
+
+@pytest.mark.parametrize(("style", "persistent"), [("map", True), ("iterable", False)])
+def test_torchdata_agrees(style: str, persistent: bool) -> None:
+    """The moments at which torchdata repeats an epoch are among those above."""
+    for kind in (StatefulDataLoader, DataLoader):
+        loader: Any = kind(
+            STYLES[style](),
+            batch_size=2,
+            collate_fn=as_is,
+            num_workers=2,
+            persistent_workers=persistent,
+            snapshot_every_n_steps=10,
+        )
+        state = copy.deepcopy(loader.state_dict())
+        first = list(loader)
+        loader.load_state_dict(state)
+        assert list(loader) == first, kind
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, True)])
+def test_the_loader_without_torch(workers: int, persistent: bool) -> None:
+    def make() -> Loader:
+        return Loader(NoisyMap(11), 2, collate=without_torchs, workers=workers, persistent=persistent)
+
+    loader = make()
+    told = [moment for moment in two_epochs(loader, stops=(3,)) if not moment[0].startswith("end") or persistent]
+    for name, state, following in told:
+        other = make()
+        other.load_state_dict(state)
+        assert list(other) == following, name
+        other.close()
+    loader.close()
+
+
+# -- what the next epoch is drawn from ---
+
+
+class DrawingSampler:
+    """A sampler of the user's own, which draws from torch's default generator."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(9).tolist()
+
+    def __len__(self) -> int:
+        return 9
+
+
+ORDERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "shuffled": lambda: {"shuffle": True},
+    "shuffled by a generator": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(4)},
+    "torch's subset": lambda: {"sampler": torch_data.SubsetRandomSampler(range(9))},
+    "torch's weighted": lambda: {"sampler": torch_data.WeightedRandomSampler([1.0] * 9, 9)},
+    "with replacement": lambda: {"sampler": torch_data.RandomSampler(range(9), replacement=True)},
+    "feedline's": lambda: {"sampler": samplers.RandomSampler(range(9))},
+    "the user's own": lambda: {"sampler": DrawingSampler()},
+}
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_epochs_after_the_end_are_those_that_would_have_come(name: str) -> None:
+    """In another process, where torch's default generator is somewhere else."""
+
+    def make() -> Any:
+        return DataLoader(datasets.Sized(9), batch_size=2, **ORDERS[name]())
+
+    torch.manual_seed(0)
+    loader = make()
+    for _ in range(2):
+        list(loader)
+    state = through_json(loader.state_dict())
+    third, fourth = values(loader), values(loader)
+    torch.manual_seed(77)
+    before = torch.get_rng_state()
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert values(resumed) == third
+    again = through_json(resumed.state_dict())
+    assert values(resumed) == fourth
+    another = make()
+    another.load_state_dict(again)
+    assert values(another) == fourth, "a state of a loader that was resumed"
+    assert torch.equal(torch.get_rng_state(), before), "torch's default generator belongs to the program"
+
+
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_four_epochs_with_a_state_in_between_are_torchs(workers: int, persistent: bool) -> None:
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": workers, "persistent_workers": persistent}
+
+    def make() -> Any:
+        return DataLoader(datasets.Sized(9), shuffle=True, **options)
+
+    torch.manual_seed(0)
+    theirs: Any = torch_data.DataLoader(datasets.Sized(9), shuffle=True, **options)  # type: ignore[arg-type]
+    expected = [values(theirs) for _ in range(4)]
+    drawn = torch.get_rng_state()
+    torch.manual_seed(0)
+    loader = make()
+    found = [values(loader) for _ in range(2)]
+    state = loader.state_dict()
+    loader.close()
+    resumed = make()
+    resumed.load_state_dict(state)
+    found += [values(resumed) for _ in range(2)]
+    resumed.close()
+    assert found == expected
+    if not persistent:  # torch draws no other seed for workers that stay, and these are new
+        assert torch.equal(torch.get_rng_state(), drawn)
+
+
+def test_a_generator_of_the_loaders_own_is_put_where_it_was() -> None:
+    """It is there for the seeds of workers, whatever the order comes from."""
+
+    def make() -> Any:
+        return DataLoader(NoisyMap(7), collate_fn=as_is, num_workers=1, generator=torch.Generator().manual_seed(4))
+
+    loader = make()
+    list(loader)
+    state = through_json(loader.state_dict())
+    second = list(loader)
+    resumed = make()
+    resumed.load_state_dict(state)
+    assert list(resumed) == second
+
+
+def test_asking_at_the_end_draws_nothing() -> None:
+    """A run that saves its state between epochs has torch's numbers, as one that does not."""
+    torch.manual_seed(5)
+    theirs: Any = torch_data.DataLoader(datasets.Sized(9), shuffle=True)  # type: ignore[arg-type]
+    expected = [values(theirs) for _ in range(3)]
+    torch.manual_seed(5)
+    loader = DataLoader(datasets.Sized(9), shuffle=True)
+    found = []
+    for _ in range(3):
+        found.append(values(loader))
+        loader.state_dict()
+    assert found == expected
+
+
+def test_a_state_of_the_end_without_what_came_to_be_told_later_still_loads() -> None:
+    """States that earlier versions made say neither what the next epoch is drawn from, nor how iterators ended."""
+    loader = DataLoader(NoisyStream(5), batch_size=2, collate_fn=as_is)
+    list(loader)
+    state = copy.deepcopy(loader.state_dict())
+    del state["order"]["torch_seeds_next"]
+    state["streams"] = [{"dataset": None}]
+    resumed = DataLoader(NoisyStream(5), batch_size=2, collate_fn=as_is)
+    resumed.load_state_dict(state)
+    assert [[sample[0] for sample in batch] for batch in resumed] == [[0, 1], [2, 3], [4]]
+
+
+# -- loading ---
+
+
+def moments(loader: Any) -> Iterator[Any]:
+    yield loader.state_dict()
+    iterator = iter(loader)
+    yield loader.state_dict()
+    for _ in itertools.islice(iterator, 2):
+        yield loader.state_dict()
+    for _ in iterator:
+        pass
+    yield loader.state_dict()
+
+
+@pytest.mark.parametrize("engine", ["inline", "thread", "process"])
+@pytest.mark.parametrize("make", [datasets.Sized, datasets.StatefulMap, datasets.SplitStream, datasets.StatefulStream])
+def test_a_state_that_was_loaded_is_told_again_until_somebody_iterates(make: Any, engine: str) -> None:
+    def loader() -> Any:
+        return DataLoader(make(9), batch_size=2, engine=engine, num_workers=0 if engine == "inline" else 2)
+
+    first = loader()
+    for state in moments(first):
+        other = loader()
+        other.load_state_dict(copy.deepcopy(state))
+        assert other.state_dict() == state
+        assert other.state_dict() == state, "asking changes nothing"
+
+
+class Seldom(torch_data.IterableDataset[int]):
+    """A stream whose state is always the same object, and whose copies in workers go on where they are."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.phases = dict.fromkeys(range(3), 0)
+        self.step = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for _ in range(self.step, self.size):
+            self.step += 1
+            phase = self.step // 4 % 3  # most of the state stays as it is for several samples
+            self.phases[phase] = self.step
+            yield sum(self.phases.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"phases": self.phases, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.phases = {int(phase): step for phase, step in state["phases"].items()}
+        self.step = state["step"]
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.parametrize(
+    ("every", "stop", "persistent"),
+    [
+        (3, 5, True),
+        (3, 14, False),
+        (17, 19, True),
+        pytest.param(1, 15, True, marks=pytest.mark.slow),
+        pytest.param(3, 14, True, marks=pytest.mark.slow),
+        pytest.param(17, 19, False, marks=pytest.mark.slow),
+    ],
+)
+def test_states_close_to_each_other(every: int, stop: int, persistent: bool) -> None:
+    """A state, two more batches, a state: more workers than batches in between."""
+
+    def make() -> Any:
+        return DataLoader(
+            Seldom(12), batch_size=1, num_workers=4, persistent_workers=persistent, snapshot_every_n_steps=every
+        )
+
+    loader = make()
+    iterator = iter(loader)
+    list(itertools.islice(iterator, stop))
+    early = copy.deepcopy(loader.state_dict())
+    between = values(itertools.islice(iterator, 2))
+    late = copy.deepcopy(loader.state_dict())
+    rest = values(iterator)
+    loader.load_state_dict(early)
+    iterator = iter(loader)
+    assert values(itertools.islice(iterator, 2)) == between
+    assert loader.state_dict() == late
+    for state, following in ((early, between + rest), (late, rest), (loader.state_dict(), rest)):
+        other = make()
+        other.load_state_dict(state)
+        assert values(other) == following
+        other.close()
+    assert values(iterator) == rest
+    loader.close()
+
+
+def test_a_state_that_says_nonsense_of_the_generator_is_refused_at_once() -> None:
+    loader = DataLoader(datasets.Sized(3))
+    list(loader)
+    state = loader.state_dict()
+    for nonsense in (5, "", "AAAA", state["order"]["torch_seeds_next"][:-40]):
+        with pytest.raises(BadState, match="is damaged"):
+            loader.load_state_dict({**state, "order": {**state["order"], "torch_seeds_next": nonsense}})
