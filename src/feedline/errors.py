@@ -273,12 +273,12 @@ class UnequalStreams(FeedlineWarning):
     """An iterable dataset that every worker should read alike yields other samples in some."""
 
 
-_PACKAGE = str(Path(__file__).parent)
+PACKAGE = str(Path(__file__).parent)
 
 
 def tell(message: str, category: type[Warning]) -> None:
     """Warn, and point to the line of the user's program that led here, however deep inside feedline that is."""
     level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
