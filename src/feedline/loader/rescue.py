@@ -24,6 +24,7 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import PACKAGE, WorkerError, WorkerRestarted, WorkerTimeout
 from feedline.failures import add_note, is_interrupt, told_indices
 from feedline.fetch.guard import neighbour_of
+from feedline.fetch.origins import told_origin
 from feedline.indices import index_key
 from feedline.loader.batch_indices import as_list, rows_of, with_item
 from feedline.loader.isolation import Isolation
@@ -324,7 +325,9 @@ class Rescue:
         crew = self._crew
         index = self.samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
-        error = type(death)(f"Sample {index!r} {does} every worker that makes it. The last one: {death}")
+        origin = told_origin(self._care.dataset, index)
+        origin += "," if origin else ""
+        error = type(death)(f"Sample {index!r}{origin} {does} every worker that makes it. The last one: {death}")
         suspect.unexplained = 0
         known = index_key(index)
         suspect.attempts[known] = suspect.attempts.get(known, 0) + 1
