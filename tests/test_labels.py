@@ -10,7 +10,7 @@ import torch
 
 from feedline.errors import BadOption
 from feedline.labels import classes_of
-from feedline.samplers import BalancedSampler, LengthBucketBatchSampler
+from feedline.samplers import BalancedSampler, LengthBucketBatchSampler, WeightedRandomSampler
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,12 @@ class TorchPhotos(Photos, torch.utils.data.Dataset[Any]):
     ids=["plain", "torch", "with targets", "list of samples"],
 )
 def test_a_dataset_is_not_read_for_labels_but_refused(dataset: Any, hint: str) -> None:
-    with pytest.raises(BadOption, match=rf"labels is a \w+, which is a dataset.* one number or text for each.*{hint}"):
+    with pytest.raises(BadOption, match=rf"labels is a \w+, which is a dataset.* one value for each.*{hint}"):
         BalancedSampler(dataset)
-    with pytest.raises(BadOption, match=r"lengths is a .* which is a dataset.* one number for each sample"):
+    with pytest.raises(BadOption, match=r"lengths is a .* which is a dataset.* one value for each sample"):
         LengthBucketBatchSampler(dataset, 4)
+    with pytest.raises(BadOption, match=r"weights is a .* which is a dataset"):
+        WeightedRandomSampler(dataset, 4)
 
 
 def test_labels_of_a_type_of_their_own_are_labels() -> None:

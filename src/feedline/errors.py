@@ -36,6 +36,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── CacheDropped                      a cache is of another dataset, and is filled again
     ├── RowGroupsReadAgain                most of what is decoded of a Parquet file is not used
     ├── EpochIgnored                      set_epoch was called, but a restored state says where to go on
+    ├── DoubtfulArgument                  an argument that is accepted, and hardly does what was meant
     └── OptionsLost                       a framework does not keep what the loader was asked for
 
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
@@ -58,6 +59,7 @@ __all__ = [
     "CacheDropped",
     "CollateError",
     "CorruptSource",
+    "DoubtfulArgument",
     "EmptyBatch",
     "EpochIgnored",
     "FeedlineError",
@@ -247,6 +249,10 @@ class GrowingWorker(FeedlineWarning):
 
 class EpochIgnored(FeedlineWarning):
     """`set_epoch` was called with another epoch than the one that a restored state goes on with."""
+
+
+class DoubtfulArgument(FeedlineWarning):
+    """An argument that is accepted, and hardly does what was meant by it."""
 
 
 class OptionsLost(FeedlineWarning):

@@ -66,12 +66,15 @@ def refuse_dataset(name: str, value: Any, line: str) -> None:
         first = value[0]
         if not isinstance(first, (tuple, Mapping)) and (isinstance(value, list) or np.ndim(first) == 0):
             return
-    own = next((own for own in (name, "targets") if hasattr(value, own)), None)
+    own = next((own for own in (name, *_OWN.get(name, ())) if hasattr(value, own)), None)
     raise BadOption(
-        f"{name} is a {kind.__name__}, which is a dataset. What is wanted is a list, array or tensor with one number "
-        f"{'or text ' if name != 'lengths' else ''}for each sample, in the order of the dataset, such as "
-        f"{line if own is None else f'dataset.{own}'}."
+        f"{name} is a {kind.__name__}, which is a dataset. What is wanted is a list, array or tensor with one value "
+        f"for each sample, in the order of the dataset, such as {line if own is None else f'dataset.{own}'}."
     )
+
+
+_OWN = {"labels": ("targets",)}
+"""Attributes under which datasets have such values, by custom."""
 
 
 def _array_of(labels: Any, name: str) -> NDArray[Any]:

@@ -13,11 +13,12 @@ from feedline import memory, randomness
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
 from feedline.engines.bonds import Bonds
-from feedline.failures import add_note, is_interrupt, stage_of, told_indices, twin_of, without_frames
+from feedline.engines.telling import notes_on
+from feedline.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
 from feedline.fetch.awaiting import asks_together, is_awaited
 from feedline.fetch.guard import Guard, Pause, ShortBatch
-from feedline.fetch.origins import place_of_failed, told_origin
+from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
 from feedline.types import (
     Call,
@@ -166,15 +167,8 @@ class Runner:
         if self.trouble is not None or type(indices) is Call:
             return None
         stage, index = self._where(exc, indices)
-        worker = "" if self._worker is None else f", worker {self._worker}"
-        if stage == "collate":
-            note = f"While samples {told_indices(index)} were made a batch (stage: collate{worker})."
-        elif isinstance(index, list):
-            note = f"About one of the samples {told_indices(index)} (stage: {stage}{worker})."
-        else:
-            origin = "" if self.streams else told_origin(self._dataset, index)
-            note = f"About sample {index!r}{origin} (stage: {stage}{worker})."
-        add_note(exc, note)
+        for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker):
+            add_note(exc, note)
         attempts = 1 if self._guard is None else self._guard.attempts
         return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())
 

@@ -19,6 +19,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.keys import epoch_key
 from feedline.loader.account import Account
 from feedline.loader.arguments import (
+    budget_of,
     check_callable,
     check_count,
     check_flag,
@@ -168,7 +169,7 @@ class Loader(Resumable):
             persistent=check_persistent(persistent, workers),
             context=context_of(start_method, workers, engine),
             scheduler=scheduler,
-            memory_budget=byte_count("memory_budget", memory_budget, least=0),
+            memory_budget=budget_of(memory_budget),
             restarts=restarts,
             worker_bytes=byte_count("max_memory_per_worker", max_memory_per_worker),
         )

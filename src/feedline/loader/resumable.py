@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from feedline.abc.source import EpochAware
+from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
 from feedline.loader.account import Account
 from feedline.loader.arguments import check_count
@@ -155,6 +156,12 @@ class Resumable:
         Raises:
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
+        if isinstance(state_dict, Mapping) and not state_dict:
+            tell(
+                "The state is empty, so the next iteration begins where it would have begun without it. Give what "
+                "state_dict() of a loader has returned; is its key in the checkpoint another one?",
+                DoubtfulArgument,
+            )
         faults = _faults_of(state_dict)
         self._account.copy().restore(faults)  # before anything changes: it may be damaged
         self._ledger.load(state_dict, self._order())

@@ -27,7 +27,16 @@ from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.loader.account import Account
-from feedline.loader.arguments import check_count, check_not_batches, check_policy, check_unordered, named
+from feedline.loader.arguments import (
+    budget_of,
+    check_count,
+    check_not_batches,
+    check_policy,
+    check_unordered,
+    doubt,
+    explain,
+    named,
+)
 from feedline.loader.audience import Audience
 from feedline.loader.exclusive import Running
 from feedline.loader.ledger import Ledger
@@ -169,6 +178,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             generator,
             **options,
         )
+        doubt(dataset, shuffle, timeout, num_workers)
         if self.num_workers > 0 and self.prefetch_factor == 0:
             raise BadOption(
                 "prefetch_factor=0 leaves the workers nothing to do: give at least 1, or None for the default of 2."
@@ -243,7 +253,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             persistent=self.persistent_workers,
             context=self.multiprocessing_context,
             scheduler=given.scheduler,
-            memory_budget=byte_count("memory_budget", given.memory_budget, least=0),
+            memory_budget=budget_of(given.memory_budget),
             split=given.split,
             snapshot_every=given.snapshot_every_n_steps or 0,
             pin=bool(self.pin_memory) and torch.cuda.is_available(),
@@ -294,7 +304,15 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             self._iterated_order = None
 
     def _get_iterator(self) -> Any:
-        return self._running.add(TorchBatches(self, self._next_order()))
+        try:
+            # These raise what torch's loader raises, before anything is made.
+            range(self.num_workers)
+            if isinstance(self.sampler, type):
+                iter(self.sampler)  # type: ignore[call-overload]
+            return self._running.add(TorchBatches(self, self._next_order()))
+        except TypeError as exc:
+            explain(exc, vars(self))
+            raise
 
     def _next_order(self) -> Order:
         """Return what an iteration goes through that begins now, and take up what was reassigned."""
