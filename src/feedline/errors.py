@@ -25,7 +25,7 @@
 Warnings, each a class of its own so that it can be silenced or made an error:
 
     FeedlineWarning (UserWarning)
-    ├── RepeatedSamples                   every worker delivers the whole of an iterable dataset
+    ├── RepeatedSamples                   every worker or rank delivers the whole dataset, or every epoch the same order
     ├── SplitTwice                        samples are shared out twice, and some are left out
     ├── UnequalStreams                    workers that should read the same samples do not
     ├── SharedGenerators                  a dataset draws from generators that threads cannot own
@@ -228,7 +228,7 @@ class FeedlineWarning(UserWarning):
 
 
 class RepeatedSamples(FeedlineWarning):
-    """Every worker delivers the whole of an iterable dataset, which does not split itself."""
+    """Every worker, or every rank, delivers the whole dataset, or every epoch has the same order."""
 
 
 class SharedGenerators(FeedlineWarning):

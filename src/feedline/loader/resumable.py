@@ -15,6 +15,7 @@ from feedline.loader.audience import Audience
 from feedline.loader.exclusive import ExclusiveBatches, Running
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Order
+from feedline.loader.rank_watch import RankWatch, Sharing
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.ranks import share_if_known
 from feedline.state import Snapshot
@@ -28,6 +29,11 @@ class Resumable:
     _audience: Audience
     _account: Account
     _running: Running
+    _rank_watch: RankWatch
+
+    def _sharing(self) -> Sharing:
+        """Return what decides which rank gets which samples."""
+        raise NotImplementedError
 
     @property
     def faults(self) -> FaultLog:
@@ -77,6 +83,9 @@ class Resumable:
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
         self._ledger.virtual = None
+        last = self._ledger.bookmark
+        has_ended = last is not None and last.entry.progress.ended
+        self._rank_watch.begin(self.dataset, self._sharing(), has_ended=has_ended)
         return self._iterate(self._ledger.order_of(self._order()))
 
     def _obey_until_first(
@@ -102,6 +111,7 @@ class Resumable:
             this = loader()
             if this is None or ledger.bookmark is not bookmark:
                 return
+            this._rank_watch.first_batch(this._sharing())
             dataset_told = this._audience.told_count != heard
             if ledger.begins_again(order, dataset_told=dataset_told and has_workers):
                 begin_again(this)

@@ -42,6 +42,7 @@ from feedline.loader.exclusive import Running
 from feedline.loader.ledger import Ledger
 from feedline.loader.options import Options, name_options
 from feedline.loader.order import Order
+from feedline.loader.rank_watch import RankWatch, Sharing
 from feedline.loader.rebuilding import Rebuildable
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import Settings
@@ -208,6 +209,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             )
         self._stream_split = self._split_now()
         self._ledger = Ledger()
+        self._rank_watch = RankWatch()
         self._audience = Audience(dataset, watches=self.num_workers > 0)
         self._running = Running()
         self._supply = Supply(self._settings(), TorchFramework())
@@ -339,6 +341,13 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
 
     def _fresh_seed(self) -> int:
         return fresh_seed(self.generator)
+
+    def _sharing(self) -> Sharing:
+        if not _is_map(self.dataset):
+            is_settled = self._is_split or self._given.shard is False or isinstance(self.dataset, IterDataPipe)
+            return Sharing(None, "shard", is_settled=is_settled)
+        by_batches = self.batch_size is None and self.batch_sampler is not None
+        return Sharing(self._index_sampler, "batch_sampler" if by_batches else "sampler")
 
     def _samplers(self) -> list[Any]:
         return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
