@@ -10,6 +10,7 @@ import torch
 
 from feedline.errors import BadOption
 from feedline.labels import classes_of
+from feedline.samplers import BalancedSampler, LengthBucketBatchSampler, WeightedRandomSampler
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,48 @@ def test_no_labels() -> None:
 def test_what_is_no_list_of_labels(labels: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         classes_of(labels, "classes")
+
+
+class Photos:
+    """A dataset that must not be read as a whole: it is large, and knows no end."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> tuple[float, int]:
+        assert index == 0, "a look at one sample is enough"
+        return 0.5, 3
+
+
+class TorchPhotos(Photos, torch.utils.data.Dataset[Any]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("dataset", "hint"),
+    [
+        (Photos(), r"\[label for _, label in dataset\]"),
+        (TorchPhotos(), r"\[label for _, label in dataset\]"),
+        (TorchPhotos(targets=[3] * 1000), r"dataset\.targets"),
+        ([(0.5, 3)] * 10, r"\[label for _, label in dataset\]"),
+    ],
+    ids=["plain", "torch", "with targets", "list of samples"],
+)
+def test_a_dataset_is_not_read_for_labels_but_refused(dataset: Any, hint: str) -> None:
+    with pytest.raises(BadOption, match=rf"labels is a \w+, which is a dataset.* one value for each.*{hint}"):
+        BalancedSampler(dataset)
+    with pytest.raises(BadOption, match=r"lengths is a .* which is a dataset.* one value for each sample"):
+        LengthBucketBatchSampler(dataset, 4)
+    with pytest.raises(BadOption, match=r"weights is a .* which is a dataset"):
+        WeightedRandomSampler(dataset, 4)
+
+
+def test_labels_of_a_type_of_their_own_are_labels() -> None:
+    class Column(Photos):
+        def __getitem__(self, index: int) -> int:  # type: ignore[override]  # a label, not a photo
+            return range(1000)[index]
+
+    assert len(classes_of(Column())[0]) == 1000

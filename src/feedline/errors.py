@@ -25,7 +25,7 @@
 Warnings, each a class of its own so that it can be silenced or made an error:
 
     FeedlineWarning (UserWarning)
-    ├── RepeatedSamples                   every worker delivers the whole of an iterable dataset
+    ├── RepeatedSamples                   every worker or rank delivers the whole dataset, or every epoch the same order
     ├── SplitTwice                        samples are shared out twice, and some are left out
     ├── UnequalStreams                    workers that should read the same samples do not
     ├── SharedGenerators                  a dataset draws from generators that threads cannot own
@@ -36,6 +36,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── CacheDropped                      a cache is of another dataset, and is filled again
     ├── RowGroupsReadAgain                most of what is decoded of a Parquet file is not used
     ├── EpochIgnored                      set_epoch was called, but a restored state says where to go on
+    ├── DoubtfulArgument                  an argument that is accepted, and hardly does what was meant
     └── OptionsLost                       a framework does not keep what the loader was asked for
 
 The user's own exceptions are never wrapped: they arrive as themselves, with notes.
@@ -58,6 +59,7 @@ __all__ = [
     "CacheDropped",
     "CollateError",
     "CorruptSource",
+    "DoubtfulArgument",
     "EmptyBatch",
     "EpochIgnored",
     "FeedlineError",
@@ -226,7 +228,7 @@ class FeedlineWarning(UserWarning):
 
 
 class RepeatedSamples(FeedlineWarning):
-    """Every worker delivers the whole of an iterable dataset, which does not split itself."""
+    """Every worker, or every rank, delivers the whole dataset, or every epoch has the same order."""
 
 
 class SharedGenerators(FeedlineWarning):
@@ -247,6 +249,10 @@ class GrowingWorker(FeedlineWarning):
 
 class EpochIgnored(FeedlineWarning):
     """`set_epoch` was called with another epoch than the one that a restored state goes on with."""
+
+
+class DoubtfulArgument(FeedlineWarning):
+    """An argument that is accepted, and hardly does what was meant by it."""
 
 
 class OptionsLost(FeedlineWarning):
@@ -273,12 +279,12 @@ class UnequalStreams(FeedlineWarning):
     """An iterable dataset that every worker should read alike yields other samples in some."""
 
 
-_PACKAGE = str(Path(__file__).parent)
+PACKAGE = str(Path(__file__).parent)
 
 
 def tell(message: str, category: type[Warning]) -> None:
     """Warn, and point to the line of the user's program that led here, however deep inside feedline that is."""
     level, frame = 1, sys._getframe(0)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)

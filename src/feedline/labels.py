@@ -6,6 +6,8 @@ from here as small integers.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,7 +49,36 @@ def classes_of(labels: Any, name: str = "labels") -> tuple[NDArray[np.int64], ND
     return numbers.astype(np.int64, copy=False), names
 
 
+def refuse_dataset(name: str, value: Any, line: str) -> None:
+    """Refuse a dataset in the place of one value for each sample, before all of its samples are read.
+
+    Args:
+        name: what the user calls the argument: "labels", "lengths".
+        value: what was given for it.
+        line: how such values are had from a dataset of which nothing is known.
+    """
+    kind = type(value)
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None or not isinstance(value, torch_data.Dataset):
+        is_array = hasattr(kind, "__array__") or isinstance(value, (str, bytes, Mapping))
+        if is_array or not hasattr(kind, "__getitem__") or not hasattr(kind, "__len__") or len(value) == 0:
+            return
+        first = value[0]
+        if not isinstance(first, (tuple, Mapping)) and (isinstance(value, list) or np.ndim(first) == 0):
+            return
+    own = next((own for own in (name, *_OWN.get(name, ())) if hasattr(value, own)), None)
+    raise BadOption(
+        f"{name} is a {kind.__name__}, which is a dataset. What is wanted is a list, array or tensor with one value "
+        f"for each sample, in the order of the dataset, such as {line if own is None else f'dataset.{own}'}."
+    )
+
+
+_OWN = {"labels": ("targets",)}
+"""Attributes under which datasets have such values, by custom."""
+
+
 def _array_of(labels: Any, name: str) -> NDArray[Any]:
+    refuse_dataset(name, labels, "[label for _, label in dataset]")
     if is_tensor(labels):
         labels = labels.detach().cpu().numpy()
     if isinstance(labels, (str, bytes)) or not hasattr(labels, "__len__") or not hasattr(labels, "__getitem__"):

@@ -87,6 +87,7 @@ def precompute(
     loader = Loader(
         filling, _BATCH, sampler=missing, collate=list, workers=workers, engine=engine, in_order=False, seed=seed
     )
+    loader._rank_watch.is_over = True  # it is for one process, on whatever rank
     with _shown(progress, head.count, len(missing), path) as advance:
         for sizes in loader:
             advance(len(sizes), sum(sizes))

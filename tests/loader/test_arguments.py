@@ -12,11 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from feedline import DataLoader, DataLoader2, Loader
 from feedline.datasets import ParquetDataset, StreamDataset, TarDataset
 from feedline.datasets.streams import GrowingFile
-from feedline.errors import BadOption
+from feedline.errors import BadOption, DoubtfulArgument
 from feedline.policies import InOrder
 
 X = np.zeros((100, 3))
@@ -90,6 +92,7 @@ class NoLength:
         ({"worker_init": "seed"}, "worker_init='seed' is not a function"),
         ({"scheduler": "fifo"}, "is not a feedline.abc.Scheduler"),
         ({"memory_budget": -1}, "memory_budget=-1"),
+        ({"memory_budget": 10}, "memory_budget=10 is less than 1024.*'4GB'"),
         ({"memory_budget": "1 XB"}, "memory_budget='1 XB' is no number of bytes"),
     ],
 )
@@ -188,3 +191,67 @@ def test_streams_that_are_to_be_shuffled_say_how(kind: Any, tmp_path: Path) -> N
             for remedy in ("TarDataset(..., shuffle=True)", 'TarDataset(..., mode="random")', ".stream(shuffle=True)"):
                 assert remedy in str(caught.value)
         kind(stream, shuffle=False)
+
+
+class Squares(torch.utils.data.Dataset[int]):
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return index**2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"num_workers": "4"}, "num_workers='4' is a str. Give an integer"),
+        ({"num_workers": 2.0}, "num_workers=2.0 is a float. Give an integer"),
+        ({"sampler": SequentialSampler}, "Give an object of it: sampler=SequentialSampler(...)"),
+        ({"sampler": RandomSampler, "num_workers": 1}, "Give an object of it: sampler=RandomSampler(...)"),
+        ({"batch_sampler": BatchSampler}, "Give an object of it: batch_sampler=BatchSampler(...)"),
+        ({"dataset": Squares}, "Give an object of it: Squares(...)"),
+        ({"dataset": Path("/data/train")}, "is a path, not a dataset"),
+        ({"dataset": Path("/data/train"), "shuffle": True}, "is a path, not a dataset"),
+    ],
+    ids=str,
+)
+def test_what_torch_refuses_is_explained(arguments: dict[str, Any], told: str) -> None:
+    failures = []
+    for kind in (DataLoader, torch.utils.data.DataLoader):
+        with pytest.raises(TypeError) as caught:
+            list(kind(**{"dataset": range(10), **arguments}))
+        failures.append(caught.value)
+    ours, torchs = failures
+    assert str(ours) == str(torchs)
+    assert told in "".join(ours.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"dataset": "/data/train"}, "each of its 11 characters is a sample"),
+        ({"shuffle": "no"}, "shuffle='no' is a text, whatever it says: this one shuffles"),
+        ({"timeout": 5}, "timeout=5 has no effect without workers"),
+    ],
+    ids=str,
+)
+def test_what_hardly_does_what_was_meant_is_doubted(arguments: dict[str, Any], told: str) -> None:
+    with pytest.warns(DoubtfulArgument, match=told) as warned:
+        loader = DataLoader(**{"dataset": range(10), **arguments})
+    assert warned[0].filename == __file__
+    assert len(list(loader)) == len(loader.dataset)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"dataset": "abcdef"}, {"shuffle": 1}, {"timeout": 5, "num_workers": 1}], ids=str
+)
+def test_what_is_not_doubted(arguments: dict[str, Any]) -> None:
+    DataLoader(**{"dataset": range(10), **arguments})
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_an_empty_state_is_doubted(kind: Any) -> None:
+    loader = kind(range(4))
+    with pytest.warns(DoubtfulArgument, match="The state is empty"):
+        loader.load_state_dict({})
+    assert len(list(loader)) == 4

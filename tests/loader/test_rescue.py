@@ -5,19 +5,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feedline.engines import runner
 from feedline.errors import WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.faults import Policy, Replace, Retry
 from feedline.faults.function_policy import FunctionPolicy
 from feedline.loader.limits import Limits
-from feedline.loader.rescue import _MOST_STARTS, Care, Rescue
+from feedline.loader.rescue import _MOST_STARTS, Care, Rescue, users_frames
 from feedline.types import Result, ResultKind, Share, Task
 from tests.loader.dice import Case, Run
 from tests.loader.hand import Bench
@@ -313,7 +316,8 @@ def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
     assert bench.engine.killed == []
     told = str(told_of.value)
     assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71)" in told
-    assert told.endswith('What it is doing:\nFile "loading.py", line 7 in read_1')
+    assert told.endswith('What it is doing (most recent call first):\nFile "loading.py", line 7 in read_1')
+    assert "With restarts=, such as restarts=10, it would be replaced" in told
 
 
 def test_a_stuck_worker_is_killed_and_replaced_and_the_reason_is_told() -> None:
@@ -331,9 +335,64 @@ def test_a_stuck_worker_is_killed_and_replaced_and_the_reason_is_told() -> None:
 def test_without_a_restart_left_nobody_is_killed() -> None:
     bench = Bench(restarts=0)
     late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
-    with pytest.raises(WorkerTimeout, match="worker 1"):
+    with pytest.raises(WorkerTimeout, match=r"worker 1.*0 workers were in this epoch, and restarts= allows no more"):
         bench.crew.rescue.see_to_stuck(late, Limits(4, 2, timeout_s=30.0, kills_stuck=True))
     assert bench.engine.killed == []
+
+
+def test_a_stack_is_shown_once() -> None:
+    bench = Bench(restarts=2)
+    for _ in range(2):
+        late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
+        bench.engine.begin()
+        bench.crew.rescue.see_to_stuck(late, Limits(4, 2, timeout_s=30.0, kills_stuck=True))
+        bench.let_die(1, WorkerDied("killed by signal 9"))
+    with pytest.warns(WorkerRestarted) as warned:
+        bench.crew.speak()
+    first, second = (str(warning.message) for warning in warned)
+    assert "What it is doing" in first
+    assert 'It is stuck where one was before:\nFile "loading.py", line 7 in read_1' in second
+
+
+_ENGINE, _LIBRARY = Path(runner.__file__), Path(threading.__file__)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "shown"),
+    [
+        pytest.param(
+            f"""Thread 0x1 (most recent call first):
+  File "{_LIBRARY}", line 5 in wait
+  File "{_LIBRARY}", line 4 in run
+
+Thread 0x2 (most recent call first):
+  File "{_LIBRARY}", line 5 in wait
+  File "/home/me/photos.py", line 9 in read_ahead
+
+Current thread 0x3 (most recent call first):
+  File "/home/me/photos.py", line 7 in read
+  File "/home/me/photos.py", line 3 in __getitem__
+  File "{_ENGINE}", line 100 in run
+  File "/home/me/train.py", line 50 in <module>
+""",
+            f"""  File "/home/me/photos.py", line 7 in read
+  File "/home/me/photos.py", line 3 in __getitem__
+Thread 0x2 (most recent call first):
+  File "{_LIBRARY}", line 5 in wait
+  File "/home/me/photos.py", line 9 in read_ahead""",
+            id="threads",
+        ),
+        pytest.param(
+            f"""Current thread 0x3 (most recent call first):
+  File "{_ENGINE}", line 100 in run
+  File "{_ENGINE}", line 90 in attempt""",
+            f'  File "{_ENGINE}", line 100 in run',
+            id="feedline itself",
+        ),
+    ],
+)
+def test_of_a_stack_the_frames_of_the_user_are_shown(stacks: str, shown: str) -> None:
+    assert users_frames(stacks) == shown
 
 
 def test_if_nobody_has_anything_to_do_it_is_a_time_out_all_the_same() -> None:

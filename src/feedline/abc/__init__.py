@@ -6,7 +6,7 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.framework import Framework
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
-from feedline.abc.selection import Selection
+from feedline.abc.selection import Derived, Selection
 from feedline.abc.source import ColumnSource, EpochAware, Repeatable, SplitSource, StreamSource
 from feedline.abc.stateful import Stateful
 
@@ -14,6 +14,7 @@ __all__ = [
     "BatchSampler",
     "ColumnSource",
     "Columnar",
+    "Derived",
     "Engine",
     "EpochAware",
     "ErrorPolicy",

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.abc.selection import Derived
 from feedline.abc.source import EpochAware
 from feedline.datasets.passes import Passes
 from feedline.datasets.quota import Quota
@@ -16,7 +17,7 @@ from feedline.errors import BadOption
 from feedline.keys import epoch_key, mix
 
 
-class Mixture(EpochAware):
+class Mixture(EpochAware, Derived):
     """A map-style dataset that takes its samples from several others; `mix` makes it.
 
     Which sample it has at an index follows from seed, epoch and weights alone. An epoch goes on where the one before it
@@ -62,12 +63,16 @@ class Mixture(EpochAware):
         number, turn = self._quota.one(place % self.size + self.epoch * self.size)
         return number, self._passes.one(number, turn)
 
+    def origin(self, index: Any) -> tuple[Any, Any]:
+        number, own_index = self.locate(index)
+        return self.datasets[number], own_index
+
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, index: int) -> Any:
-        number, own_index = self.locate(index)
-        return self.datasets[number][own_index]
+        dataset, own_index = self.origin(index)
+        return dataset[own_index]
 
     def __iter__(self) -> Iterator[Any]:
         return map(self.__getitem__, range(self.size))

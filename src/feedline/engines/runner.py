@@ -6,15 +6,19 @@ import copy
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from feedline import memory, randomness
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
 from feedline.engines.bonds import Bonds
-from feedline.failures import add_note, stage_of, told_indices, twin_of, without_frames
+from feedline.engines.telling import notes_on
+from feedline.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
+from feedline.fetch.awaiting import asks_together, is_awaited
 from feedline.fetch.guard import Guard, Pause, ShortBatch
+from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
 from feedline.types import (
     Call,
@@ -70,7 +74,7 @@ class Runner:
         self._acknowledged = self.streams and isinstance(spec.dataset, Acknowledged)
         self._dataset = spec.dataset
         # Threads share the generators of the process with the training loop and with each other.
-        threaded = worker is not None and worker.threaded
+        self._threaded = threaded = worker is not None and worker.threaded
         # A stream that all workers read has to be the same in all of them, also if it shuffles itself.
         seeds = spec.seeded or spec.split is not None
         self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
@@ -168,14 +172,8 @@ class Runner:
         if self.trouble is not None or type(indices) is Call:
             return None
         stage, index = self._where(exc, indices)
-        worker = "" if self._worker is None else f", worker {self._worker}"
-        if stage == "collate":
-            note = f"While samples {told_indices(index)} were made a batch (stage: collate{worker})."
-        elif isinstance(index, list):
-            note = f"About one of the samples {told_indices(index)} (stage: {stage}{worker})."
-        else:
-            note = f"About sample {index!r} (stage: {stage}{worker})."
-        add_note(exc, note)
+        for note in notes_on(exc, stage, index, self._dataset, self._spec, self._worker):
+            add_note(exc, note)
         attempts = 1 if self._guard is None else self._guard.attempts
         return Fault.of(Failure(index, exc, stage, attempts, self._worker), "raise", time=time.time())
 
@@ -196,8 +194,17 @@ class Runner:
             return "fetch", indices
         if place < 0:
             return "collate", items
-        one_by_one = not getattr(self._dataset, "__getitems__", None) and 0 <= place < len(items)
-        return stage_of(exc, self._dataset), items[place] if one_by_one else items
+        found: int | None = place
+        # What a guard catches it has asked for again, one by one.
+        if asks_together(self._dataset) and (self._guard is None or not isinstance(exc, Exception)):
+            found = self._place_of_failed(exc, items)
+        return stage_of(exc, self._dataset), items if found is None or found >= len(items) else items[found]
+
+    def _place_of_failed(self, exc: BaseException, items: list[Any]) -> int | None:
+        if is_stateful(self._dataset) or is_awaited(self._dataset) or is_interrupt(exc):
+            return None  # asking again would change what comes next, or take who knows how long
+        with nullcontext() if self._threaded else randomness.globals_kept():
+            return place_of_failed(exc, self._dataset, items)
 
     def _notes_of_short(self, task: Task) -> Notes:
         """Keep the samples that did not fail, and tell which did."""

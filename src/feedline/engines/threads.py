@@ -92,7 +92,10 @@ class ThreadEngine(Engine):
 
     def stack(self, worker: int) -> str | None:
         frame = sys._current_frames().get(self._threads[worker].ident or 0)
-        return None if frame is None else "".join(traceback.format_stack(frame))
+        if frame is None:
+            return None
+        summary = reversed(traceback.extract_stack(frame))  # as faulthandler writes it
+        return "\n".join(f'  File "{called.filename}", line {called.lineno} in {called.name}' for called in summary)
 
     def submit(self, worker: int, task: Task) -> None:
         self._lanes[worker].put(task)

@@ -31,12 +31,16 @@ _LOOKS = 4
 # Any, throughout: a dataset, and what comes out of it, is any object.
 def is_awaited(dataset: Any) -> bool:
     """True if samples have to be awaited. Of a subset that is what its dataset says."""
-    while isinstance(dataset, Selection) or _is_torchs_subset(dataset):
-        dataset = dataset.dataset
-    return any(inspect.iscoroutinefunction(getattr(type(dataset), name, None)) for name in _GETTERS)
+    return any(inspect.iscoroutinefunction(getattr(type(_below(dataset)), name, None)) for name in _GETTERS)
 
 
 _GETTERS = ("__getitem__", "__getitems__")
+
+
+def asks_together(dataset: Any) -> bool:
+    """True if the samples of a batch are asked for at once, so that an exception does not tell which of them failed."""
+    several = getattr(dataset, "__getitems__", None)
+    return bool(several) and (not is_awaited(dataset) or inspect.iscoroutinefunction(several))
 
 
 def _is_torchs_subset(dataset: Any) -> bool:

@@ -50,7 +50,7 @@ def fetcher_for(
     if guard is not None:
         return _guarded(gather, dataset, collate, spec, scope, guard)
     if gather is not None:
-        return _gathering(gather, dataset, collate)
+        return _gathering(gather, dataset, collate, scope)
     if scope.seeds_globals:
         return SeededFetcher(_asking(dataset, collate, spec), scope)
     if not spec.batched:
@@ -79,7 +79,7 @@ def _guarded(
 
     if gather is None:
         return slow
-    quick = _gathering(gather, dataset, collate)
+    quick = _gathering(gather, dataset, collate, scope)
 
     def fetch(indices: Any) -> Any:
         if guard.is_clear:
@@ -144,7 +144,7 @@ def _plain(indices: Any) -> Any:
     return indices.array.tolist() if type(indices) is IndexBlock else indices
 
 
-def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any]) -> Fetcher:
+def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any], scope: Scope) -> Fetcher:
     several = getattr(dataset, "__getitems__", None)
 
     def fetch(indices: Any) -> Any:
@@ -157,7 +157,11 @@ def _gathering(gather: Gather, dataset: Any, collate: Callable[[Any], Any]) -> F
             if batch is not None:
                 return batch
         plain = _plain(indices)
-        return collate([dataset[index] for index in plain] if several is None else several(plain))
+        if several is not None:
+            return collate(several(plain))
+        samples = [dataset[index] for index in scope.following(_listed(plain))]
+        scope.collate()
+        return collate(samples)
 
     return fetch
 

@@ -9,7 +9,7 @@ import math
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from multiprocessing.context import BaseContext
 from typing import Any, ParamSpec
 
@@ -19,8 +19,10 @@ from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.datasets.kind import INSTEAD_OF_PATH
-from feedline.errors import BadOption
+from feedline.errors import BadOption, DoubtfulArgument, tell
+from feedline.failures import add_note
 from feedline.faults.actions import Replace, Retry
+from feedline.sizes import byte_count
 from feedline.types import DatasetKind
 
 P = ParamSpec("P")
@@ -38,7 +40,8 @@ def named(init: Callable[P, None]) -> Callable[P, None]:
 
     The two loaders have torch's names and feedline's, which are easily mixed up.
     """
-    known = list(inspect.signature(init).parameters)[1:]
+    signature = inspect.signature(init)
+    known = list(signature.parameters)[1:]
 
     @functools.wraps(init)
     def checked(*arguments: P.args, **options: P.kwargs) -> None:
@@ -46,9 +49,60 @@ def named(init: Callable[P, None]) -> Callable[P, None]:
             if name not in known:
                 kind = type(arguments[0]).__name__
                 raise TypeError(f"{kind}() got an unexpected keyword argument {name!r}. {_meant(name, known)}")
-        init(*arguments, **options)
+        try:
+            init(*arguments, **options)
+        except TypeError as exc:
+            explain(exc, signature.bind_partial(*arguments, **options).arguments)
+            raise
 
     return checked
+
+
+def explain(exc: TypeError, arguments: Mapping[str, Any]) -> None:
+    """Add notes to an exception of torch's, or of Python's, about an argument that is to blame for it.
+
+    Args:
+        exc: what was raised when the loader was made or iterated over.
+        arguments: the loader's, by torch's names for them.
+    """
+    count, dataset = arguments.get("num_workers", 0), arguments.get("dataset")
+    if isinstance(count, (str, float)):
+        add_note(exc, f"num_workers={count!r} is a {type(count).__name__}. Give an integer, such as num_workers=4.")
+    for name in ("sampler", "batch_sampler"):
+        kind = arguments.get(name)
+        if isinstance(kind, type):
+            add_note(exc, f"{name}={kind.__name__} is a class. Give an object of it: {name}={kind.__name__}(...).")
+    if isinstance(dataset, type):
+        add_note(exc, f"dataset={dataset.__name__} is a class. Give an object of it: {dataset.__name__}(...).")
+    if isinstance(dataset, os.PathLike):
+        add_note(exc, f"dataset={dataset!r} is a path, not a dataset. {INSTEAD_OF_PATH}")
+
+
+def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
+    """Warn of arguments that are accepted, and hardly do what was meant. torch asserts that the last one is 0."""
+    if isinstance(dataset, str) and (os.sep in dataset or os.path.exists(dataset)):
+        tell(
+            f"dataset={dataset!r} is a text, and each of its {len(dataset)} characters is a sample. {INSTEAD_OF_PATH}",
+            DoubtfulArgument,
+        )
+    if isinstance(shuffle, str):
+        does = "shuffles" if shuffle else "does not shuffle"
+        tell(f"shuffle={shuffle!r} is a text, whatever it says: this one {does}. Give True or False.", DoubtfulArgument)
+    if timeout_s and not workers:
+        tell(
+            f"timeout={timeout_s} has no effect without workers: batches are made in the training loop itself, which "
+            "cannot be interrupted. Give num_workers=1 or more, or drop timeout=.",
+            DoubtfulArgument,
+        )
+
+
+def budget_of(memory_budget: Any) -> int | None:
+    """Return the memory for batches in bytes; refuse what is too little for any, such as gigabytes without a unit."""
+    return byte_count("memory_budget", memory_budget, least=0 if memory_budget == 0 else _LEAST_BUDGET)
+
+
+_LEAST_BUDGET = 1024
+"""Bytes. Whoever asks for less means something else; 0 is for as little as possible."""
 
 
 def _meant(name: str, known: Collection[str]) -> str:

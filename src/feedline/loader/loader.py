@@ -20,6 +20,7 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.keys import epoch_key
 from feedline.loader.account import Account
 from feedline.loader.arguments import (
+    budget_of,
     check_callable,
     check_count,
     check_flag,
@@ -42,6 +43,7 @@ from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
+from feedline.loader.rank_watch import RankWatch, Sharing
 from feedline.loader.reserve import with_reserve
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import DEFAULT_DEPTH, Settings
@@ -170,7 +172,7 @@ class Loader(Resumable):
             persistent=check_persistent(persistent, workers),
             context=context_of(start_method, workers, engine),
             scheduler=scheduler,
-            memory_budget=byte_count("memory_budget", memory_budget, least=0),
+            memory_budget=budget_of(memory_budget),
             restarts=restarts,
             worker_bytes=byte_count("max_memory_per_worker", max_memory_per_worker),
         )
@@ -179,6 +181,7 @@ class Loader(Resumable):
         self._own_sampler = self._make_sampler()
         self._supply = Supply(self._settings, NumpyFramework())
         self._ledger = Ledger()
+        self._rank_watch = RankWatch()
         self._audience = Audience(self.dataset, watches=self._settings.worker_count > 0)
         self._probed = False
         self._running = Running()
@@ -416,6 +419,13 @@ class Loader(Resumable):
 
     def _samplers(self) -> list[Any]:
         return [self.sampler, self.batch_sampler]
+
+    def _sharing(self) -> Sharing:
+        if self._kind is DatasetKind.ITERABLE:
+            return Sharing(None, "shard", is_settled=True)  # by default, or it is not to be
+        if self.batch_sampler is not None:
+            return Sharing(self.batch_sampler, "batch_sampler")
+        return Sharing(self.sampler if self._own_sampler is None else self._own_sampler, "sampler")
 
     def __len__(self) -> int:
         length = self._order().length() if self._kind is DatasetKind.MAP else None

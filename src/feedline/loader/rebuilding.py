@@ -13,6 +13,7 @@ from feedline.abc.source import SplitSource
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.loader.audience import Audience
+from feedline.loader.rank_watch import RankWatch
 from feedline.loader.settings import Settings
 from feedline.loader.sharding import rank_count
 from feedline.loader.supply import Supply
@@ -54,8 +55,12 @@ class Rebuildable:
         raise NotImplementedError
 
     def _with_torch_parts(self: L, other: torch.utils.data.DataLoader[Any]) -> L:
-        """Return this loader with the dataset, the samplers and the other arguments that torch's loader has, too."""
-        return self._with({name: value for name, value in vars(other).items() if name in _TORCH_PARTS})
+        """Return this loader with the dataset, the samplers and the other arguments that torch's loader has, too.
+
+        Whoever has made that one sees to the ranks.
+        """
+        parts = {name: value for name, value in vars(other).items() if name in _TORCH_PARTS}
+        return self._with({**parts, "_rank_watch": RankWatch(is_over=True)})
 
     def _with_batch_size(self: L, batch_size: int) -> L:
         """Return this loader with another batch size."""

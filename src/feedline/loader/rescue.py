@@ -12,16 +12,19 @@ to blame: so many that accidents would do the first once in a hundred times, and
 from __future__ import annotations
 
 import math
+import os
 import random
+import re
 import time
 import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from feedline.abc.error_policy import ErrorPolicy
-from feedline.errors import WorkerError, WorkerRestarted, WorkerTimeout
+from feedline.errors import PACKAGE, WorkerError, WorkerRestarted, WorkerTimeout
 from feedline.failures import add_note, is_interrupt, told_indices
 from feedline.fetch.guard import neighbour_of
+from feedline.fetch.origins import told_origin
 from feedline.indices import index_key
 from feedline.loader.batch_indices import as_list, rows_of, with_item
 from feedline.loader.isolation import Isolation
@@ -56,6 +59,8 @@ more, a sample that kills at the beginning of an epoch takes many workers with i
 _DOUBT_OF_BATCH = 1e-2
 """How likely it may be that a batch is searched because of accidents. That costs time, and nothing else."""
 
+_DOING = "What it is doing (most recent call first):\n"
+
 
 @dataclass(frozen=True)
 class Care:
@@ -89,6 +94,8 @@ class Rescue:
         """Deaths over batches that were made later with all their samples."""
         self.stuck: dict[int, WorkerError] = {}
         """Workers that were killed because they did not answer, and what is to be said of it."""
+        self._shown: set[str] = set()
+        """Stacks of such workers that warnings have shown."""
 
     def begin_epoch(self) -> None:
         """Have the whole budget again."""
@@ -122,7 +129,18 @@ class Rescue:
         if late is None:
             raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
         if not (limits.kills_stuck and self.may_restart and self._kill(late, limits.timeout_s)):
-            raise self._told_of_stuck(late, limits.timeout_s)
+            raise self._told_of_stuck(late, limits.timeout_s, self._why_not_killed(late, limits))
+
+    def _why_not_killed(self, late: Pending, limits: Limits) -> str:
+        if limits.kills_stuck and not self.may_restart:
+            return (
+                f" It is not replaced: {self._care.restarts} workers were in this epoch, and restarts= allows no more."
+            )
+        if limits.kills_stuck:
+            return " It is not replaced: this engine cannot end a worker that is busy, as engine='process' can."
+        is_process = self._crew.engine.pid(late.worker) is not None
+        how = "restarts=" if is_process else "engine='process' and restarts="
+        return f" With {how}, such as restarts=10, it would be replaced, and its batch made again."
 
     def _kill(self, late: Pending, timeout_s: float) -> bool:
         told = self._told_of_stuck(late, timeout_s)  # first: afterwards it does nothing that could be told
@@ -131,7 +149,7 @@ class Rescue:
         self.stuck[late.worker] = told
         return True
 
-    def _told_of_stuck(self, late: Pending, timeout_s: float) -> WorkerTimeout:
+    def _told_of_stuck(self, late: Pending, timeout_s: float, why_not_killed: str = "") -> WorkerTimeout:
         """Return what to say about a worker that does not answer: its task, and what it is doing."""
         crew = self._crew
         pid = crew.engine.pid(late.worker)
@@ -141,11 +159,11 @@ class Rescue:
         samples = "" if late.stays else f" (samples {told_indices(self.samples_of(late))})"
         samples += "" if late.owner is not None else " of an iteration that was left"
         stack = crew.engine.stack(late.worker)
-        doing = "What it is doing could not be had." if stack is None else f"What it is doing:\n{stack.rstrip()}"
+        doing = "What it is doing could not be had." if stack is None else f"{_DOING}{users_frames(stack)}"
         return WorkerTimeout(
             f"DataLoader timed out after {timeout_s} seconds: {who} is still at batch {late.ordinal}{samples}, since "
             f"{elapsed_s:.1f} seconds. Raise `timeout`, or look for a sample that blocks (a network read without its "
-            f"own time-out is the usual cause). {doing}"
+            f"own time-out is the usual cause).{why_not_killed} {doing}"
         )
 
     def see_to(self, result: Result) -> Answers:
@@ -225,7 +243,13 @@ class Rescue:
             doing = "making" if begun is None or begun.suspect is None else "looking for the sample that kills in"
             what = f" It was {doing} batch {task.ordinal}{samples}."
         restart = f"restart {self._care.restarts - self._left} of {self._care.restarts} in this epoch"
-        text += "\n" if isinstance(death, WorkerTimeout) else ""  # it ends with a stack
+        if isinstance(death, WorkerTimeout):  # it ends with a stack, which the first warning shows
+            start, _, frames = text.partition(_DOING)
+            if frames in self._shown:
+                text = f"{start}It is stuck where one was before:\n{frames.splitlines()[0]}"
+            elif frames:
+                self._shown.add(frames)
+            text += "\n"
         return f"{text}{what} Another worker has taken its place and its work; nothing is lost ({restart})."
 
     def _redo(self, begun: Pending, death: BaseException) -> Answers:
@@ -301,7 +325,9 @@ class Rescue:
         crew = self._crew
         index = self.samples_of(suspect)[place]
         does = "blocks" if isinstance(death, WorkerTimeout) else "kills"
-        error = type(death)(f"Sample {index!r} {does} every worker that makes it. The last one: {death}")
+        origin = told_origin(self._care.dataset, index)
+        origin += "," if origin else ""
+        error = type(death)(f"Sample {index!r}{origin} {does} every worker that makes it. The last one: {death}")
         suspect.unexplained = 0
         known = index_key(index)
         suspect.attempts[known] = suspect.attempts.get(known, 0) + 1
@@ -332,3 +358,32 @@ class Rescue:
             suspect.faults.append(Fault.of(failure, "replace", time=time.time(), replacement=other))
         crew.give_again(suspect.worker, [suspect])
         return []
+
+
+_MACHINERY = tuple(os.path.join(PACKAGE, folder, "") for folder in ("engines", "fetch", "loader"))
+_LIBRARY = os.path.join(os.path.dirname(os.__file__), "")
+_FRAME = re.compile(r'\s*File "(.*)", line')
+
+
+def users_frames(stacks: str) -> str:
+    """Return what of a worker's stacks is the user's affair.
+
+    That is what the worker's thread has called since it left feedline's machinery; the sources and collate functions of
+    feedline are not part of that. Of other threads it is the same, unless they only wait somewhere in Python's library.
+
+    Args:
+        stacks: as `faulthandler` writes them, the innermost frame first.
+    """
+    own: list[str] = []
+    others: list[str] = []
+    for stack in re.split(r"\n(?=Thread |Current thread )", stacks.rstrip()):
+        lines = stack.rstrip().splitlines()
+        paths = [found[1] if (found := _FRAME.match(line)) else "" for line in lines]
+        end = next((number for number, path in enumerate(paths) if path.startswith(_MACHINERY)), len(lines))
+        if stack.startswith("Thread "):
+            if not all(path.startswith(_LIBRARY) and "site-packages" not in path for path in paths[1:end]):
+                others += lines[:end]
+        else:
+            end += not any(paths[:end])  # one that is at work in the machinery itself
+            own += lines[stack.startswith("Current thread ") : end]
+    return "\n".join(own + others)

@@ -10,6 +10,7 @@ from typing import Any
 
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_dataset, is_stateful, restore_end
+from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
 from feedline.loader.account import Account
 from feedline.loader.arguments import check_count
@@ -18,6 +19,7 @@ from feedline.loader.bookmark import resume_of
 from feedline.loader.exclusive import ExclusiveBatches, Running
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Order
+from feedline.loader.rank_watch import RankWatch, Sharing
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.ranks import share_if_known
 from feedline.state import Snapshot
@@ -31,6 +33,11 @@ class Resumable:
     _audience: Audience
     _account: Account
     _running: Running
+    _rank_watch: RankWatch
+
+    def _sharing(self) -> Sharing:
+        """Return what decides which rank gets which samples."""
+        raise NotImplementedError
 
     @property
     def faults(self) -> FaultLog:
@@ -80,6 +87,9 @@ class Resumable:
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
         self._ledger.virtual = None
+        last = self._ledger.bookmark
+        has_ended = last is not None and last.entry.progress.ended
+        self._rank_watch.begin(self.dataset, self._sharing(), has_ended=has_ended)
         return self._begun()
 
     def _begun(self) -> Any:
@@ -110,6 +120,7 @@ class Resumable:
             this = loader()
             if this is None or ledger.bookmark is not bookmark:
                 return
+            this._rank_watch.first_batch(this._sharing())
             dataset_told = this._audience.told_count != heard
             if ledger.begins_again(order, dataset_told=dataset_told and has_workers):
                 begin_again(this)
@@ -168,6 +179,12 @@ class Resumable:
         Raises:
             BadState: the state is damaged, of another version, or of a loader with other data.
         """
+        if isinstance(state_dict, Mapping) and not state_dict:
+            tell(
+                "The state is empty, so the next iteration begins where it would have begun without it. Give what "
+                "state_dict() of a loader has returned; is its key in the checkpoint another one?",
+                DoubtfulArgument,
+            )
         self._check_draws(_part_of(state_dict, "order"))
         faults = _part_of(state_dict, "faults")
         self._account.copy().restore(faults)  # before anything changes: it may be damaged

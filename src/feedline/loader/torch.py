@@ -28,12 +28,22 @@ from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.account import Account
-from feedline.loader.arguments import check_count, check_not_batches, check_policy, check_unordered, named
+from feedline.loader.arguments import (
+    budget_of,
+    check_count,
+    check_not_batches,
+    check_policy,
+    check_unordered,
+    doubt,
+    explain,
+    named,
+)
 from feedline.loader.audience import Audience
 from feedline.loader.exclusive import Running
 from feedline.loader.ledger import Ledger
 from feedline.loader.options import Options, name_options
 from feedline.loader.order import Order
+from feedline.loader.rank_watch import RankWatch, Sharing
 from feedline.loader.rebuilding import Rebuildable
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import DEFAULT_DEPTH, Settings
@@ -170,6 +180,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             generator,
             **options,
         )
+        doubt(dataset, shuffle, timeout, num_workers)
         if self.num_workers > 0 and self.prefetch_factor == 0:
             raise BadOption(
                 "prefetch_factor=0 leaves the workers nothing to do: give at least 1, or None for the default of 2."
@@ -200,6 +211,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         self._stream_split = self._split_now()
         self._ledger = Ledger()
         self._seeds = SeedSource()
+        self._rank_watch = RankWatch()
         self._audience = Audience(dataset, watches=self.num_workers > 0)
         self._running = Running()
         self._supply = Supply(self._settings(), TorchFramework())
@@ -246,7 +258,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             persistent=self.persistent_workers,
             context=self.multiprocessing_context,
             scheduler=given.scheduler,
-            memory_budget=byte_count("memory_budget", given.memory_budget, least=0),
+            memory_budget=budget_of(given.memory_budget),
             split=given.split,
             snapshot_every=given.snapshot_every_n_steps or 0,
             pin=bool(self.pin_memory) and torch.cuda.is_available(),
@@ -299,7 +311,15 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             self._iterated_order = None
 
     def _get_iterator(self) -> Any:
-        return self._running.add(TorchBatches(self, self._next_order()))
+        try:
+            # These raise what torch's loader raises, before anything is made.
+            range(self.num_workers)
+            if isinstance(self.sampler, type):
+                iter(self.sampler)  # type: ignore[call-overload]
+            return self._running.add(TorchBatches(self, self._next_order()))
+        except TypeError as exc:
+            explain(exc, vars(self))
+            raise
 
     def _next_order(self) -> Order:
         """Return what an iteration goes through that begins now, and take up what was reassigned."""
@@ -340,6 +360,13 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     @property
     def _worker_count(self) -> int:
         return self.num_workers
+
+    def _sharing(self) -> Sharing:
+        if not _is_map(self.dataset):
+            is_settled = self._is_split or self._given.shard is False or isinstance(self.dataset, IterDataPipe)
+            return Sharing(None, "shard", is_settled=is_settled)
+        by_batches = self.batch_size is None and self.batch_sampler is not None
+        return Sharing(self._index_sampler, "batch_sampler" if by_batches else "sampler")
 
     def _samplers(self) -> list[Any]:
         return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]

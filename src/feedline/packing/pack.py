@@ -150,6 +150,7 @@ def pack(
             start_method=start_method,
             seed=0,
         )
+        loader._rank_watch.is_over = True  # one process packs everything, on whatever rank
         job = {"samples": total, "format": format_.name, **options.as_json(), **named}
         work = WorkFolder(path, job, restart=restart)
         output = (Shards if sharded else Single)(work.path, format_, options.layout)

@@ -20,6 +20,7 @@ from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.keys import epoch_key, mix
+from feedline.labels import refuse_dataset
 from feedline.samplers.seeded import shuffled_passes
 from feedline.samplers.seeded_batches import SeededBatches, refuse_sampler
 from feedline.types import Key
@@ -191,6 +192,7 @@ def lengths_of(lengths: Any) -> Lengths:
         array([3, 1, 2])
     """
     refuse_sampler("lengths", lengths)
+    refuse_dataset("lengths", lengths, "[len(dataset[i]) for i in range(len(dataset))]")
     array = np.asarray(lengths.detach().cpu() if is_tensor(lengths) else lengths)
     if array.ndim != 1:
         raise BadOption(f"lengths is not one length for each sample but has shape {array.shape}.")

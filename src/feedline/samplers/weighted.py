@@ -13,6 +13,7 @@ from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.keys import epoch_key
+from feedline.labels import refuse_dataset
 from feedline.samplers.alias import AliasTable
 from feedline.samplers.counts import is_count
 from feedline.samplers.draws import draw_exponential
@@ -107,6 +108,7 @@ class WeightedRandomSampler(Seeded):
 
 # Any: weights as the user has them.
 def _checked(weights: Any) -> NDArray[np.float64]:
+    refuse_dataset("weights", weights, "[1.0] * len(dataset)")
     if is_tensor(weights):
         weights = weights.detach().cpu().numpy()
     array = np.ascontiguousarray(np.asarray(weights, dtype=np.float64))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from feedline.abc.selection import Derived
 from feedline.abc.source import EpochAware
 from feedline.datasets.cache import counts, folder
 from feedline.datasets.cache.chance import Watch
@@ -25,7 +26,7 @@ from feedline.errors import BadOption, CacheDropped, CorruptSource, NotCached, t
 from feedline.sizes import byte_count
 
 
-class CachedDataset(Source, EpochAware):
+class CachedDataset(Source, EpochAware, Derived):
     """Keeps the samples of a map-style dataset.
 
     All workers, threads and processes alike, share one copy. What is full stays as it is: the samples that came first
@@ -107,6 +108,9 @@ class CachedDataset(Source, EpochAware):
 
     def __len__(self) -> int:
         return len(self.dataset) if self._head is None else self._head.count
+
+    def origin(self, index: Any) -> tuple[Any, Any]:
+        return self.dataset, index
 
     def _head_now(self) -> Head:
         return Head(fingerprint(self.dataset, repr(self._version), self._pickles), len(self.dataset))

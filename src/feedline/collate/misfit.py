@@ -1,0 +1,49 @@
+"""Which sample of a batch does not fit the others: for messages, after a collate function has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from feedline.collate import fields
+from feedline.collate.arrays import shapes_differ
+from feedline.collate.fields import Path
+from feedline.errors import CollateError
+
+
+# Any: samples are whatever the dataset returns.
+def misfit_of(values: Sequence[Any], path: Path = ()) -> tuple[int, str] | None:
+    """Return the place of a sample that cannot be stacked with the first one, and what to do; None if all can be.
+
+    Args:
+        values: of the samples of a batch, one each.
+        path: the field they are from.
+
+    Example:
+        >>> misfit_of([{"x": 1}, None])
+        (1, 'Sample 1 of the batch is None. To leave such samples out, use feedline.collate.drop_none().')
+    """
+    for place, value in enumerate(values):
+        if value is None:
+            what = f"Sample {place} of the batch {'has' if path else 'is'} None{fields.inside(path)}."
+            return place, f"{what} {fields.instead_of_none(path)}"
+    first = values[0]
+    shape = getattr(first, "shape", None)
+    if shape is not None:
+        for place, value in enumerate(values):
+            other = getattr(value, "shape", shape)
+            if tuple(other) != tuple(shape):
+                return place, str(shapes_differ(shape, other, place, path))
+        return None
+    names = fields.names_of(first)
+    if names is None:
+        return None
+    try:
+        if isinstance(first, (tuple, list)):
+            fields.check_alike(values, path)
+        columns = {name: fields.column(values, name, path) for name in names}
+    except CollateError as exc:
+        odd = (place for place, value in enumerate(values) if list(fields.names_of(value) or ()) != list(names))
+        return next(odd, 0), str(exc)
+    found = (misfit_of(column, (*path, name)) for name, column in columns.items())
+    return next((misfit for misfit in found if misfit is not None), None)

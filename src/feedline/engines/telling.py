@@ -1,0 +1,76 @@
+"""What is told of a sample, or a batch, that has failed: which one it is, and what to do if that is known."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from feedline import fetch
+from feedline.collate.misfit import misfit_of
+from feedline.datasets.arrays import is_arrays
+from feedline.errors import CollateError
+from feedline.failures import told_indices
+from feedline.fetch.origins import told_origin
+from feedline.types import DatasetKind, WorkerSpec
+
+_FETCHERS = os.path.dirname(fetch.__file__)
+
+
+# Any: a dataset and its indices are of any type.
+def notes_on(
+    exc: BaseException, stage: str, index: Any, dataset: Any, spec: WorkerSpec, worker: int | None
+) -> Iterator[str]:
+    """Yield what to add to an exception.
+
+    Args:
+        exc: the exception.
+        stage: where it came from: "fetch", "transform" or "collate".
+        index: the sample; all that it may be, if it is not known which.
+        dataset: as this worker has it.
+        spec: what this worker works by.
+        worker: which it is; None in the training process itself.
+    """
+    where = f"(stage: {stage})" if worker is None else f"(stage: {stage}, worker {worker})"
+    if stage == "collate":
+        yield f"While samples {told_indices(index)} were made a batch {where}."
+        yield from _notes_on_misfit(exc, index, dataset, spec)
+    elif isinstance(index, list):
+        yield f"About one of the samples {told_indices(index)} {where}."
+    else:
+        origin = told_origin(dataset, index) if spec.kind is DatasetKind.MAP else ""
+        yield f"About sample {index!r}{origin} {where}."
+    if isinstance(exc, KeyError) and isinstance(dataset, Mapping) and is_arrays(dataset):
+        yield (
+            "The dataset is a dict of arrays, which has no samples 0, 1, 2 and so on: torch's loader looks for these "
+            "among its keys. Give the loader feedline.datasets.ArrayDataset(arrays), whose samples are dicts with a "
+            "value of each array."
+        )
+
+
+def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, spec: WorkerSpec) -> Iterator[str]:
+    """Say which sample does not fit into its batch, if that is why the default collate function has failed."""
+    samples = _samples_in(exc)
+    if samples and isinstance(indices, list) and len(samples) == 1 < len(indices):
+        samples = list(samples[0])  # they were asked for together
+    misfit = misfit_of(samples) if samples and spec.framework.is_default_collate(spec.collate) else None
+    if samples is None or misfit is None:
+        return
+    place, told = misfit
+    if not isinstance(exc, CollateError):  # which says it by itself
+        yield told
+    if isinstance(indices, list) and len(indices) == len(samples):
+        index = indices[place]
+        yield f"Sample {place} of the batch is sample {index!r} of the dataset{told_origin(dataset, index)}."
+
+
+def _samples_in(exc: BaseException) -> list[Any] | None:
+    """Return the samples that a collate function was called with, from the frame of the fetcher that has called it."""
+    trace = exc.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_code.co_filename.startswith(_FETCHERS) and isinstance(frame.f_locals.get("samples"), list):
+            samples: list[Any] = frame.f_locals["samples"]
+            return samples
+        trace = trace.tb_next
+    return None

@@ -1,0 +1,99 @@
+"""Which sample of a batch has failed, and where it comes from.
+
+Datasets are wrapped in others, and what fails is a sample of the innermost one, where it has another index. Several
+samples may be asked for at once, and the exception then does not say which of them it is about.
+"""
+
+from __future__ import annotations
+
+import bisect
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from feedline.abc.selection import Derived
+
+_PATIENCE_S = 2.0
+"""For how long samples are tried one by one. A guess: the exception waits for that long."""
+
+_MOST_LAYERS = 16
+"""Datasets around one another that are followed: a bound in case of a cycle."""
+
+
+# Any, throughout: a dataset is any object, and an index any that it understands.
+def told_origin(dataset: Any, index: Any) -> str:
+    """Complete the name of a sample with where it comes from; nothing if the dataset is no wrapper of others."""
+    path, inner = "", dataset
+    for below, index_below in _layers(dataset, index):
+        if getattr(inner, "dataset", None) is below:
+            path += ".dataset"
+        else:
+            path += f".datasets[{next(number for number, part in enumerate(inner.datasets) if part is below)}]"
+        inner, index = below, index_below
+    return f", which is sample {index!r} of the {type(inner).__name__} in loader.dataset{path}" if path else ""
+
+
+def _layers(dataset: Any, index: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield what a sample is inside of wrappers, layer by layer: the dataset there, and the index in it."""
+    for _ in range(_MOST_LAYERS):
+        try:
+            found = _origin(dataset, index)
+        except Exception:  # there is no such sample, which the exception says that this is about
+            return
+        if found is None:
+            return
+        dataset, index = found
+        yield found
+
+
+def _origin(dataset: Any, index: Any) -> tuple[Any, Any] | None:
+    if isinstance(dataset, Derived):
+        return dataset.origin(index)
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is not None and isinstance(dataset, torch_data.Subset):
+        return dataset.dataset, dataset.indices[index]
+    if torch_data is not None and isinstance(dataset, torch_data.ConcatDataset):
+        place = index + len(dataset) if index < 0 else index
+        number = bisect.bisect_right(dataset.cumulative_sizes, place)
+        return dataset.datasets[number], place - (dataset.cumulative_sizes[number - 1] if number else 0)
+    return None
+
+
+def place_of_failed(exc: BaseException, dataset: Any, indices: list[Any]) -> int | None:
+    """Return which of the samples that were asked for together an exception is about; None if that is not known.
+
+    Where torch's `Subset` asks for one sample after the other, its frame tells. Otherwise they are tried one by one,
+    up to the first that fails.
+    """
+    place = _place_in_frames(exc, dataset, indices)
+    if place is not None or isinstance(exc, MemoryError) or not isinstance(exc, Exception):
+        return place
+    until = time.monotonic() + _PATIENCE_S
+    for place, index in enumerate(indices):
+        if time.monotonic() > until:
+            return None
+        try:
+            dataset.__getitems__([index])
+        except Exception as again:
+            return place if type(again) is type(exc) else None
+    return None
+
+
+def _place_in_frames(exc: BaseException, dataset: Any, indices: list[Any]) -> int | None:
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is None:
+        return None
+    frames, trace = [], exc.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == torch_data.Subset.__getitems__.__code__.co_filename:
+            frames.append(trace.tb_frame.f_locals)
+        trace = trace.tb_next
+    asking = next((names for names in reversed(frames) if "idx" in names and "self" in names), None)
+    if asking is None:
+        return None
+    for place, index in enumerate(indices):
+        for below, index_below in ((dataset, index), *_layers(dataset, index)):
+            if below is asking["self"] and index_below == asking["idx"]:
+                return place
+    return None

@@ -1,0 +1,104 @@
+"""What is told of samples that make no batch: torch's own exception, and notes that name the sample and what to do."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import Dataset, Subset
+
+import feedline
+from feedline.datasets import ArrayDataset
+
+
+class Odd(Dataset[Any]):
+    """Makes samples of a function."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(index)
+
+
+def none_at_13(index: int) -> Any:
+    return None if index == 13 else {"x": torch.tensor(index)}
+
+
+def none_in_field(index: int) -> Any:
+    return {"x": torch.tensor(index), "y": None if index == 13 else torch.tensor(1)}
+
+
+def ragged(index: int) -> Any:
+    return {"x": torch.zeros(3 if index == 13 else 2), "y": index}
+
+
+def nested(index: int) -> Any:
+    return {"box": (np.zeros(3 if index == 13 else 2), index)}
+
+
+def lists(index: int) -> Any:
+    return [1.0] * (3 if index == 13 else 2)
+
+
+def without_a_field(index: int) -> Any:
+    return {"x": 1} if index == 13 else {"x": 1, "y": 2}
+
+
+CASES = {
+    "None": (none_at_13, r"Sample 5 of the batch is None\..*drop_none"),
+    "None in a field": (none_in_field, "Sample 5 of the batch has None in field 'y'.*drop_none"),
+    "ragged": (ragged, r"Samples 0 and 5 of the batch have shapes \(2,\) and \(3,\) in field 'x'.*collate.pad\(\)"),
+    "ragged, nested": (nested, r"shapes \(2,\) and \(3,\) in field 'box' / 0.*collate.pad\(\)"),
+    "lists": (lists, r"Samples 0 and 5 of the batch have 2 and 3 fields.*collate.pad\(\)"),
+    "a field less": (without_a_field, "Sample 5 of the batch has no field 'y'"),
+}
+
+
+def failure_of(loader: Any) -> Exception:
+    with pytest.raises((TypeError, RuntimeError, KeyError)) as caught:
+        list(loader)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"num_workers": 1}, {"num_workers": 1, "engine": "thread"}, {"seed": 3}], ids=str
+)
+@pytest.mark.parametrize("case", CASES)
+def test_torchs_exception_says_which_sample_does_not_fit_and_what_to_do(case: str, options: dict[str, Any]) -> None:
+    make, told = CASES[case]
+    data = Subset(Odd(make), range(8, 20))
+    ours, torchs = failure_of(feedline.DataLoader(data, 8, **options)), failure_of(TorchLoader(data, 8))
+    assert (type(ours), str(ours)) == (type(torchs), str(torchs))
+    notes = "\n".join(ours.__notes__)
+    assert re.search(told, notes)
+    assert (
+        "Sample 5 of the batch is sample 5 of the dataset, which is sample 13 of the Odd in loader.dataset.dat" in notes
+    )
+
+
+def test_the_loader_for_numpy_names_the_sample_too() -> None:
+    exc = failure_of(feedline.Loader(Odd(lambda index: np.zeros(3 if index == 13 else 2)), 8))
+    assert "Sample 5 of the batch is sample 13 of the dataset." in exc.__notes__
+
+
+def test_nothing_is_guessed_about_collate_functions_of_others() -> None:
+    exc = failure_of(feedline.DataLoader(Odd(none_at_13), 8, collate_fn=lambda samples: samples[0]["z"]))
+    assert "drop_none" not in "".join(exc.__notes__)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dict_of_arrays_is_no_dataset_to_torch(workers: int) -> None:
+    arrays: Any = {"x": torch.arange(10), "y": np.arange(10)}
+    exc = failure_of(feedline.DataLoader(arrays, 4, num_workers=workers))
+    assert type(exc) is KeyError
+    assert any("Give the loader feedline.datasets.ArrayDataset(arrays)" in note for note in exc.__notes__)
+    batch = next(iter(feedline.DataLoader(ArrayDataset(arrays), 4)))
+    assert batch["x"].tolist() == batch["y"].tolist() == [0, 1, 2, 3]
