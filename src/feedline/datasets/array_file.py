@@ -201,8 +201,9 @@ def opened_zip(file: IO[bytes]) -> zipfile.ZipFile:
     tail = file.read()
     at = tail.rfind(b"PK\5\6")
     count = int.from_bytes(tail[at + 10 : at + 12], "little")
-    if count not in (_MORE, len(archive.infolist())):  # which Python does not compare
-        raise zipfile.BadZipFile(f"it should have {count} members, and {len(archive.infolist())} are listed")
+    found = len(archive.infolist())
+    if count not in (_MORE, found) or (not found and at):  # which Python does not compare
+        raise zipfile.BadZipFile(f"it should have {count or 'some'} members, and {found} are listed")
     return archive
 
 
