@@ -73,7 +73,7 @@ def test_forms_of_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["stream", "random"])
-def test_a_header_that_was_overwritten_with_zeros_ends_no_shard(tmp_path: Path, mode: str) -> None:
+def test_a_header_that_was_overwritten_with_zeros_ends_no_shard(tmp_path: Path, mode: Any) -> None:
     path = tmp_path / "a.tar"
     data = tar_bytes(numbered(20))
     place = data.index(b"000010.cls")
@@ -83,7 +83,7 @@ def test_a_header_that_was_overwritten_with_zeros_ends_no_shard(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("mode", ["stream", "random"])
-def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path, mode: str) -> None:
+def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path, mode: Any) -> None:
     path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.tar", workers=0).path
     dataset = TarDataset(path, mode=mode, fields="x.cls")
     assert list(dataset) == list(range(9))

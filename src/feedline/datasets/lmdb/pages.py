@@ -11,9 +11,9 @@ one, nothing is checked.
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,16 +53,15 @@ def check_pages(file: str, most: int = MOST_PAGES) -> None:
     Raises:
         CorruptSource: a page is damaged.
     """
-    descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    try:
-        meta = _newest(descriptor)
+    with open(file, "rb", buffering=0) as opened:
+        meta = _newest(opened)
         if meta is None or meta.root == _NO_PAGE:
             return
         level = [meta.root]
         for height in range(meta.depth, 0, -1):
             below: list[int] = []
             for number in level[:most]:
-                found = _below(descriptor, number, meta, is_leaf=height == 1)
+                found = _below(opened, number, meta, is_leaf=height == 1)
                 if found is None:
                     raise CorruptSource(
                         f"{file} is damaged: page {number} of the database in it is not a page of its tree, or leads "
@@ -71,16 +70,19 @@ def check_pages(file: str, most: int = MOST_PAGES) -> None:
                 below += found
             most = max(0, most - len(level))
             level = below
-    finally:
-        os.close(descriptor)
 
 
-def _newest(descriptor: int) -> _Meta | None:
+def _read(file: IO[bytes], place: int, size: int) -> bytes:
+    file.seek(place)
+    return file.read(size)
+
+
+def _newest(file: IO[bytes]) -> _Meta | None:
     """Return what the last transaction wrote about the database; None if it is of another format."""
     found = []
     place = 0
     for _ in range(2):
-        content = os.pread(descriptor, _META.size, place)
+        content = _read(file, place, _META.size)
         if len(content) < _META.size:
             break
         magic, version, page_bytes, _, _, depth, root, last, transaction = _META.unpack(content)
@@ -91,10 +93,10 @@ def _newest(descriptor: int) -> _Meta | None:
     return max(found, key=lambda meta: meta.transaction, default=None)
 
 
-def _below(descriptor: int, number: int, meta: _Meta, *, is_leaf: bool) -> list[int] | None:
+def _below(file: IO[bytes], number: int, meta: _Meta, *, is_leaf: bool) -> list[int] | None:
     """Return the pages that a page leads to; None if it is damaged."""
     size = meta.page_bytes
-    page = os.pread(descriptor, size, number * size) if number <= meta.last else b""
+    page = _read(file, number * size, size) if number <= meta.last else b""
     if len(page) < size:
         return None
     own, _, flags, lower, upper = _HEAD.unpack_from(page)

@@ -5,8 +5,8 @@ the same one at once write the same twice. Its place follows from path, size and
 from the columns, so that a changed file is decoded anew. What was kept of it before is removed then.
 
 Behind what Arrow writes stands a checksum. It is compared when a row group is first read; when the folder is opened,
-all of it would have to be read. Processes that were forked from one that has the dataset do so once between them, others
-once each. What is damaged is decoded anew.
+all of it would have to be read. Processes that were forked from one that has the dataset do so once between them,
+others once each. What is damaged is decoded anew.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class _Zstd:
 
     def read(self, size: int) -> bytes:
         while data := self._reader.read(size - len(self._MARK)):
-            held = self._held + data
+            held: bytes = self._held + data
             self._held = held[-len(self._MARK) :]
             if len(held) > len(self._MARK):
                 return held[: -len(self._MARK)]
