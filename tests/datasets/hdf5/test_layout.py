@@ -212,12 +212,11 @@ def test_addresses_beyond_the_end(tmp_path: Path) -> None:
     for name in ("contiguous", "chunked"):
         path = tmp_path / f"{name}.h5"
         made(path, name)
-        field = HDF5Dataset(path, "x")._fields[0]
         with (
             h5py.File(path) as file,
             pytest.raises(CorruptSource, match=r"with '/x' in it declares \d+ bytes, but only 100"),
         ):
-            layout._mapped_rows(file["x"], field, b"\0" * 100, None, 0)  # type: ignore[arg-type]
+            layout._mapped_rows(file["x"], DATA.dtype, 24, b"\0" * 100, None, 0)  # type: ignore[arg-type]
 
 
 @settings(max_examples=60)
@@ -322,3 +321,22 @@ def test_rows_that_take_more_than_a_sample_may(tmp_path: Path) -> None:
         CorruptSource, match=r"a\.h5: a row of 'x' takes 1099511627776 bytes.*FEEDLINE_MAX_SAMPLE_BYTES"
     ):
         HDF5Dataset(path, "x")
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (4,)}, {"chunks": (4,), "compression": "gzip", "shuffle": True}])
+def test_heaps_that_are_damaged_are_not_given_to_hdf5(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Zeros in the place of a value's header are a loop without end in HDF5 2.0."""
+    path = tmp_path / "a.h5"
+    texts = [f"text {number}" * (number % 3) for number in range(10)]
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=texts, dtype=h5py.string_dtype(), **options)
+    dataset = HDF5Dataset(path, "x")
+    assert [dataset[index] for index in range(10)] == texts
+    dataset.close()
+    data = path.read_bytes()
+    place = data.index(b"text 4")
+    path.write_bytes(data[: place - 16] + bytes(16) + data[place:])
+    dataset = HDF5Dataset(path, "x")
+    with pytest.raises(CorruptSource, match=r"a\.h5: a heap at byte \d+ is damaged"):
+        dataset[0]
+    dataset.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from feedline._optional import require
 from feedline.datasets.hdf5.cache import ChunkCache
 from feedline.datasets.hdf5.field import NUMBERS, Field
+from feedline.datasets.hdf5.heaps import REFERENCE, Heaps
 from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, Rows, SelectedRows, ValueRows
 from feedline.datasets.hdf5.selection import Selection
 from feedline.datasets.hdf5.unpacking import ByHDF5, ByInflating
@@ -37,12 +39,16 @@ def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Has
         key: tells the chunks of this file and field from all others.
     """
     if field.kind != NUMBERS:
-        return ValueRows(Selection(dataset), field, dataset.file.filename), True
+        path = dataset.file.filename
+        references = None if mapped is None else _references(dataset, field, mapped, cache, key)
+        heaps = None if references is None else Heaps(mapped, path, references.fill, dataset.shape)
+        return ValueRows(Selection(dataset), field, path, heaps), True
     if mapped is None or len(dataset) == 0 or not 0 < field.row_bytes <= _LARGEST_CELL:
         return SelectedRows(Selection(dataset), field), True
-    found = _mapped_rows(dataset, field, mapped, cache, key)
-    if found is not None:
-        return found, False
+    if _is_as_in_memory(dataset):
+        found = _mapped_rows(dataset, dataset.dtype, field.row_bytes, mapped, cache, key)
+        if found is not None:
+            return found, False
     count = _rows_read_together(dataset)
     if count is None or count * field.row_bytes > _LARGEST_CHUNK:
         return SelectedRows(Selection(dataset), field), True
@@ -65,17 +71,31 @@ def _rows_read_together(dataset: Any) -> int | None:
     return None
 
 
-def _mapped_rows(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> Rows | None:
+def _is_as_in_memory(dataset: Any) -> bool:
+    """True if numbers lie in the file as NumPy has them, but for their byte order; False for odd precision, padding."""
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+    stored = dataset.dtype
+    return stored.subdtype is None and bool(dataset.id.get_type() == h5py.h5t.py_create(stored, logical=True))
+
+
+def _references(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Hashable) -> Rows | None:
+    """Return what reads where the values of rows are, if they are of any length and we can read it."""
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+    text = h5py.check_string_dtype(dataset.dtype)
+    row_bytes = math.prod(field.row_shape) * REFERENCE.itemsize
+    sizes = dataset.file.id.get_create_plist().get_sizes()
+    if (text is not None and text.length is not None) or sizes != (8, 8) or not row_bytes or not len(dataset):
+        return None
+    return _mapped_rows(dataset, np.dtype(f"V{REFERENCE.itemsize}"), row_bytes, mapped, cache, (key, "references"))
+
+
+def _mapped_rows(
+    dataset: Any, stored: np.dtype[Any], row_bytes: int, mapped: Any, cache: ChunkCache, key: Hashable
+) -> Rows | None:
     """Return what needs the mapped file only, if the rows lie there whole and we can read them."""
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     plist = dataset.id.get_create_plist()
-    stored, row_bytes = dataset.dtype, field.row_bytes
-    if (
-        plist.get_external_count() > 0
-        or dataset.file.userblock_size > 0
-        or stored.subdtype is not None
-        or dataset.id.get_type() != h5py.h5t.py_create(stored, logical=True)  # odd precision or padding
-    ):
+    if plist.get_external_count() > 0 or dataset.file.userblock_size > 0:
         return None
     if plist.get_layout() == h5py.h5d.CONTIGUOUS:
         offset = dataset.id.get_offset()

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from feedline.datasets.hdf5.cache import ChunkCache
 from feedline.datasets.hdf5.cells import Cells, cells_of, copy
 from feedline.datasets.hdf5.field import BYTES, RAGGED, Field
+from feedline.datasets.hdf5.heaps import Heaps
 from feedline.datasets.hdf5.selection import Selection, runs
 from feedline.errors import CorruptSource
 from feedline.failures import words
@@ -136,16 +137,19 @@ class SelectedRows(Rows):
 class ValueRows:
     """Values of any length."""
 
-    def __init__(self, selection: Selection, field: Field, path: str) -> None:
+    def __init__(self, selection: Selection, field: Field, path: str, heaps: Heaps | None) -> None:
         self._selection = selection
         self._field = field
         self._path = path
+        self._heaps = heaps
         self._swapped = field.kind == RAGGED and selection.leaves_bytes_swapped()
 
     def values(self, rows: Indices) -> list[Any]:
         """Return the values of these rows."""
         wanted, where = np.unique(rows, return_inverse=True)
         found = np.empty((len(wanted), *self._field.row_shape), self._selection.dtype)
+        if self._heaps is not None:
+            self._heaps.check(wanted)
         self._selection.read_rows(wanted, found)
         values = [self._value(value, row) for value, row in zip(found, wanted.tolist(), strict=True)]
         if len(wanted) == len(rows):

@@ -1,0 +1,78 @@
+"""The heaps in which HDF5 keeps values of any length.
+
+HDF5 (2.0) believes what stands in a heap: it goes round for ever in one that has zeros where the size of a value should
+be. So each heap is gone through before HDF5 reads the first value from it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.errors import CorruptSource
+from feedline.sizes import check_size
+
+REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
+"""What stands in the place of a value: where it is."""
+_HEAD = struct.Struct("<4s4xQ")
+_VALUE = struct.Struct("<H6xQ")
+_ALIGN = 8
+Fill = Callable[[NDArray[Any], NDArray[np.int64], None], None]
+_NOWHERE = 0
+"""Where values are that were never written."""
+
+
+class Heaps:
+    """The heaps that the values of a field lie in.
+
+    Args:
+        mapped: the whole file. Any: it is any buffer.
+        path: for errors.
+        fill: writes the references of rows to an array.
+        shape: of all references.
+    """
+
+    def __init__(self, mapped: Any, path: str, fill: Fill, shape: tuple[int, ...]) -> None:
+        self._mapped = mapped
+        self._path = path
+        self._fill = fill
+        self._row_shape = shape[1:]
+        self._rows = np.zeros(shape[0], np.bool_)
+        """Those whose heaps were gone through."""
+        self._checked: set[int] = set()
+
+    def check(self, rows: NDArray[np.int64]) -> None:
+        """Go through the heaps of some rows, unless that was done.
+
+        Raises:
+            CorruptSource: one is damaged.
+        """
+        if self._rows[rows].all():
+            return
+        references = np.empty((len(rows), *self._row_shape), REFERENCE)
+        self._fill(references, rows, None)
+        for address in np.unique(references["heap"]).tolist():
+            if address not in self._checked and address != _NOWHERE:
+                self._check(address)
+                self._checked.add(address)
+        self._rows[rows] = True
+
+    def _check(self, address: int) -> None:
+        where, held = f"{self._path}: a heap at byte {address}", len(self._mapped)
+        check_size(where, address + _HEAD.size, held=held)
+        magic, size = _HEAD.unpack_from(self._mapped, address)
+        check_size(where, address + size, held=held)
+        at, end = address + _HEAD.size, address + size
+        while magic == b"GCOL" and at + _VALUE.size <= end:
+            number, length = _VALUE.unpack_from(self._mapped, at)
+            # Number 0 is what is free, and its length counts from here.
+            step = _VALUE.size + -(-length // _ALIGN) * _ALIGN if number else length
+            if step < _VALUE.size or at + step > end:
+                break
+            at += step
+        if magic != b"GCOL" or at + _VALUE.size <= end:
+            raise CorruptSource(f"{where} is damaged: values in it do not follow each other. Write or copy it again.")
