@@ -251,7 +251,7 @@ def test_four_epochs_with_a_state_in_between_are_torchs(workers: int, persistent
         return DataLoader(datasets.Sized(9), shuffle=True, **options)
 
     torch.manual_seed(0)
-    theirs: Any = torch_data.DataLoader(datasets.Sized(9), shuffle=True, **options)  # type: ignore[arg-type]
+    theirs: Any = torch_data.DataLoader(datasets.Sized(9), shuffle=True, **options)
     expected = [values(theirs) for _ in range(4)]
     drawn = torch.get_rng_state()
     torch.manual_seed(0)
@@ -286,7 +286,7 @@ def test_a_generator_of_the_loaders_own_is_put_where_it_was() -> None:
 def test_asking_at_the_end_draws_nothing() -> None:
     """A run that saves its state between epochs has torch's numbers, as one that does not."""
     torch.manual_seed(5)
-    theirs: Any = torch_data.DataLoader(datasets.Sized(9), shuffle=True)  # type: ignore[arg-type]
+    theirs: Any = torch_data.DataLoader(datasets.Sized(9), shuffle=True)
     expected = [values(theirs) for _ in range(3)]
     torch.manual_seed(5)
     loader = DataLoader(datasets.Sized(9), shuffle=True)
