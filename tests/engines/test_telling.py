@@ -100,5 +100,6 @@ def test_a_dict_of_arrays_is_no_dataset_to_torch(workers: int) -> None:
     exc = failure_of(feedline.DataLoader(arrays, 4, num_workers=workers))
     assert type(exc) is KeyError
     assert any("Give the loader feedline.datasets.ArrayDataset(arrays)" in note for note in exc.__notes__)
-    batch = next(iter(feedline.DataLoader(ArrayDataset(arrays), 4)))
+    table: Any = ArrayDataset(arrays)
+    batch = next(iter(feedline.DataLoader(table, 4)))
     assert batch["x"].tolist() == batch["y"].tolist() == [0, 1, 2, 3]

@@ -13,6 +13,7 @@ import feedline
 from feedline.datasets import CachedDataset, mix
 
 BAD = 70
+SEVEN: Any = range(7)
 BACKWARDS = list(range(99, -1, -1))
 
 
@@ -82,9 +83,9 @@ def test_of_a_subset_the_sample_is_named_by_both_indices(loader: str, kind: type
 WRAPPED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "itself": (lambda data: data, "About sample 70 (stage"),
     "subset of a subset": (lambda data: Subset(Subset(data, BACKWARDS), BACKWARDS), "loader.dataset.dataset.dataset"),
-    "parts": (lambda data: ConcatDataset([range(7), data]), "About sample 77, which is sample 70 of the"),
+    "parts": (lambda data: ConcatDataset([SEVEN, data]), "About sample 77, which is sample 70 of the"),
     "subset of parts": (
-        lambda data: Subset(ConcatDataset([range(7), data]), list(range(107))),
+        lambda data: Subset(ConcatDataset([SEVEN, data]), list(range(107))),
         "About sample 77, which is sample 70 of the {kind} in loader.dataset.dataset.datasets[1]",
     ),
     "split": (lambda data: feedline.split(data, [1.0])[0], "sample 70 of the {kind} in loader.dataset.dataset"),

@@ -207,7 +207,7 @@ class Squares(torch.utils.data.Dataset[int]):
         ({"num_workers": "4"}, "num_workers='4' is a str. Give an integer"),
         ({"num_workers": 2.0}, "num_workers=2.0 is a float. Give an integer"),
         ({"sampler": SequentialSampler}, "Give an object of it: sampler=SequentialSampler(...)"),
-        ({"sampler": RandomSampler, "num_workers": 1}, "Give an object of it: sampler=RandomSampler(...)"),
+        ({"sampler": RandomSampler}, "Give an object of it: sampler=RandomSampler(...)"),
         ({"batch_sampler": BatchSampler}, "Give an object of it: batch_sampler=BatchSampler(...)"),
         ({"dataset": Squares}, "Give an object of it: Squares(...)"),
         ({"dataset": Path("/data/train")}, "is a path, not a dataset"),

@@ -145,6 +145,7 @@ def test_an_iteration_that_is_never_read_counts_all_the_same() -> None:
     assert values(loader) == epochs[1]
 
 
+@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")  # which is right
 def test_torchs_distributed_sampler_is_left_alone() -> None:
     def orders(kind: Any) -> list[Any]:
         sampler: Any = torch_data.DistributedSampler(range(N), 2, 1, seed=3)  # type: ignore[arg-type]

@@ -548,6 +548,7 @@ def test_a_state_after_the_last_batch_and_one_after_the_end() -> None:
     assert values(resumed) == epochs[1]
 
 
+@pytest.mark.filterwarnings("ignore::feedline.errors.DoubtfulArgument")
 def test_an_empty_state_is_none() -> None:
     loader = shuffled()
     loader.load_state_dict({})

@@ -40,8 +40,7 @@ def named(init: Callable[P, None]) -> Callable[P, None]:
 
     The two loaders have torch's names and feedline's, which are easily mixed up.
     """
-    signature = inspect.signature(init)
-    known = list(signature.parameters)[1:]
+    known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
     def checked(*arguments: P.args, **options: P.kwargs) -> None:
@@ -52,7 +51,7 @@ def named(init: Callable[P, None]) -> Callable[P, None]:
         try:
             init(*arguments, **options)
         except TypeError as exc:
-            explain(exc, signature.bind_partial(*arguments, **options).arguments)
+            explain(exc, {**dict(zip(known, arguments[1:], strict=False)), **options})
             raise
 
     return checked
@@ -98,7 +97,9 @@ def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
 
 def budget_of(memory_budget: Any) -> int | None:
     """Return the memory for batches in bytes; refuse what is too little for any, such as gigabytes without a unit."""
-    return byte_count("memory_budget", memory_budget, least=0 if memory_budget == 0 else _LEAST_BUDGET)
+    least = 0 if memory_budget == 0 else _LEAST_BUDGET
+    size: int | None = byte_count("memory_budget", memory_budget, least=least)
+    return size
 
 
 _LEAST_BUDGET = 1024

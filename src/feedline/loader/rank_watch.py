@@ -28,6 +28,9 @@ _KNOWS_RANKS = re.compile(
 _NOT_READ = ("builtins", "abc", "typing", "collections", "torch", "torchvision", "feedline", "datasets", "numpy")
 """Packages whose classes are not searched for such names: what they do about ranks is known."""
 
+_SHARE_OUT = ("webdataset", "wids", "litdata", "streaming")
+"""Packages whose datasets share themselves out, or refuse to be read by several ranks."""
+
 _MOST_LAYERS = 16
 """Datasets around one another that are followed: a bound in case of a cycle."""
 
@@ -75,7 +78,8 @@ class RankWatch:
         layers = layers_of(sharing.sampler)
         if any(rank_count(layer) > 1 or _knows_ranks(layer) for layer in layers):
             return
-        if any(map(_knows_ranks, _layers_of_dataset(dataset))):
+        is_known = ranks_of_stream(dataset) is not None  # how it is split: not over ranks
+        if not is_known and any(map(_knows_ranks, _layers_of_dataset(dataset))):
             return
         if sharing.form == "sampler" and _is_a_part(dataset, layers[-1], count):
             return
@@ -143,6 +147,8 @@ def _layers_of_dataset(dataset: Any) -> Iterator[Any]:
 
 def _knows_ranks(value: Any) -> bool:
     """True if an attribute of an object, or a name in the code of its class, is about ranks."""
+    if type(value).__module__.split(".")[0] in _SHARE_OUT:
+        return True
     if any(_KNOWS_RANKS.search(name) for name in getattr(value, "__dict__", {})):
         return True
     classes = (kind for kind in type(value).__mro__ if kind.__module__.split(".")[0] not in _NOT_READ)
