@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from feedline.cores import core_count
 from feedline.datasets.arrays import ArrayDataset, is_arrays
@@ -30,7 +30,7 @@ from feedline.packing.run import Job, Run
 from feedline.packing.work import WorkFolder
 from feedline.packing.writers.contract import Layout
 from feedline.sizes import byte_count
-from feedline.types import DatasetKind
+from feedline.types import DatasetKind, EngineName
 
 BATCH = 16
 """Samples that a worker makes at a time."""
@@ -53,12 +53,12 @@ def pack(
     samples_per_shard: int | None = None,
     shard_bytes: int | str | None = None,
     compression: str | None = None,
-    on_error: str = "raise",
+    on_error: Literal["raise", "skip"] = "raise",
     overwrite: bool = False,
     restart: bool = False,
     verify: bool = True,
     checkpoint_every: int = 4096,
-    engine: str = "auto",
+    engine: EngineName = "auto",
     start_method: str | None = None,
     source: str | None = None,
     facts: Mapping[str, Any] | None = None,
