@@ -26,6 +26,7 @@ from feedline.packing.output import Shards, Single
 from feedline.packing.pictures import Pictures
 from feedline.packing.prepare import Prepare, numbered
 from feedline.packing.progress import Packed, Stage
+from feedline.packing.quantities import size_of
 from feedline.packing.run import Job, Run
 from feedline.packing.work import WorkFolder
 from feedline.packing.writers.contract import Layout
@@ -47,7 +48,7 @@ def pack(
     workers: int | None = None,
     fields: Sequence[str] | Mapping[str, str] | None = None,
     encode: str = "keep",
-    resize: int | tuple[int, int] | None = None,
+    resize: int | tuple[int, int] | str | None = None,
     quality: int = 90,
     ragged: Sequence[str] = (),
     samples_per_shard: int | None = None,
@@ -80,6 +81,7 @@ def pack(
             new names to the dataset's gives fields others.
         encode: pictures become "jpg" or "png", "raw" arrays of pixels, or "keep" what they are.
         resize: a number makes the shorter side of pictures that short; (width, height) makes them exactly so large.
+            Or a text as on the command line: "256", "320x240".
         quality: of JPEG, 1 to 100.
         ragged: array fields whose shapes differ, if the first samples do not show it.
         samples_per_shard: how many samples a shard has.
@@ -119,7 +121,7 @@ def pack(
     chosen = as_fields(fields)
     with _opened(dataset, path, chosen) as opened:
         options = Options(
-            pictures=Pictures(encode, resize, quality),
+            pictures=Pictures(encode, _pixels(resize), quality),
             fields=as_fields(opened.fields) if chosen is None else chosen,
             ragged=as_names(ragged, "ragged"),
             samples_per_shard=samples_per_shard,
@@ -164,6 +166,15 @@ def pack(
                 work.remove()
             work.close()
     return replace(packed, seconds=time.monotonic() - begin, unused=opened.unused)
+
+
+def _pixels(resize: int | tuple[int, int] | str | None) -> int | tuple[int, int] | None:
+    if not isinstance(resize, str):
+        return resize
+    try:
+        return size_of(resize)
+    except ValueError as exc:
+        raise BadOption(f"resize={words(exc)}.") from exc
 
 
 # Any: a dataset of any class.

@@ -267,7 +267,7 @@ class CSVDataset(RowGroupSource):
         unzipped = opened.get(file.path)
         if unzipped is None or unzipped.place > start:
             if unzipped is not None:
-                self._blocks.has_dropped = True  # it is unpacked again, as if there had been no room to keep it
+                self._waste.went_back = True
             unzipped = opened[file.path] = Unzipped(file.path, packing)
         unzipped.skip_to(start)
         return unzipped.read(stop - start)

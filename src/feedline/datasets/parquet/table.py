@@ -145,6 +145,7 @@ class RowGroupSource(TableSource):
     def close(self) -> None:
         """Forget the row groups that this process has read. They are read again when a sample is asked for."""
         self._blocks.clear()
+        self._waste = Waste()
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
         layout, width = self._layout, len(self._shape.names)
@@ -179,12 +180,9 @@ class RowGroupSource(TableSource):
             arrays, mapped = self._load(file, number, list(self._shape.names))
             low, high = mapped
             block = Block([prepared(whole(array)) for array in arrays], lambda address: low <= address < high)
-        self._waste.note_decoded(
-            int(layout.starts[group + 1] - layout.starts[group]),
-            time.perf_counter() - began,
-            has_dropped=self._blocks.has_dropped,
-            advice=self._advice(),
-        )
+        rows = int(layout.starts[group + 1] - layout.starts[group])
+        count, seconds = len(layout.group_numbers), time.perf_counter() - began
+        self._waste.note_decoded(group, count, rows, seconds, advice=self._advice())
         return block, block.held_bytes
 
     def _advice(self) -> str:

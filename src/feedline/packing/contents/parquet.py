@@ -9,7 +9,7 @@ import numpy as np
 
 from feedline._optional import require
 from feedline.packing.contents.contents import Contents, Field, spread
-from feedline.packing.line import stored_text
+from feedline.packing.line import stored_text, unpacked_option
 from feedline.packing.schema import Sample
 from feedline.packing.writers import parquet
 
@@ -49,7 +49,7 @@ def look(path: Path) -> Contents:
         fields,
         take,
         details,
-        stored_text("parquet", str(path), stored, f"ParquetDataset({str(path)!r})"),
+        stored_text("parquet", str(path), stored, f"ParquetDataset({str(path)!r}{unpacked_option(str(path))})"),
         stored,
     )
 
