@@ -1,4 +1,4 @@
-"""Every Python block of the docs and every docstring example runs."""
+"""Every Python block of the docs and every docstring example runs, and what they point to is there."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ MODULES = sorted(
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->")
 NEEDS = re.compile(r"<!-- needs: ([\w ]+) -->")  # packages without which the code of a page is not run
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)[^)]*\)")
+
+OUTSIDE = re.compile(r"\b(?:docs|examples|benchmarks|changes|scripts)/\w[\w/-]*\.(?:md|py)")
 
 
 def runnable_lines(page: str) -> str:
@@ -106,3 +108,13 @@ def find_examples(module: str) -> Iterator[doctest.DocTest]:
 def test_block_with_a_reason_is_left_out() -> None:
     page = "a\n```python\nx = 1\n```\n<!-- not run: needs a GPU -->\n```python\ny = 2\n```\n```\nz = 3\n```\n"
     assert runnable_lines(page) == "\n\nx = 1" + "\n" * 8
+
+
+def test_docstrings_name_no_files_that_are_not_installed() -> None:
+    """The package is installed without the folders beside it. Where something is tested is said to developers."""
+    found = []
+    for path in (SOURCE / "feedline").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found += [f"{path.name}:{node.lineno}: {one}" for one in OUTSIDE.findall(node.value)]
+    assert found == []

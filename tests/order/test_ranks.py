@@ -24,7 +24,7 @@ from tests.order.facts import all_bytes, flat, rows, through_json, values
 WORLDS = [1, 2, 3, 4, 8]
 STEPS = {1: 4, 2: 3, 3: 2, 4: 2, 8: 1}
 """How far so many ranks go before others go on."""
-TAILS = ["pad", "drop", "exact"]
+TAILS: list[Tail] = ["pad", "drop", "exact"]
 N = 67  # a prime, so that nothing goes round
 BATCH = 2
 LARGE = 5

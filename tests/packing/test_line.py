@@ -165,3 +165,15 @@ def test_the_line_for_torch_reads_it(tmp_path: Path, samples: list[Any]) -> None
 def test_without_torch_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feedline.packing.line.find_spec", lambda name: None)
     assert reading_lines("loader = feedline.Loader(x, batch_size=32)") == ["loader = feedline.Loader(x, batch_size=32)"]
+
+
+def test_lines_for_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,s\n1,a\n2,b\n")
+    (tmp_path / "b.csv").write_text("x;s\n1;a\n;b\n")
+    (tmp_path / "c.tsv").write_text("x\ts\n1\ta\n.5\t\n")
+    lines = {name: look(tmp_path / name).line for name in ("a.csv", "b.csv", "c.tsv")}
+    assert [len(run(line)) for line in lines.values()] == [2, 2, 2]
+    assert "delimiter=';'" in lines["b.csv"]
+    assert "collate=list" in lines["b.csv"]  # one of its numbers is None
+    assert "delimiter" not in lines["c.tsv"]
+    assert "collate" not in lines["c.tsv"]

@@ -51,7 +51,9 @@ _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).para
 class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
-    All of torch's arguments mean what they mean there; `docs/compatibility.md` lists the few deliberate differences.
+    All of torch's arguments mean what they mean there. The differences that a script may notice: exceptions of a worker
+    arrive as themselves, with notes that name the sample; a worker that dies is replaced, unless `restarts=0`; a batch
+    that is late idles no other worker, so that samplers may be read further ahead; and what a sampler yields is copied.
 
     Args:
         dataset: a map-style or iterable dataset.

@@ -2,8 +2,8 @@
 
 The window is `depth` batches per worker. It is exceeded in one case only: the training loop waits for a batch that is
 late, and a worker has nothing to do. Then work beyond the window is begun, within the memory budget, so that one slow
-sample does not idle the others. (With a fixed window one slow sample in a hundred halves the rate:
-benchmarks/w6_stragglers.py.)
+sample does not idle the others. (With a fixed window one slow sample in a hundred halves the rate, as the benchmark
+w6_stragglers shows.)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from feedline.plan.plan import Plan
 from feedline.types import Result, ResultKind, Resume, Task
 
 _RUN_AHEAD = 16
-"""How many windows may be in flight while a batch is late. A guess that was enough: with it benchmarks/w6_stragglers.py
+"""How many windows may be in flight while a batch is late. A guess that was enough: with it the benchmark w6_stragglers
 (1 % of samples 200 times slower, 4 workers) comes close to ideal. Other values were not measured."""
 
 

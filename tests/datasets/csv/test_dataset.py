@@ -8,6 +8,7 @@ import lzma
 import os
 import pickle
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,8 @@ def text_of(rows: list[dict[str, Any]], *, header: bool = True, delimiter: str =
 
 
 def write(path: Path, text: str) -> Path:
-    pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}.get(path.suffix, bytes)
-    path.write_bytes(pack(text.encode()))
+    packs: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    path.write_bytes(packs.get(path.suffix, bytes)(text.encode()))
     return path
 
 

@@ -147,7 +147,7 @@ class CSVDataset(RowGroupSource):
     def _look(self, file: File, number: int, condition: Any) -> Footer:
         with open(file.path, "rb") as opened:
             packing = packing_of(opened.read(8))
-        columns, starts, counts = self.columns, [0], []
+        columns, starts, counts = self.columns, [0], list[int]()
         first_row = 1 if columns is not None else 2
         kinds: dict[str, Any] = {}
         with open(file.path, "rb") as opened:

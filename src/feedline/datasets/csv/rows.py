@@ -93,7 +93,8 @@ def row_ends(content: bytes, delimiter: str, *, is_last: bool) -> NDArray[np.int
     ends = breaks + 1
     starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
     is_row = (codes[starts] != _LF) & (codes[starts] != _CR)  # and no empty line
-    return ends[is_row].astype(np.int64)
+    rows: NDArray[np.int64] = ends[is_row].astype(np.int64)
+    return rows
 
 
 def _quoted(

@@ -41,7 +41,7 @@ class RowGroupSource(TableSource):
     Subclasses say what is in a file, and read a row group of it.
     """
 
-    _lazy = ("_known", "_made", "_footers", "_opened", "_waste", "_unpacked")
+    _lazy: tuple[str, ...] = ("_known", "_made", "_footers", "_opened", "_waste", "_unpacked")
     _endings: tuple[str, ...] = ()
 
     def __init__(
