@@ -171,7 +171,8 @@ class CSVDataset(RowGroupSource):
             except Unclosed as exc:
                 raise CorruptSource(
                     f"{file.path!r}: a quote that is opened in row {first_row + sum(counts) + exc.args[0]} or after it "
-                    "is never closed, so that the rest of the file would be one cell. Correct that row."
+                    f"is never closed, or the row has more than {LONGEST_ROW:,} bytes. So the rest of the file would "
+                    "be one cell. Correct that row."
                 ) from exc
         if columns is None:
             raise SourceError(f"{file.path!r} is empty: not even a row that names columns is in it.")
