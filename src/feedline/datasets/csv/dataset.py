@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
+from feedline.datasets.csv.cells import checked_columns, checked_types, named_rows, wider
 from feedline.datasets.csv.rows import LONGEST_ROW, Unclosed, parts
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
@@ -28,7 +27,6 @@ from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.source import Transform
 from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.failures import words
 from feedline.sizes import byte_count
 
 PART_BYTES = 1 << 20
@@ -38,9 +36,6 @@ PACKED = (".gz", ".bz2", ".xz", ".zst")
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", *PACKED))
 
 _PIECE = 1 << 18
-_TIMES = ("date32[day]", "timestamp[s]", "timestamp[ns]")
-"""Each can hold what those before it can."""
-
 # Any, throughout: pyarrow has no types to check against.
 
 
@@ -127,8 +122,8 @@ class CSVDataset(RowGroupSource):
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
         require("pyarrow.csv", extra="parquet", purpose="CSVDataset")
-        self.types = _checked_types(types)
-        self.columns = _checked_columns(columns)
+        self.types = checked_types(types)
+        self.columns = checked_columns(columns)
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii()):
             raise BadOption(f"delimiter={delimiter!r} is not one character that can stand between cells.")
         self.delimiter = delimiter
@@ -165,7 +160,7 @@ class CSVDataset(RowGroupSource):
                         row = first_row + sum(counts)
                         table = self._parsed(content, file, columns, row, len(ends), self._looked_at(columns))
                         self._check_texts(table.schema, content, file, columns, row)
-                        kinds = {field.name: _wider(kinds.get(field.name), field.type) for field in table.schema}
+                        kinds = {field.name: wider(kinds.get(field.name), field.type) for field in table.schema}
                         counts.append(len(ends))
                         starts.append(start + len(content))
             except Unclosed as exc:
@@ -182,7 +177,7 @@ class CSVDataset(RowGroupSource):
         return Footer(file, types, [Group(number, part, count) for part, count in enumerate(counts)])
 
     def _header(self, content: bytes, file: File) -> tuple[str, ...]:
-        with _named_rows(file, (), 1):
+        with named_rows(file, (), 1):
             schema = self._table(content, file).schema
         types_of(schema, file)
         return tuple(schema.names)
@@ -192,7 +187,7 @@ class CSVDataset(RowGroupSource):
         pa = _pyarrow()
         odd = [one.name for one in schema if pa.types.is_binary(one.type) and one.name not in self.types]
         if odd:
-            with _named_rows(file, columns, row):
+            with named_rows(file, columns, row):
                 self._table(content, file, columns, odd, dict.fromkeys(odd, pa.string()))
 
     def _looked_at(self, columns: tuple[str, ...]) -> list[str]:
@@ -206,7 +201,7 @@ class CSVDataset(RowGroupSource):
     def _agreed(self, footers: list[Footer], condition: Any) -> list[Footer]:
         pa, kinds = _pyarrow(), dict[str, Any]()
         for footer in footers:
-            kinds |= {name: _wider(kinds.get(name), kind) for name, kind in footer.types.items()}
+            kinds |= {name: wider(kinds.get(name), kind) for name, kind in footer.types.items()}
         unknown = next((name for name in self.types if name not in kinds), None)
         if unknown is not None:
             raise BadOption(f"types= names {unknown!r}, but {footers[0].file.path!r} has {list(footers[0].types)}.")
@@ -290,7 +285,7 @@ class CSVDataset(RowGroupSource):
             CorruptSource: a row has not as many cells as there are columns, or a cell is not of its type.
         """
         known = self._kinds or self.types
-        with _named_rows(file, columns, row):
+        with named_rows(file, columns, row):
             table = self._table(content, file, columns, names, {name: known[name] for name in names if name in known})
         if table.num_rows != count:
             raise CorruptSource(
@@ -377,73 +372,3 @@ class Unzipped:
         """Leave out what comes before a place."""
         while self.place < place and self.read(min(place - self.place, _PIECE)):
             pass
-
-
-def _wider(kind: Any, other: Any) -> Any:
-    """Return the type for a column that has cells of two, as pyarrow finds it out for a whole file."""
-    pa = _pyarrow()
-    if kind is None or kind == other or pa.types.is_null(kind):
-        return other
-    if pa.types.is_null(other):
-        return kind
-    if {kind, other} == {pa.int64(), pa.float64()}:
-        return pa.float64()
-    if str(kind) in _TIMES and str(other) in _TIMES:
-        return max(kind, other, key=lambda one: _TIMES.index(str(one)))
-    return pa.string()
-
-
-@contextmanager
-def _named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[None]:
-    """Turn errors of pyarrow about rows into such that name the file and the row.
-
-    Args:
-        file: which is parsed.
-        columns: of the file.
-        first: the number of the first row that is parsed.
-    """
-    pa = _pyarrow()
-    try:
-        yield
-    except pa.ArrowInvalid as exc:
-        text = words(exc).rstrip(".")
-        row = re.search(r"Row #(\d+): ", text)
-        column = re.search(r"In CSV column #(\d+): ", text)
-        where = f"{file.path!r}, row {first + int(row[1]) - 1 if row else first}"
-        why = text[max(match.end() for match in (row, column) if match) if row or column else 0 :]
-        if column is None:
-            raise CorruptSource(
-                f"{where}: {why}. Delimiters and line ends inside of a cell need quotes around it. Correct the row, or "
-                "say with delimiter= what separates cells."
-            ) from exc
-        name = columns[int(column[1])] if int(column[1]) < len(columns) else column[1]
-        raise CorruptSource(
-            f"{where}, column {name!r}: {why}. Correct the cell, or give the column another type, such as "
-            f"types={{{name!r}: 'string'}} ('binary' for bytes that are not UTF-8)."
-        ) from exc
-
-
-def _checked_types(types: Any) -> dict[str, Any]:
-    if types is None:
-        return {}
-    if not isinstance(types, Mapping):
-        raise BadOption(f"types={types!r} is not a dict from columns to types, such as {{'x': 'float32'}}.")
-    pa, found = _pyarrow(), {}
-    for name, kind in types.items():
-        try:
-            found[name] = kind if isinstance(kind, pa.DataType) else pa.type_for_alias(kind)
-        except (ValueError, TypeError, AttributeError) as exc:
-            raise BadOption(
-                f"types={{{name!r}: {kind!r}}} is no type of pyarrow. Give one by its name, such as 'float32', "
-                "'int64', 'string', 'bool' or 'timestamp[s]'."
-            ) from exc
-    return found
-
-
-def _checked_columns(columns: Any) -> tuple[str, ...] | None:
-    if columns is None:
-        return None
-    names = () if isinstance(columns, (str, bytes)) else tuple(columns)
-    if not names or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
-        raise BadOption(f"columns={columns!r} is not a list of names, each of which occurs once.")
-    return names
