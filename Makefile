@@ -45,8 +45,10 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix $(CHECKED)
 	$(BIN)/ruff format $(CHECKED)
 
+# mypy sees everything, pyright what editors show: the public surface, as a user's script uses it.
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 test: lint types
 	@$(BIN)/python -m tests.servers

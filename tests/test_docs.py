@@ -1,4 +1,4 @@
-"""Every Python block of the docs and every docstring example runs."""
+"""Every Python block of the docs and every docstring example runs, and what they point to is there."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ MODULES = sorted(
 NOT_RUN = re.compile(r"<!-- not run: \S.*-->")
 NEEDS = re.compile(r"<!-- needs: ([\w ]+) -->")  # packages without which the code of a page is not run
 LINK = re.compile(r"\[[^\]]*\]\((?!https?:|mailto:|#)([^)#\s]+)[^)]*\)")
+
+OUTSIDE = re.compile(r"\b(?:docs|examples|benchmarks|changes|scripts)/\w[\w/-]*\.(?:md|py)")
 
 
 def runnable_lines(page: str) -> str:
@@ -114,3 +116,13 @@ def test_the_versions_that_the_security_policy_names_are_the_least_that_extras_a
     assert {name.lower() for name, _ in rows} == {"pillow", "cbor2", "duckdb", "torch"}
     for name, version in rows:
         assert {least for found, least in admitted if found == name.lower()} == {version}
+
+
+def test_docstrings_name_no_files_that_are_not_installed() -> None:
+    """The package is installed without the folders beside it. Where something is tested is said to developers."""
+    found = []
+    for path in (SOURCE / "feedline").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found += [f"{path.name}:{node.lineno}: {one}" for one in OUTSIDE.findall(node.value)]
+    assert found == []

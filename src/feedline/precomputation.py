@@ -22,7 +22,7 @@ from feedline.datasets.cache.vault import Found, Head, Vault
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.loader.loader import Loader
-from feedline.types import DatasetKind
+from feedline.types import DatasetKind, EngineName
 
 _BATCH = 16
 """Samples after which a worker reports. A guess: often enough for a progress bar, rarely enough to cost nothing."""
@@ -37,7 +37,7 @@ def precompute(
     out: str | os.PathLike[str],
     *,
     workers: int = 0,
-    engine: str = "auto",
+    engine: EngineName = "auto",
     transform: Callable[[Any], Any] | None = None,
     version: Any = None,
     overwrite: bool = False,

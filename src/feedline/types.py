@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,22 @@ class Key:
     epoch: int
 
 
-TAILS = ("pad", "drop", "exact")
+Tail: TypeAlias = Literal["pad", "drop", "exact"]
+"""What ranks do at the end of an epoch that does not go round."""
+TAILS: tuple[Tail, ...] = get_args(Tail)
+
+EngineName: TypeAlias = Literal["auto", "inline", "thread", "process"]
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class MapStyle(Protocol[T_co]):
+    """Any map-style dataset, as type checkers see it: feedline's own are no subclasses of torch's."""
+
+    # Any: what a sampler yields.
+    def __getitem__(self, index: Any, /) -> T_co: ...
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)

@@ -122,6 +122,14 @@ def test_lmdb(values: str, tmp_path: Path) -> None:
     assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
 
 
+@pytest.mark.parametrize("against", ["pandas", "csv"])
+def test_csv(against: str, tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "csv"), "--against", against]
+    found = summaries(rows_of("w8_csv", [*STEADY, *flags, "--workers", "0"], tmp_path))
+    assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
+
+
 @pytest.mark.parametrize(("sample", "count"), [("array", 6), ("picture", 5)])
 def test_formats(sample: str, count: int, tmp_path: Path) -> None:
     flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "formats"), "--sample", sample]

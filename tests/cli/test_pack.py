@@ -127,11 +127,11 @@ def test_a_table_of_files(tmp_path: Path, pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,2\n", "No column of .* names files"),
-        ("a,b\n", "no rows"),
-        ("", "no rows"),
-        ("a,b\n1\n", "Row 2 of .* has not 2 cells"),
-        ("a,b\n1,2,3\n", "Row 2 of .* has not 2 cells"),
+        ("a,b\n1,lost.png\n", "No column of .* names files"),
+        ("a,b\n", "no samples"),
+        ("", "is empty"),
+        ("a,b\n1\n", "row 2: Expected 2 columns, got 1"),
+        ("a,b\n1,lost.png\n1\n", "Row 3 of .* has not 2 cells"),
     ],
 )
 def test_a_table_that_cannot_be_packed(

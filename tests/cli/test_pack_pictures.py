@@ -38,7 +38,8 @@ def loaded(line: str) -> Any:
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> str:
-    return capsys.readouterr().out.strip().splitlines()[-1].strip()
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    return [line for line in lines if line.startswith("loader = feedline.Loader(")][-1]
 
 
 @pytest.mark.parametrize("options", [[], ["--samples-per-shard", "1"], ["--samples-per-shard", "5"]])

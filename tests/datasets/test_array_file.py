@@ -206,7 +206,7 @@ class TestOddArrays:
             source = ArrayDataset(tmp_path / "x.npz")
             (batch,) = feedline.Loader(source, COUNT)
             assert_same(batch["n" * (shift + 1)], IMAGES)
-            (tensors,) = feedline.DataLoader(source, COUNT)  # type: ignore[arg-type]
+            (tensors,) = feedline.DataLoader(source, COUNT)
             assert_same(tensors["n" * (shift + 1)].numpy(), IMAGES)
 
 

@@ -19,6 +19,7 @@ from feedline.datasets import ArrayDataset
 from feedline.errors import BadOption, SourceError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
+from feedline.types import EngineName
 
 COUNT = 20
 ARRAYS = {
@@ -127,7 +128,7 @@ def test_a_collate_function_of_the_user_sees_samples() -> None:
     assert NumpyFramework().gather_for(ArrayDataset(ARRAYS), list) is None
 
 
-def test_transform_and_subclass_reach_the_batch(engine: str) -> None:
+def test_transform_and_subclass_reach_the_batch(engine: EngineName) -> None:
     workers = 0 if engine == "inline" else 2
     for dataset, expected in (
         (ArrayDataset(np.arange(6), transform=double), [0, 2, 4, 6, 8, 10]),
@@ -157,7 +158,7 @@ def test_part_of_it_in_a_torch_loader() -> None:
     assert sorted(torch.cat(labels).tolist()) == list(range(COUNT))
 
 
-def test_memory_mapped_arrays(tmp_path: Path, engine: str) -> None:
+def test_memory_mapped_arrays(tmp_path: Path, engine: EngineName) -> None:
     np.save(tmp_path / "x.npy", ARRAYS["image"])
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     workers = 0 if engine == "inline" else 2

@@ -17,6 +17,7 @@ import feedline
 from feedline.datasets import ArrayDataset
 from feedline.datasets.mixture import Mixture
 from feedline.errors import BadOption
+from feedline.types import EngineName
 
 
 def named(*sizes: int) -> list[list[tuple[int, int]]]:
@@ -157,7 +158,7 @@ def test_pickle_and_repr() -> None:
     assert repr(mixture) == "Mixture(10 samples of 2 datasets, weights=[0.5, 1], seed=3)"
 
 
-def test_in_loaders(engine: str) -> None:
+def test_in_loaders(engine: EngineName) -> None:
     mixture = Mixture([ArrayDataset(np.arange(0, 30)), ArrayDataset(np.arange(100, 110))], [3, 1], 40, 1)
     expected = [int(sample) for sample in mixture]
     workers = 0 if engine == "inline" else 2

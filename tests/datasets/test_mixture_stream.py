@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -27,6 +27,7 @@ from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.parted import PartedSource
 from feedline.errors import BadOption, BadState
 from feedline.faults import Retry
+from feedline.types import EngineName
 
 
 class Stream:
@@ -282,7 +283,7 @@ def test_in_torch_s_loaders(kind: Any) -> None:
     assert [int(value) for batch in kind(mixture, batch_size=4) for value in batch] == expected
 
 
-def test_in_our_loader(engine: str) -> None:
+def test_in_our_loader(engine: EngineName) -> None:
     mixture = stream_mixture(Numbers(0), Numbers(100))
     expected = list(mixture)
     loader = feedline.Loader(mixture, 4, workers=0 if engine == "inline" else 1, engine=engine)
@@ -294,6 +295,7 @@ def test_without_torch() -> None:
     script = """
 import sys
 from feedline.datasets import mix
+from feedline.types import EngineName
 class Numbers:
     def __iter__(self):
         return iter(range(5))
@@ -497,7 +499,7 @@ def test_a_sample_before_the_break_is_still_left_out() -> None:
 
 
 @pytest.mark.parametrize("on_error", ["skip", "retry"])
-def test_a_dataset_that_yields_nothing_is_no_sample_to_leave_out(on_error: str) -> None:
+def test_a_dataset_that_yields_nothing_is_no_sample_to_leave_out(on_error: Literal["skip", "retry"]) -> None:
     mixture = mix([Numbers(0, 0), Numbers(100)], repeat=True, size=30)
     with pytest.raises(BadOption, match=r"datasets\[0\] yields nothing"):
         all_of(feedline.Loader(mixture, 3, on_error=on_error))
@@ -654,7 +656,7 @@ def split_mixture(count: int = 240, **options: Any) -> Any:
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 3), ("process", 1), ("process", 3)])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_mixture_of_datasets_that_split_themselves_splits_itself(
-    engine: str, workers: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+    engine: EngineName, workers: int, ranks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     found = []

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import ArrayDataset
 from feedline.errors import BadOption
+from feedline.types import EngineName
 from tests.samplers.chi_square import assert_fits
 
 fraction_lists = st.lists(st.integers(1, 10), min_size=1, max_size=5).flatmap(
@@ -166,14 +167,14 @@ def test_what_cannot_be_split(arguments: dict[str, Any], message: str) -> None:
         feedline.split(**{"dataset": list(range(10)), "parts": [0.5, 0.5], **arguments})
 
 
-def test_parts_in_loaders(engine: str) -> None:
+def test_parts_in_loaders(engine: EngineName) -> None:
     train, test = feedline.split(ArrayDataset(np.arange(40)), [0.75, 0.25], stratify=np.arange(40) % 4)
     workers = 0 if engine == "inline" else 2
     for part in (train, test):
         loader = feedline.Loader(part, 4, workers=workers, engine=engine)
         assert [int(value) for batch in loader for value in batch] == part.indices.tolist()
         loader.close()
-    batches = list(feedline.DataLoader(test, batch_size=5))  # type: ignore[arg-type]
+    batches = list(feedline.DataLoader(test, batch_size=5))
     assert torch.cat(batches).tolist() == test.indices.tolist()
 
 

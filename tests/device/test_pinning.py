@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import Dataset
 
 from feedline import DataLoader
+from feedline.types import EngineName
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -26,17 +27,17 @@ class Numbered(Dataset[torch.Tensor]):
         return torch.full((3, 128, 128), float(index))
 
 
-def batches(engine: str, workers: int, **options: Any) -> Iterator[Any]:
+def batches(engine: EngineName, workers: int, **options: Any) -> Iterator[Any]:
     return iter(DataLoader(Numbered(), 16, num_workers=workers, engine=engine, pin_memory=True, **options))
 
 
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_batches_are_pinned(engine: str, workers: int) -> None:
+def test_batches_are_pinned(engine: EngineName, workers: int) -> None:
     assert all(batch.is_pinned() for batch in batches(engine, workers))
 
 
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_a_copy_under_way_is_never_overtaken_by_the_next_batch(engine: str, workers: int) -> None:
+def test_a_copy_under_way_is_never_overtaken_by_the_next_batch(engine: EngineName, workers: int) -> None:
     copies = []
     for batch in batches(engine, workers):
         torch.cuda._sleep(20_000_000)  # the stream is busy, so the copy begins long after the batch was dropped
@@ -72,7 +73,7 @@ class Pair:
 
 
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
-def test_the_pin_memory_method_of_a_batch_is_called(engine: str, workers: int) -> None:
+def test_the_pin_memory_method_of_a_batch_is_called(engine: EngineName, workers: int) -> None:
     for batch in batches(engine, workers, collate_fn=Pair):
         assert batch.pinned_by_hand
         assert batch.images.is_pinned()

@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from feedline import DataLoader, Loader
+from feedline.types import EngineName
 from tests.faults.limits import descriptors_left
 from tests.faults.programs import ROOT, running
 
@@ -137,7 +138,7 @@ def test_a_batch_of_thousands_of_tensors_travels_without_a_slot(monkeypatch: pyt
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("memory_budget", [None, 0, 100_000])
-def test_all_batches_may_be_kept(engine: str, memory_budget: int | None) -> None:
+def test_all_batches_may_be_kept(engine: EngineName, memory_budget: int | None) -> None:
     loader = DataLoader(Tensors(), 1, num_workers=2, engine=engine, memory_budget=memory_budget)
     kept = [batch for _ in range(8) for batch in loader]
     for place, batch in enumerate(kept):
@@ -163,7 +164,7 @@ else:
 
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
-def test_a_limit_on_addresses(engine: str) -> None:
+def test_a_limit_on_addresses(engine: EngineName) -> None:
     with running(ADDRESS_LIMIT, engine, 1000) as program:
         assert program.line() == "done"
         assert program.end() == 0, program.errors()
@@ -285,7 +286,7 @@ say(status("VmRSS") - before)
 """
 
 
-def test_locked_memory_holds_no_more_than_batches_need(engine: str) -> None:
+def test_locked_memory_holds_no_more_than_batches_need(engine: EngineName) -> None:
     with running(LOCKED, engine, 0 if engine == "inline" else 2) as program:
         told = program.line()
         if told == "cannot":
@@ -300,6 +301,7 @@ TINY_SHM = """
 import os
 import torch
 from feedline import DataLoader
+from feedline.types import EngineName
 assert os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize <= 64 << 10
 
 class Images:

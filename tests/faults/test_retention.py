@@ -22,6 +22,7 @@ from torch.utils.data import Dataset
 
 from feedline import DataLoader, Loader
 from feedline.engines import abilities
+from feedline.types import EngineName
 
 BATCH = 4
 IMAGE_BYTES = 1 << 20
@@ -89,7 +90,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 def make(engine: str, dataset: Dataset[Any] | None = None, **options: Any) -> Any:
     workers = 0 if engine == "inline" else 2
-    name = "process" if engine == "portable" else engine
+    name: Any = "process" if engine == "portable" else engine  # one of the loader's
     return DataLoader(dataset or Images(), BATCH, num_workers=workers, engine=name, **options)
 
 
@@ -115,7 +116,8 @@ def test_collecting_labels_keeps_no_images(engine: str) -> None:
 
 def test_loader_of_arrays_keeps_no_images_either(engine: str) -> None:
     workers = 0 if engine == "inline" else 2
-    loader = Loader(Arrays(), BATCH, workers=workers, engine="process" if engine == "portable" else engine)
+    name: Any = "process" if engine == "portable" else engine  # one of the loader's
+    loader = Loader(Arrays(), BATCH, workers=workers, engine=name)
     before = at_first()
     labels = [checked(parts)[2] for parts in loader]
     assert np.concatenate(labels).tolist() == list(range(160))
@@ -163,7 +165,7 @@ def test_another_loaders_workers_do_not_keep_what_a_closed_loader_had() -> None:
 
 
 @pytest.mark.parametrize("name", ["inline", "thread", "process"])  # elsewhere torch's heap may keep what it collated
-def test_a_few_large_batches_do_not_stay(name: str) -> None:
+def test_a_few_large_batches_do_not_stay(name: EngineName) -> None:
     class Spike(Dataset[torch.Tensor]):
         def __len__(self) -> int:
             return 80

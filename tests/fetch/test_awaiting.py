@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ import torch
 import feedline
 from feedline.errors import BadOption, SharedGenerators
 from feedline.fetch.awaiting import is_awaited
+from feedline.types import EngineName
 
 ENGINES: list[Any] = [("inline", 0, {}), ("thread", 2, {}), ("process", 2, {})]
 engines = pytest.mark.parametrize(("engine", "workers", "options"), ENGINES, ids=lambda value: str(value))
@@ -48,7 +49,9 @@ class Met:
 
 
 @engines
-def test_the_samples_of_a_batch_are_under_way_at_once(engine: str, workers: int, options: dict[str, Any]) -> None:
+def test_the_samples_of_a_batch_are_under_way_at_once(
+    engine: EngineName, workers: int, options: dict[str, Any]
+) -> None:
     batches = list(feedline.Loader(Met(), 8, workers=workers, engine=engine, **options))
     assert [index for batch in batches for index in batch["index"]] == list(range(24))
     assert max(int(batch["peak"].max()) for batch in batches) == 8
@@ -113,7 +116,7 @@ def numbers(dataset: Any, **options: Any) -> Any:
 
 
 @engines
-def test_each_sample_draws_its_own_numbers(engine: str, workers: int, options: dict[str, Any]) -> None:
+def test_each_sample_draws_its_own_numbers(engine: EngineName, workers: int, options: dict[str, Any]) -> None:
     """The same that it would draw if it were not asynchronous."""
     assert numbers(Drawing(), workers=workers, engine=engine, **options) == numbers(Plain())
 
@@ -146,7 +149,7 @@ class Failing:
 
 
 @engines
-def test_the_first_sample_that_failed_is_raised(engine: str, workers: int, options: dict[str, Any]) -> None:
+def test_the_first_sample_that_failed_is_raised(engine: EngineName, workers: int, options: dict[str, Any]) -> None:
     """First by its place, not by the clock."""
     with pytest.raises(KeyError, match="no 5") as raised:
         list(feedline.Loader(Failing(), 20, workers=workers, engine=engine, **options))
@@ -166,7 +169,9 @@ def test_batches_after_one_that_failed() -> None:
 
 @engines
 @pytest.mark.parametrize("on_error", ["skip", "replace"])
-def test_policies(on_error: str, engine: str, workers: int, options: dict[str, Any]) -> None:
+def test_policies(
+    on_error: Literal["skip", "replace"], engine: EngineName, workers: int, options: dict[str, Any]
+) -> None:
     class Sync(Failing):
         def __getitem__(self, index: int) -> int:  # type: ignore[override]
             if index in self.bad:
@@ -271,7 +276,7 @@ class Session:
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 1), ("process", 1)])
-def test_what_belongs_to_the_loop_is_closed_on_it(engine: str, workers: int, tmp_path: Path) -> None:
+def test_what_belongs_to_the_loop_is_closed_on_it(engine: EngineName, workers: int, tmp_path: Path) -> None:
     log = tmp_path / "log"
     loader = feedline.Loader(Session(log), 2, workers=workers, engine=engine)
     for _ in range(2):

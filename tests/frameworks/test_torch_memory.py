@@ -20,6 +20,7 @@ import torch.utils.dlpack
 from feedline import DataLoader, memory
 from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of, tensor_over
 from feedline.transport.codec import SlotWriter
+from feedline.types import EngineName
 
 
 def test_outside_a_task_there_is_no_room() -> None:
@@ -152,7 +153,7 @@ class Images(torch.utils.data.Dataset[tuple[torch.Tensor, int]]):
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
-def test_views_of_batches_survive_that_the_batch_is_shared(engine: str, workers: int) -> None:
+def test_views_of_batches_survive_that_the_batch_is_shared(engine: EngineName, workers: int) -> None:
     views = []
     for images, labels in DataLoader(Images(), 2, num_workers=workers, engine=engine):
         views.append((images.numpy(), labels.numpy()))
@@ -180,7 +181,7 @@ class ReadOnly(torch.utils.data.Dataset[Any]):
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 1), ("process", 1)])
-def test_whatever_lies_in_a_slot_survives_that_it_is_shared(engine: str, workers: int) -> None:
+def test_whatever_lies_in_a_slot_survives_that_it_is_shared(engine: EngineName, workers: int) -> None:
     views = []
     for arrays, numbers in DataLoader(ReadOnly(), 20_000, num_workers=workers, engine=engine):
         views.append((arrays.numpy(), numbers.numpy()))
@@ -196,6 +197,7 @@ def test_whatever_lies_in_a_slot_survives_that_it_is_shared(engine: str, workers
 THROUGH_A_QUEUE = """
 import sys, torch
 from feedline import DataLoader
+from feedline.types import EngineName
 from tests.frameworks.test_torch_memory import Images
 
 context = torch.multiprocessing.get_context("fork")

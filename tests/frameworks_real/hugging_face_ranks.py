@@ -45,11 +45,12 @@ def main() -> None:
         loader.load_state_dict(state)
         answers[f"resumed at the end {workers}"] = numbers(loader)
     answers["iterators"] = dict(delivered)
-    for name, kind, dataset, shard in (
+    wrong: list[tuple[str, Any, Any, Any]] = [  # loaders and datasets of any class
         ("twice", feedline.DataLoader, whole, True),
         ("twice by node", feedline.DataLoader, own, "pad"),
         ("tail", feedline.Loader, own, "exact"),
-    ):
+    ]
+    for name, kind, dataset, shard in wrong:
         try:
             kind(dataset, 2, shard=shard)
         except feedline.errors.BadOption as exc:

@@ -16,6 +16,7 @@ from ray.train import RunConfig, ScalingConfig
 from torch.utils.data import Dataset, IterableDataset, WeightedRandomSampler
 
 from feedline import DataLoader, samplers
+from feedline.types import EngineName
 from tests.frameworks_real import deliveries
 
 SIZE = 24
@@ -35,7 +36,7 @@ class Stream(IterableDataset[torch.Tensor]):
         return (torch.tensor(index) for index in range(SIZE))
 
 
-def in_ray(engine: str) -> dict[str, Any]:
+def in_ray(engine: EngineName) -> dict[str, Any]:
     """Go through a loader on one engine."""
     workers = 0 if engine == "inline" else 2
     loader = DataLoader(Numbers(), BATCH, num_workers=workers, engine=engine, persistent_workers=workers > 0)
@@ -48,7 +49,7 @@ def in_ray(engine: str) -> dict[str, Any]:
 class Reader:
     """An actor with a loader of its own, which it keeps between calls."""
 
-    def __init__(self, engine: str) -> None:
+    def __init__(self, engine: EngineName) -> None:
         self.loader = DataLoader(Numbers(), BATCH, num_workers=0 if engine == "inline" else 2, engine=engine)
         self.batches = iter(self.loader)
 

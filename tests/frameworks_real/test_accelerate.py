@@ -81,7 +81,7 @@ def test_order_of_a_seeded_loader_is_the_same_for_any_number_of_ranks(answers: l
     for name in ("seeded", "seeded and seedable"):
         for epoch in range(2):
             turns = zip(*(rank[name]["epochs"][epoch] for rank in answers), strict=True)
-            loader = DataLoader(range(SIZE), 4, shuffle=True, seed=1)  # type: ignore[arg-type, var-annotated]
+            loader = DataLoader(range(SIZE), 4, shuffle=True, seed=1)
             loader.set_epoch(epoch)
             assert [batch for turn in turns for batch in turn] == [batch.tolist() for batch in loader]
 

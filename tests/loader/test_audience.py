@@ -19,7 +19,7 @@ from feedline.loader import audience as audience_module
 from feedline.loader.audience import Audience
 from feedline.loader.counters import Counters
 from feedline.loader.crew import Crew
-from feedline.types import Call
+from feedline.types import Call, EngineName
 from tests.loader.stepping import Clock, SteppingEngine
 
 
@@ -316,7 +316,7 @@ def test_threads_change_what_they_share_once_each() -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_workers_that_are_kept_do_as_they_are_told(engine_name: str) -> None:
+def test_workers_that_are_kept_do_as_they_are_told(engine_name: EngineName) -> None:
     dataset = Scaled()
     loader = Loader(dataset, 2, workers=2, engine=engine_name, persistent=True)
     try:

@@ -100,7 +100,7 @@ def test_for_a_while() -> None:
 def test_isinstance_says_the_same_of_older_loaders() -> None:
     plain = _kept[0](range(4))
     stateful = _kept[1](range(4))
-    own = feedline.DataLoader(range(4))  # type: ignore[arg-type, var-annotated]
+    own = feedline.DataLoader(range(4))
     feedline.install()
     new = torch.utils.data.DataLoader(range(4))  # type: ignore[arg-type, var-annotated]
     assert all(isinstance(loader, torch.utils.data.DataLoader) for loader in (plain, stateful, own, new))

@@ -20,6 +20,7 @@ from feedline import Loader, collate
 from feedline.abc import Columnar, Scheduler, WorkerView
 from feedline.errors import CollateError, EmptyBatch, WorkerTimeout
 from feedline.policies import InOrder
+from feedline.types import EngineName
 
 X = np.arange(300, dtype=np.float32).reshape(100, 3)
 Y = np.arange(100)
@@ -114,7 +115,7 @@ def torch_is_loaded(samples: Sequence[Any]) -> bool:
     return "torch" in sys.modules
 
 
-def options(engine: str, workers: int = 2) -> dict[str, Any]:
+def options(engine: EngineName, workers: int = 2) -> dict[str, Any]:
     return {"engine": engine, "workers": 0 if engine == "inline" else workers}
 
 
@@ -129,7 +130,7 @@ def indices(loader: Loader) -> list[int]:
 # Batches
 
 
-def test_batches_of_samples(engine: str) -> None:
+def test_batches_of_samples(engine: EngineName) -> None:
     loader = Loader(Squares(), 10, **options(engine))
     batches = list(loader)
     assert [batch["index"].tolist() for batch in batches] == [[*range(10)], [*range(10, 20)], [*range(20, 25)]]
@@ -149,7 +150,7 @@ def test_batches_of_samples(engine: str) -> None:
     ],
     ids=["tuple", "dict", "tensors", "columnar"],
 )
-def test_arrays_are_a_dataset(dataset: Any, unpack: Any, engine: str) -> None:
+def test_arrays_are_a_dataset(dataset: Any, unpack: Any, engine: EngineName) -> None:
     loader = Loader(dataset, 32, shuffle=True, seed=0, **options(engine))
     seen = []
     for batch in loader:
@@ -168,7 +169,7 @@ def test_a_single_array_and_a_list_of_arrays() -> None:
     assert [batch.tolist() for batch in batches] == [X[:2].tolist(), X[2:3].tolist()]
 
 
-def test_single_samples(engine: str) -> None:
+def test_single_samples(engine: EngineName) -> None:
     samples = list(Loader(Squares(5), None, **options(engine)))
     assert [sample["index"] for sample in samples] == [0, 1, 2, 3, 4]
     assert samples[3]["square"].shape == (2,)
@@ -190,7 +191,9 @@ def test_lists_of_indices_from_a_sampler_of_single_samples() -> None:
     shuffle=st.booleans(),
     engine_name=st.sampled_from(["inline", "thread"]),
 )
-def test_every_sample_comes_once(count: int, batch_size: int, drop_last: bool, shuffle: bool, engine_name: str) -> None:
+def test_every_sample_comes_once(
+    count: int, batch_size: int, drop_last: bool, shuffle: bool, engine_name: EngineName
+) -> None:
     loader = Loader(Squares(count), batch_size, drop_last=drop_last, shuffle=shuffle, **options(engine_name))
     batches = values(loader)
     assert len(batches) == len(loader)
@@ -210,7 +213,7 @@ def test_every_sample_comes_once(count: int, batch_size: int, drop_last: bool, s
         ({"batch_size": 1, "batch_sampler": [[1], [2, 3], np.array([0])]}, [[1], [2, 3], [0]]),
     ],
 )
-def test_samplers(arguments: dict[str, Any], expected: list[list[int]], engine: str) -> None:
+def test_samplers(arguments: dict[str, Any], expected: list[list[int]], engine: EngineName) -> None:
     for dataset, name in ((Squares(), "index"), ({"x": X, "y": Y}, "y")):
         loader = Loader(dataset, **{"batch_size": 3, **arguments}, **options(engine))
         assert values(loader, name) == expected
@@ -221,7 +224,7 @@ def test_samplers(arguments: dict[str, Any], expected: list[list[int]], engine: 
 # Iterable datasets
 
 
-def test_an_iterable_dataset(engine: str) -> None:
+def test_an_iterable_dataset(engine: EngineName) -> None:
     loader = Loader(Stream(7), 3, **options(engine, workers=1))
     assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5], [6]]
     assert [batch.tolist() for batch in loader] == [[0, 1, 2], [3, 4, 5], [6]]
@@ -231,13 +234,13 @@ def test_an_iterable_dataset(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_workers_share_the_samples_of_a_stream(engine_name: str) -> None:
+def test_workers_share_the_samples_of_a_stream(engine_name: EngineName) -> None:
     loader = Loader(Stream(3), 2, workers=2, engine=engine_name)
     assert [batch.tolist() for batch in loader] == [[0, 1], [2]]
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_each_worker_iterates_over_a_copy_if_that_is_wanted(engine_name: str) -> None:
+def test_each_worker_iterates_over_a_copy_if_that_is_wanted(engine_name: EngineName) -> None:
     loader = Loader(Stream(3), 2, workers=2, engine=engine_name, shard=False)
     assert [batch.tolist() for batch in loader] == [[0, 1], [0, 1], [2], [2]]
 
@@ -269,7 +272,7 @@ def test_the_length_follows_the_dataset() -> None:
 # Seeds
 
 
-def test_the_order_follows_from_seed_and_epoch_on_every_engine(engine: str) -> None:
+def test_the_order_follows_from_seed_and_epoch_on_every_engine(engine: EngineName) -> None:
     expected = Loader(Squares(), 4, shuffle=True, seed=5)
     epochs = [values(expected) for _ in range(3)]
     assert epochs[0] != epochs[1] != epochs[2]
@@ -297,7 +300,7 @@ def test_workers_draw_different_numbers_that_follow_from_the_seed() -> None:
     assert draw(None) != draw(None)
 
 
-def test_numpys_generator_in_the_training_process_is_left_alone(engine: str) -> None:
+def test_numpys_generator_in_the_training_process_is_left_alone(engine: EngineName) -> None:
     np.random.seed(3)
     state = str(np.random.get_state())
     list(Loader(Squares(), 4, shuffle=True, **options(engine)))
@@ -307,7 +310,7 @@ def test_numpys_generator_in_the_training_process_is_left_alone(engine: str) -> 
 # Collate functions
 
 
-def test_collate_functions_give_arrays(engine: str) -> None:
+def test_collate_functions_give_arrays(engine: EngineName) -> None:
     batches = list(Loader(Ragged(), 5, collate=collate.drop_none(collate.pad(-1)), **options(engine)))
     assert [batch["ids"].shape for batch in batches] == [(4, 4), (4, 9), (4, 14), (4, 19)]
     assert batches[1]["ids"][0].tolist() == [5] * 6 + [-1] * 3
@@ -319,7 +322,7 @@ def test_collate_functions_give_arrays(engine: str) -> None:
     assert isinstance(second, np.ndarray)
 
 
-def test_the_same_collate_functions_give_tensors_in_the_drop_in(engine: str) -> None:
+def test_the_same_collate_functions_give_tensors_in_the_drop_in(engine: EngineName) -> None:
     both: dict[str, Any] = {"engine": engine, "num_workers": 0 if engine == "inline" else 2}
     padding = collate.drop_none(collate.pad(-1, sort=True))
     ragged: Any = Ragged()  # torch's annotations ask for a subclass of its own dataset
@@ -341,12 +344,12 @@ def test_collate_functions_in_torchs_own_loader() -> None:
     assert batch[0].tolist() == [[0, 0, 0], [0, 1, 2], [0, 1, 0]]
 
 
-def test_shapes_that_differ_say_so_wherever_the_batch_is_made(engine: str) -> None:
+def test_shapes_that_differ_say_so_wherever_the_batch_is_made(engine: EngineName) -> None:
     with pytest.raises(CollateError, match=r"Samples 0 and 1 of the batch have shapes .* in field 'ids'"):
         next(iter(Loader(Ragged(), 2, **options(engine))))
 
 
-def test_an_empty_batch_can_be_skipped(engine: str) -> None:
+def test_an_empty_batch_can_be_skipped(engine: EngineName) -> None:
     loader = Loader([1, None, None, 2], 1, collate=collate.drop_none(), **options(engine))
     batches = iter(loader)
     seen = []
@@ -372,7 +375,7 @@ def test_start_methods(start_method: str) -> None:
     assert all(np.array_equal(batch[0], X[batch[1]]) for batch in batches)
 
 
-def test_the_work_is_done_where_it_was_asked_to_be(engine: str) -> None:
+def test_the_work_is_done_where_it_was_asked_to_be(engine: EngineName) -> None:
     pids = set(Loader(range(8), 1, collate=who, **options(engine)))
     assert len(pids) == (2 if engine == "process" else 1)
     assert (os.getpid() in pids) == (engine != "process")
@@ -390,7 +393,7 @@ def test_persistent_workers_stay_until_closed() -> None:
     loader.close()
 
 
-def test_workers_of_an_epoch_that_is_left_early_go(engine: str) -> None:
+def test_workers_of_an_epoch_that_is_left_early_go(engine: EngineName) -> None:
     loader = Loader(Squares(1000), 1, **options(engine))
     for batch in loader:
         assert batch["index"].tolist() == [0]
@@ -407,7 +410,7 @@ def test_worker_init_runs_in_every_worker(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
-def test_an_error_arrives_as_itself_and_iteration_goes_on(engine: str) -> None:
+def test_an_error_arrives_as_itself_and_iteration_goes_on(engine: EngineName) -> None:
     batches = iter(Loader(Broken(10), 1, **options(engine)))
     for _ in range(7):
         next(batches)
@@ -425,13 +428,13 @@ def test_a_batch_that_does_not_come_in_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_batches_as_they_finish(engine_name: str) -> None:
+def test_batches_as_they_finish(engine_name: EngineName) -> None:
     loader = Loader(Squares(), 2, workers=3, engine=engine_name, in_order=False)
     assert sorted(indices(loader)) == list(range(25))
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_a_scheduler_of_the_user(engine_name: str) -> None:
+def test_a_scheduler_of_the_user(engine_name: EngineName) -> None:
     class Last(InOrder):
         asked = 0
 
@@ -448,7 +451,7 @@ def test_a_scheduler_of_the_user(engine_name: str) -> None:
 # Memory
 
 
-def test_batches_that_are_kept_stay_as_they_are(engine: str) -> None:
+def test_batches_that_are_kept_stay_as_they_are(engine: EngineName) -> None:
     data = np.arange(200 * 20_000, dtype=np.float32).reshape(200, 20_000)
     loader = Loader(data, 10, **options(engine))
     batches = list(loader)
@@ -458,7 +461,7 @@ def test_batches_that_are_kept_stay_as_they_are(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
-def test_a_large_batch_lies_in_a_slot_until_it_is_dropped(engine_name: str) -> None:
+def test_a_large_batch_lies_in_a_slot_until_it_is_dropped(engine_name: EngineName) -> None:
     loader = Loader(np.zeros((8, 100_000), np.float32), 4, **options(engine_name, workers=1))
     batches = iter(loader)
     batch = next(batches)
@@ -472,13 +475,13 @@ def test_a_large_batch_lies_in_a_slot_until_it_is_dropped(engine_name: str) -> N
 
 
 @pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
-def test_without_memory_for_slots(engine_name: str) -> None:
+def test_without_memory_for_slots(engine_name: EngineName) -> None:
     data = np.arange(40 * 50_000, dtype=np.float32).reshape(40, 50_000)
     loader = Loader(data, 4, memory_budget=0, **options(engine_name))
     assert np.array_equal(np.concatenate(list(loader)), data)
 
 
-def test_stats(engine: str) -> None:
+def test_stats(engine: EngineName) -> None:
     loader = Loader(Squares(), 5, **options(engine))
     list(loader)
     stats = loader.stats()

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 
 from feedline import DataLoader, DataLoader2  # noqa: E402
+from feedline.faults.policy import OnError  # noqa: E402
 from feedline.loader.options import name_options  # noqa: E402
 from feedline.policies import InOrder  # noqa: E402
 from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
@@ -164,7 +165,7 @@ def test_own_properties_and_methods_of_a_subclass() -> None:
         def seed(self) -> int:  # type: ignore[override]
             raise RuntimeError("not yet")
 
-        def on_error(self, error: Exception) -> str:
+        def on_error(self, error: Exception) -> str:  # type: ignore[override]
             return f"handled {error}"
 
     loader = Hooked(DATA, 5, seed=1, shuffle=True)
@@ -176,7 +177,7 @@ def test_own_properties_and_methods_of_a_subclass() -> None:
 
 def test_on_error_set_by_a_subclass_beforehand() -> None:
     class Keeps(DataLoader[Any]):
-        def __init__(self, dataset: Any, on_error: str) -> None:
+        def __init__(self, dataset: Any, on_error: OnError) -> None:
             self.on_error = on_error
             super().__init__(dataset, on_error=on_error)
 

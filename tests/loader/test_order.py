@@ -21,7 +21,7 @@ from feedline.loader.order import (
     StreamOrder,
     order_of,
 )
-from feedline.types import IndexBlock, Key, Share, Span, StreamSplit
+from feedline.types import IndexBlock, Key, Share, Span, StreamSplit, Tail
 
 KEY = Key(3, 0)
 
@@ -146,7 +146,7 @@ def test_a_batch_sampler_has_one() -> None:
 
 
 @pytest.mark.parametrize(("tail", "length"), [("pad", 3), ("drop", 3), ("exact", 3)])
-def test_a_share_knows_its_number_of_batches(tail: str, length: int) -> None:
+def test_a_share_knows_its_number_of_batches(tail: Tail, length: int) -> None:
     share: Any = samplers.distribute(samplers.SequentialSampler(range(10)), 1, 2, tail=tail)
     order = SampleOrder(share, 2, drop_last=False)
     assert order.length() == length == len(listed(order))

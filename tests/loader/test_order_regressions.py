@@ -160,13 +160,13 @@ def test_torchs_samplers_without_a_generator_resume_exactly(
     make_sampler: Callable[[], Any], batch_size: int | None
 ) -> None:
     torch.manual_seed(1)
-    loader: Any = DataLoader(range(20), batch_size, sampler=make_sampler())  # type: ignore[arg-type]
+    loader: Any = DataLoader(range(20), batch_size, sampler=make_sampler())
     batches = iter(loader)
     next(batches)
     state = loader.state_dict()
     rest = [torch.as_tensor(batch).tolist() for batch in batches]
     torch.manual_seed(2)
-    other: Any = DataLoader(range(20), batch_size, sampler=make_sampler())  # type: ignore[arg-type]
+    other: Any = DataLoader(range(20), batch_size, sampler=make_sampler())
     other.load_state_dict(state)
     assert [torch.as_tensor(batch).tolist() for batch in other] == rest
 
@@ -174,7 +174,7 @@ def test_torchs_samplers_without_a_generator_resume_exactly(
 def test_torchs_distributed_sampler_resumes_in_the_epoch_that_it_was_told() -> None:
     def make() -> tuple[DataLoader[int], DistributedSampler[int]]:
         sampler: DistributedSampler[int] = DistributedSampler(range(20), 2, 1, seed=5)  # type: ignore[arg-type]
-        return DataLoader(range(20), 2, sampler=sampler), sampler  # type: ignore[arg-type]
+        return DataLoader(range(20), 2, sampler=sampler), sampler
 
     loader, sampler = make()
     sampler.set_epoch(3)
@@ -347,7 +347,7 @@ class Network(torch.nn.Module):
 
 
 def test_the_weights_of_a_module_are_no_state_of_a_dataset() -> None:
-    loader: DataLoader[int] = DataLoader(Network(), 2)  # type: ignore[arg-type]
+    loader: DataLoader[int] = DataLoader(Network(), 2)
     next(iter(loader))
     assert not loader.state_dict()["streams"]
 

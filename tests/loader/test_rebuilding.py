@@ -23,7 +23,7 @@ class Mine(DataLoader[Any]):
     """A subclass with a constructor of its own."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(range(size), 4, on_error="skip", memory_budget="1GB")  # type: ignore[arg-type]
+        super().__init__(range(size), 4, on_error="skip", memory_budget="1GB")
         self.size = size
 
 
@@ -62,7 +62,7 @@ def test_parts_come_from_the_other_and_options_stay() -> None:
 
 
 def test_persistent_workers_are_not_shared() -> None:
-    loader = DataLoader(range(SIZE), 4, num_workers=1, persistent_workers=True)  # type: ignore[arg-type, var-annotated]
+    loader = DataLoader(range(SIZE), 4, num_workers=1, persistent_workers=True)
     batches = iter(loader)
     next(batches)
     twin = loader._with_torch_parts(loader)
@@ -85,14 +85,14 @@ def test_persistent_workers_are_not_shared() -> None:
     ids=["sequential", "shuffled", "seeded", "feedline's sampler", "torch's sampler", "list"],
 )
 def test_ranks_share_the_samples(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = shares(lambda: DataLoader(range(SIZE), 2, **options), monkeypatch)  # type: ignore[arg-type]
+    first, second = shares(lambda: DataLoader(range(SIZE), 2, **options), monkeypatch)
     assert len(first) == len(second)
     assert sorted(first + second) == list(range(SIZE))
 
 
 def test_ranks_share_the_batches_of_a_batch_sampler(monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [[0, 1, 2], [3], [4, 5], [6, 7, 8, 9, 10, 11]]
-    first, second = shares(lambda: DataLoader(range(SIZE), batch_sampler=batches), monkeypatch)  # type: ignore[arg-type]
+    first, second = shares(lambda: DataLoader(range(SIZE), batch_sampler=batches), monkeypatch)
     assert sorted(first + second) == list(range(SIZE))
 
 
@@ -101,21 +101,21 @@ def test_what_is_split_already_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("WORLD_SIZE", "2")
     torch_sampler = torch.utils.data.distributed.DistributedSampler(range(SIZE), 2, 0)  # type: ignore[arg-type, var-annotated]
     loaders: list[Any] = [
-        DataLoader(range(SIZE), 2, sampler=samplers.DistributedSampler(range(SIZE))),  # type: ignore[arg-type]
-        DataLoader(range(SIZE), 2, sampler=torch_sampler),  # type: ignore[arg-type]
+        DataLoader(range(SIZE), 2, sampler=samplers.DistributedSampler(range(SIZE))),
+        DataLoader(range(SIZE), 2, sampler=torch_sampler),
         DataLoader(Numbers(), 2, shard=True),
     ]
     for loader in loaders:
         assert loader._is_split
         assert loader._shared_out() is loader
     assert not DataLoader(Numbers(), 2)._is_split
-    assert not DataLoader(range(SIZE), 2)._is_split  # type: ignore[arg-type]
+    assert not DataLoader(range(SIZE), 2)._is_split
 
 
 def test_one_rank_shares_with_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    loader = DataLoader(range(SIZE), 2)  # type: ignore[arg-type, var-annotated]
+    loader = DataLoader(range(SIZE), 2)
     assert loader._shared_out() is loader
 
 

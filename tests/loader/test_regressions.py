@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from feedline import DataLoader
 from feedline.abc import Scheduler, WorkerView
+from feedline.types import EngineName
 
 
 class Constant(Dataset[Any]):
@@ -66,7 +67,7 @@ class Unreliable(IterableDataset[int]):
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_an_epoch_that_fails_to_begin_delivers_nothing_of_the_last_one(engine: str) -> None:
+def test_an_epoch_that_fails_to_begin_delivers_nothing_of_the_last_one(engine: EngineName) -> None:
     loader = DataLoader(Unreliable(), 1, num_workers=1, persistent_workers=True, engine=engine)
     assert next(iter(loader)).item() == 100
     iterator = iter(loader)

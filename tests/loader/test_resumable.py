@@ -57,7 +57,7 @@ def test_an_epoch_is_told_to_the_dataset_and_the_sampler_once_each(kind: Any) ->
 def test_torchs_batch_sampler_hands_it_on_to_the_sampler_inside() -> None:
     sampler = ToldSampler()
     inside: Any = torch.utils.data.BatchSampler(sampler, 2, False)
-    DataLoader(Told(), batch_sampler=inside).set_epoch(6)  # type: ignore[arg-type]  # a dataset by its methods
+    DataLoader(Told(), batch_sampler=inside).set_epoch(6)  # a dataset by its methods
     assert sampler.epochs == [6]
 
 
@@ -113,7 +113,7 @@ def test_the_state_is_about_the_iteration_that_was_begun_last(kind: Any) -> None
 @pytest.mark.parametrize("options", [{"shuffle": True}, {"shuffle": True, "seed": 1}, {}], ids=str)
 def test_an_epoch_that_is_said_to_be_over_is_followed_by_the_next(options: dict[str, Any]) -> None:
     """Lightning never asks for the batch after the last."""
-    loader: Any = DataLoader(range(6), batch_size=2, **options)  # type: ignore[arg-type]
+    loader: Any = DataLoader(range(6), batch_size=2, **options)
     batches = iter(loader)
     loader._ledger.end_epoch()
     assert not loader.state_dict()["ended"], "nothing of it was asked for"
@@ -122,7 +122,7 @@ def test_an_epoch_that_is_said_to_be_over_is_followed_by_the_next(options: dict[
     assert not loader.state_dict()["ended"]
     loader._ledger.end_epoch()
     state = loader.state_dict()
-    resumed: Any = DataLoader(range(6), batch_size=2, **options)  # type: ignore[arg-type]
+    resumed: Any = DataLoader(range(6), batch_size=2, **options)
     resumed.load_state_dict(state)
     assert sorted(torch.cat(list(resumed)).tolist()) == list(range(6))
     assert resumed.state_dict()["epoch"] == 1

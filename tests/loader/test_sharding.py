@@ -14,7 +14,7 @@ from feedline import DataLoader, Loader, samplers
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.errors import BadOption, SplitTwice
 from feedline.loader.sharding import split_of
-from feedline.types import Share, StreamSplit
+from feedline.types import EngineName, Share, StreamSplit
 
 
 class Source(StreamSource):
@@ -91,7 +91,7 @@ class Incurious(Curious):
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_a_dataset_that_asks_which_worker_it_is_in_may_split_itself_as_well(engine_name: str) -> None:
+def test_a_dataset_that_asks_which_worker_it_is_in_may_split_itself_as_well(engine_name: EngineName) -> None:
     loader = DataLoader(Curious(), 2, num_workers=2, engine=engine_name, shard=True)
     with pytest.warns(SplitTwice, match="get_worker_info") as told:
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -131,7 +131,7 @@ def test_a_split_source_has_no_tails() -> None:
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 3), ("process", 2)])
-def test_a_split_source_is_told_its_worker(engine: str, workers: int) -> None:
+def test_a_split_source_is_told_its_worker(engine: EngineName, workers: int) -> None:
     source = Parts()
     loaders: list[Any] = [
         Loader(source, 2, workers=workers, engine=engine),

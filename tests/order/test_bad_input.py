@@ -18,6 +18,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 import feedline
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadOption, BadState, FeedlineError
+from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, values
 
@@ -167,7 +168,7 @@ def test_seeds_that_are_none(kind: Any, seed: Any) -> None:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_every_seed_that_is_a_number_works(seed: Any, workers: int) -> None:
     def batches() -> list[Any]:
-        engine = "thread" if workers else "inline"
+        engine: EngineName = "thread" if workers else "inline"
         dataset = datasets.DrawingOwn(6) if workers else datasets.Drawing(6)
         loader = DataLoader(dataset, batch_size=2, shuffle=True, seed=seed, num_workers=workers, engine=engine)
         first = values(loader)

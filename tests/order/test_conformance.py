@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 import feedline
 from feedline import DataLoader, DataLoader2, Loader
 from feedline.errors import SharedGenerators
+from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, as_bytes, rows, values
 
@@ -386,7 +387,7 @@ def test_streams_that_workers_have_for_themselves_are_reproducible_and_apart() -
 # The caller's generators
 
 
-def make_batches(engine: str) -> Iterator[Any]:
+def make_batches(engine: EngineName) -> Iterator[Any]:
     dataset = DATASETS["drawing own" if engine == "thread" else "drawing"]
     collate = datasets.drawing_own_collate if engine == "thread" else datasets.drawing_collate
     workers = 0 if engine == "inline" else 2
@@ -394,7 +395,7 @@ def make_batches(engine: str) -> Iterator[Any]:
     yield from loader
 
 
-def test_a_seeded_loader_leaves_the_callers_generators_alone(engine: str) -> None:
+def test_a_seeded_loader_leaves_the_callers_generators_alone(engine: EngineName) -> None:
     random.gauss(0, 1)
     np.random.normal()
     torch.randn(())

@@ -14,6 +14,7 @@ import torch.utils.data as torch_data
 
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadOption, BadState, EpochIgnored
+from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import all_bytes, flat, through_json, values
 
@@ -286,7 +287,7 @@ def epochs_seen(loader: Any) -> tuple[set[int], set[int]]:
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
 @pytest.mark.parametrize("kind", ["torch's", "the other"])
-def test_set_epoch_of_the_dataset_reaches_persistent_workers(engine: str, kind: str) -> None:
+def test_set_epoch_of_the_dataset_reaches_persistent_workers(engine: EngineName, kind: str) -> None:
     dataset = Epochs(12)
     loader: Any = (
         DataLoader(dataset, batch_size=2, num_workers=2, engine=engine, persistent_workers=True)
@@ -380,7 +381,7 @@ def test_a_dataset_behind_a_subset_is_heard_when_the_loader_is_told() -> None:
 
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_a_broadcast_reaches_every_worker_between_batches(engine: str) -> None:
+def test_a_broadcast_reaches_every_worker_between_batches(engine: EngineName) -> None:
     loader = DataLoader(datasets.Scaled(40), batch_size=1, num_workers=2, engine=engine)
     batches = iter(loader)
     seen = values(itertools.islice(batches, 4))

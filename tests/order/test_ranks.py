@@ -17,13 +17,14 @@ import torch.utils.data as torch_data
 
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadOption, BadState
+from feedline.types import Tail
 from tests.order import datasets
 from tests.order.facts import all_bytes, flat, rows, through_json, values
 
 WORLDS = [1, 2, 3, 4, 8]
 STEPS = {1: 4, 2: 3, 3: 2, 4: 2, 8: 1}
 """How far so many ranks go before others go on."""
-TAILS = ["pad", "drop", "exact"]
+TAILS: list[Tail] = ["pad", "drop", "exact"]
 N = 67  # a prime, so that nothing goes round
 BATCH = 2
 LARGE = 5
@@ -70,7 +71,7 @@ def whole_order(name: str) -> list[int]:
     return flat(loaders(WHOLE_BATCHES[name], 1, "exact", batches=True)[0])
 
 
-def loaders(make: Callable[[], Any], world_size: int, tail: str, *, batches: bool = False) -> list[DataLoader[Any]]:
+def loaders(make: Callable[[], Any], world_size: int, tail: Tail, *, batches: bool = False) -> list[DataLoader[Any]]:
     """One loader for each rank, each with a sampler that knows of no other."""
     made = []
     for rank in range(world_size):
@@ -114,7 +115,7 @@ def common(world: list[DataLoader[Any]]) -> dict[str, Any]:
     return states[-1]
 
 
-def check_rest(whole: Counter[int], before: Counter[int], rest: Counter[int], tail: str, most_missing: int) -> None:
+def check_rest(whole: Counter[int], before: Counter[int], rest: Counter[int], tail: Tail, most_missing: int) -> None:
     """Assert what each tail promises of two parts of an epoch."""
     left = whole - before
     assert before <= whole, "something came twice before the end"
@@ -130,7 +131,7 @@ def check_rest(whole: Counter[int], before: Counter[int], rest: Counter[int], ta
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("name", WHOLE)
-def test_samples_are_shared_out_whatever_the_number_of_ranks_before_and_after(name: str, tail: str) -> None:
+def test_samples_are_shared_out_whatever_the_number_of_ranks_before_and_after(name: str, tail: Tail) -> None:
     whole = Counter(whole_order(name))
     for world_size in WORLDS:
         world = loaders(WHOLE[name], world_size, tail)
@@ -147,7 +148,7 @@ def test_samples_are_shared_out_whatever_the_number_of_ranks_before_and_after(na
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("name", WHOLE_BATCHES)
-def test_batches_are_shared_out_whatever_the_number_of_ranks_before_and_after(name: str, tail: str) -> None:
+def test_batches_are_shared_out_whatever_the_number_of_ranks_before_and_after(name: str, tail: Tail) -> None:
     make = WHOLE_BATCHES[name]
     whole = Counter(whole_order(name))
     longest = max(map(len, values(loaders(make, 1, tail, batches=True)[0])))
@@ -170,7 +171,7 @@ def test_batches_are_shared_out_whatever_the_number_of_ranks_before_and_after(na
 
 @pytest.mark.parametrize("tail", TAILS)
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_the_distributed_sampler_shares_out_any_number_of_samples(tail: str, shuffle: bool) -> None:
+def test_the_distributed_sampler_shares_out_any_number_of_samples(tail: Tail, shuffle: bool) -> None:
     for n, world_size in itertools.product([1, 2, 7, 24, 25, 26], WORLDS):
         shares = [
             samplers.DistributedSampler(range(n), world_size, rank, shuffle=shuffle, tail=tail)
@@ -187,7 +188,7 @@ def test_the_distributed_sampler_shares_out_any_number_of_samples(tail: str, shu
 
 @pytest.mark.parametrize(("world_size", "later"), [(2, 3), (8, 3), (3, 8), (1, 4), (4, 1)])
 @pytest.mark.parametrize("tail", TAILS)
-def test_a_state_of_every_step_fits_another_number_of_ranks(world_size: int, later: int, tail: str) -> None:
+def test_a_state_of_every_step_fits_another_number_of_ranks(world_size: int, later: int, tail: Tail) -> None:
     n = 61
 
     def world(count: int) -> list[DataLoader[Any]]:
@@ -401,7 +402,7 @@ def stream_world(monkeypatch: pytest.MonkeyPatch, world_size: int, shard: Any, *
 
 @pytest.mark.parametrize("shard", TAILS)
 def test_a_stream_is_shared_out_over_ranks_and_goes_on_with_another_number(
-    shard: str, monkeypatch: pytest.MonkeyPatch
+    shard: Tail, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for world_size in WORLDS:
         world = stream_world(monkeypatch, world_size, shard)
@@ -417,7 +418,7 @@ def test_a_stream_is_shared_out_over_ranks_and_goes_on_with_another_number(
 
 @pytest.mark.parametrize("n", [8, 9, 15, 16, 17, 24, 31])
 @pytest.mark.parametrize("shard", TAILS)
-def test_ranks_end_together_wherever_a_stream_ends(n: int, shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_end_together_wherever_a_stream_ends(n: int, shard: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
     for world_size in WORLDS:
         world = stream_world(monkeypatch, world_size, shard, dataset=datasets.Stream(n))
         seen = union(go_through(world))
@@ -430,7 +431,7 @@ def test_shard_true_pads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("shard", TAILS)
-def test_workers_change_nothing_for_a_rank_of_a_stream(shard: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_change_nothing_for_a_rank_of_a_stream(shard: Tail, monkeypatch: pytest.MonkeyPatch) -> None:
     inline = stream_world(monkeypatch, 3, shard)
     workers = stream_world(monkeypatch, 3, shard, num_workers=2)
     assert go_through(workers) == go_through(inline)

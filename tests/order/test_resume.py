@@ -23,6 +23,7 @@ from torchdata.stateful_dataloader.sampler import RandomSampler as StatefulTorch
 from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 from feedline import DataLoader, Loader, samplers
+from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, through_json, values
 
@@ -305,7 +306,8 @@ def test_every_order_goes_on_with_workers(name: str) -> None:
     kind = KINDS[name]
     shape = Shape(23, 3, False)
     number = list(KINDS).index(name)
-    workers, engine = ((0, "inline"), (3, "thread"), (2, "process"))[number % 3]
+    ways: list[tuple[int, EngineName]] = [(0, "inline"), (3, "thread"), (2, "process")]
+    workers, engine = ways[number % 3]
 
     def make() -> Any:
         return DataLoader(datasets.Sized(shape.n), num_workers=workers, engine=engine, **kind.make(shape))

@@ -16,6 +16,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from feedline import DataLoader, Loader
 from feedline.errors import BadState, RepeatedSamples
+from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, through_json, values
 
@@ -87,7 +88,7 @@ def test_a_dataset_that_fails_in_the_middle_fails_in_its_place() -> None:
 
 @pytest.mark.parametrize("lengths", [(5, 1, 3), (0, 4, 0), (0, 0, 0), (7, 0, 2)])
 @pytest.mark.parametrize("engine", ["thread", "process"])
-def test_streams_that_end_unevenly(lengths: tuple[int, ...], engine: str) -> None:
+def test_streams_that_end_unevenly(lengths: tuple[int, ...], engine: EngineName) -> None:
     def batches(kind: Any, **options: Any) -> list[Any]:
         return values(kind(datasets.UnevenStream(lengths), batch_size=2, num_workers=3, **options))
 
@@ -108,7 +109,7 @@ def warned(loader: Any, *, epochs: int = 1) -> int:
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
 @pytest.mark.parametrize("workers", [2, 3])
-def test_a_dataset_that_does_not_split_itself_is_told_once(engine: str, workers: int) -> None:
+def test_a_dataset_that_does_not_split_itself_is_told_once(engine: EngineName, workers: int) -> None:
     loader = DataLoader(datasets.Stream(6), batch_size=2, num_workers=workers, engine=engine)
     with pytest.warns(RepeatedSamples, match=f"Every one of the {workers} workers .* shard=True") as record:
         assert len(flat(loader)) == 6 * workers
@@ -456,14 +457,14 @@ class StatefulWhole(datasets.StatefulStream):
 
 @pytest.mark.parametrize("name", SHARED)
 def test_a_shared_stream_goes_on_from_every_step_with_any_number_of_workers(name: str) -> None:
-    def loader(workers: int, engine: str | None = None) -> Any:
+    def loader(workers: int, engine: EngineName | None = None) -> Any:
         return DataLoader(SHARED[name](), batch_size=3, num_workers=workers, shard=True, engine=engine)
 
     whole = numbers(loader(0))
     combinations = [(0, 0), (0, 2), (2, 0), (2, 3), (3, 1)]
     for stop in range(9):
         before, after = combinations[stop % 5]
-        engine = "process" if stop == 3 else "thread"
+        engine: EngineName = "process" if stop == 3 else "thread"
         begun = loader(before, engine if before else None)
         iterator = iter(begun)
         taken = numbers(itertools.islice(iterator, stop))

@@ -15,7 +15,7 @@ import feedline
 import feedline.datasets
 from feedline.errors import PackError
 from feedline.packing.contents import look
-from feedline.packing.line import dataset_text, fields_for, loader_line
+from feedline.packing.line import dataset_text, fields_for, loader_line, reading_lines
 from feedline.packing.schema import Schema
 from tests.packing.stores import FORMATS, SHARDED, SINGLE
 
@@ -133,3 +133,47 @@ def test_lines_for_files_of_others(tmp_path: Path) -> None:
         batch = next(iter(names["loader"]))
         assert list(batch) == ["y"] if place == "parts" else len(batch) == 2
         names["loader"].dataset.close()
+
+
+def test_parquet_is_read_from_where_it_is_unpacked_to(tmp_path: Path) -> None:
+    """Random access to Parquet decodes the row groups of each batch otherwise."""
+    samples = [{"x": number} for number in range(5)]
+    packed = feedline.pack(samples, tmp_path / "a.parquet", workers=0)
+    shards = feedline.pack(samples, tmp_path / "a.shards", format="parquet", samples_per_shard=2, workers=0)
+    (tmp_path / "foreign").mkdir()
+    for number in range(2):
+        pq.write_table(pa.table({"x": [number]}), tmp_path / "foreign" / f"{number}.parquet")
+    for path, line in ((packed.path, packed.line), (shards.path, shards.line), (tmp_path / "foreign", "")):
+        for text in filter(None, (line, look(path).line)):
+            expected = path.with_suffix("") if path.suffix == ".parquet" else path
+            assert f"unpack_to='{expected}.unpacked'" in text
+            run(text)
+            assert (expected.parent / f"{expected.name}.unpacked" / "unpacked.feedline").exists()
+
+
+@pytest.mark.parametrize("samples", [[np.arange(3)] * 2, [np.arange(1), np.arange(2)], [{"x": None}, {"x": 1}]])
+def test_the_line_for_torch_reads_it(tmp_path: Path, samples: list[Any]) -> None:
+    line, for_torch = reading_lines(feedline.pack(samples, tmp_path / "a, workers=4.lmdb", workers=0).line)
+    names: dict[str, Any] = {"feedline": feedline}
+    exec(for_torch.replace("num_workers=4", "num_workers=0"), names)
+    assert isinstance(names["loader"], feedline.DataLoader)
+    assert len(next(iter(names["loader"]))) == 2
+    names["loader"].dataset.close()
+    assert "feedline.Loader(" in line
+
+
+def test_without_torch_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.packing.line.find_spec", lambda name: None)
+    assert reading_lines("loader = feedline.Loader(x, batch_size=32)") == ["loader = feedline.Loader(x, batch_size=32)"]
+
+
+def test_lines_for_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,s\n1,a\n2,b\n")
+    (tmp_path / "b.csv").write_text("x;s\n1;a\n;b\n")
+    (tmp_path / "c.tsv").write_text("x\ts\n1\ta\n.5\t\n")
+    lines = {name: look(tmp_path / name).line for name in ("a.csv", "b.csv", "c.tsv")}
+    assert [len(run(line)) for line in lines.values()] == [2, 2, 2]
+    assert "delimiter=';'" in lines["b.csv"]
+    assert "collate=list" in lines["b.csv"]  # one of its numbers is None
+    assert "delimiter" not in lines["c.tsv"]
+    assert "collate" not in lines["c.tsv"]

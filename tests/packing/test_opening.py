@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
 from pathlib import Path
@@ -246,3 +247,27 @@ def test_keys_that_are_dropped_are_told(tmp_path: Path) -> None:
     again = feedline.pack([{"x": 1}], tmp_path / "b.tar", workers=0)
     with open_source(str(again.path)) as opened:
         assert opened.unused.notes == (), "its keys are numbers"
+
+
+def test_rows_of_tables(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text('x;text\n1;"a\nb"\n')
+    (tmp_path / "2.csv.gz").write_bytes(gzip.compress(b"x,text\n2,c\n"))
+    (tmp_path / "part-1.csv").write_text("x,text\n3,d\n")
+    (tmp_path / "part-2.csv").write_text("x,text\n4,e\n")
+    for name, found in (
+        ("1.csv", [{"x": 1, "text": "a\nb"}]),
+        ("2.csv.gz", [{"x": 2, "text": "c"}]),
+        ("part-*.csv", [{"x": 3, "text": "d"}, {"x": 4, "text": "e"}]),
+    ):
+        with open_source(str(tmp_path / name)) as opened:
+            assert list(opened.dataset) == found
+    with open_source(str(tmp_path / "1.csv"), fields=(("new", "x"),)) as opened:
+        assert list(opened.dataset) == [{"x": 1}]
+    packed = feedline.pack(str(tmp_path / "1.csv"), tmp_path / "a.parquet", workers=0)
+    assert packed.count == 1
+
+
+def test_a_table_of_pictures_that_are_not_there_is_no_table_of_samples(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("file,label\nlost.jpg,1\n")
+    with pytest.raises(BadOption, match=r"No column of .* names files"):
+        open_source(str(tmp_path / "t.csv"))

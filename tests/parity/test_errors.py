@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import feedline
+from feedline.types import EngineName
 from tests.parity import datasets
 from tests.parity.children import in_a_child
 from tests.parity.observation import Failure
@@ -342,7 +343,7 @@ def test_a_batch_that_cannot_be_pickled_is_a_clear_error(collate: Callable[[list
 @pytest.mark.parametrize("collate", [datasets.unpicklable_batch, datasets.lock_in_batch])
 @pytest.mark.parametrize("engine", ["inline", "thread"])
 def test_a_batch_that_stays_in_the_process_need_not_be_pickled(
-    engine: str, collate: Callable[[list[Any]], Any]
+    engine: EngineName, collate: Callable[[list[Any]], Any]
 ) -> None:
     workers = 0 if engine == "inline" else 1
     loader = feedline.DataLoader(

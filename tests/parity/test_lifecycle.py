@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import feedline
+from feedline.types import EngineName
 from tests.parity import datasets
 from tests.parity.children import in_a_child
 from tests.parity.sides import Parity, Side
@@ -388,7 +389,7 @@ def test_forking_while_persistent_workers_wait(worker_parity: Parity) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
-def test_forking_while_many_loaders_are_alive(engine_name: str) -> None:
+def test_forking_while_many_loaders_are_alive(engine_name: EngineName) -> None:
     """Address space that loaders reserve must not count against what the system lets a program fork with."""
     workers = 0 if engine_name == "inline" else 1
     kept: list[Any] = []
@@ -410,7 +411,7 @@ def test_forking_while_many_loaders_are_alive(engine_name: str) -> None:
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
 @pytest.mark.parametrize("persistent", [False, True])
 @pytest.mark.parametrize("taken", [0, 1, None])
-def test_dropping_the_loader_ends_its_workers(engine_name: str, persistent: bool, taken: int | None) -> None:
+def test_dropping_the_loader_ends_its_workers(engine_name: EngineName, persistent: bool, taken: int | None) -> None:
     before = set(children())
     loader = feedline.DataLoader(
         datasets.Squares(20), batch_size=2, num_workers=2, engine=engine_name, persistent_workers=persistent
@@ -424,7 +425,7 @@ def test_dropping_the_loader_ends_its_workers(engine_name: str, persistent: bool
 
 
 @pytest.mark.parametrize("engine_name", ["thread", "process"])
-def test_a_loader_in_a_reference_cycle_is_collected(engine_name: str) -> None:
+def test_a_loader_in_a_reference_cycle_is_collected(engine_name: EngineName) -> None:
     before = set(children())
     loader: Any = feedline.DataLoader(
         datasets.Squares(20), batch_size=2, num_workers=2, engine=engine_name, persistent_workers=True
@@ -437,7 +438,7 @@ def test_a_loader_in_a_reference_cycle_is_collected(engine_name: str) -> None:
 
 
 @pytest.mark.parametrize("engine_name", ["inline", "thread", "process"])
-def test_closing_ends_the_workers_and_keeps_the_batches(engine_name: str) -> None:
+def test_closing_ends_the_workers_and_keeps_the_batches(engine_name: EngineName) -> None:
     before = set(children())
     workers = 0 if engine_name == "inline" else 2
     loader = feedline.DataLoader(

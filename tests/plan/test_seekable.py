@@ -15,7 +15,7 @@ from feedline.errors import BadOption
 from feedline.keys import mix
 from feedline.plan.seekable import BatchPlan, SamplePlan
 from feedline.samplers import InfiniteSampler, RandomSampler, SequentialSampler, distribute
-from feedline.types import TAILS, Draw, IndexBlock, Key
+from feedline.types import TAILS, Draw, IndexBlock, Key, Tail
 
 KEY = Key(3, 1)
 
@@ -111,7 +111,7 @@ counts, sizes, worlds = st.integers(1, 50), st.integers(1, 5), st.integers(1, 5)
 tails = st.sampled_from(TAILS)
 
 
-def ranks_of(count: int, size: int, world: int, tail: str, consumed: int = 0) -> list[SamplePlan]:
+def ranks_of(count: int, size: int, world: int, tail: Tail, consumed: int = 0) -> list[SamplePlan]:
     whole = RandomSampler(range(count), seed=3)
     samplers: list[Any] = [distribute(whole, rank, world, tail=tail) for rank in range(world)]
     try:
@@ -122,7 +122,7 @@ def ranks_of(count: int, size: int, world: int, tail: str, consumed: int = 0) ->
 
 
 @given(counts, sizes, worlds, tails)
-def test_ranks_share_the_order_and_end_together(count: int, size: int, world: int, tail: str) -> None:
+def test_ranks_share_the_order_and_end_together(count: int, size: int, world: int, tail: Tail) -> None:
     ranks = ranks_of(count, size, world, tail)
     assert len({len(plan) for plan in ranks}) == 1
     delivered = Counter(index for plan in ranks for batch in listed(plan) for index in batch)
@@ -151,7 +151,7 @@ def test_a_world_that_is_larger_than_the_order_goes_round_more_than_once() -> No
 @settings(deadline=None)
 @given(counts, sizes, worlds, tails, st.data())
 def test_the_same_ranks_enter_where_they_left(
-    count: int, size: int, world: int, tail: str, data: st.DataObject
+    count: int, size: int, world: int, tail: Tail, data: st.DataObject
 ) -> None:
     ranks = ranks_of(count, size, world, tail)
     done = data.draw(st.integers(0, len(ranks[0])))
@@ -167,7 +167,7 @@ def test_the_same_ranks_enter_where_they_left(
 @settings(deadline=None)
 @given(counts, sizes, worlds, tails, sizes, worlds, st.data())
 def test_other_ranks_enter_where_these_left(
-    count: int, size: int, world: int, tail: str, other_size: int, other_world: int, data: st.DataObject
+    count: int, size: int, world: int, tail: Tail, other_size: int, other_world: int, data: st.DataObject
 ) -> None:
     ranks = ranks_of(count, size, world, tail)
     done = data.draw(st.integers(0, len(ranks[0])))

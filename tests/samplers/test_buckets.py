@@ -20,7 +20,7 @@ from feedline.samplers.buckets import BucketBatches, lengths_of
 from feedline.samplers.distribute import distribute
 from feedline.samplers.length_bucket import LengthBucketBatchSampler
 from feedline.samplers.token_budget import TokenBudgetBatchSampler
-from feedline.types import Key
+from feedline.types import Key, Tail
 from tests.samplers.chi_square import assert_fits
 
 LOG_NORMAL = np.random.default_rng(0).lognormal(5, 1, 20_000).astype(int)
@@ -70,7 +70,7 @@ def test_any_batch_equals_the_one_that_iterating_gives(name: str, lengths: list[
 
 @pytest.mark.parametrize("name", MAKERS)
 @pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
-def test_ranks_take_equally_many_steps(name: str, tail: str) -> None:
+def test_ranks_take_equally_many_steps(name: str, tail: Tail) -> None:
     sampler = MAKERS[name](LOG_NORMAL[:700], seed=5)
     whole = [sampler.batch(number, Key(5, 0)).tolist() for number in range(len(sampler))]
     for world_size in (2, 3, 5):

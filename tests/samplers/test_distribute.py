@@ -21,7 +21,7 @@ from feedline.samplers import (
     distribute,
 )
 from feedline.samplers.distributed_batches import DistributedBatches
-from feedline.types import Share
+from feedline.types import Share, Tail
 
 torch = pytest.importorskip("torch")
 torch_data = torch.utils.data
@@ -53,7 +53,7 @@ def batches_of(shared: abc.Sampler | abc.BatchSampler) -> list[list[int]]:
 
 @pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
 @pytest.mark.parametrize("make", INDICES.values(), ids=INDICES)
-def test_indices_of_all_ranks(make: Callable[[], Any], tail: str) -> None:
+def test_indices_of_all_ranks(make: Callable[[], Any], tail: Tail) -> None:
     ranks = [distribute(make(), rank, 4, tail=tail) for rank in range(4)]
     for epoch in range(2):
         torch.manual_seed(epoch)  # ranks draw other numbers in between, and nothing may come of it
@@ -68,7 +68,7 @@ def test_indices_of_all_ranks(make: Callable[[], Any], tail: str) -> None:
 
 @pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
 @pytest.mark.parametrize("make", BATCHES.values(), ids=BATCHES)
-def test_batches_of_all_ranks(make: Callable[[], Any], tail: str) -> None:
+def test_batches_of_all_ranks(make: Callable[[], Any], tail: Tail) -> None:
     parts = [batches_of(distribute(make(), rank, 4, tail=tail)) for rank in range(4)]
     assert len({len(part) for part in parts}) == 1
     drawn = Counter(index for part in parts for batch in part for index in batch)
@@ -140,7 +140,7 @@ def test_what_has_no_length_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("rank", "world_size", "tail"), [(2, 2, "pad"), (0, 0, "pad"), (0, 2, "wrap")])
-def test_shares_that_make_no_sense(rank: int, world_size: int, tail: str) -> None:
+def test_shares_that_make_no_sense(rank: int, world_size: int, tail: Tail) -> None:
     with pytest.raises(BadOption):
         distribute([1, 2, 3], rank, world_size, tail=tail)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from feedline.errors import BadOption
 from feedline.samplers import DistributedSampler, RandomSampler, SequentialSampler
 from feedline.samplers.distributed import Distributed
-from feedline.types import TAILS, Key, Share
+from feedline.types import TAILS, Key, Share, Tail
 
 torch_distributed = pytest.importorskip("torch.utils.data.distributed")
 
@@ -21,7 +21,7 @@ ranks = st.integers(1, 8)
 
 
 @given(st.integers(0, 50), ranks, st.sampled_from(TAILS), st.booleans())
-def test_ranks_together_have_what_the_tail_promises(samples: int, count: int, tail: str, shuffle: bool) -> None:
+def test_ranks_together_have_what_the_tail_promises(samples: int, count: int, tail: Tail, shuffle: bool) -> None:
     samplers = [DistributedSampler(range(samples), count, rank, shuffle, 3, tail=tail) for rank in range(count)]
     parts = [list(sampler) for sampler in samplers]
     assert [len(part) for part in parts] == [len(sampler) for sampler in samplers]
@@ -56,7 +56,7 @@ def test_counts_are_torch_s(samples: int, count: int, shuffle: bool, drop_last: 
 
 
 @pytest.mark.parametrize("tail", TAILS)
-def test_ranks_share_one_order_step_by_step(tail: str) -> None:
+def test_ranks_share_one_order_step_by_step(tail: Tail) -> None:
     parts = [list(DistributedSampler(range(100), 4, rank, seed=5, tail=tail)) for rank in range(4)]
     together = [index for step in zip(*parts, strict=True) for index in step]
     assert together == list(RandomSampler(range(100), seed=5))

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 import feedline
 from feedline.errors import BadOption
 from feedline.samplers.distribute import distribute
-from feedline.samplers.stratified import StratifiedBatchSampler
-from feedline.types import Key
+from feedline.samplers.stratified import Mode, StratifiedBatchSampler
+from feedline.types import Key, Tail
 from tests.samplers.chi_square import assert_fits
 
 label_lists = st.lists(st.integers(0, 9) | st.just(0), min_size=1, max_size=150)
@@ -65,7 +65,7 @@ def test_every_batch_has_each_class(labels: list[int], batch_size: int, shuffle:
 @settings(max_examples=40)
 @given(label_lists, st.integers(10, 40), st.sampled_from(["proportional", "each"]), st.data())
 def test_any_batch_equals_the_one_that_iterating_gives(
-    labels: list[int], batch_size: int, mode: str, data: st.DataObject
+    labels: list[int], batch_size: int, mode: Mode, data: st.DataObject
 ) -> None:
     sampler = StratifiedBatchSampler(labels, batch_size, mode=mode, seed=3)
     epochs = [list(sampler), list(sampler)]
@@ -81,7 +81,7 @@ def test_any_batch_equals_the_one_that_iterating_gives(
 
 @pytest.mark.parametrize("mode", ["proportional", "each"])
 @pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
-def test_ranks_share_the_batches(mode: str, tail: str) -> None:
+def test_ranks_share_the_batches(mode: Mode, tail: Tail) -> None:
     labels = np.arange(1000) % 7 * (np.arange(1000) % 3)
     sampler = StratifiedBatchSampler(labels, 20, mode=mode, seed=5)
     whole = [sampler.batch(number, Key(5, 0)).tolist() for number in range(len(sampler))]
@@ -178,7 +178,7 @@ def test_rare_classes_are_spread_over_the_epoch() -> None:
 
 
 @pytest.mark.parametrize("mode", ["proportional", "each"])
-def test_without_shuffling_epochs_are_the_same(mode: str) -> None:
+def test_without_shuffling_epochs_are_the_same(mode: Mode) -> None:
     sampler = StratifiedBatchSampler(list("aababcaab"), 4, mode=mode, shuffle=False)
     batches = list(sampler)
     assert batches == list(sampler)

@@ -31,6 +31,7 @@ from feedline.datasets import (
     mix,
 )
 from feedline.samplers import DistributedSampler
+from feedline.types import Tail
 from tests.datasets.streams.server import Server, find_server, has_server
 
 distributed = pytest.importorskip("torch.distributed")
@@ -129,7 +130,7 @@ def read_and_resume(rank: int, make: Callable[[Path, dict[str, Any]], Any], wher
 # -- the sources ---
 
 
-def _map(where: Path, how: dict[str, Any], tail: str = "pad") -> Any:
+def _map(where: Path, how: dict[str, Any], tail: Tail = "pad") -> Any:
     dataset = ArrayDataset(np.arange(COUNT))
     return feedline.Loader(dataset, BATCH, sampler=DistributedSampler(dataset, seed=3, tail=tail), **how)
 
@@ -152,7 +153,7 @@ def _tar(where: Path, how: dict[str, Any]) -> Any:
     return feedline.Loader(dataset, BATCH, **how)
 
 
-def _parquet(where: Path, how: dict[str, Any], tail: str = "pad") -> Any:
+def _parquet(where: Path, how: dict[str, Any], tail: Tail = "pad") -> Any:
     dataset = ParquetDataset(where / "all.parquet", "x").stream(shuffle=True, seed=3)
     return feedline.Loader(dataset, BATCH, shard=tail, **how)
 
@@ -326,6 +327,7 @@ def test_a_mixture_with_shards_is_split_once(workers: int, where: Path, tmp_path
 PROGRAM = """
 import sys, torch.distributed as distributed, feedline
 from feedline.datasets import TarDataset
+from feedline.types import Tail
 
 distributed.init_process_group("gloo")
 dataset = TarDataset(sys.argv[1], mode="stream", fields="x.cls")

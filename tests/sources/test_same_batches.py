@@ -16,6 +16,7 @@ import feedline
 from feedline.datasets import TarDataset
 from feedline.packing.digest import digest_of
 from feedline.testing.source import assert_same
+from feedline.types import EngineName
 from tests.sources.stores import FORMATS, TAR_FIELDS, Original, close, packed
 
 QUICK, FULL = 200, 5000
@@ -27,7 +28,7 @@ SEED = 7
 class How:
     """One way to load."""
 
-    engine: str
+    engine: EngineName
     workers: int
     start_method: str | None = None
 

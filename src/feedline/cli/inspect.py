@@ -11,6 +11,7 @@ from feedline._optional import require
 from feedline.packing.contents import Contents, look
 from feedline.packing.contents.contents import value_text
 from feedline.packing.contents.sheet import write_sheet
+from feedline.packing.line import reading_lines
 from feedline.packing.quantities import bytes_text
 from feedline.packing.schema import Sample
 from feedline.packing.verify import verify as verify_digest
@@ -104,7 +105,8 @@ def show(facts: dict[str, Any], console: Console) -> None:
         console.print(examples)
     if facts["line"]:
         console.print("\nRead it with:")
-        console.print(Text(f"  {facts['line']}"), soft_wrap=True)
+        for line in reading_lines(facts["line"]):
+            console.print(Text(f"  {line}"), soft_wrap=True)
 
 
 # Any, here and below: values that JSON keeps.

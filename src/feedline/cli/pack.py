@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from feedline.packing import Packed, Stage, pack
+from feedline.packing.line import reading_lines
 from feedline.packing.opening import open_source
 from feedline.packing.options import as_fields, check_apart
 from feedline.packing.quantities import bytes_text
@@ -95,7 +96,7 @@ def summary_of(packed: Packed, *, is_checked: bool) -> str:
     if packed.unused.notes:
         lines.append("Not packed:")
         lines += [f"  {note}" for note in packed.unused.notes]
-    return "\n".join([*lines, "", "Read it with:", f"  {packed.line}", ""])
+    return "\n".join([*lines, "", "Read it with:", *(f"  {line}" for line in reading_lines(packed.line)), ""])
 
 
 class _Rate(ProgressColumn):

@@ -10,6 +10,7 @@ from feedline.datasets.mix import mix  # at once: later, the module of this name
 if TYPE_CHECKING:
     from feedline.datasets.arrays import ArrayDataset
     from feedline.datasets.cache import CachedDataset, PrecomputedDataset
+    from feedline.datasets.csv import CSVDataset
     from feedline.datasets.files import FileDataset, ImageFolder
     from feedline.datasets.hdf5 import HDF5Dataset
     from feedline.datasets.lmdb import LMDBDataset
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArrayDataset",
     "ArrowDataset",
+    "CSVDataset",
     "CachedDataset",
     "FileDataset",
     "GrowingFile",
@@ -39,6 +41,7 @@ __all__ = [
 _PLACES = {
     "ArrayDataset": "arrays",
     "ArrowDataset": "parquet",
+    "CSVDataset": "csv",
     "CachedDataset": "cache",
     "FileDataset": "files",
     "GrowingFile": "streams",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,6 +17,9 @@ from feedline.verdicts import Failure, Verdict, error_name
 
 Rule: TypeAlias = type[BaseException] | str
 """Which exceptions a rule is about: a class, or the name of one."""
+
+OnError: TypeAlias = Action | ErrorPolicy | Callable[[Failure], Action | Verdict] | None
+"""What the loaders take as `on_error=`."""
 
 SHARE_COUNTS_FROM = 100
 """Samples after which their share that was lost counts. A guess: fewer say little, as one bad sample among the first

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from multiprocessing.context import BaseContext
-from typing import Any, ParamSpec
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from feedline.faults.actions import Replace, Retry
 from feedline.sizes import byte_count
 from feedline.types import DatasetKind
 
-P = ParamSpec("P")
+Init = TypeVar("Init", bound=Callable[..., None])
 
 _OTHERWISE = {"generator": "seed", "multiprocessing_context": "start_method", "start_method": "multiprocessing_context"}
 """What one of the loaders calls an argument, and the other does, where the names have nothing in common."""
@@ -35,7 +35,7 @@ _OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps", "spl
 """What `feedline.DataLoader` alone has."""
 
 
-def named(init: Callable[P, None]) -> Callable[P, None]:
+def named(init: Init) -> Init:
     """Let a constructor say how an argument is called that it does not know by the name it was given.
 
     The two loaders have torch's names and feedline's, which are easily mixed up.
@@ -43,7 +43,7 @@ def named(init: Callable[P, None]) -> Callable[P, None]:
     known = list(inspect.signature(init).parameters)[1:]
 
     @functools.wraps(init)
-    def checked(*arguments: P.args, **options: P.kwargs) -> None:
+    def checked(*arguments: Any, **options: Any) -> None:  # of any type: those of `init`
         for name in options:
             if name not in known:
                 kind = type(arguments[0]).__name__
@@ -54,7 +54,7 @@ def named(init: Callable[P, None]) -> Callable[P, None]:
             explain(exc, {**dict(zip(known, arguments[1:], strict=False)), **options})
             raise
 
-    return checked
+    return cast("Init", checked)
 
 
 def explain(exc: TypeError, arguments: Mapping[str, Any]) -> None:

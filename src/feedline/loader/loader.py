@@ -15,7 +15,7 @@ from feedline.abc.stateful import outlives_epoch
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.errors import BadOption
-from feedline.faults.policy import policy_of
+from feedline.faults.policy import OnError, policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.keys import epoch_key
 from feedline.loader.account import Account
@@ -53,7 +53,7 @@ from feedline.loader.threads_probe import must_leave_threads
 from feedline.ranks import share_if_known
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.sizes import byte_count
-from feedline.types import DatasetKind, Key, StreamSplit, WorkerSpec
+from feedline.types import DatasetKind, EngineName, Key, StreamSplit, Tail, WorkerSpec
 
 
 class Loader(Resumable):
@@ -115,7 +115,7 @@ class Loader(Resumable):
         drop_last: bool = False,
         collate: Callable[[Any], Any] | None = None,
         workers: int = 0,
-        engine: str = "auto",
+        engine: EngineName = "auto",
         prefetch: int = DEFAULT_DEPTH,
         in_order: bool = True,
         timeout_s: float = 0,
@@ -125,8 +125,8 @@ class Loader(Resumable):
         worker_init: Callable[[int], None] | None = None,
         scheduler: Scheduler | None = None,
         memory_budget: int | str | None = None,
-        shard: bool | str = True,
-        on_error: Any = "raise",
+        shard: bool | Tail = True,
+        on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
     ) -> None:
@@ -441,7 +441,7 @@ class Loader(Resumable):
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     @property
-    def on_error(self) -> Any:
+    def on_error(self) -> OnError:
         """What becomes of samples that fail."""
         return self._on_error
 

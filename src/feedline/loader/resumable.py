@@ -150,8 +150,9 @@ class Resumable:
     def state_dict(self) -> dict[str, Any]:
         """Return where the training loop is: after the batches it has got, whatever was made ahead.
 
-        It is about the iteration that was begun last. With feedline's samplers it is a few numbers.
-        `docs/guide/order-and-resume.md` tells the rest.
+        It is about the iteration that was begun last. With feedline's samplers it is a few numbers, and the number of
+        workers, of ranks and the batch size may be others when it is loaded. With samplers of other kinds batches are
+        counted, and the sampler is gone through again. What stateful datasets and samplers return is part of it.
 
         Example:
             >>> from feedline import Loader

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from typing import get_args
 
 from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
 from feedline.policies import InOrder, Unordered
+from feedline.types import EngineName
 
 DEFAULT_DEPTH = 2
 """Torch's. Whoever gives this number cannot be told from whoever gives none: frameworks build a loader anew from its
@@ -21,7 +23,7 @@ DEFAULT_RESTARTS = 32
 """Enough to find the sample that kills in a batch of thousands (a dozen restarts), and to survive bad nights. More
 would keep a job alive that makes no progress. A guess."""
 
-ENGINES = ("auto", "inline", "thread", "process")
+ENGINES = get_args(EngineName)
 
 
 @dataclass(frozen=True)

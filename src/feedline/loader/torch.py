@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.utils.data
@@ -21,7 +21,7 @@ from feedline.abc.source import SplitSource, StreamSource
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption
-from feedline.faults.policy import policy_of
+from feedline.faults.policy import OnError, policy_of
 from feedline.frameworks import accelerate, lightning, ray_train
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
@@ -54,9 +54,7 @@ from feedline.loader.torch_batches import TorchBatches, fresh_seed
 from feedline.loader.torch_order import sampler_of, torch_order
 from feedline.samplers import RandomSampler
 from feedline.sizes import byte_count
-from feedline.types import StreamSplit
-
-T_co = TypeVar("T_co", covariant=True)
+from feedline.types import EngineName, MapStyle, StreamSplit, T_co, Tail
 
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
@@ -64,7 +62,9 @@ _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).para
 class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
-    All of torch's arguments mean what they mean there; `docs/compatibility.md` lists the few deliberate differences.
+    All of torch's arguments mean what they mean there. The differences that a script may notice: exceptions of a worker
+    arrive as themselves, with notes that name the sample; a worker that dies is replaced, unless `restarts=0`; a batch
+    that is late idles no other worker, so that samplers may be read further ahead; and what a sampler yields is copied.
 
     Args:
         dataset: a map-style or iterable dataset.
@@ -112,7 +112,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     @named
     def __init__(
         self,
-        dataset: Dataset[T_co],
+        dataset: Dataset[T_co] | MapStyle[T_co] | Iterable[T_co],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
@@ -132,12 +132,12 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         in_order: bool = True,
         snapshot_every_n_steps: int | None = 1,
         seed: int | None = None,
-        shard: bool | str | None = None,
-        engine: str | None = None,
+        shard: bool | Tail | None = None,
+        engine: EngineName | None = None,
         scheduler: Scheduler | None = None,
         memory_budget: int | str | None = None,
         split: int = 1,
-        on_error: Any = "raise",
+        on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
     ) -> None:
@@ -165,7 +165,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             # Without a seed of its own: it goes by this loader's, whoever iterates over it.
             sampler, shuffle = RandomSampler(dataset), None  # type: ignore[arg-type]  # it must have a length
         super().__init__(
-            dataset,
+            dataset,  # type: ignore[arg-type]  # of which torch takes any that fits, but does not say so
             batch_size,
             shuffle,
             sampler,
@@ -372,14 +372,15 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
 
     @property
-    def on_error(self) -> Any:
+    def on_error(self) -> OnError:
         """What becomes of samples that fail. May be changed between iterations."""
         if "on_error" not in vars(self):
             raise AttributeError("on_error is not known before the loader's constructor was called")
-        return vars(self)["on_error"]
+        on_error: OnError = vars(self)["on_error"]
+        return on_error
 
     @on_error.setter
-    def on_error(self, on_error: Any) -> None:
+    def on_error(self, on_error: OnError) -> None:
         if "_account" not in vars(self):  # a subclass before it has called this class's constructor, which says it
             return
         policy = policy_of(on_error)

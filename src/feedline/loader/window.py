@@ -2,8 +2,8 @@
 
 The window is `depth` batches per worker. It is exceeded in one case only: the training loop waits for a batch that is
 late, and a worker has nothing to do. Then work beyond the window is begun, within the memory budget, so that one slow
-sample does not idle the others. (With a fixed window one slow sample in a hundred halves the rate:
-benchmarks/w6_stragglers.py.)
+sample does not idle the others. (With a fixed window one slow sample in a hundred halves the rate, as the benchmark
+w6_stragglers shows.)
 
 If nobody asked for another depth, the window is up to `_DEEP` times as large while batches come in messages and take
 less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so everybody sleeps
@@ -28,12 +28,12 @@ from feedline.plan.plan import Plan
 from feedline.types import IndexBlock, Result, ResultKind, Resume, Task
 
 _RUN_AHEAD = 16
-"""How many windows may be in flight while a batch is late. A guess that was enough: with it benchmarks/w6_stragglers.py
+"""How many windows may be in flight while a batch is late. A guess that was enough: with it the benchmark w6_stragglers
 (1 % of samples 200 times slower, 4 workers) comes close to ideal. Other values were not measured."""
 
 _DEEP = 8
 _SHORT_S = 1e-3
-"""With 2 workers and batches of 4 KB made in 0.25 ms (benchmarks/w1_tiny.py), the training loop's CPU time
+"""With 2 workers and batches of 4 KB made in 0.25 ms (the benchmark w1_tiny), the training loop's CPU time
 per batch is least with 16 batches per worker; 8 and 32 are in between. The bound on the time is a guess."""
 
 

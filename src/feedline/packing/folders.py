@@ -13,6 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from feedline.datasets.csv.rows import delimiter_of
 from feedline.datasets.files import FileDataset, ImageFolder
 from feedline.datasets.files.image_folder import IMAGES
 from feedline.errors import BadOption, SourceError
@@ -176,6 +177,18 @@ def _files(paths: list[Path], root: Path) -> str:
 def is_picture_name(path: str) -> bool:
     """True if a file's name says that it is a picture."""
     return os.path.splitext(path)[1].lower() in PICTURES
+
+
+def first_row(path: Path) -> list[str]:
+    """Return the cells below the names of columns of a CSV file; none if there are no rows."""
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
+        delimiter = delimiter_of(file.readline())
+        return next(csv.reader(file, delimiter=delimiter), [])
+
+
+def names_files(path: Path) -> bool:
+    """True if a cell of the first row of a CSV file is the path of a file, seen from the folder of the table."""
+    return any(cell and "\0" not in cell and os.path.isfile(path.parent / cell) for cell in first_row(path))
 
 
 def open_table(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from feedline.packing.formats import FORMATS
 from feedline.packing.schema import Column, Schema
 from feedline.packing.writers.tar import member_names
 
@@ -37,7 +41,24 @@ def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str
     """
     fields = fields_for(format_name, schema, form)
     options = (", mode='random'" if format_name == "tar" else "") + ("" if fields is None else f", fields={fields!r}")
-    return f"{CLASSES[format_name]}({place!r}{options})"
+    return f"{CLASSES[format_name]}({place!r}{options}{unpacked_option(place) if format_name == 'parquet' else ''})"
+
+
+def unpacked_option(place: str) -> str:
+    """Return `unpack_to=` for Parquet files, without which random access is slow: a folder beside them.
+
+    Args:
+        place: the path of a file, or the pattern that shards in a folder fit.
+
+    Example:
+        >>> unpacked_option("data/train.parquet"), unpacked_option("data/train/shard-*.parquet")
+        (", unpack_to='data/train.unpacked'", ", unpack_to='data/train.unpacked'")
+    """
+    path = Path(place)
+    while glob.has_magic(path.name):
+        path = path.parent
+    stem = path.with_suffix("") if path.suffix.lower() in FORMATS["parquet"].suffixes else path
+    return f", unpack_to={f'{stem}.unpacked' if path.name else 'unpacked'!r}"
 
 
 # Any: what JSON keeps.
@@ -81,6 +102,23 @@ def loader_text(dataset: str, collate: str = "") -> str:
     given = f", collate={collate}" if collate else ""
     hint = "  # batches are lists of samples, which do not stack as they are" if collate == LISTS else ""
     return f"loader = feedline.Loader(feedline.datasets.{dataset}, batch_size=32{shuffle}, workers=4{given}){hint}"
+
+
+def torch_line(line: str) -> str:
+    """Return the same line for torch: `feedline.DataLoader` in place of `feedline.Loader`.
+
+    Example:
+        >>> torch_line(loader_text("HDF5Dataset('train.h5')", "list")).partition("batch_size")[2].partition("  #")[0]
+        '=32, shuffle=True, num_workers=4, collate_fn=list)'
+    """
+    dataset, end, options = line.removeprefix("loader = feedline.Loader(").rpartition(", batch_size=32")
+    options = options.replace(", workers=", ", num_workers=").replace(", collate=", ", collate_fn=")
+    return f"loader = feedline.DataLoader({dataset}{end}{options}"
+
+
+def reading_lines(line: str) -> list[str]:
+    """Return the lines to show: also that for torch, where it is installed."""
+    return [line] if find_spec("torch") is None else [line, torch_line(line)]
 
 
 def collate_for(schema: Schema, form: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import os
 import zipfile
 import zlib
 from collections.abc import Sequence
@@ -14,9 +16,20 @@ import numpy as np
 from feedline import datasets
 from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
 from feedline.datasets.cache.folder import FILE as SAMPLES
+from feedline.datasets.csv.dataset import ENDINGS as CSV_ENDINGS
+from feedline.datasets.csv.dataset import PACKED
+from feedline.datasets.csv.rows import delimiter_of
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
-from feedline.packing.folders import fingerprint, open_folder, open_table, unused_in
+from feedline.packing.folders import (
+    fingerprint,
+    first_row,
+    is_picture_name,
+    names_files,
+    open_folder,
+    open_table,
+    unused_in,
+)
 from feedline.packing.formats import FORMATS
 from feedline.packing.line import CLASSES, fields_for
 from feedline.packing.objects import open_object
@@ -80,6 +93,8 @@ def open_source(
     name = class_for(source)
     if name is not None:
         return _open_store(name, source, [], wanted)
+    if source.lower().endswith(CSV_ENDINGS) and (path.suffix.lower() in PACKED or glob.has_magic(source)):
+        return _open_rows(source, wanted)
     if not path.exists():
         raise SourceError(
             f"There is nothing at {source}. A source is a folder, a CSV file, a file or pattern of one of the formats "
@@ -87,8 +102,21 @@ def open_source(
         )
     if path.suffix.lower() not in (".csv", ".tsv"):
         raise BadOption(f"{source} is of no kind that can be packed: known are {', '.join(suffixes())} and .csv.")
+    # Names of pictures that are not there are a mistake, and no samples.
+    about_files = root or path_column or names_files(path) or any(map(is_picture_name, first_row(path)))
+    if not about_files:
+        return _open_rows(source, wanted)
     table, names, facts = open_table(path, root=root, path_column=path_column)
     return Opened(table, f"{source} {fingerprint(table)}", names, facts)
+
+
+def _open_rows(source: str, wanted: list[str] | None) -> Opened:
+    """Open a CSV file, or those that fit a pattern, each row of which is a sample."""
+    delimiter = None
+    if os.path.isfile(source) and not source.lower().endswith(PACKED):
+        with open(source, encoding="utf-8-sig", errors="replace") as file:
+            delimiter = delimiter_of(file.readline())
+    return Opened(datasets.CSVDataset(source, wanted, delimiter=delimiter), f"{source} {_stamp(source)}")
 
 
 def _open_folder(path: Path, source: str, wanted: list[str] | None) -> Opened:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from feedline.cores import core_count
 from feedline.datasets.arrays import ArrayDataset, is_arrays
@@ -26,11 +26,12 @@ from feedline.packing.output import Shards, Single
 from feedline.packing.pictures import Pictures
 from feedline.packing.prepare import Prepare, numbered
 from feedline.packing.progress import Packed, Stage
+from feedline.packing.quantities import size_of
 from feedline.packing.run import Job, Run
 from feedline.packing.work import WorkFolder
 from feedline.packing.writers.contract import Layout
 from feedline.sizes import byte_count
-from feedline.types import DatasetKind
+from feedline.types import DatasetKind, EngineName
 
 BATCH = 16
 """Samples that a worker makes at a time."""
@@ -47,18 +48,18 @@ def pack(
     workers: int | None = None,
     fields: Sequence[str] | Mapping[str, str] | None = None,
     encode: str = "keep",
-    resize: int | tuple[int, int] | None = None,
+    resize: int | tuple[int, int] | str | None = None,
     quality: int = 90,
     ragged: Sequence[str] = (),
     samples_per_shard: int | None = None,
     shard_bytes: int | str | None = None,
     compression: str | None = None,
-    on_error: str = "raise",
+    on_error: Literal["raise", "skip"] = "raise",
     overwrite: bool = False,
     restart: bool = False,
     verify: bool = True,
     checkpoint_every: int = 4096,
-    engine: str = "auto",
+    engine: EngineName = "auto",
     start_method: str | None = None,
     source: str | None = None,
     facts: Mapping[str, Any] | None = None,
@@ -80,6 +81,7 @@ def pack(
             new names to the dataset's gives fields others.
         encode: pictures become "jpg" or "png", "raw" arrays of pixels, or "keep" what they are.
         resize: a number makes the shorter side of pictures that short; (width, height) makes them exactly so large.
+            Or a text as on the command line: "256", "320x240".
         quality: of JPEG, 1 to 100.
         ragged: array fields whose shapes differ, if the first samples do not show it.
         samples_per_shard: how many samples a shard has.
@@ -119,7 +121,7 @@ def pack(
     chosen = as_fields(fields)
     with _opened(dataset, path, chosen) as opened:
         options = Options(
-            pictures=Pictures(encode, resize, quality),
+            pictures=Pictures(encode, _pixels(resize), quality),
             fields=as_fields(opened.fields) if chosen is None else chosen,
             ragged=as_names(ragged, "ragged"),
             samples_per_shard=samples_per_shard,
@@ -165,6 +167,15 @@ def pack(
                 work.remove()
             work.close()
     return replace(packed, seconds=time.monotonic() - begin, unused=opened.unused)
+
+
+def _pixels(resize: int | tuple[int, int] | str | None) -> int | tuple[int, int] | None:
+    if not isinstance(resize, str):
+        return resize
+    try:
+        return size_of(resize)
+    except ValueError as exc:
+        raise BadOption(f"resize={words(exc)}.") from exc
 
 
 # Any: a dataset of any class.

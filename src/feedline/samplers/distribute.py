@@ -12,7 +12,7 @@ from feedline.samplers.batch import BatchSampler
 from feedline.samplers.distributed import Distributed
 from feedline.samplers.distributed_batches import DistributedBatches
 from feedline.samplers.foreign import ForeignBatchSampler, ForeignSampler, yields_batches
-from feedline.types import Share
+from feedline.types import Share, Tail
 
 
 # Any: a foreign sampler is whatever can be iterated over.
@@ -21,7 +21,7 @@ def distribute(
     rank: int | None = None,
     world_size: int | None = None,
     *,
-    tail: str = "pad",
+    tail: Tail = "pad",
 ) -> abc.Sampler | abc.BatchSampler:
     """Return this rank's share of a sampler or batch sampler: feedline's, torch's, a list, or your own.
 

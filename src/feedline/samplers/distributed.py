@@ -12,7 +12,7 @@ from feedline.ranks import own_share
 from feedline.samplers.random import RandomSampler
 from feedline.samplers.sequential import SequentialSampler
 from feedline.samplers.shared import Shared
-from feedline.types import Key, Share
+from feedline.types import Key, Share, Tail
 
 
 class Distributed(Shared, Sampler):  # type: ignore[misc]  # its share may be found later
@@ -83,7 +83,7 @@ class DistributedSampler(Distributed):
         seed: int = 0,
         drop_last: bool = False,
         *,
-        tail: str | None = None,
+        tail: Tail | None = None,
     ) -> None:
         if drop_last and tail not in (None, "drop"):
             raise BadOption(f"drop_last=True and tail={tail!r} contradict each other. Drop one of them.")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 from zlib import crc32
 
 import numpy as np
@@ -29,7 +29,8 @@ from feedline.orders import indices_at
 from feedline.samplers.seeded_batches import SeededBatches, check_batch_size, refuse_sampler
 from feedline.types import Key
 
-MODES = ("proportional", "each")
+Mode: TypeAlias = Literal["proportional", "each"]
+MODES = get_args(Mode)
 
 _BLOCK = 1 << 13
 """Samples in the batches that are made at a time: NumPy's cost per call is then small against that per sample."""
@@ -75,7 +76,7 @@ class StratifiedBatchSampler(SeededBatches):
         labels: Any,
         batch_size: int,
         *,
-        mode: str = "proportional",
+        mode: Mode = "proportional",
         drop_last: bool = False,
         shuffle: bool = True,
         seed: int | None = None,

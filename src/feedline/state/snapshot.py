@@ -2,7 +2,7 @@
 
 A snapshot is a dict of numbers and short strings, so that JSON, pickle and `torch.save` all keep it; only what the
 user's own dataset or sampler adds to it can be something else. It is about batches that the training loop has got,
-not about those that were made ahead. `docs/guide/order-and-resume.md` shows one.
+not about those that were made ahead.
 """
 
 from __future__ import annotations

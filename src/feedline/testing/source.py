@@ -29,6 +29,7 @@ import feedline
 from feedline.abc.source import ColumnSource
 from feedline.collate import default
 from feedline.errors import BadOption
+from feedline.types import EngineName
 
 BATCH = 5
 
@@ -179,7 +180,8 @@ class SourceContract:
         source = self.make_source()
         self.same(source[0], samples[0])
         expected = [samples[first : first + BATCH] for first in range(0, len(samples), BATCH)]
-        for engine, workers in (("inline", 0), ("thread", 3), ("process", 1), ("process", 3)):
+        ways: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 3), ("process", 1), ("process", 3)]
+        for engine, workers in ways:
             loader = feedline.Loader(source, BATCH, workers=workers, engine=engine, collate=_as_it_is)
             for found, batch in zip(loader, expected, strict=True):
                 self.same(list(found), batch)

@@ -23,6 +23,7 @@ from feedline.errors import BadOption, CacheDropped, NotCached, SourceError
 from feedline.records import NotARecord
 from feedline.testing import SourceContract
 from feedline.testing.source import assert_same
+from feedline.types import EngineName
 
 
 class Count:
@@ -554,7 +555,7 @@ class Half(Numbers):
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
-def test_asynchronous_datasets(engine: str, workers: int, tmp_path: Path) -> None:
+def test_asynchronous_datasets(engine: EngineName, workers: int, tmp_path: Path) -> None:
     cached = CachedDataset(Asynchronous(), memory="1MB", disk=tmp_path, transform=_augment)
     loader = feedline.Loader(cached, 7, workers=workers, engine=engine, seed=9)
     plain = feedline.Loader(CachedDataset(Numbers(), memory="1MB", transform=_augment), 7, seed=9)

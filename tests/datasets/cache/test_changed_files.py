@@ -30,6 +30,7 @@ from feedline.datasets import (
     TarDataset,
 )
 from feedline.errors import CacheDropped
+from feedline.types import EngineName
 
 COUNT = 6
 Write = Callable[[Path, int], Any]
@@ -179,7 +180,7 @@ def test_a_changed_file_between_epochs_is_noticed_by_the_loader(tmp_path: Path) 
     ],
 )
 def test_workers_that_are_kept_go_over_to_the_new_cache(
-    where: str, engine: str, start: str | None, tmp_path: Path
+    where: str, engine: EngineName, start: str | None, tmp_path: Path
 ) -> None:
     folder = tmp_path / "data"
     folder.mkdir()

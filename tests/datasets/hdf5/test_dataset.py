@@ -23,6 +23,7 @@ from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChange
 from feedline.packing.contents import look
 from feedline.samplers import BlockSampler
 from feedline.testing import SourceContract
+from feedline.types import EngineName
 
 COUNT = 31
 
@@ -132,7 +133,7 @@ def test_construction_leaves_nothing_open_and_pickles_small(path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_columns_in_both_loaders(path: Path, engine: str, shuffle: bool) -> None:
+def test_columns_in_both_loaders(path: Path, engine: EngineName, shuffle: bool) -> None:
     source = HDF5Dataset(path)
     workers = 0 if engine == "inline" else 2
     options: dict[str, Any] = {"shuffle": shuffle, "engine": engine}
@@ -518,7 +519,7 @@ class TestWhileItIsWritten:
         source.close()
 
     @pytest.mark.parametrize("engine", ["thread", "process"])
-    def test_workers_hear_of_them_by_themselves(self, tmp_path: Path, writer: Writer, engine: str) -> None:
+    def test_workers_hear_of_them_by_themselves(self, tmp_path: Path, writer: Writer, engine: EngineName) -> None:
         source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
         loader = feedline.Loader(source, 3, workers=2, engine=engine, persistent=True)
         assert [int(label) for _, labels in loader for label in labels] == list(range(4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import pickle
@@ -18,10 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import feedline
 from feedline import records
-from feedline.datasets import LMDBDataset
+from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
@@ -528,3 +530,41 @@ def test_batches_through_torch(tmp_path: Path) -> None:
             assert image.numpy().tobytes() == array.tobytes()
             assert label.dtype is torch.int64
     dataset.close()
+
+
+def picture(number: int, kind: str = "PNG") -> bytes:
+    image = Image.fromarray(np.full((4, 3, 3), number, np.uint8))
+    image.save(file := io.BytesIO(), kind)
+    return file.getvalue()
+
+
+def test_pictures_that_were_packed_are_decoded_as_tar_decodes_them(tmp_path: Path) -> None:
+    samples = [{"image": picture(number), "label": number, "raw": b"no picture"} for number in range(6)]
+    feedline.pack(samples, tmp_path / "a.lmdb", workers=0)
+    feedline.pack(samples, tmp_path / "a.tar", workers=0)
+    fields = {"image": "png", "label": "cls", "raw": "raw.bin"}
+    for way in ("rgb8", "l", "torchrgb", "pil"):
+        dataset = LMDBDataset(tmp_path / "a.lmdb", decode=way)
+        table = TarDataset(tmp_path / "a.tar", mode="random", fields=fields, decode=way, index=False)
+        for copy in (dataset, pickle.loads(pickle.dumps(dataset))):
+            for index, expected in enumerate(table):
+                found = copy[index]
+                assert np.array_equal(np.asarray(found["image"]), np.asarray(expected["image"]))
+                assert type(found["image"]) is type(expected["image"])
+                assert (found["label"], found["raw"]) == (index, b"no picture")
+            copy.close()
+        table.close()
+    batch = next(iter(feedline.Loader(LMDBDataset(tmp_path / "a.lmdb", decode="rgb8", fields=("label", "image")), 4)))
+    assert batch[1].shape == (4, 4, 3, 3)
+    assert "'image': picture" in repr(LMDBDataset(tmp_path / "a.lmdb", decode="rgb8"))
+
+
+def test_pictures_in_databases_of_others(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", [(b"a", picture(1)), (b"b", b"no picture")])
+    dataset = LMDBDataset(path, decode="rgb8")
+    assert dataset[0].shape == (4, 3, 3)
+    with pytest.raises(CorruptSource, match=r"b'b'.*no picture that Pillow"):
+        dataset[1]
+    dataset.close()
+    with pytest.raises(BadOption, match="buffers=True"):
+        LMDBDataset(path, decode="rgb8", buffers=True)

@@ -17,6 +17,7 @@ import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.datasets.parquet.stream import Reading, RowGroupStream
 from feedline.errors import BadOption, BadState, CorruptSource
+from feedline.types import EngineName
 from tests.datasets.parquet.tables import write
 from tests.datasets.transforms import FailsOnce
 
@@ -75,7 +76,7 @@ def test_every_epoch_has_another_order_and_seeds_differ(dataset: Any) -> None:
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
-def test_the_order_does_not_depend_on_workers(dataset: Any, engine: str, workers: int) -> None:
+def test_the_order_does_not_depend_on_workers(dataset: Any, engine: EngineName, workers: int) -> None:
     expected = [int(x) for x in dataset.stream(shuffle=True, seed=1)]
     found = numbers(feedline.DataLoader(dataset.stream(shuffle=True, seed=1), 4, num_workers=workers, engine=engine))
     assert found == expected

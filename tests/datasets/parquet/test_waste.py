@@ -3,6 +3,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from feedline.datasets import ParquetDataset
@@ -30,6 +31,24 @@ def test_random_order_over_more_than_is_kept_is_told_once_with_what_to_do(path: 
     with pytest.warns(RowGroupsReadAgain, match=r"unpack_to=.*cache_bytes=0.*BlockSampler.*stream") as told:
         read_in_random_order(dataset)
     assert len(told) == 1
+
+
+def test_small_row_groups_of_which_half_are_kept_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `feedline pack` writes large samples: a few in a row group, so that little is decoded that is not used."""
+    monkeypatch.setattr(waste, "LATEST_S", 0.0)
+    rows = table(COUNT)
+    dataset = ParquetDataset(write(tmp_path / "a.parquet", rows, group=4), "number", cache_bytes=COUNT // 8 * 8192)
+    with pytest.warns(RowGroupsReadAgain, match="unpack_to="):
+        read_in_random_order(dataset)
+
+
+def test_nothing_is_said_to_a_worker_that_gets_other_row_groups_in_every_epoch(path: Path) -> None:
+    dataset = ParquetDataset(path, "number", cache_bytes=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for seed in range(8):
+            for block in np.random.default_rng(seed).choice(COUNT // 24, COUNT // 48, replace=False):
+                dataset.__getitems__(range(24 * block, 24 * block + 24))
 
 
 @pytest.mark.parametrize("way", ["fits", "in order", "blocks", "unpacked", "stream"])

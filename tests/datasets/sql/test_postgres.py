@@ -13,6 +13,7 @@ import feedline
 from feedline.datasets import SQLDataset
 from feedline.datasets.sql import session
 from feedline.errors import BadOption, SourceError
+from feedline.types import EngineName
 from tests.datasets.sql.people import COUNT, make_postgres
 
 QUERY = "SELECT * FROM people"
@@ -40,7 +41,7 @@ def test_a_connection_that_is_killed_between_batches(postgres: Any, dataset: Any
 
 @pytest.mark.parametrize("engine", ["thread", "process"])
 def test_connections_that_are_killed_all_the_time(
-    postgres: Any, dataset: Any, engine: str, monkeypatch: pytest.MonkeyPatch
+    postgres: Any, dataset: Any, engine: EngineName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed wherever they are: while a worker connects for the first time, between its queries, in one of them."""
     monkeypatch.setattr(session, "RETRIES", 1000)  # a busy machine may take longer for one than from kill to kill

@@ -16,6 +16,7 @@ from feedline.datasets.sql.stream import SQLReading, SQLStream
 from feedline.errors import BadOption, BadState, SourceError
 from feedline.faults import Retry
 from feedline.testing.source import assert_same
+from feedline.types import EngineName
 from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, rows, samples
 
 QUERY = "SELECT * FROM people"
@@ -55,7 +56,8 @@ def test_rows_come_in_the_order_of_keys(address: str) -> None:
 @pytest.mark.parametrize("key", ["id", "name"])
 def test_workers_share_the_rows(address: str, key: str) -> None:
     stream = stream_of(address, key)
-    for engine, workers in (("inline", 0), ("thread", 2), ("process", 3)):
+    ways: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 3)]
+    for engine, workers in ways:
         loader = feedline.DataLoader(stream, 4, num_workers=workers, engine=engine)
         assert sorted(x for batch in loader for x in batch.tolist()) == IDS
     other = torch.utils.data.DataLoader(stream, 4, num_workers=2)

@@ -19,6 +19,7 @@ from feedline.datasets import GrowingFile, StreamDataset
 from feedline.datasets.streams import Feed, Message
 from feedline.errors import BadOption, SourceError
 from feedline.faults import Retry
+from feedline.types import EngineName
 
 ENGINES = [("inline", 0), ("thread", 2), ("process", 2)]
 engines = pytest.mark.parametrize(("engine", "workers"), ENGINES)
@@ -56,7 +57,7 @@ def acknowledged(log: Path) -> list[int]:
 
 
 @engines
-def test_every_message_comes_once_and_is_acknowledged(engine: str, workers: int, tmp_path: Path) -> None:
+def test_every_message_comes_once_and_is_acknowledged(engine: EngineName, workers: int, tmp_path: Path) -> None:
     log = tmp_path / "log"
     dataset = StreamDataset(ListFeed(50, log), idle_s=0)
     found = np.concatenate(list(feedline.Loader(dataset, 4, workers=workers, engine=engine))).tolist()
@@ -66,7 +67,9 @@ def test_every_message_comes_once_and_is_acknowledged(engine: str, workers: int,
 
 
 @engines
-def test_a_batch_is_acknowledged_when_the_next_one_is_asked_for(engine: str, workers: int, tmp_path: Path) -> None:
+def test_a_batch_is_acknowledged_when_the_next_one_is_asked_for(
+    engine: EngineName, workers: int, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     loader = feedline.Loader(StreamDataset(ListFeed(60, log), idle_s=0), 4, workers=workers, engine=engine)
     done: list[int] = []
@@ -122,7 +125,9 @@ def test_an_error_that_is_raised_leaves_its_message_unacknowledged_until_the_loo
 
 
 @engines
-def test_good_neighbours_of_a_message_that_fails_are_delivered(engine: str, workers: int, tmp_path: Path) -> None:
+def test_good_neighbours_of_a_message_that_fails_are_delivered(
+    engine: EngineName, workers: int, tmp_path: Path
+) -> None:
     path, offsets = tmp_path / "log.jsonl", tmp_path / "offsets"
     path.write_text("".join("broken\n" if number in (5, 12, 13) else f"{number}\n" for number in range(20)))
     dataset = StreamDataset(GrowingFile(path, offsets=offsets), idle_s=0)

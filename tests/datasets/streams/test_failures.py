@@ -14,6 +14,7 @@ import pytest
 import feedline
 from feedline.datasets import GrowingFile, RedisStream, StreamDataset
 from feedline.faults import Policy, Retry
+from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server, has_server
 
 COUNT = 40
@@ -128,7 +129,7 @@ def number_of(sample: Any) -> int:
 ALWAYS = 10**6
 
 
-def loader_of(store: Store, transform: Any, engine: str = "inline", workers: int = 0, **options: Any) -> Any:
+def loader_of(store: Store, transform: Any, engine: EngineName = "inline", workers: int = 0, **options: Any) -> Any:
     dataset = StreamDataset(store.feed(), transform=transform, idle_s=0.05)
     return feedline.Loader(dataset, 4, workers=workers, engine=engine, **options)
 
@@ -158,7 +159,7 @@ def restarted(store: Store, workers: int) -> list[int]:
 
 
 @engines
-def test_skip_acknowledges_with_the_batch(store: Store, engine: str, workers: int, tmp_path: Path) -> None:
+def test_skip_acknowledges_with_the_batch(store: Store, engine: EngineName, workers: int, tmp_path: Path) -> None:
     policy = Policy(otherwise="skip", max_share=1.0)
     loader = loader_of(store, Failing(tmp_path, ALWAYS), engine, workers, on_error=policy)
     assert sorted(consume(loader, store)) == sorted(GOOD)
@@ -170,7 +171,7 @@ def test_skip_acknowledges_with_the_batch(store: Store, engine: str, workers: in
 
 
 @engines
-def test_retry_loses_nothing(store: Store, engine: str, workers: int, tmp_path: Path) -> None:
+def test_retry_loses_nothing(store: Store, engine: EngineName, workers: int, tmp_path: Path) -> None:
     loader = loader_of(store, Failing(tmp_path, 2), engine, workers, on_error=Retry(2, wait_s=0))
     assert sorted(consume(loader, store)) == list(range(COUNT))
     assert {fault.action for fault in loader.faults} == {"retry"}
@@ -179,7 +180,7 @@ def test_retry_loses_nothing(store: Store, engine: str, workers: int, tmp_path: 
 
 
 @engines
-def test_retry_and_then_skip(store: Store, engine: str, workers: int, tmp_path: Path) -> None:
+def test_retry_and_then_skip(store: Store, engine: EngineName, workers: int, tmp_path: Path) -> None:
     policy = Policy(otherwise=Retry(2, then="skip", wait_s=0), max_share=1.0)
     loader = loader_of(store, Failing(tmp_path, ALWAYS), engine, workers, on_error=policy)
     assert sorted(consume(loader, store)) == sorted(GOOD)
@@ -190,7 +191,7 @@ def test_retry_and_then_skip(store: Store, engine: str, workers: int, tmp_path: 
 @engines
 @pytest.mark.parametrize("on_error", ["raise", Retry(1, wait_s=0)])
 def test_raise_and_restart_delivers_again(
-    store: Store, engine: str, workers: int, on_error: Any, tmp_path: Path
+    store: Store, engine: EngineName, workers: int, on_error: Any, tmp_path: Path
 ) -> None:
     batches = iter(loader := loader_of(store, Failing(tmp_path, ALWAYS), engine, workers, on_error=on_error))
     found: list[int] = []
@@ -207,7 +208,7 @@ def test_raise_and_restart_delivers_again(
 
 
 @engines
-def test_raise_and_go_on_delivers_the_others(store: Store, engine: str, workers: int, tmp_path: Path) -> None:
+def test_raise_and_go_on_delivers_the_others(store: Store, engine: EngineName, workers: int, tmp_path: Path) -> None:
     loader = loader_of(store, Failing(tmp_path, ALWAYS), engine, workers)
     found = consume(loader, store, catches=ValueError)
     assert sorted(found) == sorted(GOOD)
@@ -227,7 +228,7 @@ def test_a_worker_that_is_killed(store: Store, workers: int, on_error: Any, tmp_
 
 @engines
 def test_a_batch_that_cannot_be_collated_is_tried_again(
-    store: Store, engine: str, workers: int, tmp_path: Path
+    store: Store, engine: EngineName, workers: int, tmp_path: Path
 ) -> None:
     class Collate:
         def __call__(self, numbers: list[int]) -> Any:

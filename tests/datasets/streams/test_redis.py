@@ -20,6 +20,7 @@ import pytest
 import feedline
 from feedline.datasets import RedisStream, StreamDataset
 from feedline.errors import BadOption, MissingExtra, SourceError
+from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server
 
 
@@ -49,7 +50,7 @@ def dataset_of(server: Server, stream: str, **options: Any) -> StreamDataset:
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 3)])
-def test_every_message_comes_once(running: Server, stream: str, engine: str, workers: int) -> None:
+def test_every_message_comes_once(running: Server, stream: str, engine: EngineName, workers: int) -> None:
     running.add(stream, *range(100))
     dataset = dataset_of(running, stream)
     found = np.concatenate(list(feedline.Loader(dataset, 8, workers=workers, engine=engine))).tolist()

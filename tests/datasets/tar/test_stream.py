@@ -22,6 +22,7 @@ from feedline.datasets import TarDataset
 from feedline.datasets.tar.parts import Part
 from feedline.datasets.tar.stream import TarIterator
 from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerRestarted
+from feedline.types import EngineName
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
 from tests.datasets.transforms import FailsOnce
 
@@ -74,7 +75,7 @@ def test_a_buffer_of_nothing_shuffles_shards_only(shards: list[str]) -> None:
 @pytest.mark.parametrize("workers", [0, 1, 2, 3, 10])
 def test_each_sample_comes_once_whatever_reads_it(shards: list[str], workers: int) -> None:
     dataset = stream(shards, shuffle=True, buffer=10, seed=3)
-    engine = "thread" if workers else "inline"
+    engine: EngineName = "thread" if workers else "inline"
     for loader in (
         feedline.Loader(dataset, 4, workers=workers, engine=engine),
         feedline.DataLoader(dataset, 4, num_workers=workers, engine=engine),
@@ -113,7 +114,7 @@ def test_ranks_and_workers_share_without_overlap(shards: list[str], monkeypatch:
             monkeypatch.setenv("RANK", str(rank))
             monkeypatch.setenv("WORLD_SIZE", str(ranks))
             dataset = stream(shards, shuffle=True, buffer=5)
-            engine = "thread" if workers else "inline"
+            engine: EngineName = "thread" if workers else "inline"
             own = listed(feedline.Loader(dataset, 4, workers=workers, engine=engine))
             assert own
             found += own
@@ -198,7 +199,7 @@ def test_a_state_taken_anywhere_goes_on_with_the_next_sample(
 def test_loaders_resume_at_every_step(shards: list[str], workers: int, kind: str) -> None:
     def make() -> Any:
         dataset = stream(shards, shuffle=True, buffer=12, seed=4)
-        engine = "thread" if workers else "inline"
+        engine: EngineName = "thread" if workers else "inline"
         if kind == "Loader":
             return feedline.Loader(dataset, 4, workers=workers, engine=engine)
         return feedline.DataLoader(dataset, 4, num_workers=workers, engine=engine)

@@ -43,8 +43,9 @@ class CachedDataset(Source, EpochAware, Derived):
             one that held a cache before. One folder per dataset: what a cache of another dataset, or of another
             transform, has left there is dropped.
         disk_limit: how much disk they may take; half of what is free on it, if not given.
-        version: anything with a `repr`; a cache on disk of another version is dropped. Change it when files change
-            that the dataset reads: see `docs/sources/cache.md` for what is noticed without it.
+        version: anything with a `repr`; a cache on disk of another version is dropped. Without it these changes are
+            noticed: of the dataset's attributes, of its code and yours that it uses, and of size or time of files that
+            its attributes name. Change it when anything else does, such as the rows of a database.
         transform: applied to each sample that is delivered, and not cached.
         pickle: True to pickle samples that a record cannot hold. Only for folders that nobody else can write to.
         freeze_random: True to keep samples that draw random numbers, which then are the same in all epochs.

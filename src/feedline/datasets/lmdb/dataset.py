@@ -20,6 +20,7 @@ from feedline.datasets.lmdb.keys import Computed, Keys, Numbered, given, read_ke
 from feedline.datasets.lmdb.meta import META_KEY, Meta
 from feedline.datasets.lmdb.pages import check_pages
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
+from feedline.datasets.tar.images import SPECS
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 
 # Any: keys are bytes or strings.
@@ -49,8 +50,10 @@ class LMDBDataset(TableSource):
         keys: the keys of the samples, in their order; or a function from the index of a sample to its key, which saves
             reading them. None for all keys, in the order of the database: they are read once, when `len` is first
             called or a sample is read, unless feedline wrote them.
-        decode: None for what feedline wrote, else the same as "bytes"; a function that takes bytes; or
-            `{"dtype": "float32", "shape": (3, 64, 64)}` for values that are the memory of an array.
+        decode: None for what feedline wrote, else the same as "bytes"; a function that takes bytes;
+            `{"dtype": "float32", "shape": (3, 64, 64)}` for values that are the memory of an array; or a way to decode
+            pictures, of those that `TarDataset` has ("rgb8", "pil", "torchrgb" and others): the fields that are
+            pictures of what feedline wrote, or else each value.
         fields: which fields a sample has that feedline wrote, and in what form: a name for the value itself, a tuple of
             names for tuples, a list for dicts. None for a dict of all.
         transform: applied to each sample.
@@ -99,7 +102,8 @@ class LMDBDataset(TableSource):
             raise BadOption(f"keys={keys!r} is a single key. Give a list of keys, or a function from indices to keys.")
         self._key_function = keys if callable(keys) else None
         self._keys: Keys | None = None if keys is None or callable(keys) else given(keys)
-        self._decoder = _decoder(decode, buffers=buffers)
+        self._picture = decoding.Picture(decode) if isinstance(decode, str) and decode in SPECS else None
+        self._decoder = None if self._picture and not buffers else _decoder(decode, buffers=buffers)
         self._given = (self._keys, self._decoder)
         if fields is not None and self._decoder is not None:
             raise BadOption(
@@ -161,13 +165,15 @@ class LMDBDataset(TableSource):
     def _decoder_for(self, meta: Meta | None) -> Decoder:
         if meta is not None:
             form = Form.of(self._fields, meta.fields, self.path)
-            return decoding.Records(form, [meta.texts[name] for name in form.names])
+            pictures = {} if self._picture is None else dict.fromkeys(meta.pictures, self._picture)
+            texts = {**meta.texts, **dict.fromkeys(pictures, "picture")}
+            return decoding.Records(form, [texts[name] for name in form.names], pictures)
         if self._fields is not None:
             raise BadOption(
                 f"fields={self._fields!r} names fields, but {self.path} was not written by feedline: a value is just "
                 "bytes. Say with decode= what they are."
             )
-        return decoding.Bytes()
+        return decoding.Bytes() if self._picture is None else decoding.Function(self._picture, buffers=False)
 
     def _find_keys(self, environment: Environment, meta: Meta | None) -> Keys:
         count = environment.count() - (0 if meta is None else 1)
@@ -271,4 +277,7 @@ def _decoder(decode: Decode, *, buffers: bool) -> Decoder | None:
         return decoding.Bytes()
     if decode is None:
         return None
-    raise BadOption(f'decode={decode!r} is neither "bytes", a function, nor a dict with dtype and shape.')
+    raise BadOption(
+        f'decode={decode!r} is neither "bytes", a function, nor a dict with dtype and shape, nor a way to decode '
+        f"pictures: {', '.join(map(repr, sorted(SPECS)))}."
+    )

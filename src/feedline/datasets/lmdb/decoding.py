@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from feedline import records
 from feedline.datasets.form import Form
 from feedline.datasets.source import Empty
+from feedline.datasets.tar.images import image_decoder
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import add_note, words
 
@@ -110,12 +111,43 @@ class Raw(Decoder):
         return f"{self._dtype}[{', '.join(map(str, self._shape))}]"
 
 
+class Picture:
+    """Decodes the file of a picture, in one of the ways that `TarDataset` has. It can be pickled."""
+
+    def __init__(self, way: str) -> None:
+        self._way = way
+        self._decode: Callable[[bytes], Any] | None = None
+
+    def __call__(self, data: bytes) -> Any:
+        """Return the picture.
+
+        Raises:
+            CorruptSource: it is none.
+        """
+        if self._decode is None:
+            self._decode = image_decoder(self._way)
+        try:
+            return self._decode(data)
+        except Exception as exc:  # whatever Pillow makes of damaged bytes
+            raise CorruptSource(
+                f"it is no picture that Pillow can decode: {type(exc).__name__}: {words(exc)}. decode=None gives bytes."
+            ) from exc
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_way": self._way, "_decode": None}
+
+    def __repr__(self) -> str:
+        return f"decode={self._way!r}"
+
+
 class Records(Decoder):
     """Values that feedline wrote: dicts of fields."""
 
-    def __init__(self, form: Form, texts: Sequence[str]) -> None:
+    def __init__(self, form: Form, texts: Sequence[str], pictures: Mapping[str, Picture]) -> None:
         self._form = form
         self._texts = list(texts)
+        self._pictures = {number: pictures[name] for number, name in enumerate(form.names) if name in pictures}
+        """What decodes the fields at some places."""
 
     def sample(self, value: memoryview) -> Any:
         return self._form.build(self._fields(records.decode(value, copy=True)))
@@ -132,9 +164,13 @@ class Records(Decoder):
 
     def _fields(self, record: Any) -> list[Any]:
         try:
-            return [record[name] for name in self._form.names]
+            values = [record[name] for name in self._form.names]
         except (KeyError, TypeError, IndexError) as exc:
             raise CorruptSource(f"it has not the fields {', '.join(self._form.names)}.") from exc
+        for number, picture in self._pictures.items():
+            if values[number] is not None:
+                values[number] = picture(values[number])
+        return values
 
     def build(self, parts: Sequence[Any]) -> Any:
         return self._form.build(parts)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from feedline.datasets.tar.images import EXTENSIONS
 from feedline.errors import CorruptSource
 
 META_KEY = b"__feedline__"
@@ -27,6 +28,8 @@ class Meta:
     fields: tuple[str, ...]
     texts: dict[str, str]
     """What each field is, for people."""
+    pictures: frozenset[str]
+    """Fields that are the files of pictures."""
 
     @classmethod
     def read(cls, content: bytes, path: str) -> Meta:
@@ -44,7 +47,8 @@ class Meta:
                     "Install that version to read it."
                 )
             texts = {field["name"]: _text(field) for field in stored["fields"]}
-            return cls(int(stored["count"]), tuple(texts), texts)
+            pictures = frozenset(field["name"] for field in stored["fields"] if field.get("extension") in EXTENSIONS)
+            return cls(int(stored["count"]), tuple(texts), texts, pictures)
         except (ValueError, KeyError, TypeError) as exc:
             raise CorruptSource(f"What {path} says of its samples, under {META_KEY!r}, is damaged: {exc!r}.") from exc
 

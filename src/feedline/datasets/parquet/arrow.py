@@ -7,7 +7,7 @@ from typing import Any
 from feedline._optional import require
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
-from feedline.datasets.parquet.condition import checked_condition, kept_groups
+from feedline.datasets.parquet.condition import checked_condition, kept_groups, mask_of
 from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
 from feedline.datasets.parquet.mapped import Mapped
@@ -78,15 +78,10 @@ class ArrowDataset(RowGroupSource):
         if condition is None:
             counts = [mapped.row_count(batch) for batch in batches]
             return Footer(file, types, [Group(number, batch, count) for batch, count in enumerate(counts) if count])
-        ds = require("pyarrow.dataset", extra="parquet", purpose="Filters")
 
         def masks() -> list[tuple[int, Any]]:
-            found = []
-            for batch in batches:
-                table = _pyarrow().Table.from_batches([mapped.batch(batch)])
-                kept = ds.dataset(table).scanner(columns={"kept": condition}, use_threads=False).to_table()
-                found.append((batch, kept.column("kept")))
-            return found
+            table_of = _pyarrow().Table.from_batches
+            return [(batch, mask_of(table_of([mapped.batch(batch)]), condition)) for batch in batches]
 
         return Footer(file, types, kept_groups(checked_condition(masks, condition, file, list(types)), number))
 

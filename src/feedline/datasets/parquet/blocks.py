@@ -36,8 +36,6 @@ class Blocks(Generic[T]):
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self.has_dropped = False
-        """True if something had to go for something else."""
         self._begin()
         self.clear()
 
@@ -82,7 +80,6 @@ class Blocks(Generic[T]):
             while self._bytes > self.limit_bytes and len(self._entries) > 1:
                 _, (_, size) = self._entries.popitem(last=False)
                 self._bytes -= size + _OWN_BYTES
-                self.has_dropped = True
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -49,6 +49,12 @@ def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: l
         raise
 
 
+def mask_of(table: Any, condition: Any) -> Any:
+    """Return for each row of a table whether a condition holds: an array of pyarrow."""
+    ds = require("pyarrow.dataset", extra="parquet", purpose="Filters")
+    return ds.dataset(table).scanner(columns={"kept": condition}, use_threads=False).to_table().column("kept")
+
+
 def kept_groups(masks: list[tuple[int, Any]], number: int) -> list[Group]:
     """Return row groups with the rows for which a filter holds; those without any are left out.
 

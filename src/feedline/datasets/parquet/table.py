@@ -40,7 +40,7 @@ class RowGroupSource(TableSource):
     Subclasses say what is in a file, and read a row group of it.
     """
 
-    _lazy = ("_known", "_made", "_footers", "_opened", "_waste", "_unpacked")
+    _lazy: tuple[str, ...] = ("_known", "_made", "_footers", "_opened", "_waste", "_unpacked")
     _endings: tuple[str, ...] = ()
 
     def __init__(
@@ -70,6 +70,10 @@ class RowGroupSource(TableSource):
             nothing to keep.
         """
 
+    def _agreed(self, footers: list[Footer], condition: Any) -> list[Footer]:
+        """Return what was found out about each file, given what was about all of them."""
+        return footers
+
     def _touch(self, files: set[int]) -> None:
         """Make sure that files are what they were; called for every read, with the numbers of the files."""
 
@@ -89,6 +93,7 @@ class RowGroupSource(TableSource):
             else:
                 with ThreadPoolExecutor(_LOOKING) as threads:
                     footers = list(threads.map(look, enumerate(files)))
+            footers = self._agreed(footers, condition)
             form = Form.of(self.fields, footers[0].types, repr(footers[0].file.path))
             layout = Layout(footers, form.names)
             self._made = form  # first: another thread goes on as soon as the layout is there
@@ -139,6 +144,7 @@ class RowGroupSource(TableSource):
     def close(self) -> None:
         """Forget the row groups that this process has read. They are read again when a sample is asked for."""
         self._blocks.clear()
+        self._waste = Waste()
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
         layout, width = self._layout, len(self._shape.names)
@@ -175,12 +181,9 @@ class RowGroupSource(TableSource):
             columns = [whole(array) for array in arrays]
             _check_rows(columns, layout.least_rows(group), file, number)
             block = Block([prepared(column) for column in columns], lambda address: low <= address < high)
-        self._waste.note_decoded(
-            int(layout.starts[group + 1] - layout.starts[group]),
-            time.perf_counter() - began,
-            has_dropped=self._blocks.has_dropped,
-            advice=self._advice(),
-        )
+        rows = int(layout.starts[group + 1] - layout.starts[group])
+        count, seconds = len(layout.group_numbers), time.perf_counter() - began
+        self._waste.note_decoded(group, count, rows, seconds, advice=self._advice())
         return block, block.held_bytes
 
     def _advice(self) -> str:

@@ -74,7 +74,7 @@ def TarDataset(
 def TarDataset(  # noqa: N802
     shards: Shards,
     *,
-    mode: str = "stream",
+    mode: Literal["stream", "random"] = "stream",
     fields: Fields = None,
     decode: Decode = True,
     transform: Transform | None = None,

@@ -17,7 +17,7 @@ from feedline.failures import words
 from feedline.packing.contents import folder
 from feedline.packing.contents.contents import COUNTED, Contents, Field
 from feedline.packing.formats import FORMATS
-from feedline.packing.line import CLASSES, stored_text
+from feedline.packing.line import CLASSES, stored_text, unpacked_option
 from feedline.packing.recognition import (
     DATABASES,
     ENVIRONMENT,
@@ -211,7 +211,8 @@ def _look_at_shards(path: Path, found: Folder) -> Contents:
     name, _, rest = first.dataset.partition("(")
     is_flat = all(one.parent == path for one in files)
     place = str(path / ("" if is_flat else "**") / f"*{files[0].name[-len(ending_of(files[0].name)) :]}")
-    text = f"{name}({place!r}{rest.partition(repr(str(first.path)))[2]}" if first.dataset else ""
+    rest = rest.partition(repr(str(first.path)))[2].replace(unpacked_option(str(first.path)), unpacked_option(place))
+    text = f"{name}({place!r}{rest}" if first.dataset else ""
     fields = _fields_of(shards)
     common = [field.name for field in fields if all(field.name in _names(shard) for shard in shards)]
     if name != CLASSES["tar"] and len(common) < len(fields) and "fields=" not in text:

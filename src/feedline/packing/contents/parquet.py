@@ -11,7 +11,7 @@ from feedline._optional import require
 from feedline.datasets.parquet.files import File
 from feedline.datasets.parquet.mapped import Mapped
 from feedline.packing.contents.contents import Contents, Field, spread
-from feedline.packing.line import stored_text
+from feedline.packing.line import stored_text, unpacked_option
 from feedline.packing.schema import Sample
 from feedline.packing.writers import parquet
 
@@ -51,7 +51,7 @@ def look(path: Path) -> Contents:
         fields,
         take,
         details,
-        stored_text("parquet", str(path), stored, f"ParquetDataset({str(path)!r})"),
+        stored_text("parquet", str(path), stored, f"ParquetDataset({str(path)!r}{unpacked_option(str(path))})"),
         stored,
     )
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from feedline.datasets.csv.rows import delimiter_of
 from feedline.errors import CorruptSource, SourceError
 from feedline.failures import words
 from feedline.packing.contents import folder
 from feedline.packing.contents.contents import Contents, Field, fields_of, spread
+from feedline.packing.folders import names_files
+from feedline.packing.line import LISTS
 from feedline.packing.schema import Sample
 
 _TYPED = 1000
@@ -26,11 +28,10 @@ def look_at_csv(path: Path) -> Contents:
     header = next(rows, None)
     if header is None:
         raise SourceError(f"{path} is empty: not even a first line that names columns.")
-    first = next(rows, None)
-    if first is not None and any(os.path.isfile(path.parent / cell) for cell in first if cell):
+    if names_files(path):
         return folder.look_at_table(path)
     kinds, empty, count = ["int"] * len(header), [0] * len(header), 0
-    for number, row in enumerate(itertools.chain([] if first is None else [first], rows), 2):
+    for number, row in enumerate(rows, 2):
         if len(row) != len(header):
             raise CorruptSource(
                 f"{path}, row {number}, has {len(row)} cells, but the first line names {len(header)} columns. "
@@ -50,7 +51,15 @@ def look_at_csv(path: Path) -> Contents:
         rows = itertools.islice(_csv_rows(path), 1, None)
         return [dict(zip(header, row, strict=False)) for number, row in enumerate(rows) if number in chosen]
 
-    return Contents(path, "CSV table", count, path.stat().st_size, fields, take, _advice())
+    delimiter = _delimiter(path)
+    usual = "\t" if path.suffix.lower() == ".tsv" else ","
+    options = "" if delimiter == usual else f", delimiter={delimiter!r}"
+    # Of missing values only integers are None: floats are NaN, and strings empty.
+    has_none = any(kind == "int" and 0 < blank < count for kind, blank in zip(kinds, empty, strict=True))
+    text = f"CSVDataset({str(path)!r}{options})"
+    return Contents(
+        path, "CSV table", count, path.stat().st_size, fields, take, {}, text, collate=LISTS if has_none else ""
+    )
 
 
 def look_at_json(path: Path) -> Contents:
@@ -87,13 +96,14 @@ def _advice() -> dict[str, Any]:
 def _csv_rows(path: Path) -> Iterator[list[str]]:
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            start = file.readline()
-            file.seek(0)
-            # Excel separates by semicolons where a comma is the decimal point.
-            separator = max("\t;,", key=start.count) if start else ","
-            yield from (row for row in csv.reader(file, delimiter=separator) if row)
+            yield from (row for row in csv.reader(file, delimiter=_delimiter(path)) if row)
     except (UnicodeDecodeError, csv.Error) as exc:
         raise CorruptSource(f"{path} is no table of comma-separated values in UTF-8: {words(exc)}.") from exc
+
+
+def _delimiter(path: Path) -> str:
+    with open(path, encoding="utf-8-sig") as file:
+        return delimiter_of(file.readline())
 
 
 def _kind(cell: str, kind: str) -> str:

@@ -1,0 +1,374 @@
+"""CSV files as a dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import require
+from feedline.datasets.csv.cells import checked_columns, checked_types, named_rows, wider
+from feedline.datasets.csv.rows import LONGEST_ROW, Unclosed, parts
+from feedline.datasets.form import Fields
+from feedline.datasets.handle import Handle
+from feedline.datasets.parquet.condition import checked_condition, kept_groups, mask_of
+from feedline.datasets.parquet.files import File, Paths
+from feedline.datasets.parquet.layout import Footer, Group
+from feedline.datasets.parquet.parquet import CACHE_BYTES
+from feedline.datasets.parquet.table import RowGroupSource, types_of
+from feedline.datasets.parquet.unpacked import Unpacked
+from feedline.datasets.source import Transform
+from feedline.datasets.tar.packed import Unpacking, packing_of
+from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.sizes import byte_count
+
+PART_BYTES = 1 << 20
+"""What is parsed at a time, unless it is said otherwise: pyarrow's own choice."""
+
+PACKED = (".gz", ".bz2", ".xz", ".zst")
+ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", *PACKED))
+
+_PIECE = 1 << 18
+# Any, throughout: pyarrow has no types to check against.
+
+
+def _pyarrow() -> Any:
+    return require("pyarrow", extra="parquet", purpose="CSVDataset")
+
+
+@dataclass(frozen=True)
+class Text:
+    """What was found out about one file."""
+
+    columns: tuple[str, ...]
+    packing: str | None
+    """How it is compressed; None if it is not."""
+    starts: NDArray[np.int64]
+    """Where its parts begin, unpacked, and where the last one ends."""
+    rows: NDArray[np.int64]
+    """The number of the first row of each part. The first row of the file is row 1."""
+
+
+class CSVDataset(RowGroupSource):
+    r"""The rows of CSV files as a map-style dataset; `stream()` makes an iterable one.
+
+    A file is read once when the length, a sample or the repr is first asked for: rows are counted, types found out and
+    all cells checked. From then on parts of it are read and parsed as samples need them, and kept up to `cache_bytes`
+    in each process. For long use in random order `feedline pack` the file, or give `unpack_to`.
+
+    Cells are in UTF-8, quoted with `"` where they hold delimiters, line ends or quotes, which are written twice. A
+    missing number is NaN in a column of floats, and None in one of integers; a missing string is "".
+
+    Args:
+        paths: a file, a folder (all `.csv` and `.tsv` files below it), a pattern such as `data/part-*.csv`, or a list
+            of these. Files compressed with gzip, bzip2, xz or zstd are read from the beginning to the place that is
+            wanted: take them for streams in order, or with `unpack_to`.
+        fields: as of `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
+            dicts, a dict from names of one's own to columns; None for dicts of all columns.
+        types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"). Of
+            other columns the type follows from all of their cells, in all files: int64, float64, bool, dates, else
+            string.
+        columns: names of the columns, for files that begin with data; None if their first row names the columns.
+        delimiter: what separates cells; None for tabs in `.tsv` files and commas in all others.
+        filters: as of `ParquetDataset`.
+        transform: applied to each sample.
+        cache_bytes: how much parsed data each process keeps.
+        part_bytes: how much of a file is read and parsed at a time. `stream(window=...)` counts such parts.
+        unpack_to: a folder where parsed parts are kept as Arrow files, as of `ParquetDataset`.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        BadOption: an option is none.
+        SourceError: at first use: a file is missing, or files do not fit together.
+        CorruptSource: a row has too many or too few cells, or a cell is not of its type; names file and row.
+        SourceChanged: a file was written to while it was in use.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> from feedline.datasets import CSVDataset
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "people.csv")
+        ...     _ = path.write_text('name,born\n"Lovelace, Ada",1815\nAlan,1912\n')
+        ...     dataset = CSVDataset(path, types={"born": "int16"})
+        ...     dataset
+        ...     dataset[0]
+        CSVDataset(2 samples of {'name': string, 'born': int16[]})
+        {'name': 'Lovelace, Ada', 'born': np.int16(1815)}
+    """
+
+    _lazy = (*RowGroupSource._lazy, "_texts", "_kinds")
+    _endings = ENDINGS
+
+    def __init__(
+        self,
+        paths: Paths,
+        fields: Fields = None,
+        *,
+        types: Mapping[str, Any] | None = None,
+        columns: Iterable[str] | None = None,
+        delimiter: str | None = None,
+        filters: Any = None,
+        transform: Transform | None = None,
+        cache_bytes: int | str = CACHE_BYTES,
+        part_bytes: int | str = PART_BYTES,
+        unpack_to: str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
+        require("pyarrow.csv", extra="parquet", purpose="CSVDataset")
+        self.types = checked_types(types)
+        self.columns = checked_columns(columns)
+        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii()):
+            raise BadOption(f"delimiter={delimiter!r} is not one character that can stand between cells.")
+        self.delimiter = delimiter
+        self.part_bytes = min(byte_count("part_bytes", part_bytes, least=1), LONGEST_ROW)
+        if unpack_to is not None and not isinstance(unpack_to, (str, os.PathLike)):
+            raise BadOption(f"unpack_to={unpack_to!r} is not the path of a folder.")
+        self.unpack_to = unpack_to
+        self._unpacked: Unpacked | None = None
+        self._texts: dict[str, Text] = {}
+        self._kinds: dict[str, Any] = {}
+        """The type of each column, in all files."""
+        self._opened: Handle[dict[str, Unzipped]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
+
+    # -- looking -----------------------------------------------------------------------------------------------------
+
+    def _look(self, file: File, number: int, condition: Any) -> Footer:
+        with open(file.path, "rb") as opened:
+            packing = packing_of(opened.read(8))
+        columns, starts, counts = self.columns, [0], list[int]()
+        first_row = 1 if columns is not None else 2
+        kinds: dict[str, Any] = {}
+        with open(file.path, "rb") as opened:
+            read = opened.read if packing is None else Unzipped(file.path, packing).read
+            try:
+                for part in parts(read, self._delimiter(file), self.part_bytes):
+                    content, ends, start = part.content, part.ends, part.start
+                    if columns is None:
+                        head = int(ends[0])
+                        columns = self._header(content[:head], file)
+                        content, ends, start = content[head:], ends[1:] - head, start + head
+                    if not counts:
+                        starts = [start]
+                    if len(ends):
+                        row = first_row + sum(counts)
+                        table = self._parsed(content, file, columns, row, len(ends), self._looked_at(columns))
+                        self._check_texts(table.schema, content, file, columns, row)
+                        kinds = {field.name: wider(kinds.get(field.name), field.type) for field in table.schema}
+                        counts.append(len(ends))
+                        starts.append(start + len(content))
+            except Unclosed as exc:
+                raise CorruptSource(
+                    f"{file.path!r}: a quote that is opened in row {first_row + sum(counts) + exc.args[0]} or after it "
+                    f"is never closed, or the row has more than {LONGEST_ROW:,} bytes. So the rest of the file would "
+                    "be one cell. Correct that row."
+                ) from exc
+        if columns is None:
+            raise SourceError(f"{file.path!r} is empty: not even a row that names columns is in it.")
+        rows = first_row + np.cumsum([0, *counts])
+        self._texts[file.path] = Text(columns, packing, np.array(starts, np.int64), rows)
+        types = {name: kinds.get(name, _pyarrow().null()) for name in columns}
+        return Footer(file, types, [Group(number, part, count) for part, count in enumerate(counts)])
+
+    def _header(self, content: bytes, file: File) -> tuple[str, ...]:
+        with named_rows(file, (), 1):
+            schema = self._table(content, file).schema
+        types_of(schema, file)
+        return tuple(schema.names)
+
+    def _check_texts(self, schema: Any, content: bytes, file: File, columns: tuple[str, ...], row: int) -> None:
+        """Refuse cells that are not UTF-8, unless they are to be bytes."""
+        pa = _pyarrow()
+        odd = [one.name for one in schema if pa.types.is_binary(one.type) and one.name not in self.types]
+        if odd:
+            with named_rows(file, columns, row):
+                self._table(content, file, columns, odd, dict.fromkeys(odd, pa.string()))
+
+    def _looked_at(self, columns: tuple[str, ...]) -> list[str]:
+        """Return the columns that have to be parsed to know what there is."""
+        if self.fields is None or self.filters is not None:
+            return list(columns)
+        wanted = [self.fields] if isinstance(self.fields, str) else self.fields
+        names = set(wanted.values() if isinstance(wanted, Mapping) else wanted)
+        return [name for name in columns if name in names] or list(columns)
+
+    def _agreed(self, footers: list[Footer], condition: Any) -> list[Footer]:
+        pa, kinds = _pyarrow(), dict[str, Any]()
+        for footer in footers:
+            kinds |= {name: wider(kinds.get(name), kind) for name, kind in footer.types.items()}
+        unknown = next((name for name in self.types if name not in kinds), None)
+        if unknown is not None:
+            raise BadOption(f"types= names {unknown!r}, but {footers[0].file.path!r} has {list(footers[0].types)}.")
+        # A column without a single value is one of missing strings.
+        self._kinds = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in kinds.items()}
+        found = [replace(footer, types={name: self._kinds[name] for name in footer.types}) for footer in footers]
+        if self.unpack_to is not None:
+            about = repr([self.delimiter, self.columns, self.part_bytes, sorted(map(str, self._kinds.items()))])
+            digest = hashlib.blake2b(about.encode(), digest_size=6).hexdigest()
+            self._unpacked = Unpacked(Path(self.unpack_to) / f"csv-{digest}")
+        if condition is None:
+            return found
+        return [replace(one, groups=self._kept(one, number, condition)) for number, one in enumerate(found)]
+
+    def _kept(self, footer: Footer, number: int, condition: Any) -> list[Group]:
+        names = list(footer.types)
+
+        def masks() -> list[tuple[int, Any]]:
+            tables = ((group.number, self._decoded(footer.file, group.number, names)) for group in footer.groups)
+            return [(group, mask_of(table, condition)) for group, table in tables]
+
+        return kept_groups(checked_condition(masks, condition, footer.file, names), number)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
+        if self._unpacked is None:
+            table = self._decoded(file, number, names)
+            return [table.column(name) for name in names], (0, 0)
+        file.check()
+        text = self._texts[file.path]
+        if text.packing is not None:  # all of it in one go: a place in it is reached from the beginning only
+            for part in range(len(text.starts) - 1):
+                self._unpacked.columns(file, part, names, partial(self._decoded, file, part, names))
+        return self._unpacked.columns(file, number, names, partial(self._decoded, file, number, names))
+
+    def _decoded(self, file: File, number: int, names: list[str]) -> Any:
+        """Parse a part of a file into a table of pyarrow."""
+        text = self._texts[file.path]
+        start, stop = text.starts[number : number + 2].tolist()
+        row, end = text.rows[number : number + 2].tolist()
+        file.check()
+        if text.packing is not None:
+            content = self._unzipped(file, text.packing, start, stop)
+        else:
+            with open(file.path, "rb") as opened:
+                opened.seek(start)
+                content = opened.read(stop - start)
+        file.check()  # had it been written to in the meantime, what was read could be a bit of both
+        table = self._parsed(content, file, text.columns, row, end - row, names)
+        pa = _pyarrow()
+        for place, field in enumerate(table.schema):
+            if pa.types.is_floating(field.type) and table.column(place).null_count:
+                table = table.set_column(place, field, table.column(place).fill_null(pa.scalar(np.nan, field.type)))
+        return table
+
+    def _unzipped(self, file: File, packing: str, start: int, stop: int) -> bytes:
+        opened = self._opened.get()
+        unzipped = opened.get(file.path)
+        if unzipped is None or unzipped.place > start:
+            if unzipped is not None:
+                self._waste.went_back = True
+            unzipped = opened[file.path] = Unzipped(file.path, packing)
+        unzipped.skip_to(start)
+        return unzipped.read(stop - start)
+
+    def _parsed(
+        self, content: bytes, file: File, columns: tuple[str, ...], row: int, count: int, names: list[str]
+    ) -> Any:
+        """Parse rows.
+
+        Args:
+            content: the rows.
+            file: where they are from.
+            columns: of the file.
+            row: the number of the first one.
+            count: how many there are.
+            names: of the columns that are wanted.
+
+        Raises:
+            CorruptSource: a row has not as many cells as there are columns, or a cell is not of its type.
+        """
+        known = self._kinds or self.types
+        with named_rows(file, columns, row):
+            table = self._table(content, file, columns, names, {name: known[name] for name in names if name in known})
+        if table.num_rows != count:
+            raise CorruptSource(
+                f"{file.path!r}: rows {row} to {row + count - 1} are {table.num_rows} rows to pyarrow. Quotes in them "
+                "are not where quotes can be: around whole cells, or twice inside of such."
+            )
+        return table
+
+    def _table(
+        self,
+        content: bytes,
+        file: File,
+        columns: tuple[str, ...] | None = None,
+        names: list[str] | None = None,
+        types: dict[str, Any] | None = None,
+    ) -> Any:
+        csv = require("pyarrow.csv", extra="parquet", purpose="CSVDataset")
+        # Not read_csv, which meddles with the handling of signals and leaves a pipe open.
+        reader = csv.open_csv(
+            _pyarrow().BufferReader(content),
+            # One thread, and all at once: only then errors tell the row.
+            csv.ReadOptions(use_threads=False, column_names=columns, block_size=len(content) + 1),
+            csv.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
+            csv.ConvertOptions(include_columns=names, column_types=types),
+        )
+        return reader.read_all()
+
+    def _delimiter(self, file: File) -> str:
+        if self.delimiter is not None:
+            return self.delimiter
+        return "\t" if ".tsv" in Path(file.path.lower()).suffixes[-2:] else ","
+
+    def _advice(self) -> str:
+        if self.unpack_to is not None:
+            return super()._advice()
+        packed = next((path for path, text in self._texts.items() if text.packing is not None), None)
+        why = "" if packed is None else f"{packed!r} is compressed: a row of it is reached from the beginning only. "
+        return f"{why}Give unpack_to=, a folder where they are kept decoded for all processes, or: {super()._advice()}"
+
+    def close(self) -> None:
+        super().close()
+        self._opened.close()
+
+
+class Unzipped:
+    """The bytes of a compressed file, from the first to the last. It is open only while some are read.
+
+    Args:
+        path: of the file.
+        packing: how it is compressed.
+    """
+
+    def __init__(self, path: str, packing: str) -> None:
+        self._path = path
+        self._raw = 0
+        self._unpacking = Unpacking(packing, self._next_piece, repr(path))
+        self._left = b""
+        self.place = 0
+        """How many bytes were read."""
+
+    def _next_piece(self) -> bytes:
+        with open(self._path, "rb") as file:
+            file.seek(self._raw)
+            piece = file.read(_PIECE)
+        self._raw += len(piece)
+        return piece
+
+    def read(self, size: int) -> bytes:
+        """Return so many bytes more, fewer only at the end of the file.
+
+        Raises:
+            CorruptSource: the file is damaged or cut off.
+        """
+        pieces, missing = [self._left], size - len(self._left)
+        while missing > 0 and (piece := self._unpacking.next_chunk()):
+            pieces.append(piece)
+            missing -= len(piece)
+        content = b"".join(pieces)
+        self._left = content[size:]
+        self.place += min(size, len(content))
+        return content[:size]
+
+    def skip_to(self, place: int) -> None:
+        """Leave out what comes before a place."""
+        while self.place < place and self.read(min(place - self.place, _PIECE)):
+            pass

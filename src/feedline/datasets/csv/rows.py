@@ -1,0 +1,123 @@
+"""Where the rows of a CSV file end: parts of a file that hold whole rows, each of which can be parsed by itself.
+
+A line end inside of a quoted cell ends no row. A cell is quoted if it begins with a quote; a quote anywhere else in it
+is a character like any other. In well-formed files every quote begins or ends a cell, or is one of a pair: then a line
+end is inside of a cell if the number of quotes before it is odd, which is quickly counted. Files that are not are
+looked at cell by cell.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LF, _CR, _QUOTE = b'\n\r"'
+
+LONGEST_ROW = 1 << 28
+"""Bytes of a row. A quote that is never closed would make one row of the rest of the file, which may be large."""
+
+DELIMITERS = ",;\t"
+
+
+class Unclosed(ValueError):
+    """A quote is never closed. The only argument is the number of rows before it in the part."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Bytes of a file that are whole rows."""
+
+    start: int
+    """Where it begins in the file."""
+    content: bytes
+    ends: NDArray[np.int64]
+    """Where each row ends in it. Empty lines are no rows."""
+
+
+def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[Part]:
+    r"""Cut a file into parts of about `size` bytes.
+
+    Args:
+        read: returns up to so many bytes more of the file; none at its end.
+        delimiter: what separates cells.
+        size: a part is larger only if a row is.
+
+    Raises:
+        Unclosed: a quote is never closed.
+
+    Example:
+        >>> import io
+        >>> file = io.BytesIO(b'a,b\n1,"x\ny"\n2,z')
+        >>> [part.content for part in parts(file.read, ",", 6)]
+        [b'a,b\n', b'1,"x\ny"\n', b'2,z']
+    """
+    start, pending, wanted = 0, b"", size
+    while True:
+        more = read(wanted)
+        content = pending + more
+        ends = row_ends(content, delimiter, is_last=not more)
+        if len(ends):
+            cut = int(ends[-1])
+            yield Part(start, content[:cut], ends)
+            start, pending, wanted = start + cut, content[cut:], size
+        else:  # twice as much each time: what was read is gone through again
+            pending, wanted = content, max(size, len(content))
+            if len(pending) > LONGEST_ROW:
+                raise Unclosed(0)
+        if not more:
+            return
+
+
+def row_ends(content: bytes, delimiter: str, *, is_last: bool) -> NDArray[np.int64]:
+    """Return where rows end in bytes that begin with a row; the last one only if it is whole.
+
+    Raises:
+        Unclosed: these are the last bytes, and a quote in them is never closed.
+    """
+    codes = np.frombuffer(content, np.uint8)
+    breaks = np.flatnonzero(codes == _LF)
+    if content.count(b"\r") > content.count(b"\r\n"):
+        alone = np.append((codes[:-1] == _CR) & (codes[1:] != _LF), is_last and codes[-1] == _CR)
+        breaks = np.union1d(breaks, np.flatnonzero(alone))
+    if b'"' in content:
+        inside, is_open = _quoted(content, codes, breaks, delimiter)
+        breaks = breaks[~inside]
+        if is_open and is_last:
+            raise Unclosed(len(breaks))
+    if is_last and len(codes) and (not len(breaks) or breaks[-1] < len(codes) - 1):
+        breaks = np.append(breaks, len(codes) - 1)
+    ends = breaks + 1
+    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)]
+    is_row = (codes[starts] != _LF) & (codes[starts] != _CR)  # and no empty line
+    rows: NDArray[np.int64] = ends[is_row].astype(np.int64)
+    return rows
+
+
+def _quoted(
+    content: bytes, codes: NDArray[np.uint8], breaks: NDArray[np.int64], delimiter: str
+) -> tuple[NDArray[np.bool_], bool]:
+    """Return which line ends are inside of quoted cells, and whether the last quoted cell is still open."""
+    quotes = np.flatnonzero(codes == _QUOTE)
+    around = np.array([ord(delimiter), _LF, _CR, _QUOTE], np.uint8)
+    padded = np.concatenate([[_LF], codes, [_LF]])  # the beginning and the end are as good as a line end
+    if np.isin(padded[quotes[::2]], around).all() and np.isin(padded[quotes[1::2] + 2], around).all():
+        return np.searchsorted(quotes, breaks) % 2 == 1, len(quotes) % 2 == 1
+    pattern = rb'(?<![^%b\r\n])"[^"]*(?:""[^"]*)*("|\Z)' % re.escape(delimiter.encode())
+    cells = list(re.finditer(pattern, content))
+    firsts, lasts = [cell.start() for cell in cells], [cell.end() for cell in cells]
+    inside = np.searchsorted(firsts, breaks) > np.searchsorted(lasts, breaks, side="right")
+    return inside, bool(cells) and not cells[-1][1]
+
+
+def delimiter_of(line: str) -> str:
+    """Guess what separates the cells of a line: Excel writes semicolons where a comma is the decimal point.
+
+    Example:
+        >>> delimiter_of("a;b;c"), delimiter_of("name")
+        (';', ',')
+    """
+    return max(DELIMITERS, key=line.count)

@@ -1,0 +1,156 @@
+"""What a user writes, as type checkers see it: mypy and pyright check this file (`make types`), and it runs.
+
+A line with `type: ignore` is one that they have to refuse: both complain of an ignore that nothing needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, random_split
+
+import feedline
+from feedline import DataLoader, DataLoader2, Loader
+from feedline.collate import pad
+from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDataset, mix
+from feedline.datasets.tar.stream import TarStream
+from feedline.datasets.tar.table import TarTable
+from feedline.errors import BadOption
+from feedline.faults import Policy, Retry, Skip
+from feedline.samplers import BalancedSampler, DistributedSampler, RandomSampler, StratifiedBatchSampler, distribute
+
+if TYPE_CHECKING:
+    from typing_extensions import assert_type
+else:
+
+    def assert_type(value: Any, _: Any) -> Any:
+        return value
+
+
+class Squares(Dataset[tuple[torch.Tensor, int]]):
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.tensor([index * index]), index
+
+    def __len__(self) -> int:
+        return 12
+
+
+class Counting(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(12))
+
+
+class Words:
+    """Map-style, and no subclass of anything."""
+
+    def __getitem__(self, index: int) -> str:
+        return "abcdefghijkl"[index]
+
+    def __len__(self) -> int:
+        return 12
+
+
+def first(samples: list[tuple[torch.Tensor, int]]) -> torch.Tensor:
+    return samples[0][0]
+
+
+def seed_worker(number: int) -> None:
+    np.random.default_rng(number)
+
+
+def test_datasets_of_torch() -> None:
+    squares = Squares()
+    loader = DataLoader(squares, batch_size=4, shuffle=True, generator=torch.Generator(), worker_init_fn=seed_worker)
+    assert_type(loader, DataLoader[tuple[torch.Tensor, int]])
+    assert sum(len(labels) for _, labels in loader) == 12
+    part = Subset(squares, range(6))
+    parts: DataLoader[tuple[torch.Tensor, int]] = DataLoader(part, 2)
+    assert len(parts) == 3
+    train, _ = random_split(squares, [8, 4])
+    assert len(DataLoader(train, 4, drop_last=True, collate_fn=first, engine="inline")) == 2
+    tensors: DataLoader[tuple[torch.Tensor, ...]] = DataLoader(TensorDataset(torch.arange(4)), 2)
+    assert len(tensors) == 2
+    assert_type(DataLoader2(Counting(), batch_size=3, shard="exact"), DataLoader2[int])
+    torchs: torch.utils.data.DataLoader[tuple[torch.Tensor, int]] = loader  # where a framework asks for torch's
+    assert len(torchs) == 3
+
+
+def test_any_other_dataset() -> None:
+    assert_type(DataLoader(Words(), batch_size=4), DataLoader[str])
+    assert_type(DataLoader([1, 2, 3]), DataLoader[int])
+    train, test = feedline.split(Words(), [0.5, 0.5])
+    assert len(DataLoader(train)) == len(DataLoader(test)) == 6
+
+
+def test_datasets_of_feedline(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n3,4\n")
+    rows = CSVDataset(tmp_path / "a.csv", ("x", "y"), types={"x": "float32"})
+    arrays = ArrayDataset({"x": np.arange(4), "y": np.arange(4)})
+    for dataset in (rows, arrays, rows.stream(shuffle=True), mix([arrays, arrays], seed=1)):
+        for batch in DataLoader(dataset, batch_size=2, num_workers=0):
+            assert len(batch) == 2
+        for batch in Loader(dataset, 2):
+            assert len(batch) == 2
+    feedline.pack(arrays, tmp_path / "a.parquet", workers=0, engine="auto", on_error="skip")
+    parquet = ParquetDataset(tmp_path / "a.parquet", ["x"], unpack_to=tmp_path / "unpacked")
+    assert len(DataLoader(parquet, 2)) == 2
+    feedline.pack(arrays, tmp_path / "a.tar", workers=0)
+    table = TarDataset(tmp_path / "a.tar", mode="random", index=False)
+    stream = TarDataset(str(tmp_path / "a.tar"))
+    assert_type(table, TarTable)
+    assert_type(stream, TarStream)
+    assert len(DataLoader(table, 2)) == 2
+    assert sum(1 for _ in DataLoader(stream, None)) == 4
+
+
+def test_samplers_and_collate() -> None:
+    squares, labels = Squares(), [0, 1] * 6
+    DataLoader(squares, 4, sampler=RandomSampler(squares, seed=1))
+    DataLoader(squares, 4, sampler=DistributedSampler(squares, num_replicas=2, rank=0, tail="drop"))
+    DataLoader(squares, 4, sampler=distribute(BalancedSampler(labels), rank=0, world_size=2, tail="exact"))
+    DataLoader(squares, batch_sampler=StratifiedBatchSampler(labels, 4, mode="each"))
+    DataLoader(squares, batch_sampler=[[0, 1], [2]], collate_fn=first)
+    Loader([np.arange(2), np.arange(3)], 2, collate=pad())
+    Loader(list(range(12)), batch_sampler=StratifiedBatchSampler(labels, 4), engine="auto", shard=True)
+
+
+def test_errors_and_states() -> None:
+    squares = Squares()
+    policy = Policy({OSError: Retry(3, then="skip")}, otherwise=Skip())
+    loader = DataLoader(squares, 4, on_error=policy, seed=3, timeout=10.0, memory_budget="1GB")
+    loader.on_error = lambda failure: "skip" if failure.index == 3 else "raise"
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    assert_type(state, dict[str, Any])
+    other = DataLoader(squares, 4, on_error="skip", seed=3, engine="auto")
+    other.load_state_dict(state)
+    assert len(list(other)) == 2
+    assert [fault.index for fault in other.faults] == []
+    numbers = Loader(list(range(12)), 4, on_error=policy, shuffle=True)
+    numbers.load_state_dict(numbers.state_dict())
+    numbers.set_epoch(2)
+    numbers.close()
+
+
+def test_what_type_checkers_refuse() -> None:
+    squares, labels = Squares(), [0, 1] * 6
+    with pytest.raises(BadOption):
+        DataLoader(squares, engine="threads")  # type: ignore[arg-type]
+    with pytest.raises(BadOption):
+        Loader([1], engine="processes")  # type: ignore[arg-type]
+    with pytest.raises(BadOption):
+        DataLoader(squares, on_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(BadOption):
+        DataLoader(Counting(), shard="all")  # type: ignore[arg-type]
+    with pytest.raises(BadOption):
+        StratifiedBatchSampler(labels, 4, mode="every")  # type: ignore[arg-type]
+    with pytest.raises(BadOption):
+        TarDataset("a.tar", mode="both")  # type: ignore[call-overload]
+    with pytest.raises(BadOption):
+        distribute(RandomSampler(squares), tail="cut")  # type: ignore[arg-type]
