@@ -2,8 +2,6 @@
 
 fork: OpenMP's idle threads are dismissed before. They would not exist in the child, and a parallel region there would
 wait for them for ever. They come back in the parent when needed.
-
-forkserver: the server imports torch and the modules of the program once, before it forks anybody.
 """
 
 from __future__ import annotations
@@ -14,17 +12,15 @@ import multiprocessing.process
 import os
 import pickle
 import signal
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from types import ModuleType
 from typing import Any
 
 from feedline.abc.engine import Engine
-from feedline.engines import unpicklable
+from feedline.engines import forkserver, handles, unpicklable
 from feedline.engines.failure import UNPICKLABLE
 from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerStartError, tell
 from feedline.failures import words
@@ -78,27 +74,10 @@ def explained_start(engine: Engine, spec: WorkerSpec | None) -> Iterator[None]:
         raise
 
 
-def preload_in_forkserver(spec: WorkerSpec, worker_module: str) -> None:
-    """Have the fork server import, once, what every worker would import for itself.
-
-    That is feedline's worker, the modules that the dataset and the functions come from, and the modules that the main
-    program has imported by name. A server that runs already is left as it is.
-    """
-    from multiprocessing import forkserver  # not on Windows
-
-    server: Any = forkserver._forkserver
-    if server._forkserver_pid is not None:
-        return
-    names = dict.fromkeys([worker_module, type(spec.framework).__module__])
-    for part in (spec.dataset, spec.collate, spec.init):
-        names[getattr(part, "__module__", None) or type(part).__module__] = None
-        names[type(part).__module__] = None
-    for value in list(vars(sys.modules["__main__"]).values()):
-        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        if isinstance(name, str):
-            names[name] = None
-    wanted = [name for name in names if name not in ("__main__", "__mp_main__", "builtins") and name in sys.modules]
-    server.set_forkserver_preload([*server._preload_modules, *wanted])
+def start_forkserver(spec: WorkerSpec, worker_module: str) -> None:
+    """Start the fork server, which imports once what every worker would import for itself."""
+    sent = [value for _, value in handles.objects_in(spec.dataset, "dataset", ())]
+    forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 
 
 _workers: References[BaseProcess] = References()

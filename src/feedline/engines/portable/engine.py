@@ -97,7 +97,7 @@ class PortableEngine(Engine):
         method = lifetime.start_method(self._context)
         with lifetime.explained_start(self, self._spec), interrupts.put_off(starts_process=False):
             if method == "forkserver":
-                lifetime.preload_in_forkserver(self._spec, worker_side.__name__)
+                lifetime.start_forkserver(self._spec, worker_side.__name__)
             if os.name == "posix":
                 resource_tracker.ensure_running()  # one for all: a worker's own would remove segments when it ends
             for number in range(self.worker_count):

@@ -95,7 +95,7 @@ class ProcessEngine(Engine):
                     self._channels.append(Channel(number))
                     self._watch(self._channels[number], self._channels[number].near.fileno())
             if self._method == "forkserver":
-                lifetime.preload_in_forkserver(spec, start.__name__)
+                lifetime.start_forkserver(spec, start.__name__)
             if self._method != "fork":
                 self._payload = Payload(spec)
 
@@ -106,10 +106,18 @@ class ProcessEngine(Engine):
         if self._method == "fork":
             handles.warn_about(self._spec.dataset)
         with lifetime.explained_start(self, self._spec):
+            limits = self._before_forks()
             for channel in self._channels:
-                self._launch(channel)
+                self._launch(channel, limits)
 
-    def _launch(self, channel: Channel) -> None:
+    def _before_forks(self) -> list[Any]:
+        """Dismiss OpenMP's idle threads; returns OpenBLAS's limits. Once for all workers: it takes milliseconds."""
+        if self._method != "fork":
+            return []
+        openmp.dismiss_idle_threads()
+        return openmp.blas_limits()
+
+    def _launch(self, channel: Channel, limits: list[Any]) -> None:
         """Start the worker of a channel."""
         assert self._spec is not None
         assert self._stacks is not None
@@ -125,9 +133,8 @@ class ProcessEngine(Engine):
         context: Any = self._context or multiprocessing.get_context()
         with interrupts.put_off():
             if self._method == "fork":
-                openmp.dismiss_idle_threads()
                 channel.deadline_s = time.monotonic() + _BIRTH_S
-                process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock))
+                process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock), limits)
             else:
                 assert self._payload is not None
                 process = start.start_fresh(context, link, self._payload)
@@ -164,7 +171,7 @@ class ProcessEngine(Engine):
                 self._payload = Payload(self._spec)
             channel = self._channels[worker] = Channel(worker, old.generation + 1)
             self._watch(channel, channel.near.fileno())
-            self._launch(channel)
+            self._launch(channel, self._before_forks())
 
     def kill(self, worker: int) -> bool:
         process = self._channels[worker].process

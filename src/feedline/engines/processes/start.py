@@ -14,17 +14,17 @@ from collections.abc import Iterable
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from feedline import openmp
 from feedline.engines.calm import calm_moment, settle_in_child
 from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.worker import Link, serve
 from feedline.types import WorkerSpec
 
 
-def start_forked(context: Any, link: Link, spec: WorkerSpec, strangers: Iterable[Any]) -> BaseProcess:
-    """Fork a worker. `strangers` are sockets it must not keep open."""
-    limits = openmp.blas_limits()  # looked up here: a fork should do as little as possible before it is settled
-    process: BaseProcess = context.Process(target=_forked, args=(link, spec, list(strangers), limits), daemon=True)
+def start_forked(
+    context: Any, link: Link, spec: WorkerSpec, strangers: Iterable[Any], blas_limits: list[Any]
+) -> BaseProcess:
+    """Fork a worker. `strangers` are sockets it must not keep open, `blas_limits` become 1."""
+    process: BaseProcess = context.Process(target=_forked, args=(link, spec, list(strangers), blas_limits), daemon=True)
     with calm_moment():
         process.start()
     return process
