@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from feedline import openmp
+from feedline.engines import session
 
 _VARIABLE = "FEEDLINE_FORKSERVER"
 
@@ -48,7 +49,8 @@ def start(worker_module: str, values: Iterable[Any]) -> None:
     path = [entry for entry in sys.path if isinstance(entry, str)]
     os.environ[_VARIABLE] = json.dumps({"trainer": os.getpid(), "path": path, "modules": wanted})
     try:
-        server.ensure_running()
+        with session.without_file():
+            server.ensure_running()
     finally:
         del os.environ[_VARIABLE]
 

@@ -27,12 +27,13 @@ from typing import Any
 
 from feedline import openmp
 from feedline.abc.engine import Engine
-from feedline.engines import interrupts, lifetime
+from feedline.engines import interrupts, lifetime, session
 from feedline.engines.calm import calm_moment
 from feedline.engines.failure import UNPICKLABLE, pack_failure, unpack_failure, unsendable
 from feedline.engines.portable import worker as worker_side
 from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
 from feedline.engines.portable.worker import Answer, Link, Request
+from feedline.errors import WorkerDied
 from feedline.transport.reading import SegmentReader
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 
@@ -88,6 +89,7 @@ class PortableEngine(Engine):
         self._closed = False
 
     def open(self, spec: WorkerSpec) -> None:
+        lifetime.leave_if_imported()
         self._spec = spec
 
     def start(self) -> None:
@@ -185,7 +187,8 @@ class PortableEngine(Engine):
                 result.payload = unpack_failure(result.payload)
             else:
                 death = lifetime.obituary(self._channels[result.worker].process, result.worker)
-                death.was_ready = bool(result.busy_ns)
+                if isinstance(death, WorkerDied):
+                    death.was_ready = bool(result.busy_ns)
                 result.payload = death
         return result
 
@@ -222,9 +225,14 @@ def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) 
     with not_while_forking:
         near, far = context.Pipe()
         worker_side.ends.update((near, far))
-    process = context.Process(target=worker_side.serve, args=(Link(number, far, generation), spec), daemon=True)
+    process = context.Process(
+        target=worker_side.serve,
+        args=(Link(number, far, generation), session.Sent(spec)),
+        name=lifetime.process_name(number),
+        daemon=True,
+    )
     try:
-        calm = calm_moment() if lifetime.start_method(context) == "fork" else contextlib.nullcontext()
+        calm = calm_moment() if lifetime.start_method(context) == "fork" else session.without_file()
         with calm:
             process.start()
     except BaseException:

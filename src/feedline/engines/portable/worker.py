@@ -20,6 +20,7 @@ from feedline.engines.habits import settle
 from feedline.engines.heap import Heap, heap_of_this_process
 from feedline.engines.portable.segments import Freight, Outbox
 from feedline.engines.runner import Runner
+from feedline.engines.session import Sent
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.types import Notes, ResultKind, Task, WorkerSpec
 
@@ -64,8 +65,9 @@ ends: weakref.WeakSet[Connection] = weakref.WeakSet()
 """Every end of a pipe between a worker and the training process that this process has."""
 
 
-def serve(link: Link, spec: WorkerSpec) -> None:
+def serve(link: Link, sent: Sent) -> None:
     """Work until there is nobody left to work for."""
+    spec: WorkerSpec = sent.value
     for end in list(ends):  # inherited by fork
         if end is not link.pipe:
             end.close()

@@ -85,6 +85,7 @@ class ProcessEngine(Engine):
         self._closed = False
 
     def open(self, spec: WorkerSpec) -> None:
+        lifetime.leave_if_imported()
         self._spec = spec
         self._method = lifetime.start_method(self._context)
         with lifetime.explained_start(self, spec):
@@ -137,7 +138,7 @@ class ProcessEngine(Engine):
                 process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock), limits)
             else:
                 assert self._payload is not None
-                process = start.start_fresh(context, link, self._payload)
+                process = start.start_fresh(context, link, self._payload, lifetime.process_name(channel.number))
             channel.process = process
             lifetime.remember(process)
             assert process.pid is not None
@@ -365,12 +366,10 @@ class ProcessEngine(Engine):
         death = channel.unready
         if death is None:
             last = channel.stillborn or lifetime.obituary(channel.process, channel.number)
-            if not channel.is_ready and self._method != "fork":
-                last.args = (
-                    f"{last} It ended before it was ready to work: with {self._method!r} the program is imported by "
-                    'every worker, so what it does must stand under `if __name__ == "__main__":`.',
-                )
-            last.was_ready = channel.is_ready
+            if isinstance(last, WorkerDied):
+                if not channel.is_ready and self._method != "fork":
+                    last.args = (f"{last} It ended before it was ready to work.",)
+                last.was_ready = channel.is_ready
             death = last
         return Result(ResultKind.DIED, channel.number, -1, death)
 

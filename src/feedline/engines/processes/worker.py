@@ -78,12 +78,17 @@ def serve(link: Link, spec: WorkerSpec) -> None:
     try:
         runner = settle(spec, link.number, link.generation, lambda: trainer.tell(Message(Kind.ALIVE, 0, b"")))
         if runner.unready is not None:
-            where = f"in DataLoader worker process {link.number}"
-            return trainer.tell(Message(Kind.UNREADY, 0, pack_failure(runner.unready, where)))
+            return say_unready(link, runner.unready)
         trainer.tell(Message(Kind.READY, 0, b""))
         _work(link, trainer, runner, Codec(spec.framework))
     except (BrokenPipeError, ConnectionResetError):
         return  # nobody is listening any more
+
+
+def say_unready(link: Link, exc: Exception) -> None:
+    """Tell the training process why there is no going on."""
+    failure = pack_failure(exc, f"in DataLoader worker process {link.number}")
+    _Trainer(link).tell(Message(Kind.UNREADY, 0, failure))
 
 
 def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
