@@ -351,7 +351,7 @@ def test_a_handle_too_deep_is_not_looked_for(connection: sqlite3.Connection) -> 
 
 def test_the_look_ends_soon(connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[Any] = []
-    lookup = handles.lookup
+    lookup = vars(handles)["lookup"]
 
     def counting(kind: type, kinds: Any) -> Any:
         looked_at.append(kind)

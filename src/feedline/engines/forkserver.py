@@ -46,7 +46,7 @@ def start(worker_module: str, values: Iterable[Any]) -> None:
         server.set_forkserver_preload([*server._preload_modules, __name__])
     names = dict.fromkeys([*_imports_of(sys.modules["__main__"]), worker_module, *_modules_of(values)])
     wanted = [name for name in names if name not in ("__main__", "__mp_main__") and name in sys.modules]
-    path = [entry for entry in sys.path if isinstance(entry, str)]
+    path = [os.fspath(entry) for entry in sys.path]  # some put a Path there
     os.environ[_VARIABLE] = json.dumps({"trainer": os.getpid(), "path": path, "modules": wanted})
     try:
         with session.without_file():

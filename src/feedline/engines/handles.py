@@ -20,7 +20,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
@@ -148,11 +148,11 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 @functools.lru_cache(256)
-def _descriptors(kind: type) -> list[tuple[str, Any]]:
+def _descriptors(kind: Hashable) -> list[tuple[str, Any]]:
     """Return where objects of a class keep what they hold: its slots and its dictionary."""
     return [
         (name, descriptor)
-        for base in kind.__mro__
+        for base in (kind.__mro__ if isinstance(kind, type) else ())
         for name, descriptor in list(vars(base).items())
         if type(descriptor) is MemberDescriptorType or (name == "__dict__" and type(descriptor) is GetSetDescriptorType)
     ]
