@@ -451,6 +451,11 @@ def test_pipes_and_sockets_are_warned_of() -> None:
     assert "connect in __getitem__" in second
 
 
+def test_a_socket_inside_of_a_client_is_the_clients_business() -> None:
+    with socket.socket() as sock:
+        assert told(Holding(client=Record(Record(sock)))) == []
+
+
 def test_what_is_not_read_from_a_position_is_harmless(path: Path) -> None:
     with (
         open("/dev/zero", "rb") as device,

@@ -51,7 +51,7 @@ _CONTAINERS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
 _NEAR = 2
-"""Steps from the dataset to a socket that threads share. One further away belongs to a client that has locks inside."""
+"""Steps from the dataset to a socket. One further away belongs to a client, or an event loop, that looks after it."""
 
 
 def warn_about(dataset: Any) -> list[InheritedFile]:
@@ -67,7 +67,7 @@ def warn_about(dataset: Any) -> list[InheritedFile]:
     found: list[tuple[str, Library, str]] = []
     for path, value in objects_in(dataset, "dataset", tuple(kinds)):
         known = lookup(type(value), kinds)
-        if known is None or not _is_open(known[0], value):
+        if known is None or not _is_open(known[0], value) or _is_far(path, known[0]):
             continue
         file = _to_reopen(value)
         if file is None:
@@ -90,12 +90,14 @@ def warn_about_threads(dataset: Any) -> None:
         if type(value) in _LOCKS:
             guarded.append(path.rpartition(".")[0])
         known = lookup(type(value), kinds)
-        if known is None or not _is_open(known[0], value):
-            continue
-        if known[0].module != "socket" or path.count(".") + path.count("[") <= _NEAR:
+        if known is not None and _is_open(known[0], value) and not _is_far(path, known[0]):
             found.append((path, *known))
     bare = [place for place in found if not any(_is_inside(place[0], holder) for holder in guarded)]
     _warn(dataset, bare, "worker threads share it")
+
+
+def _is_far(path: str, library: Library) -> bool:
+    return library.module == "socket" and path.count(".") + path.count("[") > _NEAR
 
 
 def _is_inside(path: str, holder: str) -> bool:
