@@ -11,7 +11,6 @@ The look is short and runs none of the user's code: it reads instance dictionari
 
 from __future__ import annotations
 
-import functools
 import io
 import itertools
 import os
@@ -20,7 +19,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
@@ -149,15 +148,19 @@ def attributes(value: Any) -> Iterator[tuple[str, Any]]:
             yield from list(itertools.islice(dict.items(held), _OBJECTS))
 
 
-@functools.lru_cache(256)
-def _descriptors(kind: Hashable) -> list[tuple[str, Any]]:
+_places: weakref.WeakKeyDictionary[type, list[tuple[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def _descriptors(kind: type) -> list[tuple[str, Any]]:
     """Return where objects of a class keep what they hold: its slots and its dictionary."""
-    return [
-        (name, descriptor)
-        for base in (kind.__mro__ if isinstance(kind, type) else ())
-        for name, descriptor in list(vars(base).items())
-        if type(descriptor) is MemberDescriptorType or (name == "__dict__" and type(descriptor) is GetSetDescriptorType)
-    ]
+    if kind not in _places:
+        members = [member for base in kind.__mro__ for member in list(vars(base).items())]
+        _places[kind] = [
+            (name, place)
+            for name, place in members
+            if type(place) is MemberDescriptorType or (name == "__dict__" and type(place) is GetSetDescriptorType)
+        ]
+    return _places[kind]
 
 
 def item_of(path: str, key: Any, place: int) -> str:
