@@ -9,6 +9,7 @@ later ones find done.
 How to read it, in milliseconds from `iter()` to the first batch in hand:
   first          the first loader of a program
   restart        the second epoch of that loader, whose workers do not persist
+  pass           the whole of that epoch, until its workers have ended: what short passes cost (--batches 4)
   later          another loader in the same program
   restart, kept  the second epoch of that one, whose workers persist
 The constructor's own time is in the rows (`construct`). Ratios are torch's time divided by ours, round by round: above
@@ -17,6 +18,7 @@ to reach the workers, once or once for each.
 
     python -m benchmarks.w4_start --start-method fork --workers 2 4
     python -m benchmarks.w4_start --start-method forkserver spawn --workers 4 --json w4.jsonl
+    python -m benchmarks.w4_start --start-method fork forkserver --workers 4 --dataset-mb 1 --batches 4
     python -m benchmarks.w4_start --start-method spawn --workers 4 --dataset-mb 1 --strings 1000000
 """
 
@@ -31,7 +33,7 @@ from rich.table import Table
 
 from benchmarks import harness, machine, program, rows
 
-FIGURES = {"first": "first", "restart": "restart", "later": "later", "restart_kept": "restart, kept"}
+FIGURES = {"first": "first", "restart": "restart", "pass": "pass", "later": "later", "restart_kept": "restart, kept"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

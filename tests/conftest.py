@@ -42,6 +42,11 @@ def engine(request: pytest.FixtureRequest) -> str:
     return name
 
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    # Started in the background (`nohup make test &`). Programs that the tests start, and interrupt, inherit this.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out combinations that `make slow` runs."""

@@ -32,6 +32,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── SharedHandle                      a dataset holds a handle that does not survive a fork
     ├── WorkerRestarted                   a worker died or was stuck, and another took its place
     ├── GrowingWorker                     a worker takes more and more memory
+    ├── ShortPasses                       much of the time goes into starting workers
     ├── NotCached                         samples draw random numbers, and a cache does not keep them
     ├── CacheDropped                      a cache is of another dataset, and is filled again
     ├── RowGroupsReadAgain                most of what is decoded of a Parquet file is not used
@@ -76,6 +77,7 @@ __all__ = [
     "RowGroupsReadAgain",
     "SharedGenerators",
     "SharedHandle",
+    "ShortPasses",
     "SourceChanged",
     "SourceError",
     "SplitTwice",
@@ -245,6 +247,10 @@ class WorkerRestarted(FeedlineWarning):
 
 class GrowingWorker(FeedlineWarning):
     """A worker takes more and more memory."""
+
+
+class ShortPasses(FeedlineWarning):
+    """Passes over a loader are so short that much of their time goes into starting and ending workers."""
 
 
 class EpochIgnored(FeedlineWarning):

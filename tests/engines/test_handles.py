@@ -1,14 +1,23 @@
-"""Handles in a dataset that do not survive a fork."""
+"""Handles in a dataset that workers must not share."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
+import gzip
+import io
+import mmap
+import multiprocessing
+import os
+import socket
 import sqlite3
 import subprocess
 import sys
+import tarfile
 import threading
 import warnings
+import zipfile
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,12 +25,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from feedline.engines import handles
-from feedline.engines.handles import warn_about
+from feedline import Loader
+from feedline.engines import abilities, handles
+from feedline.engines.calm import InheritedFile, opened_again
+from feedline.engines.handles import warn_about, warn_about_threads
 from feedline.errors import SharedHandle
 
 
@@ -339,13 +351,13 @@ def test_a_handle_too_deep_is_not_looked_for(connection: sqlite3.Connection) -> 
 
 def test_the_look_ends_soon(connection: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[Any] = []
-    lookup = handles._lookup
+    lookup = vars(handles)["lookup"]
 
     def counting(kind: type, kinds: Any) -> Any:
         looked_at.append(kind)
         return lookup(kind, kinds)
 
-    monkeypatch.setattr(handles, "_lookup", counting)
+    monkeypatch.setattr(handles, "lookup", counting)
     wide = [[Record(None) for _ in range(90)] for _ in range(90)]
     assert told(Holding(wide=wide, db=connection)) != [], "what is near is looked at first"
     assert 1000 < len(looked_at) <= handles._OBJECTS
@@ -364,18 +376,6 @@ def test_an_endless_structure(connection: sqlite3.Connection) -> None:
     assert "others" not in message
 
 
-def test_nothing_is_looked_at_if_no_library_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("h5py", "lmdb", "sqlite3"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-
-    def look(*_: Any) -> Any:
-        raise AssertionError("looked")
-
-    monkeypatch.setattr(handles, "_open_handles", look)
-    warn_about(Holding())
-
-
 def test_no_package_is_imported_for_this() -> None:
     source = Path(handles.__file__).parents[2]
     code = (
@@ -386,3 +386,238 @@ def test_no_package_is_imported_for_this() -> None:
         [sys.executable, "-c", code], env={"PYTHONPATH": str(source)}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+# -- files ---
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "lines.txt"
+    made.write_text("first line\nother line\n")
+    return made
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[Callable[..., Any]]:
+    """Opens the file in any way, and closes it after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *how, **more: stack.enter_context(open(path, *how, **more))
+
+
+@pytest.mark.parametrize("how", [("rb", 0), ("rb",), ("r",)], ids=["raw", "buffered", "text"])
+def test_a_file_that_is_open_for_reading_can_be_opened_again(how: Any, opened: Callable[..., Any]) -> None:
+    file = opened(*how)
+    file.seek(6)
+    assert warn_about(Holding(reader=[file])) == [InheritedFile(file.fileno(), 6)]
+
+
+def test_a_file_that_has_another_name_by_now_is_the_same_file(path: Path, opened: Callable[..., Any]) -> None:
+    file = opened("rb")
+    path.unlink()
+    path.write_text("another file")
+    (found,) = warn_about(Holding(file=file))
+    fd = opened_again(found.fd)
+    try:
+        assert os.read(fd, 5) == b"first"
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("how", ["r+b", "a+", "w+b"])
+def test_a_file_that_may_be_written_is_warned_of(how: str, opened: Callable[..., Any]) -> None:
+    (message,) = told(Holding(file=opened(how)))
+    assert message.startswith("dataset.file is an open file (io.")
+    assert "wrong samples" in message
+    assert "open it in __getitem__ when it is first used" in message
+
+
+def test_where_a_file_cannot_be_opened_again_it_is_warned_of(
+    opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(fd: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(handles, "opened_again", refused)
+    assert len(told(Holding(file=opened("rb")))) == 1
+
+
+def test_pipes_and_sockets_are_warned_of() -> None:
+    read_end, write_end = os.pipe()
+    with open(read_end, "rb") as pipe, open(write_end, "wb"), socket.socket() as sock:
+        first, second = told(Holding(pipe=pipe, client=Record(sock)))
+    assert first.startswith("dataset.pipe is an open file (io.BufferedReader), and workers that are forked inherit it")
+    assert second.startswith("dataset.client.connection is an open socket.socket")
+    assert "connect in __getitem__" in second
+
+
+def test_a_socket_inside_of_a_client_is_the_clients_business() -> None:
+    with socket.socket() as sock:
+        assert told(Holding(client=Record(Record(sock)))) == []
+
+
+def test_what_is_not_read_from_a_position_is_harmless(path: Path) -> None:
+    with (
+        open("/dev/zero", "rb") as device,
+        open(path.parent / "log", "a") as log,
+        open(0, "rb", closefd=False) as terminal,
+        mapped(path) as mapping,
+    ):
+        mapping.seek(3)
+        held = Holding(device=device, log=log, input=terminal, memory=io.BytesIO(b"x"), map=mapping)
+        assert told(held) == []
+    assert told(Holding(closed=log)) == []
+
+
+def mapped(path: Path) -> mmap.mmap:
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+
+class DuckDBPyConnection:
+    pass
+
+
+class PsycopgConnection:
+    closed = False
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "kind"),
+    [("duckdb", "DuckDBPyConnection", DuckDBPyConnection), ("psycopg", "Connection", PsycopgConnection)],
+)
+def test_other_databases(monkeypatch: pytest.MonkeyPatch, module: str, name: str, kind: Any) -> None:
+    stand_in(monkeypatch, module, **{name: kind})
+    (message,) = told(Holding(db=kind()))
+    assert message.startswith(f"dataset.db is an open {module}.{name}")
+
+
+class Meeting:
+    """Reads lines of ten characters; two workers meet between seek and read."""
+
+    def __init__(self, file: Any, semaphore: Callable[[int], Any]) -> None:
+        self.file = file
+        self.arrived = [semaphore(0), semaphore(0)]
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> str:
+        self.file.seek(index * 11)
+        self.arrived[index].release()
+        assert self.arrived[1 - index].acquire(timeout=30)
+        return str(self.file.read(10))
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_forked_workers_read_each_at_its_own_position(
+    portable: bool, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(abilities, "can_share_arenas", lambda: not portable)
+    file = opened("rb", 0)  # unbuffered: every read asks the system
+    dataset = Meeting(file, multiprocessing.get_context("fork").Semaphore)
+    file.seek(5)
+    loader = Loader(dataset, None, workers=2, start_method="fork")
+    assert list(loader) == ["b'first line'", "b'other line'"]
+    assert file.tell() == 5, "nor is that of the training process moved"
+    loader.close()
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "gz"])
+def test_archives_are_read_by_forked_workers(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"archive.{kind}"
+    with make_archive(kind, path) as archive:
+        loader = Loader(Members(kind, archive), 4, workers=2, start_method="fork")
+        assert np.concatenate(list(loader)).tolist() == list(range(64))
+
+
+def make_archive(kind: str, path: Path) -> Any:
+    members = {str(index): bytes([index]) * 5000 for index in range(64)}
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as zipped:
+            for name, data in members.items():
+                zipped.writestr(name, data)
+        return zipfile.ZipFile(path)
+    if kind == "tar":
+        with tarfile.open(path, "w") as tar:
+            for name, data in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        return tarfile.open(path)
+    with gzip.open(path, "wb") as packed:
+        packed.write(b"".join(members.values()))
+    return gzip.open(path)
+
+
+class Members:
+    def __init__(self, kind: str, archive: Any) -> None:
+        self.kind = kind
+        self.archive = archive
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> np.int64:
+        if self.kind == "zip":
+            data = self.archive.read(str(index))
+        elif self.kind == "tar":
+            data = self.archive.extractfile(str(index)).read()
+        else:
+            self.archive.seek(index * 5000)
+            data = self.archive.read(5000)
+        assert data == bytes([index]) * 5000
+        return np.int64(index)
+
+
+# -- threads ---
+
+
+def told_of_threads(dataset: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_about_threads(dataset)
+    return [str(warning.message) for warning in caught]
+
+
+def test_threads_that_share_a_position_are_warned_of(opened: Callable[..., Any], path: Path, tmp_path: Path) -> None:
+    with (
+        make_archive("tar", tmp_path / "x.tar") as tar,
+        make_archive("gz", tmp_path / "x.gz") as gz,
+        socket.socket() as sock,
+        mapped(path) as mapping,
+    ):
+        mapping.seek(1)
+        for handle in (opened("r"), io.BytesIO(b"x"), mapping, tar, gz, sock):
+            (message,) = told_of_threads(Holding(reader=Record(handle)))
+            assert message.startswith("dataset.reader.connection"), handle
+            assert "worker threads share it" in message
+            assert "threading.local()" in message
+
+
+def test_what_threads_may_share_is_harmless(opened: Callable[..., Any], path: Path, tmp_path: Path) -> None:
+    local = threading.local()
+    local.file = opened("rb")
+    with make_archive("zip", tmp_path / "x.zip") as zipped, mapped(path) as mapping:
+        assert mapping[:5] == b"first"
+        assert told_of_threads(Holding(zip=zipped, map=mapping, local=local)) == []
+    assert told_of_threads(Holding(lock=threading.Lock(), files={"a": opened("rb")})) == [], "somebody looks after it"
+
+
+def test_a_loader_with_threads_warns(opened: Callable[..., Any]) -> None:
+    loader = Loader(Meeting(opened("rb"), Unguarded), None, workers=2, engine="thread")
+    with pytest.warns(SharedHandle, match=r"dataset\.file is an open file"):
+        assert len(list(loader)) == 2
+    alone = Loader(Meeting(opened("rb"), Unguarded), None, workers=1, engine="thread")
+    assert len(list(alone)) == 2, "there is nobody to share the file with"
+
+
+class Unguarded:
+    """A semaphore that is none: nobody waits."""
+
+    def __init__(self, value: int) -> None: ...
+
+    def release(self) -> None: ...
+
+    def acquire(self, timeout: float) -> bool:
+        return True

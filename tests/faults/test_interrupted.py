@@ -42,6 +42,21 @@ for batch in batches:
     hear()
 """
 
+OWN_HANDLER = """
+heard = []
+handler = signal.SIG_IGN if sys.argv[2] == "ignored" else lambda number, frame: heard.append(number)
+signal.signal(signal.SIGINT, handler)
+loader = Loader(list(np.arange(64)), 4, workers=2, engine=sys.argv[1], start_method=sys.argv[3] or None)
+for epoch in range(2):
+    for number, batch in enumerate(loader):
+        if number == 4:
+            say("in the loop")
+            hear()
+    assert number == 15 and signal.getsignal(signal.SIGINT) is handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+say(len(heard))
+"""
+
 
 def interrupt(program: Program) -> None:
     os.killpg(program.pid, signal.SIGINT)
@@ -71,3 +86,18 @@ def test_while_waiting_for_workers_that_are_stuck(engine: str, tmp_path: Path) -
         gate.wait_until_reached(2)
         interrupt(program)
         check(program)
+
+
+@pytest.mark.parametrize(("engine", "method"), [("process", "fork"), ("process", "forkserver"), ("thread", None)])
+@pytest.mark.parametrize(("handling", "heard"), [("ignored", "0"), ("handled", "2")])
+def test_a_program_that_ignores_or_handles_ctrl_c_keeps_doing_so(
+    engine: str, method: str | None, handling: str, heard: str
+) -> None:
+    with running(OWN_HANDLER, engine, handling, method or "") as program:
+        for _ in range(2):
+            assert program.line() == "in the loop"
+            interrupt(program)
+            program.go_on()
+        assert program.line() == heard
+        assert program.end() == 0
+        assert not program.errors()

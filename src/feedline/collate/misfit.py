@@ -40,7 +40,7 @@ def misfit_of(values: Sequence[Any], path: Path = ()) -> tuple[int, str] | None:
         return None
     try:
         if isinstance(first, (tuple, list)):
-            fields.check_alike(values, path)
+            fields.shared_names(values, path)
         columns = {name: fields.column(values, name, path) for name in names}
     except CollateError as exc:
         odd = (place for place, value in enumerate(values) if list(fields.names_of(value) or ()) != list(names))

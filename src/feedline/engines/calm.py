@@ -23,8 +23,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,30 @@ def _calm_threads() -> Iterator[None]:
             _mine.held = None
 
 
-def settle_in_child(dataset: Any) -> None:
-    """Free locks that this process, just forked, has inherited from threads that it does not have."""
+@dataclass(frozen=True)
+class InheritedFile:
+    """A file of the training process that is open for reading only, so that a forked worker can open it again."""
+
+    fd: int
+    position: int
+
+
+def opened_again(fd: int) -> int:
+    """Open a file once more: the very same one, whatever its name leads to by now, with a position of its own."""
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def settle_in_child(dataset: Any, files: Iterable[InheritedFile] = ()) -> None:
+    """Put in order what this process, just forked, has inherited.
+
+    Locks are freed that threads hold which it does not have. Files get a position of their own, under the number that
+    their file objects know.
+    """
+    for file in files:
+        fd = opened_again(file.fd)
+        os.lseek(fd, file.position, os.SEEK_SET)
+        os.dup2(fd, file.fd, inheritable=os.get_inheritable(file.fd))
+        os.close(fd)
     _numpy_lock()._at_fork_reinit()
     for value in list(getattr(dataset, "__dict__", {}).values()):
         if type(value) in _LOCKS:  # of the user's own: it could never be released here

@@ -1,25 +1,31 @@
-"""Handles in a dataset that do not survive a fork.
+"""Handles in a dataset that workers must not share: files, sockets, connections.
 
-A forked worker inherits the dataset as it is, with every handle that it has opened. Most are harmless; those of some
-libraries give wrong data, crash or hang in the worker, and nothing there says why. So the dataset is looked through
-just before the fork.
+A forked worker inherits the dataset as it is, with every handle that it has opened, and threads share what the dataset
+refers to. Many handles then give wrong data, crash or hang, and nothing says why. So the dataset is looked through just
+before workers start. What cannot be shared is warned of. A file that is open for reading only needs no warning in
+forked workers: each opens it again, at the same place, under the number that its file objects know.
 
 The look is short and runs none of the user's code: it reads instance dictionaries and slots, never a property and never
-`__getattr__`. A library that the program has not imported cannot have opened anything, and is not imported for this.
+`__getattr__`.
 """
 
 from __future__ import annotations
 
+import io
 import itertools
+import os
+import stat
 import sys
+import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MemberDescriptorType, ModuleType
 from typing import Any
 
 from feedline.datasets.handle import Handle
+from feedline.engines.calm import InheritedFile, opened_again
+from feedline.engines.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Library, kinds_of, lookup, raw_file
 from feedline.errors import SharedHandle, tell
 
 _DEPTH = 6
@@ -41,120 +47,120 @@ _LEAVES = (type, ModuleType, FunctionType, BuiltinFunctionType, weakref.ref, Han
 _CONTAINERS: tuple[Any, ...] = (list, tuple, deque, set, frozenset)
 
 
-@dataclass(frozen=True)
-class _Library:
-    """A library whose handles belong to the process that opened them."""
+_LOCKS = (type(threading.Lock()), type(threading.RLock()))
 
-    module: str
-    names: tuple[str, ...]
-    """Its classes of handles, by the names that the module has for them; their own `__name__` may be another."""
-    called: str
-    """How a handle is called; {} stands for the class."""
-    is_open: Callable[[Any], bool]
-    """False, or an exception, for one that is closed."""
-    trouble: str
-    advice: str
+_NEAR = 2
+"""Steps from the dataset to a socket. One further away belongs to a client, or an event loop, that looks after it."""
 
 
-_Kinds = dict[type, tuple[_Library, str]]
+def warn_about(dataset: Any) -> list[InheritedFile]:
+    """Warn of handles in the dataset that do not survive a fork, once for each place; returns files to open again.
 
-
-def _connection_is_open(handle: Any) -> bool:
-    connection = getattr(handle, "connection", handle)  # a cursor is as open as what it belongs to
-    return isinstance(connection.in_transaction, bool)  # an error if it is closed
-
-
-def _environment_is_open(handle: Any) -> bool:
-    return handle.path() is not None  # an error if it is closed
-
-
-_LAZILY = (
-    "Keep the path instead, and open it in __getitem__ when it is first used, so that each worker has its own; or "
-    "close it before the loader is iterated."
-)
-_DATABASES = (
-    _Library(
-        "h5py",
-        ("File", "Group", "Dataset"),
-        "an open {}",
-        bool,
-        "All processes would share one file position, and each a copy of the HDF5 library's cache, which gives wrong "
-        "data or errors.",
-        _LAZILY,
-    ),
-    _Library(
-        "lmdb",
-        ("Environment",),
-        "an open {}",
-        _environment_is_open,
-        "LMDB must not be used after a fork by other processes than the one that opened it: its locks and its table of "
-        "readers go wrong, and it may crash.",
-        _LAZILY,
-    ),
-    _Library(
-        "sqlite3",
-        ("Connection", "Cursor"),
-        "an open {}",
-        _connection_is_open,
-        "SQLite must not be carried over a fork: its locks do not hold any more, which gives wrong data and may damage "
-        "the database.",
-        _LAZILY,
-    ),
-)
-_CUDA = _Library(
-    "torch",
-    ("Tensor",),
-    "a {} on a CUDA device",
-    lambda tensor: bool(tensor.is_cuda),
-    "CUDA cannot be initialised again in a forked process, so that the worker fails when it uses it.",
-    "Keep it on the CPU, and move the batches to the device in the training loop; or start the workers with "
-    'multiprocessing_context="spawn".',
-)
-
-
-def warn_about(dataset: Any) -> None:
-    """Warn of open handles in the dataset that do not survive a fork, once for each place of a dataset.
-
-    Call this just before workers are forked. It looks at a bounded number of objects, and at none if the program uses
-    none of the libraries that are known for this.
+    Call this just before workers are forked. It looks at a bounded number of objects.
     """
-    kinds = _kinds(_DATABASES)
+    kinds = kinds_of(FORKED)
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():  # else no tensor can be on a device
-        kinds |= _kinds((_CUDA,))
-    if not kinds:
-        return
-    found: dict[str, tuple[_Library, list[tuple[str, str]]]] = {}
-    for path, (library, name) in _open_handles(dataset, kinds):
-        found.setdefault(library.module, (library, []))[1].append((path, f"{library.module}.{name}"))
+        kinds |= kinds_of((CUDA,))
+    files: list[InheritedFile] = []
+    found: list[tuple[str, Library, str]] = []
+    for path, value in objects_in(dataset, "dataset", tuple(kinds)):
+        known = lookup(type(value), kinds)
+        if known is None or not _is_open(known[0], value) or _is_far(path, known[0]):
+            continue
+        file = _to_reopen(value)
+        if file is None:
+            found.append((path, *known))
+        else:
+            files.append(file)
+    _warn(dataset, found, "workers that are forked inherit it")
+    return files
+
+
+def warn_about_threads(dataset: Any) -> None:
+    """Warn of handles in the dataset that threads must not use at the same time, once for each place."""
+    kinds = kinds_of(THREADED)
+    zipfile = sys.modules.get("zipfile")
+    # Archives of zipfile have a lock for their file, and a local's attributes are of one thread.
+    whole = (*kinds, threading.local, *(() if zipfile is None else (zipfile.ZipFile,)))
+    found: list[tuple[str, Library, str]] = []
+    guarded: list[str] = []
+    for path, value in objects_in(dataset, "dataset", whole):
+        if type(value) in _LOCKS:
+            guarded.append(path.rpartition(".")[0])
+        known = lookup(type(value), kinds)
+        if known is not None and _is_open(known[0], value) and not _is_far(path, known[0]):
+            found.append((path, *known))
+    bare = [place for place in found if not any(_is_inside(place[0], holder) for holder in guarded)]
+    _warn(dataset, bare, "worker threads share it")
+
+
+def _is_far(path: str, library: Library) -> bool:
+    return library.module == "socket" and path.count(".") + path.count("[") > _NEAR
+
+
+def _is_inside(path: str, holder: str) -> bool:
+    return bool(holder) and path.startswith((f"{holder}.", f"{holder}[", f"list({holder}"))
+
+
+def _to_reopen(value: Any) -> InheritedFile | None:
+    """Return what a worker needs to open a file again; None if that could change what is read, or written."""
+    raw = raw_file(value)
+    if raw is None or io.FileIO.writable(raw):
+        return None
+    fd = io.FileIO.fileno(raw)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return None
+    try:
+        os.close(opened_again(fd))
+    except OSError:  # no /proc, or the rights have changed since
+        return None
+    return InheritedFile(fd, os.lseek(fd, 0, os.SEEK_CUR))
+
+
+def _warn(dataset: Any, found: list[tuple[str, Library, str]], shared: str) -> None:
     if not found:
         return
     told = _told_about(dataset)
-    for library, places in found.values():
-        new = [(path, name) for path, name in places if path not in told]
+    for library in dict.fromkeys(library for _, library, _ in found):
+        new = [(path, f"{library.module}.{name}") for path, of, name in found if of is library and path not in told]
         if new:
-            tell(_message(library, new), SharedHandle)
+            tell(_message(library, new, shared), SharedHandle)
             told.update(path for path, _ in new)  # not before: a warning that was made an error comes again
 
 
 def database_handle(kind: type) -> str | None:
     """Return what handles of this type are called, such as "h5py.File"; None if it is no database's handle."""
-    known = _lookup(kind, _kinds(_DATABASES))
+    known = lookup(kind, kinds_of(DATABASES))
     return None if known is None else f"{known[0].module}.{known[1]}"
 
 
 def attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield names and values of what an object holds in its dictionary and its slots, without running its code."""
-    for base in type(value).__mro__:
-        for name, descriptor in list(vars(base).items()):
-            if isinstance(descriptor, MemberDescriptorType):
-                try:
-                    yield name, descriptor.__get__(value)
-                except AttributeError:
-                    continue  # a slot that was not filled
-            elif name == "__dict__" and isinstance(descriptor, GetSetDescriptorType):
-                held = descriptor.__get__(value)
-                yield from list(itertools.islice(dict.items(held), _OBJECTS)) if held is not None else ()
+    for name, descriptor in _descriptors(type(value)):
+        try:
+            held = descriptor.__get__(value)
+        except AttributeError:
+            continue  # a slot that was not filled
+        if type(descriptor) is MemberDescriptorType:
+            yield name, held
+        elif held is not None:
+            yield from list(itertools.islice(dict.items(held), _OBJECTS))
+
+
+_places: weakref.WeakKeyDictionary[type, list[tuple[str, Any]]] = weakref.WeakKeyDictionary()
+
+
+def _descriptors(kind: type) -> list[tuple[str, Any]]:
+    """Return where objects of a class keep what they hold: its slots and its dictionary."""
+    if kind not in _places:
+        members = [member for base in kind.__mro__ for member in list(vars(base).items())]
+        _places[kind] = [
+            (name, place)
+            for name, place in members
+            if type(place) is MemberDescriptorType or (name == "__dict__" and type(place) is GetSetDescriptorType)
+        ]
+    return _places[kind]
 
 
 def item_of(path: str, key: Any, place: int) -> str:
@@ -168,29 +174,6 @@ def item_of(path: str, key: Any, place: int) -> str:
     return f"{path}[{key!r}]" if type(key) in _ATOMS else f"list({path}.values())[{place}]"
 
 
-def _kinds(libraries: Iterable[_Library]) -> _Kinds:
-    """Return the classes of handles, of those libraries that the program has imported."""
-    kinds: _Kinds = {}
-    for library in libraries:
-        module = sys.modules.get(library.module)
-        for name in library.names if module is not None else ():
-            kind = vars(module).get(name)
-            if isinstance(kind, type):
-                kinds[kind] = library, name
-    return kinds
-
-
-def _lookup(kind: type, kinds: _Kinds) -> tuple[_Library, str] | None:
-    return next((kinds[base] for base in kind.__mro__ if base in kinds), None)
-
-
-def _open_handles(dataset: Any, kinds: _Kinds) -> Iterator[tuple[str, tuple[_Library, str]]]:
-    for path, value in objects_in(dataset, "dataset", tuple(kinds)):
-        known = _lookup(type(value), kinds)
-        if known is not None and _is_open(known[0], value):
-            yield path, known
-
-
 # Any: whatever the user has made.
 def objects_in(root: Any, path: str, whole: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
     """Yield an object and what it holds, directly and indirectly, with their paths; a bounded number, nearest first.
@@ -202,11 +185,12 @@ def objects_in(root: Any, path: str, whole: tuple[type, ...]) -> Iterator[tuple[
     """
     # By id: comparing would be the user's code. The values are kept, so that no id is given to another object.
     seen = {id(root): root}
+    closed = (*whole, *_LEAVES)
     waiting = deque([(path, root, 0)])
     while waiting:
         path, value, depth = waiting.popleft()
         yield path, value
-        if depth == _DEPTH or issubclass(type(value), (*whole, *_LEAVES)):
+        if depth == _DEPTH or issubclass(type(value), closed):
             continue
         for place, part in _parts(path, value):
             if len(seen) >= _OBJECTS:
@@ -218,7 +202,7 @@ def objects_in(root: Any, path: str, whole: tuple[type, ...]) -> Iterator[tuple[
                 waiting.append((place, part, depth + 1))
 
 
-def _is_open(library: _Library, handle: Any) -> bool:
+def _is_open(library: Library, handle: Any) -> bool:
     try:
         return library.is_open(handle)
     except Exception:  # each library has an error of its own for what is closed
@@ -230,7 +214,7 @@ def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if issubclass(kind, dict):
         for place, (key, item) in enumerate(list(itertools.islice(dict.items(value), _ITEMS))):
             yield item_of(path, key, place), item
-    for base in _CONTAINERS:
+    for base in _CONTAINERS if issubclass(kind, _CONTAINERS) else ():
         if issubclass(kind, base):
             source = f"list({path})" if base in (set, frozenset) else path
             # By the base's own method: a subclass may have another.
@@ -255,13 +239,10 @@ def _told_about(dataset: Any) -> set[str]:
     return _told.setdefault(key, (reference, paths))[1]
 
 
-def _message(library: _Library, places: list[tuple[str, str]]) -> str:
+def _message(library: Library, places: list[tuple[str, str]], shared: str) -> str:
     path, name = places[0]
     others = [other for other, _ in places[1:_NAMED]]
     if len(places) > _NAMED:
         others.append(f"{len(places) - _NAMED} more")
     also = f" (others: {', '.join(others)})" if others else ""
-    return (
-        f"{path} is {library.called.format(name)}{also}, and workers that are forked inherit it. {library.trouble} "
-        f"{library.advice}"
-    )
+    return f"{path} is {library.called.format(name)}{also}, and {shared}. {library.trouble} {library.advice}"

@@ -2,8 +2,6 @@
 
 fork: OpenMP's idle threads are dismissed before. They would not exist in the child, and a parallel region there would
 wait for them for ever. They come back in the parent when needed.
-
-forkserver: the server imports torch and the modules of the program once, before it forks anybody.
 """
 
 from __future__ import annotations
@@ -14,19 +12,17 @@ import multiprocessing.process
 import os
 import pickle
 import signal
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from types import ModuleType
 from typing import Any
 
 from feedline.abc.engine import Engine
-from feedline.engines import unpicklable
+from feedline.engines import forkserver, handles, unpicklable
 from feedline.engines.failure import UNPICKLABLE
-from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerStartError, tell
+from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerDied, WorkerStartError, tell
 from feedline.failures import words
 from feedline.references import References
 from feedline.transport import forks
@@ -42,6 +38,29 @@ _PICKLE_WARNING = (
     "to 'forkserver', which requires the worker Process arguments to be picklable. "
     "You can also try multiprocessing.set_start_method('fork')."
 )
+
+
+_GUARD = '`if __name__ == "__main__":`'
+
+_IMPORTED = 103
+"""Exit code of a worker that would have started workers of its own while it imported the program. Hardly used else."""
+
+_NAME = "feedline-worker-"
+
+
+def process_name(number: int) -> str:
+    """Return the name of a worker process."""
+    return f"{_NAME}{number}"
+
+
+def leave_if_imported() -> None:
+    """End this process if it is a worker that is importing the main program: the guard is missing there.
+
+    It ends without a traceback, since every worker would print one; the training process says it, once.
+    """
+    process = multiprocessing.current_process()
+    if getattr(process, "_inheriting", False) and process.name.startswith(_NAME):
+        os._exit(_IMPORTED)
 
 
 def start_method(context: BaseContext | None) -> str:
@@ -68,9 +87,11 @@ def explained_start(engine: Engine, spec: WorkerSpec | None) -> Iterator[None]:
         if isinstance(exc, (EOFError, ConnectionError)):
             raise WorkerStartError(
                 f"The fork server ended while it started one of {engine.worker_count} workers. What it printed above "
-                "says why; the limit on processes (`ulimit -u`) or memory is the usual cause. Use fewer workers, the "
-                "start method 'fork', or engine='thread'."
+                "says why; the limit on processes (`ulimit -u`) or memory is the usual cause, or a program whose work "
+                f"does not stand under {_GUARD}. Use fewer workers, the start method 'fork', or engine='thread'."
             ) from exc
+        if isinstance(exc, NotPicklable):
+            raise  # it says why already
         if isinstance(exc, (TypeError, AttributeError, pickle.PicklingError)):
             tell(_PICKLE_WARNING, UserWarning)
         if spec is not None and isinstance(exc, UNPICKLABLE):
@@ -78,27 +99,10 @@ def explained_start(engine: Engine, spec: WorkerSpec | None) -> Iterator[None]:
         raise
 
 
-def preload_in_forkserver(spec: WorkerSpec, worker_module: str) -> None:
-    """Have the fork server import, once, what every worker would import for itself.
-
-    That is feedline's worker, the modules that the dataset and the functions come from, and the modules that the main
-    program has imported by name. A server that runs already is left as it is.
-    """
-    from multiprocessing import forkserver  # not on Windows
-
-    server: Any = forkserver._forkserver
-    if server._forkserver_pid is not None:
-        return
-    names = dict.fromkeys([worker_module, type(spec.framework).__module__])
-    for part in (spec.dataset, spec.collate, spec.init):
-        names[getattr(part, "__module__", None) or type(part).__module__] = None
-        names[type(part).__module__] = None
-    for value in list(vars(sys.modules["__main__"]).values()):
-        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-        if isinstance(name, str):
-            names[name] = None
-    wanted = [name for name in names if name not in ("__main__", "__mp_main__", "builtins") and name in sys.modules]
-    server.set_forkserver_preload([*server._preload_modules, *wanted])
+def start_forkserver(spec: WorkerSpec, worker_module: str) -> None:
+    """Start the fork server, which imports once what every worker would import for itself."""
+    sent = [value for _, value in handles.objects_in(spec.dataset, "dataset", ())]
+    forkserver.start(worker_module, [spec.framework, spec.collate, spec.init, *sent])
 
 
 _workers: References[BaseProcess] = References()
@@ -179,10 +183,17 @@ _SENT = ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 """Signals that do not come of a crash. Nor does SIGKILL."""
 
 
-def obituary(process: BaseProcess, number: int) -> WorkerDied:
-    """Say how a worker died, and what is usually behind it."""
+def obituary(process: BaseProcess, number: int) -> WorkerDied | WorkerStartError:
+    """Say how a worker died, and what is usually behind it; WorkerStartError if another would end alike."""
     process.join(1.0)
     code = process.exitcode
+    if code == _IMPORTED:
+        return WorkerStartError(
+            "The main program starts workers while it is being imported. Workers that are started by spawn or "
+            f"forkserver import the program, so what it does must stand under {_GUARD}. Put it there, or into a "
+            'function that is called there; or choose multiprocessing_context="fork" or engine="thread", which import '
+            "nothing."
+        )
     name = ""
     if code is None and _has_ended(process):
         how = "ended, and how is not known"

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.abc.engine import Engine
-from feedline.engines import interrupts
+from feedline.engines import handles, interrupts
 from feedline.engines.inline import run_task
 from feedline.engines.runner import Runner
 from feedline.errors import WorkerStartError
@@ -52,6 +52,8 @@ class ThreadEngine(Engine):
 
     def open(self, spec: WorkerSpec) -> None:
         self._spec = spec
+        if self.worker_count > 1:
+            handles.warn_about_threads(spec.dataset)
         copies = [_copied(spec.dataset) for _ in range(self.worker_count)]  # before anybody uses what they share
         with interrupts.put_off(starts_process=False):
             for number, dataset in enumerate(copies):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -171,6 +172,7 @@ class CrewBatches(ExclusiveBatches):
         self._finalizer = weakref.finalize(self, interrupts.see_through, crew.close)
         self._bookmarks: list[Bookmark] = []
         weakref.finalize(self, _freeze, self._bookmarks).atexit = False
+        self._began_s = time.monotonic()
         try:
             self._epoch = make_epoch(crew)
             self._bookmarks[:] = [self._epoch.bookmark]
@@ -178,6 +180,7 @@ class CrewBatches(ExclusiveBatches):
         except BaseException:
             crew.close()
             raise
+        self._start_s = time.monotonic() - self._began_s
 
     @property
     def closed(self) -> bool:
@@ -255,12 +258,16 @@ class CrewBatches(ExclusiveBatches):
             raise
         self._is_torn = False
         ended = not self.leaving
+        done_s = time.monotonic()
         if self.leaving or not self._persistent:
             self._close()
         else:
             self.crew.rest()
         if ended:
             self._epoch.progress.ended = True
+            if not self._persistent:
+                now_s = time.monotonic()
+                self.crew.counters.passed(now_s - self._began_s, self._start_s + now_s - done_s)
         raise StopIteration
 
     def _is_over(self) -> bool:

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from feedline.errors import ShortPasses, tell
+
+_LOST_S = 5.0
+"""What starting and ending workers may cost in all before it is told. A guess, not measured."""
+
+_SHARE = 0.25
+"""Which part of the passes that may be. Part of what it costs is not seen here: workers get ready beside the rest."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -25,3 +33,31 @@ class Counters:
     """Workers that were replaced because they had taken too much memory."""
     wait_ns: int = 0
     """Time the training loop spent waiting."""
+    passes: int = 0
+    """Passes that came to their end, with workers of their own."""
+    passes_s: float = 0.0
+    """How long they took, without the first one, for which much is done that is not done again."""
+    starts_s: float = 0.0
+    """How much of that went into starting and ending the workers."""
+
+    told: bool = False
+    """True if the user was told to keep the workers."""
+
+    def passed(self, pass_s: float, start_s: float) -> None:
+        """Note a pass that has come to its end; tells once if much of the time goes into starting workers."""
+        self.passes += 1
+        if self.passes == 1:
+            return
+        self.passes_s += pass_s
+        self.starts_s += start_s
+        if not self.told and self.starts_s > max(_LOST_S, self.passes_s * _SHARE):
+            self.told = True
+            count = self.passes - 1
+            tell(
+                f"Starting and ending the workers took {self.starts_s / count * 1e3:.0f} ms of the "
+                f"{self.passes_s / count * 1e3:.0f} ms that each of the last {count} passes over this loader took: "
+                "workers are started for every pass. Keep them, with persistent_workers=True (DataLoader) or "
+                "persistent=True (Loader); they then keep the dataset as it was at their start. Threads "
+                '(engine="thread") start at once.',
+                ShortPasses,
+            )

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from feedline.abc.error_policy import ErrorPolicy
-from feedline.errors import PACKAGE, WorkerError, WorkerRestarted, WorkerTimeout
+from feedline.errors import PACKAGE, NotPicklable, WorkerError, WorkerRestarted, WorkerStartError, WorkerTimeout
 from feedline.failures import add_note, is_interrupt, told_indices
 from feedline.fetch.guard import neighbour_of
 from feedline.fetch.origins import told_origin
@@ -188,7 +188,8 @@ class Rescue:
         never_starts = starts > (_MOST_STARTS_KILLED if getattr(death, "was_killed", False) else _MOST_STARTS)
         if never_starts:
             self._tell_of_starts(death, worker, starts)
-        if self._left <= 0 or stays_stuck or never_starts:
+        is_final = isinstance(death, (WorkerStartError, NotPicklable))  # another would end alike
+        if self._left <= 0 or stays_stuck or never_starts or is_final:
             return self._end(worker, death, begun, waiting)
         self._left -= 1
         crew.counters.restarts += 1

@@ -203,9 +203,16 @@ class _Encoder(pickle.Pickler):
 class Codec:
     """Writes and reads batches of one framework. One instance per worker or consumer thread."""
 
-    def __init__(self, framework: Framework, reducers: dict[type, Callable[[Any], Any]] | None = None) -> None:
+    def __init__(
+        self,
+        framework: Framework,
+        reducers: dict[type, Callable[[Any], Any]] | None = None,
+        override: Callable[[Any], Any] | None = None,
+    ) -> None:
         self._framework = framework
         self._encoder = _Encoder(framework.reducers(), reducers or {})
+        if override is not None:
+            vars(self._encoder)["reducer_override"] = override  # a method would be called for every object of a batch
 
     def encode(self, batch: Any, writer: SlotWriter) -> bytes:
         """Write `batch` and return the header that `decode` needs.

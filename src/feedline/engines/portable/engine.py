@@ -27,12 +27,13 @@ from typing import Any
 
 from feedline import openmp
 from feedline.abc.engine import Engine
-from feedline.engines import interrupts, lifetime
-from feedline.engines.calm import calm_moment
+from feedline.engines import handles, interrupts, lifetime, session
+from feedline.engines.calm import InheritedFile, calm_moment
 from feedline.engines.failure import UNPICKLABLE, pack_failure, unpack_failure, unsendable
 from feedline.engines.portable import worker as worker_side
 from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
 from feedline.engines.portable.worker import Answer, Link, Request
+from feedline.errors import WorkerDied
 from feedline.transport.reading import SegmentReader
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 
@@ -88,6 +89,7 @@ class PortableEngine(Engine):
         self._closed = False
 
     def open(self, spec: WorkerSpec) -> None:
+        lifetime.leave_if_imported()
         self._spec = spec
 
     def start(self) -> None:
@@ -97,7 +99,7 @@ class PortableEngine(Engine):
         method = lifetime.start_method(self._context)
         with lifetime.explained_start(self, self._spec), interrupts.put_off(starts_process=False):
             if method == "forkserver":
-                lifetime.preload_in_forkserver(self._spec, worker_side.__name__)
+                lifetime.start_forkserver(self._spec, worker_side.__name__)
             if os.name == "posix":
                 resource_tracker.ensure_running()  # one for all: a worker's own would remove segments when it ends
             for number in range(self.worker_count):
@@ -108,10 +110,12 @@ class PortableEngine(Engine):
     def _launch(self, number: int, generation: int) -> _Channel:
         assert self._spec is not None
         context = self._context or multiprocessing.get_context()
+        files: list[InheritedFile] = []
         if lifetime.start_method(context) == "fork":
             openmp.dismiss_idle_threads()
+            files = handles.warn_about(self._spec.dataset)
         with interrupts.put_off():
-            pipe, process = _start_worker(context, number, generation, self._spec)
+            pipe, process = _start_worker(context, number, generation, files, self._spec)
             lifetime.remember(process)
             return _Channel(number, self._lanes[number], pipe, process, generation=generation)
 
@@ -185,7 +189,8 @@ class PortableEngine(Engine):
                 result.payload = unpack_failure(result.payload)
             else:
                 death = lifetime.obituary(self._channels[result.worker].process, result.worker)
-                death.was_ready = bool(result.busy_ns)
+                if isinstance(death, WorkerDied):
+                    death.was_ready = bool(result.busy_ns)
                 result.payload = death
         return result
 
@@ -218,13 +223,21 @@ class PortableEngine(Engine):
         self._answers = queue.SimpleQueue()  # with the batches nobody asked for
 
 
-def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) -> tuple[Connection, BaseProcess]:
+# Any: the base class of contexts does not know of `Process`.
+def _start_worker(
+    context: Any, number: int, generation: int, files: list[InheritedFile], spec: WorkerSpec
+) -> tuple[Connection, BaseProcess]:
     with not_while_forking:
         near, far = context.Pipe()
         worker_side.ends.update((near, far))
-    process = context.Process(target=worker_side.serve, args=(Link(number, far, generation), spec), daemon=True)
+    process = context.Process(
+        target=worker_side.serve,
+        args=(Link(number, far, generation, files), session.Sent(spec)),
+        name=lifetime.process_name(number),
+        daemon=True,
+    )
     try:
-        calm = calm_moment() if lifetime.start_method(context) == "fork" else contextlib.nullcontext()
+        calm = calm_moment() if lifetime.start_method(context) == "fork" else session.without_file()
         with calm:
             process.start()
     except BaseException:

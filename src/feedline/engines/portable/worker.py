@@ -10,16 +10,18 @@ import pickle
 import select
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from feedline.engines.calm import settle_in_child
+from feedline.engines.calm import InheritedFile, settle_in_child
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import settle
 from feedline.engines.heap import Heap, heap_of_this_process
 from feedline.engines.portable.segments import Freight, Outbox
 from feedline.engines.runner import Runner
+from feedline.engines.session import Sent
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.types import Notes, ResultKind, Task, WorkerSpec
 
@@ -58,18 +60,21 @@ class Link:
     number: int
     pipe: Connection
     generation: int = 0
+    files: Sequence[InheritedFile] = ()
+    """To be opened again in this process, if it was forked."""
 
 
 ends: weakref.WeakSet[Connection] = weakref.WeakSet()
 """Every end of a pipe between a worker and the training process that this process has."""
 
 
-def serve(link: Link, spec: WorkerSpec) -> None:
+def serve(link: Link, sent: Sent) -> None:
     """Work until there is nobody left to work for."""
+    spec: WorkerSpec = sent.value
     for end in list(ends):  # inherited by fork
         if end is not link.pipe:
             end.close()
-    settle_in_child(spec.dataset)
+    settle_in_child(spec.dataset, link.files)
     runner = settle(spec, link.number, link.generation)
     codec = Codec(spec.framework)
     outbox = Outbox()

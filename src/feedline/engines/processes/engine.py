@@ -29,6 +29,7 @@ import numpy as np
 from feedline import openmp
 from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts, lifetime
+from feedline.engines.calm import InheritedFile
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.processes import start
 from feedline.engines.processes.arena_view import ArenaView
@@ -77,6 +78,8 @@ class ProcessEngine(Engine):
         self._started = False
         self._payload: Payload | None = None
         """What a worker that is not forked is told, in the same words as all the others."""
+        self._files: list[InheritedFile] = []
+        """Which forked workers open again."""
         self._leaving: list[BaseProcess] = []
         """Workers that have been replaced, and may take a moment to end."""
         self._told_workers = False
@@ -85,6 +88,7 @@ class ProcessEngine(Engine):
         self._closed = False
 
     def open(self, spec: WorkerSpec) -> None:
+        lifetime.leave_if_imported()
         self._spec = spec
         self._method = lifetime.start_method(self._context)
         with lifetime.explained_start(self, spec):
@@ -95,7 +99,7 @@ class ProcessEngine(Engine):
                     self._channels.append(Channel(number))
                     self._watch(self._channels[number], self._channels[number].near.fileno())
             if self._method == "forkserver":
-                lifetime.preload_in_forkserver(spec, start.__name__)
+                lifetime.start_forkserver(spec, start.__name__)
             if self._method != "fork":
                 self._payload = Payload(spec)
 
@@ -103,13 +107,21 @@ class ProcessEngine(Engine):
         if self._started or self._spec is None:
             return
         self._started = True
-        if self._method == "fork":
-            handles.warn_about(self._spec.dataset)
         with lifetime.explained_start(self, self._spec):
+            limits = self._before_forks()
             for channel in self._channels:
-                self._launch(channel)
+                self._launch(channel, limits)
 
-    def _launch(self, channel: Channel) -> None:
+    def _before_forks(self) -> list[Any]:
+        """Look through the dataset, dismiss OpenMP's idle threads, return OpenBLAS's limits: once for all workers."""
+        if self._method != "fork":
+            return []
+        assert self._spec is not None
+        self._files = handles.warn_about(self._spec.dataset)
+        openmp.dismiss_idle_threads()
+        return openmp.blas_limits()
+
+    def _launch(self, channel: Channel, limits: list[Any]) -> None:
         """Start the worker of a channel."""
         assert self._spec is not None
         assert self._stacks is not None
@@ -121,16 +133,16 @@ class ProcessEngine(Engine):
             self._stacks.far,
             channel.generation,
             threading.current_thread() is threading.main_thread(),
+            self._files,
         )
         context: Any = self._context or multiprocessing.get_context()
         with interrupts.put_off():
             if self._method == "fork":
-                openmp.dismiss_idle_threads()
                 channel.deadline_s = time.monotonic() + _BIRTH_S
-                process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock))
+                process = start.start_forked(context, link, self._spec, sockets_of_others(link.sock), limits)
             else:
                 assert self._payload is not None
-                process = start.start_fresh(context, link, self._payload)
+                process = start.start_fresh(context, link, self._payload, lifetime.process_name(channel.number))
             channel.process = process
             lifetime.remember(process)
             assert process.pid is not None
@@ -164,7 +176,7 @@ class ProcessEngine(Engine):
                 self._payload = Payload(self._spec)
             channel = self._channels[worker] = Channel(worker, old.generation + 1)
             self._watch(channel, channel.near.fileno())
-            self._launch(channel)
+            self._launch(channel, self._before_forks())
 
     def kill(self, worker: int) -> bool:
         process = self._channels[worker].process
@@ -358,12 +370,10 @@ class ProcessEngine(Engine):
         death = channel.unready
         if death is None:
             last = channel.stillborn or lifetime.obituary(channel.process, channel.number)
-            if not channel.is_ready and self._method != "fork":
-                last.args = (
-                    f"{last} It ended before it was ready to work: with {self._method!r} the program is imported by "
-                    'every worker, so what it does must stand under `if __name__ == "__main__":`.',
-                )
-            last.was_ready = channel.is_ready
+            if isinstance(last, WorkerDied):
+                if not channel.is_ready and self._method != "fork":
+                    last.args = (f"{last} It ended before it was ready to work.",)
+                last.was_ready = channel.is_ready
             death = last
         return Result(ResultKind.DIED, channel.number, -1, death)
 

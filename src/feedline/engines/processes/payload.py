@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.framework import Framework
+from feedline.engines import session
 from feedline.errors import TransportError
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.reading import Views
@@ -36,7 +37,7 @@ class Payload:
         view = np.frombuffer(mapping, np.uint8)
         writer = SlotWriter(view, view.__array_interface__["data"][0])
         collector = _Descriptors()
-        codec = Codec(spec.framework, _extra_reducers())
+        codec = Codec(spec.framework, _extra_reducers(), session.by_value())
         previous = context.get_spawning_popen()
         context.set_spawning_popen(collector)  # type: ignore[arg-type]  # plays the part of a process
         try:

@@ -14,24 +14,25 @@ from collections.abc import Iterable
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from feedline import openmp
+from feedline.engines import session
 from feedline.engines.calm import calm_moment, settle_in_child
 from feedline.engines.processes.payload import Payload
-from feedline.engines.processes.worker import Link, serve
+from feedline.engines.processes.worker import Link, say_unready, serve
 from feedline.types import WorkerSpec
 
 
-def start_forked(context: Any, link: Link, spec: WorkerSpec, strangers: Iterable[Any]) -> BaseProcess:
-    """Fork a worker. `strangers` are sockets it must not keep open."""
-    limits = openmp.blas_limits()  # looked up here: a fork should do as little as possible before it is settled
-    process: BaseProcess = context.Process(target=_forked, args=(link, spec, list(strangers), limits), daemon=True)
+def start_forked(
+    context: Any, link: Link, spec: WorkerSpec, strangers: Iterable[Any], blas_limits: list[Any]
+) -> BaseProcess:
+    """Fork a worker. `strangers` are sockets it must not keep open, `blas_limits` become 1."""
+    process: BaseProcess = context.Process(target=_forked, args=(link, spec, list(strangers), blas_limits), daemon=True)
     with calm_moment():
         process.start()
     return process
 
 
 def _forked(link: Link, spec: WorkerSpec, strangers: list[Any], blas_limits: list[Any]) -> None:
-    settle_in_child(spec.dataset)
+    settle_in_child(spec.dataset, link.files)
     for limit in blas_limits:
         limit.value = 1
     for sock in strangers:
@@ -40,12 +41,18 @@ def _forked(link: Link, spec: WorkerSpec, strangers: list[Any], blas_limits: lis
     serve(link, spec)
 
 
-def start_fresh(context: Any, link: Link, payload: Payload) -> BaseProcess:
+def start_fresh(context: Any, link: Link, payload: Payload, name: str) -> BaseProcess:
     """Start a worker that inherits nothing (spawn, forkserver)."""
-    process: BaseProcess = context.Process(target=_fresh, args=(link, payload), daemon=True)
-    process.start()
+    process: BaseProcess = context.Process(target=_fresh, args=(link, payload), name=name, daemon=True)
+    with session.without_file():
+        process.start()
     return process
 
 
 def _fresh(link: Link, payload: Payload) -> None:
-    serve(link, payload.open(link.number))
+    try:
+        spec = payload.open(link.number)
+    except Exception as exc:  # the user's own, of __setstate__ or an import
+        not_found = session.not_found(exc) if isinstance(exc, AttributeError) else None
+        return say_unready(link, not_found or exc)
+    serve(link, spec)

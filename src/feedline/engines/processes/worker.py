@@ -15,12 +15,14 @@ import signal
 import socket
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any
 
 import numpy as np
 
+from feedline.engines.calm import InheritedFile
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import end_with, settle
 from feedline.engines.heap import Heap, heap_of_this_process
@@ -57,6 +59,8 @@ class Link:
     generation: int = 0
     """How many workers had this number before."""
     started_by_main_thread: bool = False
+    files: Sequence[InheritedFile] = ()
+    """To be opened again in this process, if it was forked."""
 
     def __getstate__(self) -> dict[str, Any]:
         fds = {"sock": reduction.DupFd(self.sock.fileno()), "stacks_fd": reduction.DupFd(self.stacks_fd)}
@@ -78,12 +82,17 @@ def serve(link: Link, spec: WorkerSpec) -> None:
     try:
         runner = settle(spec, link.number, link.generation, lambda: trainer.tell(Message(Kind.ALIVE, 0, b"")))
         if runner.unready is not None:
-            where = f"in DataLoader worker process {link.number}"
-            return trainer.tell(Message(Kind.UNREADY, 0, pack_failure(runner.unready, where)))
+            return say_unready(link, runner.unready)
         trainer.tell(Message(Kind.READY, 0, b""))
         _work(link, trainer, runner, Codec(spec.framework))
     except (BrokenPipeError, ConnectionResetError):
         return  # nobody is listening any more
+
+
+def say_unready(link: Link, exc: Exception) -> None:
+    """Tell the training process why there is no going on."""
+    failure = pack_failure(exc, f"in DataLoader worker process {link.number}")
+    _Trainer(link).tell(Message(Kind.UNREADY, 0, failure))
 
 
 def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:

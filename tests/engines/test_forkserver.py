@@ -1,0 +1,150 @@
+"""The fork server has imported what workers need, and nothing of the program depends on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import textwrap
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from feedline.engines import forkserver
+
+MAIN = """
+from __future__ import annotations
+import os.path as path, xml.dom.minidom
+from json import decoder, loads
+from .sibling import thing
+try:
+    import tomllib
+except ImportError:
+    import tomli
+if __name__ == "__main__":
+    import calendar
+def later():
+    import wave
+class Holder:
+    import colorsys
+"""
+
+
+def test_the_imports_of_the_main_program_are_found(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MAIN)
+    main = ModuleType("__main__")
+    main.__file__ = str(tmp_path / "train.py")
+    main.__spec__ = ModuleSpec("package.train", None)
+    assert list(forkserver._imports_of(main)) == [
+        "__future__",
+        "__future__.annotations",
+        "os.path",
+        "xml.dom.minidom",
+        "json",
+        "json.decoder",
+        "json.loads",
+        "package.sibling",
+        "package.sibling.thing",
+        "tomllib",
+        "tomli",
+        "colorsys",
+    ]
+
+
+def test_a_session_without_a_file_names_what_it_has_imported() -> None:
+    main = ModuleType("__main__")
+    vars(main).update(json=json, Path=Path, number=1)
+    assert {"json", "pathlib"} <= set(forkserver._imports_of(main))
+
+
+DATA = """
+import os
+import sys
+
+IMPORTED_BY = os.getpid()
+
+class Look:
+    '''What a worker finds; the modules of a transform and of a dataset inside of another one as well.'''
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        import transform, broken
+        return {
+            "parent": os.getppid(), "imported_by": [IMPORTED_BY, transform.IMPORTED_BY], "broken": broken.IMPORTED_BY,
+            "worker": os.getpid(), "path": list(sys.path), "cwd": os.getcwd(), "environ": sorted(os.environ),
+        }
+"""
+
+BROKEN = """
+import multiprocessing, os, sys
+IMPORTED_BY = os.getpid()
+is_worker = getattr(multiprocessing.current_process(), "_inheriting", False)
+if not is_worker and not hasattr(sys.modules["__main__"], "here"):
+    sys.exit("in the server")
+"""
+
+TRAIN = """
+import json, os, signal, sys
+here = True
+from multiprocessing import forkserver
+import broken
+from data import Look
+from transform import double
+from feedline import Loader
+
+def look(loader):
+    for found in loader:
+        print(json.dumps(found), flush=True)
+
+if __name__ == "__main__":
+    os.environ["ONLY_IN_THE_PROGRAM"] = "1"
+    sys.path.append("/added/by/the/program")
+    loader = Loader(Look(), None, workers=1, start_method="forkserver", restarts=0)
+    look(loader)
+    server = forkserver._forkserver._forkserver_pid
+    os.kill(server, signal.SIGKILL)
+    os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
+    look(loader)
+    print(json.dumps({"path": sys.path, "cwd": os.getcwd(), "environ": sorted(os.environ)}))
+"""
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> list[dict[str, Any]]:
+    for name, text in {"train": TRAIN, "data": DATA, "broken": BROKEN}.items():
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+    (tmp_path / "transform.py").write_text("import os\nIMPORTED_BY = os.getpid()\ndef double(x):\n    return 2 * x\n")
+    # Not from the folder of the program: the server has to be told where its modules are.
+    ran = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    assert not ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+def test_the_server_imports_the_modules_of_the_program_and_of_the_dataset(found: list[dict[str, Any]]) -> None:
+    *samples, program = found
+    assert len(samples) == 4
+    for sample in samples:
+        assert sample["imported_by"] == [sample["parent"]] * 2
+        assert sample["broken"] == sample["worker"], "what the server could not import is imported by the worker"
+        assert all(sample[name] == program[name] for name in ("path", "cwd"))
+        assert sample["environ"] == program["environ"]
+    servers = [sample["parent"] for sample in samples]
+    assert servers[0] == servers[1] != servers[2] == servers[3], "a server that was killed is started again"
+    assert all(is_gone(server) for server in set(servers)), "servers end with the program"
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], 30)[0])
+    finally:
+        os.close(fd)
