@@ -24,6 +24,7 @@ from feedline.collate import default
 from feedline.errors import CollateError, EmptyBatch
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
+from feedline.types import EngineName
 
 to_numpy = default.bound_to("numpy")
 to_torch = default.bound_to("torch")
@@ -268,12 +269,12 @@ LATE = [{"a": np.zeros(3)}, {"a": np.zeros(3), "b": 2}]
 
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
 @pytest.mark.parametrize("dataset", [LATE, Rows()])
-def test_a_field_that_only_later_samples_have_is_not_lost(dataset: Any, engine: str) -> None:
+def test_a_field_that_only_later_samples_have_is_not_lost(dataset: Any, engine: EngineName) -> None:
     """Also where batches are made in shared memory. With torch's rules it is left out, as by torch's loader."""
     loader = Loader(dataset, 2, engine=engine, workers=0 if engine == "inline" else 1)
     with pytest.raises(CollateError, match="has a field 'b' that sample 0 lacks"):
         list(loader)
-    torchs: Any = DataLoader(LATE, 2)  # type: ignore[arg-type]  # a list is no dataset to torch
+    torchs: Any = DataLoader(LATE, 2)
     assert list(next(iter(torchs))) == ["a"]
 
 

@@ -19,6 +19,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadState
+from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import through_json, values
 
@@ -325,7 +326,7 @@ def moments(loader: Any) -> Iterator[Any]:
 
 @pytest.mark.parametrize("engine", ["inline", "thread", "process"])
 @pytest.mark.parametrize("make", [datasets.Sized, datasets.StatefulMap, datasets.SplitStream, datasets.StatefulStream])
-def test_a_state_that_was_loaded_is_told_again_until_somebody_iterates(make: Any, engine: str) -> None:
+def test_a_state_that_was_loaded_is_told_again_until_somebody_iterates(make: Any, engine: EngineName) -> None:
     def loader() -> Any:
         return DataLoader(make(9), batch_size=2, engine=engine, num_workers=0 if engine == "inline" else 2)
 
