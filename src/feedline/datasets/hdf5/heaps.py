@@ -2,7 +2,7 @@
 
 HDF5 (2.0) believes what stands in a heap: it goes round for ever in one that has zeros where the size of a value should
 be. So each heap is gone through before HDF5 reads the first value from it, wherever `layout.py` can tell where values
-are: not in files that cannot be mapped, nor in chunks that lack a filter (shuffled ones, of which HDF5 leaves that out).
+are: not in files that cannot be mapped, nor in chunks that lack a filter (HDF5 leaves out shuffling).
 """
 
 from __future__ import annotations
