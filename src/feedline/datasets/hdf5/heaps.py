@@ -1,7 +1,8 @@
 """The heaps in which HDF5 keeps values of any length.
 
 HDF5 (2.0) believes what stands in a heap: it goes round for ever in one that has zeros where the size of a value should
-be. So each heap is gone through before HDF5 reads the first value from it.
+be. So each heap is gone through before HDF5 reads the first value from it, wherever `layout.py` can tell where values
+are: not in files that cannot be mapped, nor in chunks that lack a filter (HDF5 leaves out shuffling).
 """
 
 from __future__ import annotations
