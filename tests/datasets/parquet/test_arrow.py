@@ -203,7 +203,7 @@ def test_no_byte_that_changes_ends_the_process(tmp_path: Path) -> None:
     def read_all() -> int:
         for place in range(0, len(data), 11):
             path.write_bytes(data[:place] + bytes([data[place] ^ 0x41]) + data[place + 1 :])
-            with contextlib.suppress(CorruptSource, SourceError, BadOption, UnicodeDecodeError):
+            with contextlib.suppress(CorruptSource, SourceError, BadOption):
                 list(ArrowDataset(path))
         return 0
 
