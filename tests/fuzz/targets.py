@@ -28,6 +28,7 @@ from feedline.datasets import (
     ArrayDataset,
     ArrowDataset,
     CachedDataset,
+    CSVDataset,
     FileDataset,
     HDF5Dataset,
     ImageFolder,
@@ -456,6 +457,10 @@ def _csv_file(folder: Path) -> bytes:
     return "\n".join(["label,name,number", *rows, ""]).encode()
 
 
+def _csv_packed(folder: Path) -> bytes:
+    return gzip.compress(_csv_file(folder), mtime=0)
+
+
 # -- inspect -----------------------------------------------------------------------------------------------------------
 
 
@@ -499,6 +504,8 @@ _FILES = [
     Target("duckdb", _duckdb_file, at(".duckdb"), _sql("duckdb"), ALL),
     Target("store", _store_file, at(f"/{FILE}"), lambda path: all_of(PrecomputedDataset(path.parent)), ALL),
     Target("json", lambda folder: _lines_file(folder), at(".jsonl"), _lines),
+    Target("csv", _csv_file, at(".csv"), lambda path: all_of(CSVDataset(path))),
+    Target("csv.gz", _csv_packed, at(".csv.gz"), lambda path: all_of(CSVDataset(path)), ALL),
 ]
 _OTHERS = [
     Target(
@@ -535,9 +542,8 @@ _OTHERS = [
         "files-text", _csv_file, at("/a.txt"), lambda path: all_of(FileDataset(path.parent, read="text", cache=False))
     ),
 ]
-_CSV = Target("csv", _csv_file, at(".csv"), _looked_at)
-_LOOKED_AT = [one for one in _FILES if one.name not in ("tar-random", "duckdb")]
-TARGETS = {one.name: one for one in [*_FILES, *_OTHERS, *map(inspected, [*_LOOKED_AT, _CSV])]}
+_LOOKED_AT = [one for one in _FILES if one.name not in ("tar-random", "duckdb", "csv.gz")]
+TARGETS = {one.name: one for one in [*_FILES, *_OTHERS, *map(inspected, _LOOKED_AT)]}
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "own": ["unpacked", "cache", "index", "record"],
