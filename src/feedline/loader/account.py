@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import exceeded
-from feedline.indices import index_key
 from feedline.loader.batch_indices import as_list, reusable, with_item
 from feedline.types import Result
 from feedline.verdicts import Fault
 
 _LONGEST_CHAIN = 16
 """Samples that each replace the one before. A policy that goes round in circles ends here, and is asked again."""
-
-_MOST_OF_ONE_BATCH = 512
-"""Samples that one batch may lose, others in their places included, before the budget is looked at in the middle of it.
-A guess; a lost mount loses all samples."""
 
 _MOST_NAMED = 10
 """Faults that an error message lists; the exception holds all."""
@@ -32,10 +27,10 @@ class Treated:
 
     indices: Any
     """What to ask for."""
-    skip: dict[int, bool] = field(default_factory=dict)
-    """Places to leave out, and whether others are to take them."""
-    known: dict[Hashable, bool] = field(default_factory=dict)
-    """The samples that are left out or replaced, by the keys of their indices, and whether others take their places."""
+    skip: tuple[int, ...] = ()
+    """Places to leave out."""
+    known: int = 0
+    """How many of its samples are left out or replaced."""
 
 
 class Account:
@@ -58,10 +53,6 @@ class Account:
         """False if samples have no index to know them by: those of an iterable dataset."""
         self.keeps_steps = False
         """True if ranks have to deliver as many batches as the others do."""
-        self.dataset: Any = None
-        """Whose samples they are, if they have indices."""
-        self.drop_short = False
-        """True if a batch that is not full is not wanted."""
 
     def copy(self) -> Account:
         """Return the account of a copied loader: with the same policy, and nothing in it."""
@@ -110,14 +101,14 @@ class Account:
         for place, index in enumerate(items):
             fault = log.quarantined_as(index)
             if fault is not None:
-                treated.known[index_key(index)] = fault.refilled
+                treated.known += 1
             for _ in range(_LONGEST_CHAIN):  # a sample that replaces another may fail later
                 if fault is None or fault.action != "replace":
                     break
                 treated.indices = with_item(treated.indices, place, fault.replacement, batched=batched)
                 fault = log.quarantined_as(fault.replacement)
             if fault is not None and fault.action == "skip":
-                treated.skip[place] = fault.refilled
+                treated.skip += (place,)
         return treated
 
     def enter(self, result: Result, count: int, epoch: int, treated: Treated | None = None) -> None:
@@ -130,8 +121,7 @@ class Account:
             treated: those of them that were known to fail.
         """
         if treated is not None and self.counts_known:
-            self._lost += len(treated.known)
-            self._seen += sum(treated.known.values())  # others are counted in their places
+            self._lost += treated.known
         notes = result.notes
         faults: Iterable[Fault] = () if notes is None else notes.faults
         if notes is not None and notes.faults:
@@ -149,7 +139,6 @@ class Account:
             # A batch that could not be made is lost with all its samples.
             of_batch = fault.stage == "collate" and isinstance(fault.index, list)
             self._lost += fault.lost * (len(fault.index) if of_batch else 1)
-            self._seen += fault.refilled  # another one is counted in its place
 
     def check(self, *, ended: bool = False) -> None:
         """Refuse to go on when the policy's budget is spent.
@@ -162,12 +151,6 @@ class Account:
             self._approved = self._seen, self._lost
         else:
             raise _too_many(reason, [fault for fault in self.log if fault.lost])
-
-    def hopeless(self, faults: list[Fault]) -> TooManyBadSamples | None:
-        """Return what to raise if one batch alone has lost so many samples that looking for others is no use."""
-        lost = [fault for fault in faults if fault.lost]
-        reason = exceeded(self.policy, len(lost), len(lost), ended=False) if len(lost) > _MOST_OF_ONE_BATCH else None
-        return None if reason is None else _too_many(reason, lost)
 
 
 def _too_many(reason: str, faults: list[Fault]) -> TooManyBadSamples:

@@ -41,7 +41,6 @@ from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
-from feedline.loader.reserve import with_reserve
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import DEFAULT_DEPTH, Settings
 from feedline.loader.sharding import split_of, steps_of
@@ -294,7 +293,7 @@ class Loader(Resumable):
 
     def _begin(self, order: Order) -> tuple[Start, Bookmark]:
         start = self._ledger.begin(order)
-        self._begin_account(order, start, is_map=self._kind is DatasetKind.MAP, drop_last=self.drop_last)
+        self._begin_account(order, start, is_map=self._kind is DatasetKind.MAP)
         order.prepare({} if start.snapshot is None else start.snapshot.order)
         self._tell_epoch(start)
         return start, self._bookmark(order, start)
@@ -351,13 +350,7 @@ class Loader(Resumable):
         )
         return Bookmark(
             entry,
-            with_reserve(
-                order.plan(entry),
-                entry.order,
-                refills=self._refills,
-                keeps_steps=self._account.keeps_steps,
-                batched=self._batched,
-            ),
+            order.plan(entry),
             order.unit,
             functools.cache(order.expected),
             drawn,
@@ -374,12 +367,6 @@ class Loader(Resumable):
         """False if samples are delivered one by one."""
         return self.batch_size is not None or self.batch_sampler is not None
 
-    @property
-    def _refills(self) -> bool:
-        """True if samples that are left out make room for those that follow. The batches of a batch sampler do not."""
-        is_cut = self._kind is DatasetKind.MAP and self.batch_sampler is None
-        return is_cut and self._account.guards and self._account.policy.may_refill
-
     def _spec(self, bookmark: Bookmark) -> WorkerSpec:
         batched = self._batched
         return WorkerSpec(
@@ -395,7 +382,7 @@ class Loader(Resumable):
             seeded=self.seed is not None,
             split=self._stream_split,
             on_error=self._account.policy if self._account.guards else None,
-            refills=self._refills,
+            keeps_steps=self._account.keeps_steps,
         )
 
     @property

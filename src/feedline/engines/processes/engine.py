@@ -48,7 +48,7 @@ _BIRTH_S = 8.0
 _WITHOUT_BATCH = {
     Kind.MISFIT: ResultKind.MISFIT,
     Kind.ENDED: ResultKind.ENDED,
-    Kind.SHORT: ResultKind.SHORT,
+    Kind.EMPTY: ResultKind.EMPTY,
     Kind.FAILED: ResultKind.FAILED,
 }
 
