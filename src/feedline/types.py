@@ -251,8 +251,6 @@ class WorkerSpec:
     """True if the random generators of the process follow from each sample's key."""
     on_error: Any = None
     """A `feedline.abc.ErrorPolicy`, which this rung may not name; None to raise what a sample raises."""
-    keeps_steps: bool = False
-    """True if ranks have to deliver as many batches as the others do."""
     split: StreamSplit | None = None
     """How a stream of samples is shared out by the loader; None if each worker has a stream of its own."""
 

@@ -214,16 +214,6 @@ class Runner:
             raise twin_of(self.trouble)
         return self._make(indices, draw, room)
 
-    def make_guarded(self, indices: Any, draw: Draw, room: memory.Memory | None) -> tuple[Any, list[Fault]]:
-        """Make a batch of the epoch that was begun, with a policy; returns it, and what failed in it.
-
-        Raises:
-            Exception: of a sample, or `NothingLeft`; `report` tells what that means.
-        """
-        assert self._guard is not None
-        self._guard.begin(())
-        return self._make(indices, draw, room), self._guard.faults
-
     def _make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
         assert self._fetch is not None
         self._scope.begin(draw)
@@ -283,14 +273,7 @@ class Runner:
         policy = self._spec.on_error
         if policy is None or policy.never_catches:
             return None
-        self._guard = Guard(
-            policy,
-            self._scope,
-            self._dataset,
-            worker=self._worker,
-            pause=self._pause,
-            keeps_steps=self._spec.keeps_steps,
-        )
+        self._guard = Guard(policy, self._scope, self._dataset, worker=self._worker, pause=self._pause)
         return self._guard
 
     @property

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from feedline.abc.error_policy import ErrorPolicy
-from feedline.errors import EmptyBatch
 from feedline.failures import add_note, stage_of
 from feedline.fetch.asking import Asking
 from feedline.randomness import Scope
@@ -43,7 +42,6 @@ class Guard:
         dataset: whose samples they are.
         worker: this worker; None in the training process itself.
         pause: waits before another attempt.
-        keeps_steps: True if no batch may be left out, because of other ranks.
     """
 
     def __init__(
@@ -54,14 +52,12 @@ class Guard:
         *,
         worker: int | None,
         pause: Pause = time.sleep,
-        keeps_steps: bool = False,
     ) -> None:
         self._policy = policy
         self._scope = scope
         self._dataset = dataset
         self._worker = worker
         self._pause = pause
-        self._keeps_steps = keeps_steps
         self._chance = random.Random()  # its own: those of the process belong to the user
         self._skip: Collection[int] = ()
         self._items: list[Any] = []
@@ -111,7 +107,7 @@ class Guard:
                 samples = list(samples[0]) if together else samples
                 there = [sample for sample in samples if sample is not _LEFT_OUT]
                 if not there:
-                    there = [self._other_sample(how.ask, together=together)]
+                    raise NothingLeft
                 samples = [there] if together else there
             return self._join(how.join, samples)
 
@@ -178,39 +174,6 @@ class Guard:
     def _leave_out(self) -> Any:
         self._has_left_out = True
         return _LEFT_OUT
-
-    def nothing_left(self) -> Exception:
-        """Return what to raise for a batch without samples: ranks have to deliver as many batches as the others do."""
-        if not self._keeps_steps:
-            return NothingLeft()
-        names = "\n".join(f"  {fault}" for fault in self.faults)
-        return EmptyBatch(
-            f"No sample of a batch is left, and ranks would get out of step if it were left out.\n{names}"
-        )
-
-    def _other_sample(self, ask: Callable[[Any], Any], *, together: bool) -> Any:
-        """Return one sample for a batch that has none left: the first that works after its last one.
-
-        Raises:
-            NothingLeft: the batch can be left out.
-            EmptyBatch: it cannot, and there is no such sample.
-        """
-        nothing = self.nothing_left()
-        other = self._items[-1]
-        self._scope.place = 0
-        for _ in range(_MOST_REPLACEMENTS if self._keeps_steps else 0):
-            other = neighbour_of(other, self._dataset, nothing)
-            if other is None:
-                break
-            self._scope.begin_sample_again()
-            try:
-                sample = ask([other])[0] if together else ask(other)
-            except Exception as exc:
-                nothing.__cause__ = exc
-                continue
-            self._scope.collate()
-            return sample
-        raise nothing
 
     def _deal_with(self, exc: Exception, index: Any, ask: Callable[[Any], Any]) -> Any:
         """Do what the policy says about a sample until there is one, or it is left out, or the exception is raised."""
@@ -289,7 +252,7 @@ class Guard:
                 verdict = self._decide(self._failure(exc, self._items, attempt))
                 if verdict.action == "skip":
                     self.faults.append(replace(fault, action="skip"))
-                    raise self.nothing_left() from None
+                    raise NothingLeft from None
                 if verdict.action != "retry" or self._pause(verdict.wait_s):
                     raise
                 attempt += 1

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
-from feedline.errors import BadState, TooManyBadSamples
+from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
+from feedline.failures import told_indices
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import exceeded
+from feedline.fetch.guard import neighbour_of
 from feedline.loader.batch_indices import as_list, reusable, with_item
 from feedline.types import Result
 from feedline.verdicts import Fault
@@ -17,13 +19,16 @@ from feedline.verdicts import Fault
 _LONGEST_CHAIN = 16
 """Samples that each replace the one before. A policy that goes round in circles ends here, and is asked again."""
 
+_MOST_NEIGHBOURS = 16
+"""Samples that are tried for a batch that has none left and must not be left out."""
+
 _MOST_NAMED = 10
 """Faults that an error message lists; the exception holds all."""
 
 
 @dataclass
 class Treated:
-    """A batch of which some samples are known to fail."""
+    """A batch that is asked for, of which some samples may be known to fail."""
 
     indices: Any
     """What to ask for."""
@@ -31,6 +36,12 @@ class Treated:
     """Places to leave out."""
     known: int = 0
     """How many of its samples are left out or replaced."""
+    is_entered: bool = False
+    """True once what came of it is in the log."""
+    faults: list[Fault] = field(default_factory=list)
+    """What failed in it."""
+    neighbours: int = 0
+    """How many samples were asked for in its place so far."""
 
 
 class Account:
@@ -49,8 +60,8 @@ class Account:
         """The same with the last batch that was within the budget: one that is not is not delivered."""
         self.counts_known = True
         """False if those that are known to fail are not counted when they come again: an order without end."""
-        self.has_indices = True
-        """False if samples have no index to know them by: those of an iterable dataset."""
+        self.dataset: Any = None
+        """Whose samples they are, if they have indices: not those of an iterable dataset."""
         self.keeps_steps = False
         """True if ranks have to deliver as many batches as the others do."""
 
@@ -111,6 +122,26 @@ class Account:
                 treated.skip += (place,)
         return treated
 
+    def instead_of(self, empty: Treated, *, batched: bool) -> Treated:
+        """Return what to ask for in place of a batch of which no sample is left: the next sample after its last one.
+
+        Raises:
+            EmptyBatch: there is none, or too many were tried.
+        """
+        error = EmptyBatch(
+            f"No sample of a batch is left ({told_indices(empty.indices)} was asked for last), and ranks would get out "
+            "of step if it were left out.\n" + _named(empty.faults)
+        )
+        tried = empty.neighbours
+        is_whole = any(fault.stage == "collate" for fault in empty.faults)  # which no other sample would help
+        other = None if is_whole or self.dataset is None else as_list(empty.indices, batched=batched)[-1]
+        while other is not None and tried < _MOST_NEIGHBOURS:
+            tried += 1
+            other = neighbour_of(other, self.dataset, error)
+            if other is not None and self.log.quarantined_as(other) is None:
+                return Treated([other] if batched else other, faults=empty.faults, neighbours=tried)
+        raise error
+
     def enter(self, result: Result, count: int, epoch: int, treated: Treated | None = None) -> None:
         """Take what an answer says of samples that failed into the log, once.
 
@@ -118,12 +149,14 @@ class Account:
             result: the answer.
             count: how many samples it is about.
             epoch: the number of the epoch.
-            treated: those of them that were known to fail.
+            treated: what was asked for, if samples that fail are not just raised.
         """
-        if treated is not None and self.counts_known:
-            self._lost += treated.known
         notes = result.notes
         faults: Iterable[Fault] = () if notes is None else notes.faults
+        if treated is not None:
+            treated.is_entered = True
+            treated.faults += faults
+            self._lost += treated.known if self.counts_known else 0
         if notes is not None and notes.faults:
             notes.faults = []
         self.write(faults, count, epoch)
@@ -134,8 +167,9 @@ class Account:
         for fault in faults:
             # A sample that came twice may have been asked for twice before it was known to fail.
             known = fault.lost and fault.stage != "collate" and fault.index in self.log.quarantined
-            if not (known and self.has_indices):
-                self.log.append(replace(fault, epoch=epoch), quarantine=self.has_indices)
+            has_index = self.dataset is not None
+            if not (known and has_index):
+                self.log.append(replace(fault, epoch=epoch), quarantine=has_index)
             # A batch that could not be made is lost with all its samples.
             of_batch = fault.stage == "collate" and isinstance(fault.index, list)
             self._lost += fault.lost * (len(fault.index) if of_batch else 1)
@@ -154,6 +188,9 @@ class Account:
 
 
 def _too_many(reason: str, faults: list[Fault]) -> TooManyBadSamples:
+    return TooManyBadSamples(f"{reason}\n{_named(faults)}", faults)
+
+
+def _named(faults: list[Fault]) -> str:
     named = "\n".join(f"  {fault}" for fault in faults[:_MOST_NAMED])
-    more = f"\n  ... and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
-    return TooManyBadSamples(f"{reason}\n{named}{more}", faults)
+    return named + (f"\n  ... and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else "")

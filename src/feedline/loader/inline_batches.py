@@ -12,7 +12,7 @@ from feedline.errors import BadState, TooManyBadSamples
 from feedline.failures import is_interrupt
 from feedline.faults.policy import policy_of
 from feedline.loader.account import Account, Treated
-from feedline.loader.batch_indices import count_of, reusable
+from feedline.loader.batch_indices import count_of
 from feedline.loader.batches import ended_by
 from feedline.loader.bookmark import Bookmark, resume_of
 from feedline.loader.counters import Counters
@@ -22,7 +22,7 @@ from feedline.loader.receipts import Receipts
 from feedline.state import Snapshot
 from feedline.transport.arena import Arena
 from feedline.transport.room import LocalRoom, in_room
-from feedline.types import DatasetKind, Notes, Result, ResultKind, Span, Task, WorkerSpec
+from feedline.types import DatasetKind, Draw, Result, ResultKind, Span, Task, WorkerSpec
 
 
 class InlineBatches(ExclusiveBatches):
@@ -198,20 +198,15 @@ class InlineBatches(ExclusiveBatches):
         draw = self._plan.draw(ordinal)
         if not self._account.guards:
             return in_room(self._room, self._runner.make, indices, draw)
-        indices = reusable(indices)
-        if not self._runner.streams and not self._account.log.quarantined:
-            try:
-                batch, faults = in_room(self._room, self._runner.make_guarded, indices, draw)
-            except BaseException as exc:
-                if is_interrupt(exc):
-                    raise
-                result = self._runner.report(exc, Task(0, indices), -1)
-            else:
-                result = Result(ResultKind.DONE, -1, 0, batch, notes=Notes(faults=faults) if faults else None)
-            return self._accounted(result, Treated(indices))
-        treated = Treated(indices) if self._runner.streams else self._account.treat(indices, batched=self._batched)
+        streams = self._runner.streams
+        treated = Treated(indices) if streams else self._account.treat(indices, batched=self._batched)
+        while (batch := self._make_guarded(treated, draw)) is _VOID and self._account.keeps_steps:
+            treated = self._account.instead_of(treated, batched=self._batched)
+        return batch
+
+    def _make_guarded(self, treated: Treated, draw: Draw) -> Any:
         task = Task(0, treated.indices, draw=draw, skip=treated.skip)
-        result = in_room(self._room, self._runner.attempt, task, -1)
+        result = in_room(self._room, self._runner.serve, task, -1)
         if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
             raise result.payload
         if result.notes is not None:

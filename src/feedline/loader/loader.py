@@ -382,7 +382,6 @@ class Loader(Resumable):
             seeded=self.seed is not None,
             split=self._stream_split,
             on_error=self._account.policy if self._account.guards else None,
-            keeps_steps=self._account.keeps_steps,
         )
 
     @property

@@ -114,9 +114,9 @@ class MapEpoch:
                     )
                 if self._account is not None:
                     self._keep_account(ordinal, window.ready[ordinal], self._account)
-                if window.ready[ordinal].kind is ResultKind.EMPTY:
-                    self._pass_over(ordinal)
-                    continue
+                    if window.ready[ordinal].kind is ResultKind.EMPTY:
+                        self._pass_over(ordinal, self._account)
+                        continue
                 return self._hand_out(ordinal)
             if self._end is not None and self._expected >= self._end:
                 self.close()
@@ -166,6 +166,7 @@ class MapEpoch:
     def _hand_out(self, ordinal: int) -> Any:
         window = self._window
         result = window.ready.pop(ordinal)
+        window.treated.pop(ordinal, None)
         window.delivered += 1
         worker, notes = result.worker, result.notes
         try:
@@ -208,19 +209,23 @@ class MapEpoch:
 
     def _keep_account(self, ordinal: int, result: Result, account: Account) -> None:
         """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much."""
-        treated = self._window.treated.pop(ordinal, None)
-        if treated is not None:
+        treated = self._window.treated.get(ordinal)
+        if treated is not None and not treated.is_entered:
             count = self._stream_count or count_of(treated.indices, batched=self._batched)
             account.enter(result, count, self._number, treated)
-        elif result.notes is not None:
+        elif treated is None and result.notes is not None:
             account.enter(result, 0, self._number)
         if account.guards:
             account.check()
 
-    def _pass_over(self, ordinal: int) -> None:
-        """Pass over a batch of which no sample is left."""
+    def _pass_over(self, ordinal: int, account: Account) -> None:
+        """Pass over a batch of which no sample is left, unless ranks would get out of step."""
         window = self._window
-        del window.ready[ordinal]
+        result = window.ready.pop(ordinal)
+        if account.keeps_steps:
+            window.ask_instead(ordinal, result.worker, account)
+            return
+        del window.treated[ordinal]
         window.delivered += 1
         self.progress.note(ordinal)
         self.progress.missing += 1

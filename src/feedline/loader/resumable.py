@@ -47,7 +47,7 @@ class Resumable:
         account = self._account
         own_streams = order.unit == "stream batches"  # of which ranks may have more or fewer batches than others
         account.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
-        account.has_indices = is_map
+        account.dataset = self.dataset if is_map else None
         account.counts_known = not order.endless
         resumes = start.snapshot is not None and not start.is_settled and start.snapshot.order.get("consumed", 0) > 0
         account.begin_epoch(resumes=resumes or (start.snapshot is not None and bool(start.snapshot.streams)))

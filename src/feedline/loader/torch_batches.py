@@ -296,7 +296,6 @@ def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | Non
         seeded=loader._given.seed is not None,
         split=loader._stream_split,
         on_error=loader._account.policy if loader._account.guards else None,
-        keeps_steps=loader._account.keeps_steps,
     )
 
 

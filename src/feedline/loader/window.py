@@ -17,7 +17,7 @@ import time
 from typing import Any
 
 from feedline.abc.scheduler import Scheduler
-from feedline.errors import BadOption
+from feedline.errors import BadOption, EmptyBatch
 from feedline.failures import is_interrupt
 from feedline.loader.account import Account, Treated
 from feedline.loader.crew import Crew
@@ -157,12 +157,22 @@ class Window:
         self.sent += 1
         return True
 
-    def _begin(self, ordinal: int, indices: Any, worker: int) -> None:
+    def ask_instead(self, ordinal: int, worker: int, account: Account) -> None:
+        """Have a batch made of another sample, because none of its own is left, and it must not be left out."""
+        try:
+            treated = account.instead_of(self.treated[ordinal], batched=self._batched)
+        except EmptyBatch as exc:
+            self.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
+        else:
+            self._begin(ordinal, treated.indices, worker, treated)
+
+    def _begin(self, ordinal: int, indices: Any, worker: int, treated: Treated | None = None) -> None:
         """Give a task to a worker."""
         resume = self._resumes.pop(worker, None) if self._resumes else None
         task = Task(0, indices, draw=self._plan.draw(ordinal), resume=resume, snapshot=self._snapshots)
         if self._account is not None and self._account.guards:
-            treated = self.treated[ordinal] = self._account.treat(indices, batched=self._batched)
+            treated = treated or self._account.treat(indices, batched=self._batched)
+            self.treated[ordinal] = treated
             task.indices, task.skip = treated.indices, treated.skip
         try:
             self.under_way[ordinal] = self._crew.submit(self, ordinal, task, worker, stays=self.replays)

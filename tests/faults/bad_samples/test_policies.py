@@ -36,11 +36,11 @@ class Various(Numbers):
 
 @everywhere
 def test_policies_by_class(loader_kind: str, engine: str) -> None:
-    policy = Policy({OSError: "skip", "ValueError": "replace", LookupError: Skip(refill=False)}, otherwise=Raise())
+    policy = Policy({OSError: "skip", "ValueError": "replace", LookupError: Skip()}, otherwise=Raise())
     loader = make(loader_kind, Various(15), 3, on_error=policy, **on(engine))
     outcomes = outcomes_of(loader)
     assert isinstance(outcomes.pop(3), ZeroDivisionError)
-    assert outcomes == [[0, 12, 2], [3, 5, 5], [7, 8], [13, 14]]
+    assert outcomes == [[0, 2], [3, 5, 5], [7, 8], [12, 13, 14]]
     assert [(fault.index, fault.action) for fault in loader.faults] == [
         (1, "skip"),
         (4, "replace"),
