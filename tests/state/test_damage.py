@@ -163,11 +163,11 @@ def test_states_of_version_1_are_still_read(name: str) -> None:
 
 
 def test_a_state_of_an_epoch_that_took_samples_from_later_batches_is_refused() -> None:
-    """As 0.1 did in place of samples that were skipped. Where it took none, its states are read."""
+    """As an earlier feedline did in place of samples that were skipped. Where it took none, its states are read."""
     state = {**EARLY, "order": {**EARLY["order"], "reserve": {}}}
     assert Snapshot.from_dict(state).early == (2, 5)
     state = {**SAMPLES, "order": {**EARLY["order"], "reserve": {"source": 3, "used": 1}}}
-    with pytest.raises(BadState, match="those of later batches.*Begin the epoch again"):
+    with pytest.raises(BadState, match=r"those of later batches.*Begin the epoch again"):
         Snapshot.from_dict(state)
 
 

@@ -9,8 +9,8 @@ from tests.faults.deaths import Once
 from tests.faults.loaders import Bad, Numbers
 
 
-def cut(numbers: Iterable[T], size: int = 4) -> list[list[T]]:
-    """Cut numbers into batches, or whatever it is."""
+def cut(numbers: Iterable[int], size: int = 4) -> list[list[int]]:
+    """Cut numbers into batches."""
     left = list(numbers)
     return [left[start : start + size] for start in range(0, len(left), size)]
 

@@ -63,13 +63,6 @@ def left_of(batches: Iterable[list[int]], bad: Collection[int]) -> list[list[int
     return [batch for batch in shorter if batch]
 
 
-class Together(Numbers):
-    """Samples that are asked for many at once."""
-
-    def __getitems__(self, indices: list[int]) -> list[int]:
-        return [self[index] for index in indices]
-
-
 class Awaited(Numbers):
     """Samples that are awaited."""
 
@@ -79,13 +72,10 @@ class Awaited(Numbers):
 
 
 @everywhere
-@pytest.mark.parametrize("kind", [Together, Awaited])
 @pytest.mark.parametrize("batch_size", [4, None])
-def test_however_samples_are_asked_for(
-    loader_kind: str, engine: str, kind: type[Numbers], batch_size: int | None
-) -> None:
+def test_samples_that_are_awaited(loader_kind: str, engine: str, batch_size: int | None) -> None:
     bad = {1, 4, 5, 6, 7, 9}
-    loader = make(loader_kind, kind(15, bad), batch_size, on_error="skip", **on(engine))
+    loader = make(loader_kind, Awaited(15, bad), batch_size, on_error="skip", **on(engine))
     expected: list[Any] = [index for index in range(15) if index not in bad]
     for _ in range(2):
         assert batches_of(loader) == (expected if batch_size is None else left_of(cut(range(15), 4), bad))
@@ -101,15 +91,6 @@ def test_batches_that_come_as_they_are_ready(loader_kind: str, engine: str, work
     for _ in range(2):
         assert sorted(batches_of(loader)) == left_of(cut(range(40), 4), bad)
     assert loader.faults.quarantined == bad
-
-
-@everywhere
-def test_virtual_epochs_count_the_batches_that_are_delivered(loader_kind: str, engine: str) -> None:
-    bad = {1, *range(4, 8), 9}
-    loader = make(loader_kind, Numbers(20, bad), on_error="skip", **on(engine))
-    epochs = [batches_of(epoch) for epoch in itertools.islice(loader.virtual_epochs(2), 3)]
-    assert epochs == cut(left_of(cut(range(20), 4), bad) * 2, 2)[:3]
-    loader.close()
 
 
 @everywhere
