@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
@@ -26,7 +26,7 @@ _MOST_NAMED = 10
 """Faults that an error message lists; the exception holds all."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Treated:
     """A batch that is asked for, of which some samples may be known to fail."""
 
@@ -38,7 +38,7 @@ class Treated:
     """How many of its samples are left out or replaced."""
     is_entered: bool = False
     """True once what came of it is in the log."""
-    faults: list[Fault] = field(default_factory=list)
+    faults: tuple[Fault, ...] = ()
     """What failed in it."""
     neighbours: int = 0
     """How many samples were asked for in its place so far."""
@@ -155,7 +155,7 @@ class Account:
         faults: Iterable[Fault] = () if notes is None else notes.faults
         if treated is not None:
             treated.is_entered = True
-            treated.faults += faults
+            treated.faults += tuple(faults)
             self._lost += treated.known if self.counts_known else 0
         if notes is not None and notes.faults:
             notes.faults = []
@@ -191,6 +191,6 @@ def _too_many(reason: str, faults: list[Fault]) -> TooManyBadSamples:
     return TooManyBadSamples(f"{reason}\n{_named(faults)}", faults)
 
 
-def _named(faults: list[Fault]) -> str:
+def _named(faults: Sequence[Fault]) -> str:
     named = "\n".join(f"  {fault}" for fault in faults[:_MOST_NAMED])
     return named + (f"\n  ... and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else "")

@@ -66,6 +66,7 @@ class InlineBatches(ExclusiveBatches):
         runner.begin(bookmark.plan.draw(0), resume_of(streams[0], bookmark.batch_size) if streams else None)
         self._batched = spec.batched
         already = frozenset(() if snapshot is None else snapshot.early)
+        self._guards = self._account.guards
         self._is_spent = False
         """True if the policy's budget was spent: it is not asked for a batch again before that has changed."""
         self._stream_count = bookmark.batch_size
@@ -189,14 +190,14 @@ class InlineBatches(ExclusiveBatches):
 
     def _log(self, exc: BaseException, indices: Any) -> None:
         """Keep account of an exception that is about to be raised, unless that was done."""
-        if not self._account.guards:
+        if not self._guards:
             fault = self._runner.describe(exc, indices)
             self._account.write([] if fault is None else [fault], 0, self._epoch)
 
     def _make(self, ordinal: int, indices: Any) -> Any:
         """Make a batch; `_VOID` if no sample of it is left."""
         draw = self._plan.draw(ordinal)
-        if not self._account.guards:
+        if not self._guards:
             return in_room(self._room, self._runner.make, indices, draw)
         streams = self._runner.streams
         treated = Treated(indices) if streams else self._account.treat(indices, batched=self._batched)

@@ -66,6 +66,7 @@ class MapEpoch:
         self._stream_count = stream_count
         self._batched = batched
         self._account = account
+        self._guards = account is not None and account.guards
         self._number = epoch
         self.progress = progress
         progress.early.update(already)
@@ -215,7 +216,7 @@ class MapEpoch:
             account.enter(result, count, self._number, treated)
         elif treated is None and result.notes is not None:
             account.enter(result, 0, self._number)
-        if account.guards:
+        if self._guards:
             account.check()
 
     def _pass_over(self, ordinal: int, account: Account) -> None:

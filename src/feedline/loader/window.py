@@ -78,7 +78,7 @@ class Window:
         self._snapshots = snapshots
         self.replays = replays
         self._batched = batched
-        self._account = account
+        self._account = account if account is not None and account.guards else None
         self.treated: dict[int, Treated] = {}
         """What batches that are not delivered consist of, if samples that fail are not just raised."""
         self._resumes = {**crew.unresumed, **(resumes or {})}
@@ -170,7 +170,7 @@ class Window:
         """Give a task to a worker."""
         resume = self._resumes.pop(worker, None) if self._resumes else None
         task = Task(0, indices, draw=self._plan.draw(ordinal), resume=resume, snapshot=self._snapshots)
-        if self._account is not None and self._account.guards:
+        if self._account is not None:
             treated = treated or self._account.treat(indices, batched=self._batched)
             self.treated[ordinal] = treated
             task.indices, task.skip = treated.indices, treated.skip

@@ -66,7 +66,7 @@ def left_of(batches: Iterable[list[int]], bad: Collection[int]) -> list[list[int
 class Awaited(Numbers):
     """Samples that are awaited."""
 
-    async def __getitem__(self, index: int) -> int:  # type: ignore[override]  # that is the point
+    async def __getitem__(self, index: int) -> Any:
         await asyncio.sleep(0)
         return super().__getitem__(index)
 
@@ -86,8 +86,7 @@ def test_samples_that_are_awaited(loader_kind: str, engine: str, batch_size: int
 @pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
 def test_batches_that_come_as_they_are_ready(loader_kind: str, engine: str, workers: int) -> None:
     bad = {*range(8, 16), 21, 33}
-    options = {"in_order": False, "on_error": "skip"}
-    loader = make(loader_kind, Numbers(40, bad), **options, **on(engine, workers))
+    loader = make(loader_kind, Numbers(40, bad), on_error="skip", in_order=False, **on(engine, workers))
     for _ in range(2):
         assert sorted(batches_of(loader)) == left_of(cut(range(40), 4), bad)
     assert loader.faults.quarantined == bad
