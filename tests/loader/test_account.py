@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from feedline.errors import BadState, TooManyBadSamples
+from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
 from feedline.faults import Failure, Fault, Policy
-from feedline.loader.account import _LONGEST_CHAIN, _MOST_NAMED, Account
+from feedline.loader.account import _LONGEST_CHAIN, _MOST_NAMED, _MOST_NEIGHBOURS, Account, Treated
 from feedline.loader.batch_indices import as_list
-from feedline.types import IndexBlock, Notes, Result, ResultKind
+from feedline.types import IndexBlock, Notes, Result, ResultKind, Share
 from tests.loader.dice import Case
 
 
@@ -255,6 +255,103 @@ def test_a_dataset_of_which_no_sample_works_is_given_up_early(workers: int) -> N
     with pytest.raises(TooManyBadSamples):
         run.take(1)
     assert len(run.dataset.asked) < 2_000
+
+
+# -- what is delivered ---
+
+
+def left_of(case: Case) -> list[list[int]]:
+    """Return what a plan delivers without the samples that fail; for ranks, with the neighbours of lost batches."""
+    lost = {*case.bad, *case.killers}
+    batches = []
+    for batch in case.batches():
+        left = [index for index in batch if index not in lost]
+        if not left and case.keeps_steps:
+            after = [(batch[-1] + step) % case.count for step in range(1, _MOST_NEIGHBOURS + 1)]
+            left = [index for index in after if index not in lost][:1]
+        if left:
+            batches.append(left)
+    return batches
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    count = draw(st.integers(1, 24))
+    rank = draw(st.sampled_from([Share(), Share(0, 2), Share(2, 3)]))
+    failing = draw(st.lists(st.integers(0, count - 1), unique=True, max_size=count - 1))
+    workers = draw(st.integers(0, 3))
+    cut = draw(st.integers(0, len(failing))) if workers else len(failing)
+    return Case(
+        count=count,
+        batch_size=draw(st.sampled_from([None, 1, 2, 3, 5])),
+        bad=tuple(failing[:cut]),
+        killers=tuple(failing[cut:]),
+        shuffled=draw(st.booleans()),
+        share=rank,
+        drop_last=draw(st.booleans()),
+        workers=workers,
+        order=draw(st.sampled_from(["in order", "unordered", "whim"])),
+        dice=draw(st.integers(0, 1 << 30)),
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases())
+def test_batches_lack_the_samples_that_fail_and_nothing_else(case: Case) -> None:
+    try:
+        expected = left_of(case)
+        run = case.begin()
+        for _ in range(2):
+            delivered = run.take()
+            assert delivered == expected if case.order == "in order" else sorted(delivered) == sorted(expected)
+            run = case.begin(account=run.account)
+    except EmptyBatch:  # sixteen neighbours fail as well
+        assert case.keeps_steps
+        assert len({*case.bad, *case.killers}) > _MOST_NEIGHBOURS
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases(), st.data())
+def test_a_saved_state_continues_exactly(case: Case, data: st.DataObject) -> None:
+    assume(len({*case.bad, *case.killers}) <= _MOST_NEIGHBOURS)
+    expected = left_of(case)
+    run = case.begin()
+    head = run.take(data.draw(st.integers(0, len(expected))))
+    rest = case.begin(run.snapshot()).take()
+    whole = head + rest
+    assert whole == expected if case.order == "in order" else sorted(whole) == sorted(expected)
+
+
+RANK = Share(0, 2)
+
+
+def test_a_neighbour_that_is_known_to_fail_is_not_asked_for() -> None:
+    case = Case(12, 2, bad=(4, 6, 7, 9), killers=(8,), share=RANK, workers=2)
+    run = case.begin()
+    assert run.take() == [[0, 2], [10], [10]]
+    again = case.begin(account=run.account)
+    assert again.take() == [[0, 2], [10], [10]]
+    assert not {4, 6, 7, 8, 9} & set(again.dataset.asked)
+    assert again.counters.restarts == 0
+    assert {fault.index for fault in run.account.log} == {4, 6, 7, 8, 9}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_after_sixteen_neighbours_the_batch_is_raised_and_the_next_comes(workers: int) -> None:
+    bad = tuple(range(2, 2 + 2 + _MOST_NEIGHBOURS))
+    run = Case(40, 1, bad=bad, share=RANK, workers=workers).begin()
+    assert run.take(1) == [[0]]
+    with pytest.raises(EmptyBatch, match=r"(?s)out of step.*sample 2: KeyError: 2.* more"):
+        run.take(1)
+    assert run.take(1) == [[20]]
+    assert run.progress.missing == 1
+
+
+def test_an_index_without_a_neighbour_says_so() -> None:
+    account = account_of()
+    with pytest.raises(EmptyBatch, match="out of step") as caught:
+        account.instead_of(Treated(["cat", "dog"]), batched=True)
+    assert any("'dog' has no neighbour" in note for note in caught.value.__notes__)
 
 
 # -- states ---
