@@ -8,7 +8,6 @@ from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
-from feedline.failures import told_indices
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import exceeded
 from feedline.fetch.guard import neighbour_of
@@ -129,8 +128,8 @@ class Account:
             EmptyBatch: there is none, or too many were tried.
         """
         error = EmptyBatch(
-            f"No sample of a batch is left ({told_indices(empty.indices)} was asked for last), and ranks would get out "
-            "of step if it were left out.\n" + _named(empty.faults)
+            "No sample of a batch is left, and ranks would get out of step if it were left out. Mend what failed, or "
+            f"leave these samples out of the sampler or dataset.\n{_named(empty.faults)}"
         )
         tried = empty.neighbours
         is_whole = any(fault.stage == "collate" for fault in empty.faults)  # which no other sample would help
