@@ -36,7 +36,6 @@ faults = st.builds(
     time=st.floats(0, 4e9),
     epoch=numbers,
     replacement=indices,
-    refilled=st.booleans(),
 )
 
 USUAL = Fault(7, "OSError", "disk", "fetch", 0, 1, "skip", 1.7e9)
@@ -97,7 +96,7 @@ def test_a_fault_can_be_sent(fault: Fault) -> None:
 
 def test_a_fault_is_made_from_a_failure() -> None:
     fault = Fault.of(failure(OSError("disk"), np.int64(7)), "replace", time=5.0, epoch=4, replacement=np.int64(8))
-    assert fault == Fault(7, "OSError", "disk", "fetch", 3, 2, "replace", 5.0, 4, 8, False)
+    assert fault == Fault(7, "OSError", "disk", "fetch", 3, 2, "replace", 5.0, 4, 8)
     assert type(fault.index) is int
     assert type(fault.replacement) is int
 
@@ -158,7 +157,6 @@ def test_a_fault_reads_as_a_sentence() -> None:
         {"epoch": -1},
         {"epoch": None},
         {"replacement": {"what": 1}},
-        {"refilled": 1},
     ],
     ids=named,
 )

@@ -165,10 +165,6 @@ class Notes:
     """True if the dataset has asked which worker it is in although the loader shares out the samples."""
     faults: list[Any] = field(default_factory=list)
     """Samples that failed: `feedline.verdicts.Fault`, which this file may not name."""
-    failed: tuple[int, ...] = ()
-    """Places of the batch whose samples were left out, and that others are to take."""
-    omitted: tuple[int, ...] = ()
-    """Places whose samples were left out, and that stay empty."""
     receipts: Any = None
     """For the samples of the batch, of a dataset that is told when they were consumed."""
     digest: bytes | None = None
@@ -208,10 +204,8 @@ class Task:
     """With the first task of an epoch: where to go on."""
     snapshot: bool = False
     """True if the answer is to hold the states of dataset and iterator, if they have any."""
-    skip: dict[int, bool] = field(default_factory=dict)
-    """Places whose samples are known to fail and are not asked for, and whether others are to take them."""
-    redo: int = 0
-    """The task of the same batch that was made before, with other samples; the worker may have kept those."""
+    skip: tuple[int, ...] = ()
+    """Places whose samples are known to fail and are not asked for."""
 
 
 class ResultKind(Enum):
@@ -222,8 +216,8 @@ class ResultKind(Enum):
     ENDED = 3
     DIED = 4
     MISFIT = 5
-    SHORT = 6
-    """Samples failed, and others are to take their places before a batch is made: see `Notes.failed`."""
+    EMPTY = 6
+    """All samples of the batch were left out."""
 
 
 @dataclass(slots=True)
@@ -276,8 +270,6 @@ class WorkerSpec:
     """True if the random generators of the process follow from each sample's key."""
     on_error: Any = None
     """A `feedline.abc.ErrorPolicy`, which this rung may not name; None to raise what a sample raises."""
-    refills: bool = False
-    """True if samples that are left out make room for those that follow."""
     split: StreamSplit | None = None
     """How a stream of samples is shared out by the loader; None if each worker has a stream of its own."""
 

@@ -79,8 +79,6 @@ class Verdict:
     """"raise", "skip", "retry" or "replace"."""
     wait_s: float = 0.0
     """retry: how long to wait first."""
-    refill: bool = True
-    """skip: True if another sample takes its place in the batch."""
     index: Any = None  # whatever the sampler yields
     """replace: the other sample; `NEIGHBOUR` for the next one that works."""
 
@@ -128,8 +126,6 @@ class Fault:
     epoch: int = 0
     replacement: Any = None  # a plain value, as `plain_index` makes it
     """The sample that came instead, if one did and it is known."""
-    refilled: bool = False
-    """skip: True if another sample took its place in the batch."""
 
     def __post_init__(self) -> None:
         for name in ("index", "replacement"):
@@ -146,7 +142,6 @@ class Fault:
         time: float,
         epoch: int = 0,
         replacement: Any = None,
-        refilled: bool = False,
     ) -> Fault:
         """Make the line of the log about a failure; `time` is in seconds since 1970."""
         return cls(
@@ -160,7 +155,6 @@ class Fault:
             time=time,
             epoch=epoch,
             replacement=replacement,
-            refilled=refilled,
         )
 
     @property
@@ -230,8 +224,6 @@ def _read(name: str, value: Any) -> Any:
         sound = isinstance(value, str)
     elif name == "action":
         sound = value in ACTIONS
-    elif name == "refilled":
-        sound = isinstance(value, bool)
     elif name == "time":
         sound = _is_time(value)
     elif name == "worker" and value is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import feedline
-from feedline.faults import Policy, Retry, Skip
+from feedline.faults import Policy, Retry
 from tests.drill import datasets
 from tests.drill.datasets import as_list, gathered, make_sample
 from tests.drill.script import SPLIT_STREAMS, Crew, Script
@@ -17,7 +17,6 @@ _MANY_RESTARTS = 1000
 _ON_ERROR: dict[str, Any] = {
     "raise": "raise",
     "skip": "skip",
-    "skip short": Skip(refill=False),
     "skip by policy": Policy({BadSample: "skip", "UnpicklableSample": "skip", RuntimeError: "skip"}),
     "retry": Retry(attempts=3, wait_s=0.002),
     "retry, then skip": Retry(attempts=2, wait_s=0.001, then="skip"),

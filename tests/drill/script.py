@@ -22,7 +22,7 @@ _LONG_S, _SHORT_S = 120.0, 3.0
 KILL = "killed from outside"
 STOP = "stopped for a while"
 
-SKIPS = ("skip", "skip short", "skip by policy", "retry, then skip")
+SKIPS = ("skip", "skip by policy", "retry, then skip")
 """Ways to deal with bad samples by which they are left out."""
 
 WHOLE, BREAK, RAISE, KEEP, CLOSE, RESUME = "whole", "break", "raise", "keep", "close", "resume"
@@ -112,21 +112,13 @@ class Script:
 
     @property
     def leaves_short(self) -> bool:
-        """True if nothing takes the place of a sample that is left out.
-
-        Of a stream that the loader shares out, each batch has its places, and who reads it cannot take those of others.
-        """
-        return self.on_error == "skip short" or (self.on_error in SKIPS and self.dataset in SHARED_STREAMS)
+        """True if a sample that is left out makes its batch smaller: a stream of a worker's own is read on."""
+        return self.on_error in SKIPS and self.dataset not in SPLIT_STREAMS
 
     @property
     def is_impatient(self) -> bool:
         """True if a worker that takes long is replaced."""
         return self.timeout_s == _SHORT_S
-
-    @property
-    def refills(self) -> bool:
-        """True if others take the places of samples that are left out."""
-        return self.on_error in SKIPS and not self.leaves_short
 
     @property
     def bad(self) -> set[int]:

@@ -54,16 +54,8 @@ def lost(take: Take, script: Script) -> int:
     size = script.batch_size or 1
     excused = take.entries.count(ERROR) * size
     if script.drop_last:
-        excused += (_short_count(take, script) + bool(script.bad and script.refills)) * (size - 1)
+        excused += take.streams * (size - 1)
     return max(0, len(take.missing(script)) - excused)
-
-
-def _short_count(take: Take, script: Script) -> int:
-    """Return how many batches may be short: the last of each stream.
-
-    Without order a batch that is delivered early has nothing left to give, so those that wait for it may be short, too.
-    """
-    return take.streams + (len(script.bad) if script.refills and not script.in_order else 0)
 
 
 def complaints(take: Take, script: Script) -> list[str]:
@@ -80,21 +72,16 @@ def complaints(take: Take, script: Script) -> list[str]:
 def _wrong_count(take: Take, script: Script) -> list[str]:
     if script.dataset in SPLIT_STREAMS or script.leaves_short:
         return []
-    size, left_out = script.batch_size or 1, len(script.bad) if script.refills else 0
-    if script.drop_last:  # what goes into no batch takes nobody's place
-        low, high = (script.size // size * size - left_out) // size, (script.size - left_out) // size
-    else:
-        low = high = -(-(script.size - left_out) // size)
-    if left_out and not script.in_order:
-        low, high = (low - left_out, high) if script.drop_last else (low, high + left_out)
-    return [] if low <= len(take.entries) <= high else [f"{len(take.entries)} batches came instead of {low} to {high}"]
+    size = script.batch_size or 1
+    count = script.size // size if script.drop_last else -(-script.size // size)
+    return [] if len(take.entries) == count else [f"{len(take.entries)} batches came instead of {count}"]
 
 
 def _wrong_sizes(take: Take, script: Script) -> list[str]:
     full = script.batch_size or 1
     sizes = [len(entry) for entry in take.entries if entry is not ERROR]
     short = sum(size < full for size in sizes)
-    most = len(sizes) if script.leaves_short else 0 if script.drop_last else _short_count(take, script)
+    most = len(sizes) if script.leaves_short else 0 if script.drop_last else take.streams
     if short > most or any(size > full or size == 0 for size in sizes):
         return [f"batches of {full} samples had {sizes}"]
     if short and script.in_order and take.streams == 1 and not script.leaves_short and sizes[-1] == full:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from feedline import memory
-from feedline.engines.runner import _MOST_KEPT, Runner
+from feedline.engines.runner import Runner
 from feedline.faults import Retry
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
@@ -183,8 +183,8 @@ class Torn:
         return index
 
 
-def guarded(dataset: Any, on_error: Any = "skip", *, refills: bool = True, worker: bool = False) -> Runner:
-    return make(dataset, worker=worker, on_error=policy_of(on_error), refills=refills)
+def guarded(dataset: Any, on_error: Any = "skip", *, worker: bool = False) -> Runner:
+    return make(dataset, worker=worker, on_error=policy_of(on_error))
 
 
 def faults_of(result: Result) -> list[tuple[Any, str]]:
@@ -213,75 +213,25 @@ def test_what_goes_wrong_in_a_call_is_no_fault_of_a_sample() -> None:
     assert (result.kind, result.notes) == (ResultKind.FAILED, None)
 
 
-def test_a_batch_that_lacks_samples_is_not_made_if_others_are_to_come() -> None:
+def test_a_batch_that_lacks_samples_is_made_of_the_others() -> None:
     result = guarded(Torn()).attempt(Task(3, [3, 4, 5, 8]), 0, None)
-    assert (result.kind, result.task_id) == (ResultKind.SHORT, 3)
-    assert result.notes is not None
-    assert result.notes.failed == (1, 3)
-    assert faults_of(result) == [(4, "skip"), (8, "skip")]
-
-
-def test_a_batch_that_is_left_short_is_made_of_the_others() -> None:
-    result = guarded(Torn(), refills=False).attempt(Task(3, [3, 4, 5, 8]), 0, None)
     assert (result.kind, result.payload) == (ResultKind.DONE, [3, 5])
     assert faults_of(result) == [(4, "skip"), (8, "skip")]
 
 
-def test_a_batch_of_which_nothing_is_left_is_short() -> None:
-    result = guarded(Torn(), refills=False).attempt(Task(3, [4, 8]), 0, None)
-    assert result.kind is ResultKind.SHORT
-    assert result.notes is not None
-    assert result.notes.failed == ()
-
-
-def test_the_samples_that_did_not_fail_are_not_made_again() -> None:
-    dataset = Torn()
-    runner = guarded(dataset)
-    runner.attempt(Task(3, [3, 4, 5]), 0, None)
-    result = runner.attempt(Task(4, [3, 7, 5], redo=3), 0, None)
-    assert result.payload == [3, 7, 5]
-    assert dataset.asked == [3, 4, 5, 7]
-    assert faults_of(result) == [], "they have been told"
-
-
-def test_a_worker_that_does_not_have_them_makes_them_again() -> None:
-    dataset = Torn()
-    result = guarded(dataset).attempt(Task(4, [3, 7, 5], redo=3), 0, None)
-    assert result.payload == [3, 7, 5]
-    assert dataset.asked == [3, 7, 5]
-
-
-def test_the_samples_of_a_few_batches_are_kept_and_of_no_more() -> None:
-    dataset = Torn()
-    runner = guarded(dataset)
-    batches = range(1, 2 * _MOST_KEPT + 1)
-    for number in batches:
-        runner.attempt(Task(number, [1, 4]), 0, None)
-    dataset.asked.clear()
-    for number in batches:
-        runner.attempt(Task(100 + number, [1, 5], redo=number), 0, None)
-    assert dataset.asked.count(1) == _MOST_KEPT, "the later half was still there"
-    assert dataset.asked.count(5) == len(batches)
-
-
-def test_another_epoch_knows_nothing_of_the_samples_of_the_last() -> None:
-    dataset = Torn()
-    runner = guarded(dataset)
-    runner.attempt(Task(3, [3, 4]), 0, None)
-    dataset.asked.clear()
-    runner.attempt(Task(4, [3, 5], redo=3, epoch=1), 0, None)
-    assert dataset.asked == [3, 5]
+def test_a_batch_of_which_nothing_is_left_is_empty() -> None:
+    result = guarded(Torn()).attempt(Task(3, [4, 8]), 0, None)
+    assert (result.kind, result.task_id, result.payload) == (ResultKind.EMPTY, 3, None)
+    assert faults_of(result) == [(4, "skip"), (8, "skip")]
 
 
 def test_places_that_are_known_to_fail_are_not_asked_for() -> None:
     dataset = Torn()
-    result = guarded(dataset).attempt(Task(3, [3, 4, 5], skip={1: False}), 0, None)
+    result = guarded(dataset).attempt(Task(3, [3, 4, 5], skip=(1,)), 0, None)
     assert (result.kind, result.payload) == (ResultKind.DONE, [3, 5])
-    refilled = guarded(dataset).attempt(Task(4, [3, 4, 5], skip={1: True}), 0, None)
-    assert refilled.kind is ResultKind.SHORT
-    assert refilled.notes is not None
-    assert refilled.notes.failed == (1,)
-    assert dataset.asked == [3, 5, 3, 5]
+    result = guarded(dataset).attempt(Task(4, [4, 8], skip=(0, 1)), 0, None)
+    assert (result.kind, faults_of(result)) == (ResultKind.EMPTY, [])
+    assert dataset.asked == [3, 5]
 
 
 def test_waiting_for_another_attempt_is_left_to_the_engine() -> None:

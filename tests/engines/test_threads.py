@@ -216,7 +216,6 @@ class Waiting:
     """A policy that would have a sample tried again in a year."""
 
     never_catches = False
-    may_refill = False
 
     def decide(self, failure: Failure, chance: float) -> Verdict:
         return Verdict("retry", wait_s=365 * 86_400)

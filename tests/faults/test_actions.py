@@ -39,8 +39,7 @@ def same(index: Any) -> Any:
     ("action", "verdict"),
     [
         (Raise(), Verdict("raise")),
-        (Skip(), Verdict("skip", refill=True)),
-        (Skip(refill=False), Verdict("skip", refill=False)),
+        (Skip(), Verdict("skip")),
         (Replace(), Verdict("replace", index=NEIGHBOUR)),
         (Replace(by=previous), Verdict("replace", index=6)),
     ],
@@ -49,28 +48,14 @@ def test_verdicts(action: Any, verdict: Verdict) -> None:
     assert action.verdict(failure(), 0.3) == verdict
 
 
-def test_which_actions_may_refill() -> None:
-    refilling: list[Any] = [Skip(), Retry(then="skip")]
-    others: list[Any] = [
-        Raise(),
-        Skip(refill=False),
-        Replace(),
-        Retry(),
-        Retry(then=Skip(refill=False)),
-        Retry(then="replace"),
-    ]
-    assert [action.may_refill for action in refilling] == [True] * 2
-    assert [action.may_refill for action in others] == [False] * 6
-
-
 # -- retry ---
 
 
 def test_a_retry_is_tried_as_often_as_it_says_and_then_something_else_happens() -> None:
-    retry = Retry(2, then=Skip(refill=False))
+    retry = Retry(2, then=Skip())
     verdicts = [retry.verdict(failure(attempt), 0.5) for attempt in (1, 2, 3, 4)]
     assert [verdict.action for verdict in verdicts] == ["retry", "retry", "skip", "skip"]
-    assert verdicts[2] == Verdict("skip", refill=False)
+    assert verdicts[2] == Verdict("skip")
 
 
 def test_waits_double_up_to_the_longest() -> None:
@@ -155,12 +140,6 @@ def test_a_replacement_is_chosen_by_a_function(by: Any) -> None:
         Replace(by)
 
 
-@pytest.mark.parametrize("refill", [1, None, "yes"])
-def test_refill_is_true_or_false(refill: Any) -> None:
-    with pytest.raises(BadOption, match=f"refill={refill!r}"):
-        Skip(refill)
-
-
 # -- what users write ---
 
 
@@ -194,7 +173,7 @@ def test_a_class_without_parentheses_is_recognised() -> None:
         action_of(Skip, "otherwise")
 
 
-@pytest.mark.parametrize("action", [Raise(), Skip(False), Retry(2, "skip", 0.5, 1.0), Replace(), Replace(previous)])
+@pytest.mark.parametrize("action", [Raise(), Skip(), Retry(2, "skip", 0.5, 1.0), Replace(), Replace(previous)])
 def test_actions_are_values(action: Any) -> None:
     again = pickle.loads(pickle.dumps(action))
     assert again == action
@@ -203,10 +182,10 @@ def test_actions_are_values(action: Any) -> None:
 
 def test_actions_never_change() -> None:
     with pytest.raises(FrozenInstanceError):
-        Skip().refill = False  # type: ignore[misc]  # that is the point
+        Retry().attempts = 5  # type: ignore[misc]  # that is the point
 
 
-@pytest.mark.parametrize("action", [Raise(), Skip(False), Retry(2, "skip", 0.5, 1.0), Replace()])
+@pytest.mark.parametrize("action", [Raise(), Skip(), Retry(2, "skip", 0.5, 1.0), Replace()])
 def test_the_repr_makes_it_again(action: Any) -> None:
     assert eval(repr(action)) == action
 

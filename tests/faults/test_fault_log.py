@@ -204,7 +204,6 @@ def test_the_log_knows_nothing_of_batches_that_were_not_delivered(loader_kind: s
 
 POLICIES: dict[str, Any] = {
     "skip": "skip",
-    "skip without refill": Skip(refill=False),
     "replace": "replace",
     "replace by a function": Replace(by=lambda index: (index + 10) % 42),
     "retry, then skip": Retry(1, then="skip", wait_s=0.0),
@@ -214,7 +213,7 @@ BAD = {2, 3, 9, 20, 31, 40, 41}
 
 # Any: values of faults.
 def facts_of(log: FaultLog) -> list[tuple[Any, ...]]:
-    return [(fault.index, fault.action, fault.epoch, fault.replacement, fault.refilled) for fault in log]
+    return [(fault.index, fault.action, fault.epoch, fault.replacement) for fault in log]
 
 
 @pytest.mark.parametrize(

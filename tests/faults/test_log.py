@@ -298,7 +298,6 @@ def test_a_table_for_spreadsheets(tmp_path: Path) -> None:
         "action": "skip",
         "epoch": "3",
         "replacement": "8",
-        "refilled": "False",
     }
     assert datetime.fromisoformat(first["time"]) == datetime.fromtimestamp(1.7e9, timezone.utc)
     assert second["index"] == "(1, 'a')"

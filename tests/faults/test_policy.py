@@ -15,7 +15,7 @@ from feedline.errors import BadOption, WorkerDied
 from feedline.faults import ErrorPolicy, Failure, Policy, Raise, Replace, Retry, Skip, Verdict
 from feedline.faults.policy import SHARE_COUNTS_FROM, exceeded, policy_of
 
-ACTIONS = [Raise(), Skip(), Skip(refill=False), Retry(), Replace()]
+ACTIONS = [Raise(), Skip(), Retry(), Replace()]
 actions = st.sampled_from(ACTIONS)
 
 
@@ -115,7 +115,7 @@ def test_the_class_comes_before_its_names_and_long_names_before_short_ones() -> 
     module = json.JSONDecodeError.__module__
     rules: list[tuple[Any, Any]] = [
         ("JSONDecodeError", Raise()),
-        ("json.JSONDecodeError", Skip(refill=False)),
+        ("json.JSONDecodeError", Skip()),
         (f"{module}.JSONDecodeError", Replace()),
         (json.JSONDecodeError, Retry()),
     ]
@@ -179,20 +179,17 @@ def test_rules_are_a_mapping(rules: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "never_catches", "may_refill"),
+    ("policy", "never_catches"),
     [
-        (Policy(), True, False),
-        (Policy({OSError: "raise"}), True, False),
-        (Policy({OSError: "retry"}), False, False),
-        (Policy({OSError: Retry(then="skip")}), False, True),
-        (Policy({OSError: Skip(refill=False)}), False, False),
-        (Policy({OSError: "raise"}, otherwise="skip"), False, True),
-        (policy_of(lambda failure: "raise"), False, True),
+        (Policy(), True),
+        (Policy({OSError: "raise"}), True),
+        (Policy({OSError: "retry"}), False),
+        (Policy({OSError: "raise"}, otherwise="skip"), False),
+        (policy_of(lambda failure: "raise"), False),
     ],
 )
-def test_abilities(policy: ErrorPolicy, never_catches: bool, may_refill: bool) -> None:
+def test_a_policy_tells_whether_it_ever_catches(policy: ErrorPolicy, never_catches: bool) -> None:
     assert policy.never_catches is never_catches
-    assert policy.may_refill is may_refill
 
 
 # -- values ---
@@ -239,7 +236,7 @@ def test_rules_cannot_be_changed_from_outside() -> None:
         ("skip", Policy(otherwise=Skip())),
         ("retry", Policy(otherwise=Retry())),
         ("replace", Policy(otherwise=Replace())),
-        (Skip(refill=False), Policy(otherwise=Skip(refill=False))),
+        (Skip(), Policy(otherwise=Skip())),
     ],
 )
 def test_short_forms(on_error: Any, policy: Policy) -> None:
@@ -249,24 +246,24 @@ def test_short_forms(on_error: Any, policy: Policy) -> None:
 
 class Own(ErrorPolicy):
     def decide(self, failure: Failure, chance: float) -> Verdict:
-        return Verdict("skip", refill=False)
+        return Verdict("skip")
 
 
 def test_a_policy_is_taken_as_it_is() -> None:
     for policy in (Own(), POLICIES[2]):
         assert policy_of(policy) is policy
-    assert (Own().max_failures, Own().max_share, Own().may_refill, Own().never_catches) == (None, 0.5, True, False)
+    assert (Own().max_failures, Own().max_share, Own().never_catches) == (None, 0.5, False)
 
 
 def by_index(failure: Failure) -> Any:
-    answers = {1: "skip", 2: Retry(1, then="replace"), 3: Verdict("skip", refill=False), 4: Replace(), 5: "raise"}
+    answers = {1: "skip", 2: Retry(1, then="replace"), 3: Verdict("skip"), 4: Replace(), 5: "raise"}
     return answers.get(failure.index)
 
 
 def test_a_function_returns_an_action_or_a_verdict() -> None:
     policy = policy_of(by_index)
     assert policy.decide(failure(OSError(), index=1), 0.5) == Verdict("skip")
-    assert policy.decide(failure(OSError(), index=3), 0.5) == Verdict("skip", refill=False)
+    assert policy.decide(failure(OSError(), index=3), 0.5) == Verdict("skip")
     assert policy.decide(failure(OSError(), index=4), 0.5).action == "replace"
     assert policy.decide(failure(OSError(), index=5), 0.5).action == "raise"
     assert (policy.max_failures, policy.max_share) == (None, 0.5)

@@ -19,10 +19,10 @@ from feedline.abc import ErrorPolicy, Repeatable
 from feedline.collate import default
 from feedline.datasets.arrays import ArrayDataset
 from feedline.errors import BadOption
-from feedline.faults import Fault, Policy, Replace, Retry, Skip, Verdict
+from feedline.faults import Fault, Policy, Replace, Retry, Verdict
 from feedline.faults.policy import policy_of
 from feedline.fetch import fetcher_for
-from feedline.fetch.guard import _MOST_REPLACEMENTS, Guard, ShortBatch
+from feedline.fetch.guard import _MOST_REPLACEMENTS, Guard, NothingLeft
 from feedline.fetch.seeded import _LOOKS
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.keys import mix
@@ -80,7 +80,6 @@ class Bench:
         dataset: Any,
         on_error: Any,
         *,
-        refills: bool = False,
         batched: bool = True,
         seeded: bool = False,
         collate: Callable[[Any], Any] = list,
@@ -91,7 +90,7 @@ class Bench:
         self.waits: list[float] = []
         self.scope = Scope(seeds_globals=seeded)
         policy = on_error if isinstance(on_error, ErrorPolicy) else policy_of(on_error)
-        self.guard = Guard(policy, self.scope, dataset, worker=3, pause=pause or self.waits.append, refills=refills)
+        self.guard = Guard(policy, self.scope, dataset, worker=3, pause=pause or self.waits.append)
         spec = WorkerSpec(dataset, kind, collate, NumpyFramework(), 1, 0, batched=batched, seeded=seeded, split=split)
         self.scope.begin(Draw(KEY))
         self.fetch = self._inside(lambda: fetcher_for(dataset, spec, self.scope, None, self.guard))
@@ -103,24 +102,15 @@ class Bench:
         finally:
             enter(before)
 
-    def make(
-        self,
-        indices: Any,
-        *,
-        skip: dict[int, bool] | None = None,
-        kept: dict[int, Any] | None = None,
-        again: bool = False,
-        first: int = 0,
-    ) -> Any:
+    def make(self, indices: Any, *, skip: tuple[int, ...] = (), first: int = 0) -> Any:
         self.scope.begin(Draw(KEY, first))
-        self.guard.begin(skip or {}, kept or {}, again=again)
+        self.guard.begin(skip)
         return self._inside(lambda: self.fetch(indices))
 
-    def short(self, indices: Any, **how: Any) -> dict[int, Any]:
-        """Make a batch that lacks samples; returns those that are there, by their places."""
-        with pytest.raises(ShortBatch):
+    def make_nothing(self, indices: Any, **how: Any) -> None:
+        """Ask for a batch of which no sample is left."""
+        with pytest.raises(NothingLeft):
             self.make(indices, **how)
-        return self.guard.samples
 
     @property
     def told(self) -> list[tuple[Any, str, int]]:
@@ -209,68 +199,42 @@ def test_an_attempt_draws_what_the_first_one_drew(draw: str, kind: type[Flaky], 
 
 
 def test_samples_that_are_left_out_make_a_smaller_batch() -> None:
-    bench = Bench(Flaky({1: ALWAYS, 3: ALWAYS}), Skip(refill=False))
+    bench = Bench(Flaky({1: ALWAYS, 3: ALWAYS}), "skip")
     assert bench.make([0, 1, 2, 3]) == [(0, 0.0), (2, 0.0)]
     assert bench.told == [(1, "skip", 1), (3, "skip", 1)]
-    assert not any(fault.refilled for fault in bench.guard.faults)
-    assert bench.guard.failed == []
 
 
-def test_samples_that_others_are_to_replace_keep_the_batch_from_being_made() -> None:
-    bench = Bench(Flaky({1: ALWAYS, 3: ALWAYS}), "skip", refills=True)
-    assert bench.short([0, 1, 2, 3]) == {0: (0, 0.0), 2: (2, 0.0)}
-    assert bench.guard.failed == [1, 3]
-    assert all(fault.refilled for fault in bench.guard.faults)
-
-
-def test_samples_that_were_kept_are_not_asked_for_again() -> None:
-    dataset = Flaky({1: ALWAYS})
-    bench = Bench(dataset, "skip", refills=True)
-    kept = bench.short([0, 1, 2])
-    dataset.asked.clear()
-    assert bench.make([0, 9, 2], kept=kept, again=True) == [(0, 0.0), (9, 0.0), (2, 0.0)]
-    assert dataset.asked == [9]
-    assert bench.told == []
-
-
-def test_where_nothing_refills_a_batch_is_left_short_whatever_the_policy_wants() -> None:
-    bench = Bench(Flaky({1: ALWAYS}), Skip(refill=True), refills=False)
-    assert bench.make([0, 1]) == [(0, 0.0)]
-    assert not fault_of(bench).refilled
-
-
-def test_samples_that_are_known_to_fail_are_not_asked_for_and_not_told_again() -> None:
-    dataset = Flaky()
-    bench = Bench(dataset, "skip", refills=True)
-    assert bench.make([0, 1, 2], skip={1: False}) == [(0, 0.0), (2, 0.0)]
-    assert dataset.asked == [0, 2]
-    assert bench.short([0, 1, 2], skip={1: True, 2: False}) == {0: (0, 0.0)}
-    assert bench.guard.failed == [1]
-    assert bench.guard.omitted == [2]
-    assert bench.told == []
-
-
-@pytest.mark.parametrize("refills", [True, False])
 @pytest.mark.parametrize("kind", [Flaky, Together])
-def test_a_batch_of_which_nothing_is_left_is_not_made(kind: type[Flaky], refills: bool) -> None:
+@pytest.mark.parametrize("seeded", [True, False])
+def test_samples_that_are_known_to_fail_are_not_asked_for_and_not_told_again(kind: type[Flaky], seeded: bool) -> None:
+    dataset = kind()
+    bench = Bench(dataset, "skip", seeded=seeded)
+    assert bench.make([0, 1, 2], skip=(1,)) == [(0, 0.0), (2, 0.0)]
+    assert dataset.asked == [0, 2]
+    bench.make_nothing([0, 1], skip=(0, 1))
+    assert dataset.asked == [0, 2]
+    assert bench.told == []
+
+
+@pytest.mark.parametrize("kind", [Flaky, Together])
+def test_a_batch_of_which_nothing_is_left_is_not_made(kind: type[Flaky]) -> None:
     def collate(samples: Any) -> Any:
         raise AssertionError("there is nothing to collate")
 
-    bench = Bench(kind({0: ALWAYS, 1: ALWAYS}), "skip", refills=refills, collate=collate)
-    assert bench.short([0, 1]) == {}
-    assert bench.guard.failed == ([0, 1] if refills else [])
+    bench = Bench(kind({0: ALWAYS, 1: ALWAYS}), "skip", collate=collate)
+    bench.make_nothing([0, 1])
     assert len(bench.told) == 2
 
 
 def test_a_single_sample_that_is_left_out_makes_no_batch() -> None:
     bench = Bench(Flaky({4: ALWAYS}), "skip", batched=False)
     assert bench.make(3) == [3, 0.0]
-    assert bench.short(4) == {}
+    bench.make_nothing(4)
     assert bench.told == [(4, "skip", 1)]
 
 
 def test_an_empty_batch_is_as_the_collate_function_has_it() -> None:
-    assert Bench(Flaky(), "skip", refills=True).make([]) == []
+    assert Bench(Flaky(), "skip").make([]) == []
 
 
 def test_a_sample_may_be_anything() -> None:
@@ -278,7 +242,7 @@ def test_a_sample_may_be_anything() -> None:
         def __getitem__(self, index: int) -> Any:
             return np.arange(3) if index else None
 
-    batch = Bench(Odd(), "skip", refills=True).make([0, 1], skip={})
+    batch = Bench(Odd(), "skip").make([0, 1])
     assert batch[0] is None
     assert batch[1].tolist() == [0, 1, 2]
 
@@ -371,33 +335,26 @@ def test_a_batch_that_is_asked_for_at_once_and_works_is_asked_for_once() -> None
 
 def test_if_many_at_once_fail_the_one_that_does_is_found_one_by_one() -> None:
     dataset = Together({2: ALWAYS})
-    bench = Bench(dataset, "skip", refills=True)
-    assert bench.short([1, 2, 3]) == {0: (1, 0.0), 2: (3, 0.0)}
+    bench = Bench(dataset, "skip")
+    assert bench.make([1, 2, 3]) == [(1, 0.0), (3, 0.0)]
     assert dataset.asked == [1, 2, 1, 2, 3]
-    assert bench.guard.failed == [1]
     assert bench.told == [(2, "skip", 1)]
 
 
 def test_if_each_works_alone_that_is_told_of_all() -> None:
-    bench = Bench(Together({2: 1}), "skip", refills=True)
+    bench = Bench(Together({2: 1}), "skip")
     assert bench.make([1, 2, 3]) == [(1, 0.0), (2, 0.0), (3, 0.0)]
     assert bench.told == [([1, 2, 3], "retry", 2)]
 
 
 @pytest.mark.parametrize("draw", DRAWS)
-def test_what_a_sample_draws_depends_on_neither_the_others_nor_on_who_was_kept(draw: str) -> None:
+def test_what_a_sample_draws_does_not_depend_on_what_is_known_of_the_others(draw: str) -> None:
     def bench() -> Bench:
-        return Bench(Together({2: ALWAYS}, draw=DRAWS[draw]), "skip", refills=True, seeded=draw != "rng")
+        return Bench(Together({2: ALWAYS}, draw=DRAWS[draw]), "skip", seeded=draw != "rng")
 
-    first = bench()
-    kept = first.short([1, 2, 3])
-    with_kept = first.make([1, 9, 3], kept=kept, again=True)
-    without = bench().make([1, 9, 3], again=True)
-    after_quarantine = bench().short([1, 2, 3], skip={1: True})
-    assert with_kept == without
-    assert kept == after_quarantine
-    assert kept[0] == (1, drawn(0, draw))
-    assert without[1] == (9, drawn(1, draw))
+    batch = bench().make([1, 2, 3])
+    assert batch == bench().make([1, 2, 3], skip=(1,))
+    assert batch == [(1, drawn(0, draw)), (3, drawn(2, draw))]
 
 
 # -- collate ---
@@ -426,9 +383,8 @@ def test_a_collate_function_may_be_tried_again_and_draws_the_same_numbers() -> N
 
 
 def test_a_batch_that_cannot_be_collated_may_be_left_out() -> None:
-    bench = Bench(Flaky(), "skip", refills=True, collate=Picky(ALWAYS))
-    assert bench.short([1, 2]) == {}
-    assert bench.guard.failed == []
+    bench = Bench(Flaky(), "skip", collate=Picky(ALWAYS))
+    bench.make_nothing([1, 2])
     assert bench.told == [([1, 2], "skip", 1)]
 
 
@@ -465,7 +421,7 @@ def test_a_policy_gets_its_chance_from_nobody_elses_generator() -> None:
     random.seed(1)
     np.random.seed(1)
     before = random.getstate(), GlobalStates.now()
-    Bench(Flaky({5: ALWAYS}), Retry(2, then="skip", wait_s=0.0)).short([5])
+    Bench(Flaky({5: ALWAYS}), Retry(2, then="skip", wait_s=0.0)).make_nothing([5])
     assert (random.getstate(), GlobalStates.now()) == before
 
 
@@ -474,10 +430,10 @@ def test_a_policy_gets_its_chance_from_nobody_elses_generator() -> None:
 
 def test_a_vectorised_fetch_is_given_up_for_a_batch_with_a_sample_that_fails() -> None:
     dataset = ArrayDataset(np.arange(5) * 10)
-    bench = Bench(dataset, "skip", refills=True, collate=default)
+    bench = Bench(dataset, "skip", collate=default)
     assert bench.make(IndexBlock(np.array([1, 2]))).tolist() == [10, 20]
-    assert bench.short(IndexBlock(np.array([1, 99, 3]))) == {0: 10, 2: 30}
-    assert bench.make(IndexBlock(np.array([1, 4, 3])), kept={0: np.int64(11)}, again=True).tolist() == [11, 40, 30]
+    assert bench.make(IndexBlock(np.array([1, 99, 3]))).tolist() == [10, 30]
+    assert bench.make(IndexBlock(np.array([1, 4, 3])), skip=(1,)).tolist() == [10, 30]
 
 
 @pytest.mark.parametrize("draws", [True, False])
@@ -507,7 +463,6 @@ def test_faults_are_told_once_when_a_seeded_batch_is_made_twice(action: str, kin
     indices=st.lists(st.integers(0, 9), min_size=1, max_size=6, unique=True),
     fails=st.dictionaries(st.integers(0, 9), st.sampled_from([1, 2, ALWAYS]), max_size=5),
     attempts=st.integers(1, 3),
-    refills=st.booleans(),
     kind=st.sampled_from([Flaky, Together]),
     draw=st.sampled_from(["rng", "random"]),
     known=st.sets(st.integers(0, 5), max_size=2),
@@ -516,14 +471,13 @@ def test_a_sample_is_there_if_an_attempt_at_it_works_and_each_that_failed_is_tol
     indices: list[int],
     fails: dict[int, int],
     attempts: int,
-    refills: bool,
     kind: type[Flaky],
     draw: str,
     known: set[int],
 ) -> None:
     policy = Retry(attempts, then="skip", wait_s=0.0)
-    bench = Bench(kind(fails, draw=DRAWS[draw]), policy, refills=refills, seeded=draw != "rng")
-    skip = {place: False for place in known if place < len(indices)}
+    bench = Bench(kind(fails, draw=DRAWS[draw]), policy, seeded=draw != "rng")
+    skip = tuple(place for place in known if place < len(indices))
     left = {place: fails.get(index, 0) for place, index in enumerate(indices) if place not in skip}
     at_once = kind is Together and not skip
     first = next((place for place, count in left.items() if count), None)
@@ -531,15 +485,13 @@ def test_a_sample_is_there_if_an_attempt_at_it_works_and_each_that_failed_is_tol
         left[first] -= 1  # in the question for all of them
     lost = [place for place, count in left.items() if count > attempts]
     there = {place: (indices[place], drawn(place, draw)) for place in left if place not in lost}
-    if (lost and refills) or not there:
-        assert bench.short(indices, skip=skip) == there
-        assert bench.guard.failed == (lost if refills else [])
+    if not there:
+        bench.make_nothing(indices, skip=skip)
     else:
         batch = bench.make(indices, skip=skip)
         assert [index for index, _ in batch] == [index for index, _ in there.values()]
         if not at_once or first is not None:  # otherwise all draw in one go
             assert batch == list(there.values())
-    assert sorted(bench.guard.omitted) == sorted([*skip, *([] if refills else lost)])
     told: list[tuple[Any, str]] = [
         (indices[place], "skip" if place in lost else "retry") for place, count in left.items() if count
     ]
@@ -707,7 +659,7 @@ def test_of_a_stream_that_all_workers_read_a_sample_is_left_out_of_its_batch() -
     bench = stream([0, 1, OSError("torn"), 3, BAD, BAD, BAD], "skip", split=split)
     assert bench.make(Span(0)) == [0]
     assert bench.told == [(2, "skip", 1)]
-    assert bench.short(Span(1)) == {}
+    bench.make_nothing(Span(1))
     assert [place for place, _, _ in bench.told] == [4, 6]
 
 
@@ -760,7 +712,6 @@ def test_what_failed_is_let_go_without_the_garbage_collector(policy: str, how: s
     bench = Bench(
         dataset,
         POLICIES[policy],
-        refills=True,
         batched=how != "single",
         seeded=how == "seeded",
         collate=dataset.__getitem__ if how == "collate" else list,  # of a list of samples: it fails
@@ -769,7 +720,7 @@ def test_what_failed_is_let_go_without_the_garbage_collector(policy: str, how: s
     gc.collect()
     gc.disable()
     try:
-        with contextlib.suppress(ShortBatch, KeyError, TypeError, StopIteration):
+        with contextlib.suppress(NothingLeft, KeyError, TypeError, StopIteration):
             bench.make({"single": 5, "stream": 2}.get(how, [5]))
         assert dataset.witness is not None
         assert dataset.witness() is None

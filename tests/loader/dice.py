@@ -21,7 +21,6 @@ from feedline.engines.runner import Runner
 from feedline.errors import WorkerDied
 from feedline.faults import Policy
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader import reserve
 from feedline.loader.account import Account
 from feedline.loader.bookmark import Bookmark
 from feedline.loader.counters import Counters
@@ -32,7 +31,6 @@ from feedline.loader.map_epoch import MapEpoch
 from feedline.loader.order import Entry
 from feedline.loader.progress import Progress
 from feedline.loader.rescue import Care
-from feedline.loader.reserve import with_reserve
 from feedline.plan.foreign import ForeignPlan
 from feedline.plan.plan import Plan
 from feedline.plan.seekable import SamplePlan
@@ -182,14 +180,11 @@ class Case:
     """True for a sampler that is not feedline's: its batches are lists."""
     share: Share = field(default_factory=Share)
     drop_last: bool = False
-    refills: bool = True
     workers: int = 0
     """0 for no workers at all: batches are made when they are asked for."""
     depth: int = 2
     order: str = "in order"
     """Or "unordered", or "whim"."""
-    look_ahead: int = 64
-    """How many batches ahead the reserve is."""
     restarts: int = 1000
     kills: float = 0.0
     """How likely it is that somebody kills a worker while it is at a task, whatever is in it."""
@@ -201,21 +196,12 @@ class Case:
         consumed = order.get("consumed", 0)
         whole = RandomSampler(range(self.count), seed=7) if self.shuffled else SequentialSampler(range(self.count))
         sampler = whole if self.share.world_size == 1 else Distributed(whole, self.share)
-        plan: Plan
         if self.given:
-            plan = ForeignPlan(iter(list(map(list, self.given[consumed:]))), consumed=consumed, draw_key=1)
-        elif self.lists:
+            return ForeignPlan(iter(list(map(list, self.given[consumed:]))), consumed=consumed, draw_key=1)
+        if self.lists:
             every = [entry_of(batch) for batch in self._own_plan(sampler, 0)]
-            plan = ForeignPlan(iter(every[consumed:]), consumed=consumed, draw_key=1)
-        else:
-            plan = self._own_plan(sampler, consumed)
-        return with_reserve(
-            plan,
-            order,
-            refills=self.refills,
-            keeps_steps=self.keeps_steps,
-            batched=self.batch_size is not None,
-        )
+            return ForeignPlan(iter(every[consumed:]), consumed=consumed, draw_key=1)
+        return self._own_plan(sampler, consumed)
 
     def _own_plan(self, sampler: Any, consumed: int) -> SamplePlan:
         return SamplePlan(
@@ -230,8 +216,7 @@ class Case:
         """Return what the plan asks for if nothing fails."""
         if self.given:
             return list(map(list, self.given))
-        plain = replace(self, refills=False, lists=False)
-        return [listed(entry_of(batch)) for batch in plain.plan()]
+        return [listed(entry_of(batch)) for batch in replace(self, lists=False).plan()]
 
     def begin(self, snapshot: Snapshot | None = None, account: Account | None = None) -> Run:
         """Begin the epoch, or the rest of it; with an account, it is known who failed before."""
@@ -256,7 +241,6 @@ class Run:
         self.account = account or Account(case.policy)
         self.account.keeps_steps = case.keeps_steps
         self.account.dataset = self.dataset
-        self.account.drop_short = case.drop_last
         self.counters = Counters()
         self._entry = Entry(Key(7, 0), 1, {} if snapshot is None else snapshot.order)
         self._bookmark = Bookmark(
@@ -287,7 +271,6 @@ class Run:
             batched=case.batch_size is not None,
             drop_last=case.drop_last,
             on_error=case.policy,
-            refills=case.refills,
         )
 
     def collate(self, samples: Any) -> Any:
@@ -301,7 +284,7 @@ class Run:
         case, spec, plan = self.case, self._spec(), self._bookmark.plan
         assert plan is not None
         self.engine = DiceEngine(spec, self._clock, random.Random(case.dice), case.kills)
-        care = Care(case.policy, self.dataset, batched=spec.batched, refills=spec.refills, restarts=case.restarts)
+        care = Care(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
         self.crew = Crew(self.engine, None, NumpyFramework(), self.counters, care=care)
         self.crew.say = lambda message, category: self.said.append(message)  # type: ignore[method-assign]
         self.epoch = MapEpoch(
@@ -324,7 +307,6 @@ class Run:
     @contextmanager
     def _patched(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patches:
-            patches.setattr(reserve, "LOOK_AHEAD", self.case.look_ahead)
             self._clock.install(patches)
             yield
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from feedline.errors import BadState, TooManyBadSamples
+from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
 from feedline.faults import Failure, Fault, Policy
-from feedline.loader.account import _LONGEST_CHAIN, _MOST_NAMED, Account
+from feedline.loader.account import _LONGEST_CHAIN, _MOST_NAMED, _MOST_NEIGHBOURS, Account, Treated
 from feedline.loader.batch_indices import as_list
-from feedline.types import IndexBlock, Notes, Result, ResultKind
+from feedline.types import IndexBlock, Notes, Result, ResultKind, Share
 from tests.loader.dice import Case
 
 
@@ -25,6 +25,7 @@ def fault_of(index: Any, action: str = "skip", *, stage: str = "fetch", **more: 
 
 def account_of(*faults: Fault, policy: Policy | None = None, seen: int = 0) -> Account:
     account = Account(policy or Policy(otherwise="skip", max_share=1.0))
+    account.dataset = range(100)
     account.write(faults, seen, 0)
     with contextlib.suppress(TooManyBadSamples):
         account.check()
@@ -63,7 +64,7 @@ def test_a_sample_that_failed_twice_before_it_was_known_is_logged_once() -> None
 
 def test_samples_without_indices_are_logged_each_time_and_never_in_quarantine() -> None:
     account = account_of()
-    account.has_indices = False
+    account.dataset = None
     for _ in range(2):
         account.write([fault_of(3)], 8, 0)
     assert len(account.log) == 2
@@ -87,20 +88,18 @@ def test_a_policy_that_catches_nothing_guards_nothing() -> None:
 
 @pytest.mark.parametrize("form", [list, tuple, np.array, lambda items: IndexBlock(np.array(items))])
 def test_samples_that_are_known_to_fail_are_left_out_or_replaced(form: Any) -> None:
-    account = account_of(
-        fault_of(3, refilled=True), fault_of(5), fault_of(7, "replace", replacement=9), fault_of(1, "retry")
-    )
+    account = account_of(fault_of(3), fault_of(5), fault_of(7, "replace", replacement=9), fault_of(1, "retry"))
     treated = account.treat(form([1, 3, 5, 7]), batched=True)
     assert [int(index) for index in as_list(treated.indices)] == [1, 3, 5, 9]
-    assert treated.skip == {1: True, 2: False}
-    assert treated.known == {3: True, 5: False, 7: False}
+    assert treated.skip == (1, 2)
+    assert treated.known == 3
 
 
 def test_one_index_is_recognised_whatever_it_is() -> None:
     account = account_of(fault_of(("cat", 3)), fault_of("dog", "replace", replacement=("cat", 4)))
-    assert account.treat(("cat", 3), batched=False).skip == {0: False}
+    assert account.treat(("cat", 3), batched=False).skip == (0,)
     assert account.treat("dog", batched=False).indices == ("cat", 4)
-    assert account.treat(("cat", 3), batched=True).skip == {}
+    assert account.treat(("cat", 3), batched=True).skip == ()
 
 
 def test_what_is_not_known_stays_as_it_is() -> None:
@@ -114,13 +113,13 @@ def test_what_is_not_known_stays_as_it_is() -> None:
 
 def test_where_nothing_is_guarded_everything_is_asked_for() -> None:
     account = account_of(fault_of(3), policy=Policy())
-    assert account.treat([3], batched=True).skip == {}
+    assert account.treat([3], batched=True).skip == ()
 
 
 def test_a_sample_that_was_released_is_asked_for_again() -> None:
     account = account_of(fault_of(3))
     account.log.release(3)
-    assert account.treat([3], batched=True).skip == {}
+    assert account.treat([3], batched=True).skip == ()
 
 
 @given(
@@ -146,7 +145,7 @@ def test_no_sample_in_quarantine_is_asked_for_unless_they_replace_each_other_in_
             continue  # a circle: whatever, but it ends
         assert asked[place] == chain[-1]
         assert (place in treated.skip) == (chain[-1] in table)
-    assert set(treated.known) == {index for index in indices if index in table}
+    assert treated.known == sum(index in table for index in indices)
 
 
 def test_circles_end() -> None:
@@ -196,13 +195,12 @@ def test_many_faults_are_told_in_a_few_lines() -> None:
     count=st.integers(1, 30),
     bad=st.sets(st.integers(0, 29), min_size=1),
     batch_size=st.sampled_from([None, 1, 3, 5]),
-    refills=st.booleans(),
     workers=st.integers(0, 3),
 )
 def test_every_sample_is_counted_once_also_in_later_epochs(
-    count: int, bad: set[int], batch_size: int | None, refills: bool, workers: int
+    count: int, bad: set[int], batch_size: int | None, workers: int
 ) -> None:
-    case = Case(count, batch_size, tuple(bad), refills=refills, workers=workers, look_ahead=3)
+    case = Case(count, batch_size, tuple(bad), workers=workers)
     account = None
     for _ in range(3):
         run = case.begin(account=account)
@@ -243,20 +241,117 @@ def test_a_budget_is_for_an_epoch() -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_budget_that_is_spent_stays_spent(workers: int) -> None:
     policy = Policy(otherwise="skip", max_share=0.5)
-    run = Case(400, 10, tuple(range(52)), policy=policy, refills=False, workers=workers).begin()
+    run = Case(400, 10, tuple(range(52)), policy=policy, workers=workers).begin()
     assert run.take(4) == [[52, *range(53, 60)], *([*range(at, at + 10)] for at in (60, 70, 80))]
     for _ in range(30):
         with pytest.raises(TooManyBadSamples, match="52 of 100 samples"):
             run.take(1)
 
 
-def test_a_batch_that_finds_no_sample_that_works_gives_up_early() -> None:
-    for workers in (0, 2):
-        case = Case(20_000, 10, tuple(range(20_000)), policy=Policy(otherwise="skip"), workers=workers)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_of_which_no_sample_works_is_given_up_early(workers: int) -> None:
+    case = Case(20_000, 10, tuple(range(20_000)), policy=Policy(otherwise="skip"), workers=workers)
+    run = case.begin()
+    with pytest.raises(TooManyBadSamples):
+        run.take(1)
+    assert len(run.dataset.asked) < 2_000
+
+
+# -- what is delivered ---
+
+
+def left_of(case: Case) -> list[list[int]]:
+    """Return what a plan delivers without the samples that fail; for ranks, with the neighbours of lost batches."""
+    lost = {*case.bad, *case.killers}
+    batches = []
+    for batch in case.batches():
+        left = [index for index in batch if index not in lost]
+        if not left and case.keeps_steps:
+            after = [(batch[-1] + step) % case.count for step in range(1, _MOST_NEIGHBOURS + 1)]
+            left = [index for index in after if index not in lost][:1]
+        if left:
+            batches.append(left)
+    return batches
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    count = draw(st.integers(1, 24))
+    rank = draw(st.sampled_from([Share(), Share(0, 2), Share(2, 3)]))
+    failing = draw(st.lists(st.integers(0, count - 1), unique=True, max_size=count - 1))
+    workers = draw(st.integers(0, 3))
+    cut = draw(st.integers(0, len(failing))) if workers else len(failing)
+    return Case(
+        count=count,
+        batch_size=draw(st.sampled_from([None, 1, 2, 3, 5])),
+        bad=tuple(failing[:cut]),
+        killers=tuple(failing[cut:]),
+        shuffled=draw(st.booleans()),
+        share=rank,
+        drop_last=draw(st.booleans()),
+        workers=workers,
+        order=draw(st.sampled_from(["in order", "unordered", "whim"])),
+        dice=draw(st.integers(0, 1 << 30)),
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(cases())
+def test_batches_lack_the_samples_that_fail_and_nothing_else(case: Case) -> None:
+    try:
+        expected = left_of(case)
         run = case.begin()
-        with pytest.raises(TooManyBadSamples):
-            run.take(1)
-        assert len(run.dataset.asked) < 2_000
+        for _ in range(2):
+            delivered = run.take()
+            assert delivered == expected if case.order == "in order" else sorted(delivered) == sorted(expected)
+            run = case.begin(account=run.account)
+    except EmptyBatch:  # sixteen neighbours fail as well
+        assert case.keeps_steps
+        assert len({*case.bad, *case.killers}) > _MOST_NEIGHBOURS
+
+
+@settings(deadline=None, max_examples=60)
+@given(cases(), st.data())
+def test_a_saved_state_continues_exactly(case: Case, data: st.DataObject) -> None:
+    assume(len({*case.bad, *case.killers}) <= _MOST_NEIGHBOURS)
+    expected = left_of(case)
+    run = case.begin()
+    head = run.take(data.draw(st.integers(0, len(expected))))
+    rest = case.begin(run.snapshot()).take()
+    whole = head + rest
+    assert whole == expected if case.order == "in order" else sorted(whole) == sorted(expected)
+
+
+RANK = Share(0, 2)
+
+
+def test_a_neighbour_that_is_known_to_fail_is_not_asked_for() -> None:
+    case = Case(12, 2, bad=(4, 6, 7, 9), killers=(8,), share=RANK, workers=2)
+    run = case.begin()
+    assert run.take() == [[0, 2], [10], [10]]
+    again = case.begin(account=run.account)
+    assert again.take() == [[0, 2], [10], [10]]
+    assert not {4, 6, 7, 8, 9} & set(again.dataset.asked)
+    assert again.counters.restarts == 0
+    assert {fault.index for fault in run.account.log} == {4, 6, 7, 8, 9}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_after_sixteen_neighbours_the_batch_is_raised_and_the_next_comes(workers: int) -> None:
+    bad = tuple(range(2, 2 + 2 + _MOST_NEIGHBOURS))
+    run = Case(40, 1, bad=bad, share=RANK, workers=workers).begin()
+    assert run.take(1) == [[0]]
+    with pytest.raises(EmptyBatch, match=r"(?s)out of step.*sample 2: KeyError: 2.* more"):
+        run.take(1)
+    assert run.take(1) == [[20]]
+    assert run.progress.missing == 1
+
+
+def test_an_index_without_a_neighbour_says_so() -> None:
+    account = account_of()
+    with pytest.raises(EmptyBatch, match="out of step") as caught:
+        account.instead_of(Treated(["cat", "dog"]), batched=True)
+    assert any("'dog' has no neighbour" in note for note in caught.value.__notes__)
 
 
 # -- states ---

@@ -247,36 +247,6 @@ def test_an_engine_that_never_replaces_workers_ends_the_epoch() -> None:
     assert type(result.payload) is WorkerStartError
 
 
-# -- batches that are made again ---
-
-
-def test_a_batch_with_other_samples_goes_first_and_names_the_one_before() -> None:
-    bench = Bench()
-    pending = bench.crew.submit(bench, 0, Task(0, [1, 2]), 0)
-    short = pending.task.id
-    bench.engine.finish(ResultKind.SHORT)
-    ((_, result),) = bench.crew.collect(0.0)
-    assert result.kind is ResultKind.SHORT
-    assert bench.free_slots() == 4, "nothing lies there"
-    for number in range(2):
-        bench.crew.submit(bench, 1 + number, Task(0, [10 + number]), 0)
-    bench.crew.resubmit(pending, Task(0, [1, 9]))
-    assert bench.given() == [(0, [1, 9]), (0, [10]), (0, [11])]
-    assert bench.engine.tasks[0][1].redo == short
-    assert pending.task.id != short
-    assert bench.crew.workers[0].outstanding == 3
-    assert bench.free_slots() == 1
-
-
-def test_what_is_no_longer_wanted_is_dropped_when_it_comes() -> None:
-    bench = Bench()
-    pending = bench.crew.submit(bench, 0, Task(0, 7), 0)
-    bench.crew.disown(pending)
-    bench.engine.finish()
-    assert bench.crew.collect(0.0) == []
-    assert bench.free_slots() == 4
-
-
 # -- calls ---
 
 

@@ -42,7 +42,6 @@ def cases(draw: st.DrawFn) -> Case:
         lists=draw(st.booleans()),
         workers=draw(st.integers(1, 4)),
         depth=draw(st.integers(1, 4)),
-        look_ahead=draw(st.sampled_from([1, 3, 64])),
         dice=draw(st.integers(0, 1 << 30)),
     )
 
@@ -105,7 +104,7 @@ def test_nobody_is_convicted_after_two_accidents() -> None:
 
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_without_a_policy_the_sample_is_named_and_its_batch_alone_is_lost(batch_size: int | None) -> None:
-    run = Case(12, batch_size, killers=(5,), policy=RAISES, refills=False, workers=2).begin()
+    run = Case(12, batch_size, killers=(5,), policy=RAISES, workers=2).begin()
     before = run.take(5 if batch_size is None else 1)
     with pytest.raises(WorkerDied, match=r"Sample 5 kills every worker that makes it.* is gone"):
         run.take(1)
@@ -131,7 +130,7 @@ def test_what_happened_is_said_with_batch_and_samples() -> None:
 
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_a_neighbour_may_take_the_place(batch_size: int | None) -> None:
-    run = Case(9, batch_size, killers=(4,), policy=REPLACES, refills=False, workers=2).begin()
+    run = Case(9, batch_size, killers=(4,), policy=REPLACES, workers=2).begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
     (fault,) = run.account.log
     assert (fault.index, fault.action, fault.replacement, fault.stage) == (4, "replace", 5, "worker")
@@ -141,7 +140,7 @@ def test_a_neighbour_may_take_the_place(batch_size: int | None) -> None:
 def test_a_neighbour_that_kills_as_well_is_replaced_in_turn_and_neither_is_asked_for_again(
     batch_size: int | None,
 ) -> None:
-    case = Case(9, batch_size, killers=(4, 5), policy=REPLACES, refills=False, workers=1)
+    case = Case(9, batch_size, killers=(4, 5), policy=REPLACES, workers=1)
     run = case.begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 6, 6, 6, 7, 8]
     again = case.begin(account=run.account)
@@ -151,7 +150,7 @@ def test_a_neighbour_that_kills_as_well_is_replaced_in_turn_and_neither_is_asked
 
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_a_replacement_is_not_convicted_after_one_death(batch_size: int | None) -> None:
-    case = Case(9, batch_size, killers=(4,), accidents=((5, 1),), policy=REPLACES, refills=False, workers=1)
+    case = Case(9, batch_size, killers=(4,), accidents=((5, 1),), policy=REPLACES, workers=1)
     run = case.begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
     assert [fault.index for fault in run.account.log] == [4]
@@ -159,7 +158,7 @@ def test_a_replacement_is_not_convicted_after_one_death(batch_size: int | None) 
 
 def test_the_user_may_say_what_takes_the_place() -> None:
     policy = Policy(otherwise=Replace(by=lambda index: index + 3), max_share=1.0)
-    run = Case(9, 3, killers=(4,), policy=policy, refills=False, workers=1).begin()
+    run = Case(9, 3, killers=(4,), policy=policy, workers=1).begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 6, 7, 7, 8]
 
 
@@ -182,13 +181,6 @@ def test_what_a_policy_itself_raises_comes_in_place_of_the_batch() -> None:
         run.take(1)
     assert any("sample 4" in note for note in caught.value.__notes__)
     assert run.take() == [[6, 7, 8]]
-
-
-@pytest.mark.parametrize("refills", [True, False])
-def test_a_log_says_whether_another_took_the_place(refills: bool) -> None:
-    run = Case(9, 3, killers=(1,), refills=refills, workers=1).begin()
-    assert run.take()[0] == ([0, 6, 2] if refills else [0, 2])
-    assert [fault.refilled for fault in run.account.log] == [refills]
 
 
 # -- there is an end ---

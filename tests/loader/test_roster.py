@@ -158,20 +158,6 @@ def test_a_parked_worker_begins_nothing_but_calls() -> None:
     assert roster.parked == {}
 
 
-def test_what_is_urgent_is_begun_before_what_waits() -> None:
-    engine = HandEngine()
-    roster = Roster(engine)
-    for number in range(3):
-        give(roster, 0, number)
-    engine.begin()
-    roster.begin_first(Pending("epoch", 0, 0, Task(0, "urgent")), slot=-1, epoch=0)
-    assert waiting(engine) == [(0, "urgent"), (0, 1), (0, 2)]
-    with pytest.raises(TypeError, match="cannot be sent"):
-        roster.begin_first(Pending("epoch", 0, 0, Task(0, "unsendable")), slot=-1, epoch=0)
-    assert waiting(engine) == [(0, "urgent"), (0, 1), (0, 2)], "nothing is lost over it"
-    assert roster.workers[0].outstanding == 4
-
-
 def test_of_an_epoch_that_is_left_only_what_was_begun_stays_and_has_no_owner() -> None:
     engine = HandEngine()
     roster = Roster(engine)

@@ -161,11 +161,11 @@ def test_faults_and_quarantine_name_the_right_samples(engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_samples_that_take_the_places_of_others(engine: str) -> None:
-    """The reserve keeps batches that were drawn long ago."""
+def test_indices_of_samples_that_fail(engine: str) -> None:
     bad = frozenset({6, 41})
     loader = DataLoader(Squares(bad=bad), BATCH, sampler=Singles([0]), on_error="skip", seed=1, **ENGINES[engine])
-    assert sorted(flat(loader)) == [number for number in range(N) if number not in bad]
+    assert flat(loader) == [number for number in range(N) if number not in bad]
+    assert [fault.index for fault in loader.faults] == [[number] for number in sorted(bad)]
 
 
 class Remembering(Batches):

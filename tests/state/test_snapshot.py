@@ -71,7 +71,6 @@ USUAL = Snapshot(
         "consumed": 10**9,
         "sampler": {"kind": "RandomSampler", "size": 10**10},
         "stride": [64, 0, 1],
-        "reserve": {},
     },
     early=tuple(range(1, 9)),
     virtual=(10**6, 10**6),

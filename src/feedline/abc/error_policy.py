@@ -37,11 +37,6 @@ class ErrorPolicy(ABC):
         """
 
     @property
-    def may_refill(self) -> bool:
-        """True if it may ever answer with a skip that is refilled; the loader then keeps samples ready for that."""
-        return True
-
-    @property
     def never_catches(self) -> bool:
         """True if every answer is "raise": the loader then guards nothing and never asks."""
         return False

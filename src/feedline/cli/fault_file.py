@@ -120,7 +120,6 @@ def _fault_of(row: dict[str, str]) -> Fault:
             "time": datetime.fromisoformat(row["time"]).timestamp(),
             "epoch": int(row["epoch"]),
             "replacement": _number_or_text(row["replacement"]) if row["replacement"] else None,
-            "refilled": row["refilled"] == "True",
         }
     )
 

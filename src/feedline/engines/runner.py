@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -17,7 +16,7 @@ from feedline.engines.telling import notes_on
 from feedline.failures import add_note, is_interrupt, stage_of, twin_of, without_frames
 from feedline.fetch import Fetcher, fetcher_for
 from feedline.fetch.awaiting import asks_together, is_awaited
-from feedline.fetch.guard import Guard, Pause, ShortBatch
+from feedline.fetch.guard import Guard, NothingLeft, Pause
 from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
 from feedline.types import (
@@ -34,14 +33,6 @@ from feedline.types import (
     WorkerSpec,
 )
 from feedline.verdicts import Failure, Fault
-
-_MOST_KEPT = 8
-"""Batches whose samples a worker keeps while others are being found for those that failed. If there were more, their
-samples are made again."""
-
-
-_NOTHING: dict[int, Any] = {}
-"""No places. Never written to."""
 
 
 class Runner:
@@ -68,8 +59,6 @@ class Runner:
         self._worker = None if worker is None else worker.id
         self._pause = pause
         self._guard: Guard | None = None
-        self._kept: OrderedDict[int, dict[int, Any]] = OrderedDict()
-        """Samples of batches that were not made because others had failed, by task."""
         self.streams = spec.kind is DatasetKind.ITERABLE
         self._acknowledged = self.streams and isinstance(spec.dataset, Acknowledged)
         self._dataset = spec.dataset
@@ -108,7 +97,7 @@ class Runner:
             self.trouble = self.unready = exc
 
     def attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
-        """Run a task and report on it: DONE with the batch, FAILED with the exception, SHORT, ENDED."""
+        """Run a task and report on it: DONE with the batch, FAILED with the exception, EMPTY, ENDED."""
         result = self._attempt(task, worker, room)
         if self._opening is not None:
             result.notes = result.notes or Notes(place=self.stream.place if self.streams else 0)
@@ -155,9 +144,11 @@ class Runner:
         return self._dataset.take_receipts() if self._acknowledged else None
 
     def report(self, exc: BaseException, task: Task, worker: int) -> Result:
-        """Report on a task that ended in an exception: FAILED, SHORT or ENDED."""
-        if isinstance(exc, ShortBatch):
-            return Result(ResultKind.SHORT, worker, task.id, notes=self._notes_of_short(task))
+        """Report on a task that ended in an exception: FAILED, EMPTY or ENDED."""
+        if isinstance(exc, NothingLeft):
+            assert self._guard is not None
+            notes = Notes(faults=self._guard.faults, place=self.stream.place if self.streams else 0)
+            return Result(ResultKind.EMPTY, worker, task.id, notes=notes)
         if isinstance(exc, StopIteration) and self.streams:
             return self._end(task, worker)
         return self._failed(exc, task, worker)
@@ -206,18 +197,6 @@ class Runner:
         with nullcontext() if self._threaded else randomness.globals_kept():
             return place_of_failed(exc, self._dataset, items)
 
-    def _notes_of_short(self, task: Task) -> Notes:
-        """Keep the samples that did not fail, and tell which did."""
-        guard = self._guard
-        assert guard is not None
-        if guard.samples and guard.failed:
-            self._kept[task.id] = guard.samples
-            while len(self._kept) > _MOST_KEPT:
-                self._kept.popitem(last=False)
-        guard.samples = {}
-        place = self.stream.place if self.streams else 0
-        return Notes(faults=guard.faults, failed=tuple(guard.failed), omitted=tuple(guard.omitted), place=place)
-
     def _end(self, task: Task, worker: int) -> Result:
         try:
             notes = self._last_notes()
@@ -238,7 +217,7 @@ class Runner:
         if self.trouble is not None:
             raise twin_of(self.trouble)
         if self._guard is not None:
-            self._guard.begin(task.skip, self._kept.pop(task.redo, {}), again=task.redo > 0)
+            self._guard.begin(task.skip)
         return self._make(task.indices, task.draw, room)
 
     def make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
@@ -247,16 +226,6 @@ class Runner:
             raise twin_of(self.trouble)
         return self._make(indices, draw, room)
 
-    def make_guarded(self, indices: Any, draw: Draw, room: memory.Memory | None) -> tuple[Any, list[Fault]]:
-        """Make a batch of the epoch that was begun, with a policy; returns it, and what failed in it.
-
-        Raises:
-            Exception: of a sample, or `ShortBatch`; `report` tells what that means.
-        """
-        assert self._guard is not None
-        self._guard.begin(_NOTHING, _NOTHING)
-        return self._make(indices, draw, room), self._guard.faults
-
     def _make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
         assert self._fetch is not None
         self._scope.begin(draw)
@@ -264,7 +233,7 @@ class Runner:
         before = randomness.enter(self._scope)
         try:
             return self._fetch(indices)
-        except (StopIteration, ShortBatch):
+        except (StopIteration, NothingLeft):
             raise
         except Exception:
             if self._acknowledged and self._scope.place >= 0:  # not while the batch was collated: it would fail again
@@ -317,17 +286,9 @@ class Runner:
 
     def _make_guard(self) -> Guard | None:
         policy = self._spec.on_error
-        self._kept.clear()
         if policy is None or policy.never_catches:
             return None
-        self._guard = Guard(
-            policy,
-            self._scope,
-            self._dataset,
-            worker=self._worker,
-            pause=self._pause,
-            refills=self._spec.refills,
-        )
+        self._guard = Guard(policy, self._scope, self._dataset, worker=self._worker, pause=self._pause)
         return self._guard
 
     @property

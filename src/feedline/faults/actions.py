@@ -35,11 +35,6 @@ class Raise:
         'raise'
     """
 
-    @property
-    def may_refill(self) -> bool:
-        """False: nothing is skipped."""
-        return False
-
     def verdict(self, failure: Failure, chance: float) -> Verdict:
         """Return what becomes of the sample."""
         return Verdict("raise")
@@ -47,28 +42,16 @@ class Raise:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Leave the sample out.
+    """Leave the sample out: the batch is smaller by one. `Replace` keeps its size.
 
     Example:
-        >>> Skip(refill=False).verdict(Failure(7, OSError(), "fetch", 1, None), chance=0.5).refill
-        False
+        >>> Skip().verdict(Failure(7, OSError(), "fetch", 1, None), chance=0.5).action
+        'skip'
     """
-
-    refill: bool = True
-    """True if another sample takes its place, so that batches keep their size; False for a smaller batch."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.refill, bool):
-            raise BadOption(f"Skip(refill={self.refill!r:.200}) is neither True nor False.")
-
-    @property
-    def may_refill(self) -> bool:
-        """True if a sample that is skipped is refilled."""
-        return self.refill
 
     def verdict(self, failure: Failure, chance: float) -> Verdict:
         """Return what becomes of the sample."""
-        return Verdict("skip", refill=self.refill)
+        return Verdict("skip")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +78,6 @@ class Replace:
                 f"Replace(by={self.by!r:.200}) cannot be called. Give a function from the index of the sample that "
                 "failed to the index of another; or leave it out for the next sample that works."
             )
-
-    @property
-    def may_refill(self) -> bool:
-        """False: nothing is skipped."""
-        return False
 
     def verdict(self, failure: Failure, chance: float) -> Verdict:
         """Return what becomes of the sample.
@@ -168,11 +146,6 @@ class Retry:
                 "Raise longest_s, or lower wait_s."
             )
 
-    @property
-    def may_refill(self) -> bool:
-        """True if the sample may be skipped and refilled in the end."""
-        return action_of(self.then, "then").may_refill
-
     def verdict(self, failure: Failure, chance: float) -> Verdict:
         """Return what becomes of the sample."""
         if failure.attempt > self.attempts:
@@ -196,7 +169,7 @@ def action_of(value: Any, name: str) -> ActionObject:
 
     Example:
         >>> action_of("skip", "otherwise")
-        Skip(refill=True)
+        Skip()
     """
     action = find_action(value)
     if action is not None:

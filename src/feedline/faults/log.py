@@ -116,7 +116,7 @@ class FaultLog(Sequence[Fault]):
             >>> path = pathlib.Path(tempfile.mkdtemp(), "faults.csv")
             >>> FaultLog().to_csv(path)
             >>> print(path.read_text())
-            time,index,error,message,stage,worker,attempt,action,epoch,replacement,refilled
+            time,index,error,message,stage,worker,attempt,action,epoch,replacement
         """
         # A file name that is no UTF-8 comes as surrogates, which UTF-8 cannot write as they are.
         with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
@@ -186,7 +186,7 @@ class FaultLog(Sequence[Fault]):
 # Any: what a state holds of a sample in quarantine.
 def _kept(fault: Fault) -> dict[str, Any]:
     """Describe a sample in quarantine: enough to treat it as before, whatever the entries have forgotten."""
-    return {name: value for name, value in fault.as_dict().items() if name in ("index", "action", *_TREATMENT)}
+    return {name: value for name, value in fault.as_dict().items() if name in ("index", "action", "replacement")}
 
 
 def _found(entry: Any) -> Fault:
@@ -195,9 +195,6 @@ def _found(entry: Any) -> Fault:
         raise BadState(f"The state is damaged: {entry!r:.200} is no sample in quarantine.")
     unknown = {"error": "", "message": "", "stage": "fetch", "worker": None, "attempt": 1, "time": 0.0}
     return Fault.from_dict({**unknown, **entry})
-
-
-_TREATMENT = ("replacement", "refilled")
 
 
 def _number(count: int, word: str) -> str:

@@ -51,7 +51,7 @@ class Policy(ErrorPolicy):
         >>> from feedline.faults import Retry
         >>> policy = Policy({OSError: Retry(3, then="skip"), "PIL.UnidentifiedImageError": "skip"}, max_share=0.01)
         >>> policy.decide(Failure(7, ConnectionError(), "fetch", 1, None), chance=0.5)
-        Verdict(action='retry', wait_s=0.1, refill=True, index=None)
+        Verdict(action='retry', wait_s=0.1, index=None)
         >>> policy.decide(Failure(7, ValueError(), "fetch", 1, None), chance=0.5).action
         'raise'
     """
@@ -87,10 +87,6 @@ class Policy(ErrorPolicy):
     def otherwise(self) -> ActionObject:
         """The action where no rule applies."""
         return self._otherwise
-
-    @property
-    def may_refill(self) -> bool:
-        return any(action.may_refill for action in self.actions)
 
     @property
     def never_catches(self) -> bool:
@@ -163,7 +159,7 @@ def policy_of(on_error: Any) -> ErrorPolicy:
 
     Example:
         >>> policy_of("skip")
-        Policy(otherwise=Skip(refill=True))
+        Policy(otherwise=Skip())
         >>> policy_of(None).never_catches
         True
     """

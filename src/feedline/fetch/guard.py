@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -29,8 +29,8 @@ Pause = Callable[[float], Any]
 """Waits for so many seconds; may return earlier, and then True, if nobody waits for the sample any more."""
 
 
-class ShortBatch(Exception):
-    """Samples of a batch were left out, and no batch was made of the others: more are to come, or none is left."""
+class NothingLeft(Exception):
+    """All samples of a batch were left out."""
 
 
 class Guard:
@@ -42,7 +42,6 @@ class Guard:
         dataset: whose samples they are.
         worker: this worker; None in the training process itself.
         pause: waits before another attempt.
-        refills: True if samples that are left out make room for others.
     """
 
     def __init__(
@@ -53,62 +52,40 @@ class Guard:
         *,
         worker: int | None,
         pause: Pause = time.sleep,
-        refills: bool = False,
     ) -> None:
         self._policy = policy
         self._scope = scope
         self._dataset = dataset
         self._worker = worker
         self._pause = pause
-        self._refills = refills
         self._chance = random.Random()  # its own: those of the process belong to the user
-        self._skip: Mapping[int, bool] = {}
-        self._kept: Mapping[int, Any] = {}
+        self._skip: Collection[int] = ()
         self._items: list[Any] = []
         self._has_left_out = False
-        self._one_by_one = False
         self.faults: list[Fault] = []
         """What failed in the current task."""
         self.attempts = 1
         """How often the last sample that failed was tried."""
-        self.failed: list[int] = []
-        """Places whose samples were left out, and that others are to take."""
-        self.omitted: list[int] = []
-        """Places whose samples were left out, and that stay empty."""
-        self.samples: dict[int, Any] = {}
-        """The samples of a batch that was not made, by their places."""
 
-    def begin(self, skip: Mapping[int, bool], kept: Mapping[int, Any], *, again: bool = False) -> None:
-        """Begin a task.
-
-        Args:
-            skip: places whose samples are known to fail, and whether others are to take them.
-            kept: samples that were made before, by their places.
-            again: True if the batch was made before, with other samples: what each of them draws must not depend on
-                how many were kept.
-        """
-        self._one_by_one = again or bool(skip)
+    def begin(self, skip: Collection[int]) -> None:
+        """Begin a task; `skip` are places whose samples are known to fail."""
         self._skip = skip
-        self._kept = kept
         self._begin_again([])
 
     @property
     def is_clear(self) -> bool:
         """True if all samples of the task are to be asked for."""
-        return not self._one_by_one
+        return not self._skip
 
     def knows(self, place: int) -> bool:
-        """True if the sample of a place is not asked for: it was made before, or is known to fail."""
-        return place in self._skip or place in self._kept
+        """True if the sample of a place is not asked for, because it is known to fail."""
+        return place in self._skip
 
     def _begin_again(self, items: list[Any]) -> None:
         self._items = items
         self._has_left_out = False
         self.attempts = 1
         self.faults = []
-        self.failed = []
-        self.omitted = []
-        self.samples = {}
 
     def guarded(self, how: Asking, *, together: bool) -> Asking:
         """Return how to ask for samples so that failures are dealt with.
@@ -129,9 +106,8 @@ class Guard:
             if self._has_left_out:
                 samples = list(samples[0]) if together else samples
                 there = [sample for sample in samples if sample is not _LEFT_OUT]
-                if self.failed or (not there and samples):
-                    self.samples = {place: sample for place, sample in enumerate(samples) if sample is not _LEFT_OUT}
-                    raise ShortBatch
+                if not there:
+                    raise NothingLeft
                 samples = [there] if together else there
             return self._join(how.join, samples)
 
@@ -144,7 +120,7 @@ class Guard:
         def fetch(indices: Any) -> Any:
             items = guarded.items(indices)
             samples: list[Any] = []
-            if not self._one_by_one:
+            if not self._skip:
                 add = samples.append
                 try:
                     for item in self._scope.following(items):
@@ -152,7 +128,7 @@ class Guard:
                 except Exception as exc:
                     place = len(samples)
                     self._scope.place = place
-                    add(self._deal_with(exc, items[place], place, how.ask))
+                    add(self._deal_with(exc, items[place], how.ask))
             for self._scope.place in range(len(samples), len(items)):
                 samples.append(guarded.ask(items[self._scope.place]))
             self._scope.collate()
@@ -162,16 +138,12 @@ class Guard:
 
     def _asking_each(self, ask: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def asked(index: Any) -> Any:
-            if self._skip or self._kept:
-                place = self._scope.place
-                if place in self._skip:
-                    return self._leave_out(place, self._skip[place])
-                if place in self._kept:
-                    return self._kept[place]
+            if self._skip and self._scope.place in self._skip:
+                return self._leave_out()
             try:
                 return ask(index)
             except Exception as exc:
-                return self._deal_with(exc, index, self._scope.place, ask)
+                return self._deal_with(exc, index, ask)
 
         return asked
 
@@ -181,7 +153,7 @@ class Guard:
 
         def asked(indices: Any) -> list[Any]:
             indices = list(indices)
-            if not self._one_by_one:
+            if not self._skip:
                 try:
                     return list(together(indices))
                 except Exception as exc:
@@ -199,12 +171,11 @@ class Guard:
 
         return asked
 
-    def _leave_out(self, place: int, refill: bool) -> Any:
+    def _leave_out(self) -> Any:
         self._has_left_out = True
-        (self.failed if refill and self._refills else self.omitted).append(place)
         return _LEFT_OUT
 
-    def _deal_with(self, exc: Exception, index: Any, place: int, ask: Callable[[Any], Any]) -> Any:
+    def _deal_with(self, exc: Exception, index: Any, ask: Callable[[Any], Any]) -> Any:
         """Do what the policy says about a sample until there is one, or it is left out, or the exception is raised."""
         try:
             current, attempt, replacements = index, 1, 0
@@ -214,9 +185,8 @@ class Guard:
                 verdict = self._decide(self._failure(exc, current, attempt))
                 if verdict.action == "skip":
                     fault = first or self._fault(self._failure(exc, index, attempt), "skip")
-                    refilled = verdict.refill and self._refills
-                    self.faults.append(replace(fault, action="skip", refilled=refilled))
-                    return self._leave_out(place, verdict.refill)
+                    self.faults.append(replace(fault, action="skip"))
+                    return self._leave_out()
                 if verdict.action == "replace":
                     first = first or self._fault(self._failure(exc, index, attempt), "replace")
                     replacements += 1
@@ -265,11 +235,11 @@ class Guard:
     def _decide(self, failure: Failure) -> Verdict:
         return self._policy.decide(failure, self._chance.random())
 
-    def _note(self, failure: Failure, action: str, *, replacement: Any = None, refilled: bool = False) -> None:
-        self.faults.append(self._fault(failure, action, replacement=replacement, refilled=refilled))
+    def _note(self, failure: Failure, action: str) -> None:
+        self.faults.append(self._fault(failure, action))
 
-    def _fault(self, failure: Failure, action: str, *, replacement: Any = None, refilled: bool = False) -> Fault:
-        return Fault.of(failure, action, time=time.time(), replacement=replacement, refilled=refilled)
+    def _fault(self, failure: Failure, action: str) -> Fault:
+        return Fault.of(failure, action, time=time.time())
 
     def _join(self, join: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
         """Make the batch; if that fails, the policy may want to try again or to leave all of it out."""
@@ -282,7 +252,7 @@ class Guard:
                 verdict = self._decide(self._failure(exc, self._items, attempt))
                 if verdict.action == "skip":
                     self.faults.append(replace(fault, action="skip"))
-                    raise ShortBatch from None
+                    raise NothingLeft from None
                 if verdict.action != "retry" or self._pause(verdict.wait_s):
                     raise
                 attempt += 1

@@ -15,7 +15,7 @@ import numpy as np
 
 from feedline.errors import BadState, InternalError
 from feedline.failures import twin_of, without_frames
-from feedline.fetch.guard import Guard, ShortBatch
+from feedline.fetch.guard import Guard, NothingLeft
 from feedline.fetch.streams import Stream
 from feedline.randomness import Scope
 from feedline.steps import Steps
@@ -82,7 +82,7 @@ class SpanFetcher:
             elif self._guard is None or sample.is_last or not self._guard.leaves_out(sample.reason, place):
                 self._raise(sample, place)
         if not samples:
-            raise ShortBatch
+            raise NothingLeft
         self._scope.collate(begin + share.rank)
         batch = samples if self._batched else samples[0]
         return self._collate(batch) if self._guard is None else self._guard.collate(self._collate, batch, own)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
-from feedline.errors import BadState, TooManyBadSamples
+from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import exceeded
-from feedline.indices import index_key
+from feedline.fetch.guard import neighbour_of
 from feedline.loader.batch_indices import as_list, reusable, with_item
 from feedline.types import Result
 from feedline.verdicts import Fault
@@ -18,24 +18,29 @@ from feedline.verdicts import Fault
 _LONGEST_CHAIN = 16
 """Samples that each replace the one before. A policy that goes round in circles ends here, and is asked again."""
 
-_MOST_OF_ONE_BATCH = 512
-"""Samples that one batch may lose, others in their places included, before the budget is looked at in the middle of it.
-A guess; a lost mount loses all samples."""
+_MOST_NEIGHBOURS = 16
+"""Samples that are tried for a batch that has none left and must not be left out."""
 
 _MOST_NAMED = 10
 """Faults that an error message lists; the exception holds all."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Treated:
-    """A batch of which some samples are known to fail."""
+    """A batch that is asked for, of which some samples may be known to fail."""
 
     indices: Any
     """What to ask for."""
-    skip: dict[int, bool] = field(default_factory=dict)
-    """Places to leave out, and whether others are to take them."""
-    known: dict[Hashable, bool] = field(default_factory=dict)
-    """The samples that are left out or replaced, by the keys of their indices, and whether others take their places."""
+    skip: tuple[int, ...] = ()
+    """Places to leave out."""
+    known: int = 0
+    """How many of its samples are left out or replaced."""
+    is_entered: bool = False
+    """True once what came of it is in the log."""
+    faults: tuple[Fault, ...] = ()
+    """What failed in it."""
+    neighbours: int = 0
+    """How many samples were asked for in its place so far."""
 
 
 class Account:
@@ -54,14 +59,10 @@ class Account:
         """The same with the last batch that was within the budget: one that is not is not delivered."""
         self.counts_known = True
         """False if those that are known to fail are not counted when they come again: an order without end."""
-        self.has_indices = True
-        """False if samples have no index to know them by: those of an iterable dataset."""
+        self.dataset: Any = None
+        """Whose samples they are, if they have indices: not those of an iterable dataset."""
         self.keeps_steps = False
         """True if ranks have to deliver as many batches as the others do."""
-        self.dataset: Any = None
-        """Whose samples they are, if they have indices."""
-        self.drop_short = False
-        """True if a batch that is not full is not wanted."""
 
     def copy(self) -> Account:
         """Return the account of a copied loader: with the same policy, and nothing in it."""
@@ -110,15 +111,35 @@ class Account:
         for place, index in enumerate(items):
             fault = log.quarantined_as(index)
             if fault is not None:
-                treated.known[index_key(index)] = fault.refilled
+                treated.known += 1
             for _ in range(_LONGEST_CHAIN):  # a sample that replaces another may fail later
                 if fault is None or fault.action != "replace":
                     break
                 treated.indices = with_item(treated.indices, place, fault.replacement, batched=batched)
                 fault = log.quarantined_as(fault.replacement)
             if fault is not None and fault.action == "skip":
-                treated.skip[place] = fault.refilled
+                treated.skip += (place,)
         return treated
+
+    def instead_of(self, empty: Treated, *, batched: bool) -> Treated:
+        """Return what to ask for in place of a batch of which no sample is left: the next sample after its last one.
+
+        Raises:
+            EmptyBatch: there is none, or too many were tried.
+        """
+        error = EmptyBatch(
+            "No sample of a batch is left, and ranks would get out of step if it were left out. Mend what failed, or "
+            f"leave these samples out of the sampler or dataset.\n{_named(empty.faults)}"
+        )
+        tried = empty.neighbours
+        is_whole = any(fault.stage == "collate" for fault in empty.faults)  # which no other sample would help
+        other = None if is_whole or self.dataset is None else as_list(empty.indices, batched=batched)[-1]
+        while other is not None and tried < _MOST_NEIGHBOURS:
+            tried += 1
+            other = neighbour_of(other, self.dataset, error)
+            if other is not None and self.log.quarantined_as(other) is None:
+                return Treated([other] if batched else other, faults=empty.faults, neighbours=tried)
+        raise error
 
     def enter(self, result: Result, count: int, epoch: int, treated: Treated | None = None) -> None:
         """Take what an answer says of samples that failed into the log, once.
@@ -127,13 +148,14 @@ class Account:
             result: the answer.
             count: how many samples it is about.
             epoch: the number of the epoch.
-            treated: those of them that were known to fail.
+            treated: what was asked for, if samples that fail are not just raised.
         """
-        if treated is not None and self.counts_known:
-            self._lost += len(treated.known)
-            self._seen += sum(treated.known.values())  # others are counted in their places
         notes = result.notes
         faults: Iterable[Fault] = () if notes is None else notes.faults
+        if treated is not None:
+            treated.is_entered = True
+            treated.faults += tuple(faults)
+            self._lost += treated.known if self.counts_known else 0
         if notes is not None and notes.faults:
             notes.faults = []
         self.write(faults, count, epoch)
@@ -144,12 +166,12 @@ class Account:
         for fault in faults:
             # A sample that came twice may have been asked for twice before it was known to fail.
             known = fault.lost and fault.stage != "collate" and fault.index in self.log.quarantined
-            if not (known and self.has_indices):
-                self.log.append(replace(fault, epoch=epoch), quarantine=self.has_indices)
+            has_index = self.dataset is not None
+            if not (known and has_index):
+                self.log.append(replace(fault, epoch=epoch), quarantine=has_index)
             # A batch that could not be made is lost with all its samples.
             of_batch = fault.stage == "collate" and isinstance(fault.index, list)
             self._lost += fault.lost * (len(fault.index) if of_batch else 1)
-            self._seen += fault.refilled  # another one is counted in its place
 
     def check(self, *, ended: bool = False) -> None:
         """Refuse to go on when the policy's budget is spent.
@@ -163,14 +185,11 @@ class Account:
         else:
             raise _too_many(reason, [fault for fault in self.log if fault.lost])
 
-    def hopeless(self, faults: list[Fault]) -> TooManyBadSamples | None:
-        """Return what to raise if one batch alone has lost so many samples that looking for others is no use."""
-        lost = [fault for fault in faults if fault.lost]
-        reason = exceeded(self.policy, len(lost), len(lost), ended=False) if len(lost) > _MOST_OF_ONE_BATCH else None
-        return None if reason is None else _too_many(reason, lost)
-
 
 def _too_many(reason: str, faults: list[Fault]) -> TooManyBadSamples:
+    return TooManyBadSamples(f"{reason}\n{_named(faults)}", faults)
+
+
+def _named(faults: Sequence[Fault]) -> str:
     named = "\n".join(f"  {fault}" for fault in faults[:_MOST_NAMED])
-    more = f"\n  ... and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else ""
-    return TooManyBadSamples(f"{reason}\n{named}{more}", faults)
+    return named + (f"\n  ... and {len(faults) - _MOST_NAMED} more" if len(faults) > _MOST_NAMED else "")

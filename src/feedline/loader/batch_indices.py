@@ -28,6 +28,8 @@ def as_list(indices: Any, *, batched: bool = True) -> list[Any]:
 
 def reusable(indices: Any) -> Any:
     """Return a batch that can be gone through more than once: an iterator becomes a list."""
+    if type(indices) is IndexBlock:  # which is quicker to see
+        return indices
     return list(indices) if isinstance(indices, Iterator) else indices
 
 

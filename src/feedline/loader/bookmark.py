@@ -67,9 +67,8 @@ class Bookmark:
             return self._ended()
         order = {**self._state_of_plan(), **self.facts()}
         streams = self._streams(order)
-        if progress.early or "reserve" in order:  # batches are told by their numbers
+        if progress.early:  # batches are told by their numbers
             order["stride"] = list(self.stride)
-            order.setdefault("reserve", {})
         return Snapshot(
             epoch=key.epoch,
             seed=key.seed,

@@ -160,17 +160,6 @@ class Crew:
         for view in self.workers:
             self.roster.begin(Pending(CALLS, -1, view.id, Task(0, call)), -1, self.epoch)
 
-    def resubmit(self, pending: Pending, task: Task) -> None:
-        """Have a batch made again, of other samples, by the worker that has those that did not fail."""
-        task.redo = pending.task.id
-        pending.task = task
-        slot = self.slots.acquire(pending.worker)
-        try:
-            self.roster.begin_first(pending, slot, self.epoch)  # it is waited for: what else is waiting can wait
-        except Exception:
-            self.slots.release(slot, 0)
-            raise
-
     def check_calls(self) -> None:
         """Raise what a call has raised in a worker."""
         if self._failed_call is not None:
@@ -259,10 +248,6 @@ class Crew:
         """Tell the user what there is to tell. A filter may make an exception of it."""
         while self.unsaid:
             tell(*self.unsaid.pop(0))
-
-    def disown(self, pending: Pending) -> None:
-        """Want no more of a task that is under way: its answer is dropped when it comes."""
-        pending.owner = None
 
     def start_another(self, worker: int) -> Exception | None:
         """Start another worker in the place of one that has nothing to do any more.

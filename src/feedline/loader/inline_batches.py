@@ -12,19 +12,17 @@ from feedline.errors import BadState, TooManyBadSamples
 from feedline.failures import is_interrupt
 from feedline.faults.policy import policy_of
 from feedline.loader.account import Account, Treated
-from feedline.loader.batch_indices import count_of, reusable
+from feedline.loader.batch_indices import count_of
 from feedline.loader.batches import ended_by
 from feedline.loader.bookmark import Bookmark, resume_of
 from feedline.loader.counters import Counters
 from feedline.loader.crew import Prepare
 from feedline.loader.exclusive import ExclusiveBatches
-from feedline.loader.pending import Pending
 from feedline.loader.receipts import Receipts
-from feedline.loader.repair import Repair
 from feedline.state import Snapshot
 from feedline.transport.arena import Arena
 from feedline.transport.room import LocalRoom, in_room
-from feedline.types import DatasetKind, Notes, Result, ResultKind, Span, Task, WorkerSpec
+from feedline.types import DatasetKind, Draw, Result, ResultKind, Span, Task, WorkerSpec
 
 
 class InlineBatches(ExclusiveBatches):
@@ -68,8 +66,7 @@ class InlineBatches(ExclusiveBatches):
         runner.begin(bookmark.plan.draw(0), resume_of(streams[0], bookmark.batch_size) if streams else None)
         self._batched = spec.batched
         already = frozenset(() if snapshot is None else snapshot.early)
-        self._repair = Repair.of(bookmark.plan, self._account, batched=spec.batched, already=already)
-        self._task_count = 0
+        self._guards = self._account.guards
         self._is_spent = False
         """True if the policy's budget was spent: it is not asked for a batch again before that has changed."""
         self._stream_count = bookmark.batch_size
@@ -110,11 +107,10 @@ class InlineBatches(ExclusiveBatches):
                 begun = self._begun = self._take()
             ordinal, indices = begun
             if self._made is _NOTHING:
-                checkpoint = None if self._repair is None else self._repair.checkpoint()
                 try:
                     self._made = self._make(ordinal, indices)
                 except BaseException as exc:
-                    self._fail(exc, ordinal, indices, checkpoint)
+                    self._fail(exc, ordinal, indices)
                     raise
             batch = self._made
             if batch is _VOID:
@@ -131,7 +127,7 @@ class InlineBatches(ExclusiveBatches):
         if self._arena is not None:
             self._arena.rest()
 
-    def _fail(self, exc: BaseException, ordinal: int, indices: Any, checkpoint: Any) -> None:
+    def _fail(self, exc: BaseException, ordinal: int, indices: Any) -> None:
         """Deal with what came in place of a batch: it is logged, and counts as delivered, unless it is made again."""
         if isinstance(exc, StopIteration):
             self._rest()
@@ -142,8 +138,6 @@ class InlineBatches(ExclusiveBatches):
         torn = self._runner.streams and self._runner.stream.interrupted_by is not None
         if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
             self._is_spent = isinstance(exc, TooManyBadSamples)
-            if self._repair is not None:
-                self._repair.undo(checkpoint, ordinal)
             return
         self._log(exc, indices)
         self._progress.missing += 1
@@ -196,88 +190,47 @@ class InlineBatches(ExclusiveBatches):
 
     def _log(self, exc: BaseException, indices: Any) -> None:
         """Keep account of an exception that is about to be raised, unless that was done."""
-        if self._repair is None:
+        if not self._guards:
             fault = self._runner.describe(exc, indices)
             self._account.write([] if fault is None else [fault], 0, self._epoch)
 
     def _make(self, ordinal: int, indices: Any) -> Any:
         """Make a batch; `_VOID` if no sample of it is left."""
-        if self._repair is None:
-            return in_room(self._room, self._runner.make, indices, self._plan.draw(ordinal))
-        result = self._make_at_once(ordinal, indices, self._repair)
-        if type(result) is not Result:
-            return result
-        count = self._repair.count_of(ordinal)
-        if self._runner.streams:
+        draw = self._plan.draw(ordinal)
+        if not self._guards:
+            return in_room(self._room, self._runner.make, indices, draw)
+        streams = self._runner.streams
+        treated = Treated(indices) if streams else self._account.treat(indices, batched=self._batched)
+        while (batch := self._make_guarded(treated, draw)) is _VOID and self._account.keeps_steps:
+            treated = self._account.instead_of(treated, batched=self._batched)
+        return batch
+
+    def _make_guarded(self, treated: Treated, draw: Draw) -> Any:
+        task = Task(0, treated.indices, draw=draw, skip=treated.skip)
+        result = in_room(self._room, self._runner.serve, task, -1)
+        if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
+            raise result.payload
+        if result.notes is not None:
+            self._receipts.hold(result.notes.receipts)
+        return self._accounted(result, treated)
+
+    def _accounted(self, result: Result, treated: Treated) -> Any:
+        """Log what failed in a batch; returns the batch, `_VOID`, or raises what there is in its place."""
+        if result.kind is ResultKind.ENDED:
+            count = 0
+        elif not self._runner.streams:
+            count = count_of(treated.indices, batched=self._batched)
+        else:
             count = self._stream_count
-            if type(indices) is not Span:  # which keeps the places of samples that failed; others read on
+            if type(treated.indices) is not Span:  # which keeps the places of samples that failed; others read on
                 count += len(result.notes.faults if result.notes else ())
-        count = 0 if result.kind is ResultKind.ENDED else count
-        self._account.enter(result, count, self._epoch, self._repair.treated(ordinal))
-        self._repair.done(ordinal)
+        self._account.enter(result, count, self._epoch, treated)
         if result.kind is ResultKind.ENDED:
             raise StopIteration
         self._account.check()
         if result.kind is ResultKind.FAILED:
             raise result.payload
-        return _VOID if result.kind is ResultKind.SHORT else result.payload
-
-    def _make_at_once(self, ordinal: int, indices: Any, repair: Repair) -> Any:
-        """Make a batch as if nothing could fail; returns it, or the result of all that had to be done otherwise."""
-        indices = reusable(indices)
-        if self._runner.streams or self._account.log.quarantined or not repair.is_whole(ordinal, indices):
-            return self._make_guarded(ordinal, indices, repair)
-        first: Result
-        try:
-            batch, faults = in_room(self._room, self._runner.make_guarded, indices, self._plan.draw(ordinal))
-        except BaseException as exc:
-            if is_interrupt(exc):
-                raise
-            self._task_count += 1
-            first = self._runner.report(exc, Task(self._task_count, indices), -1)
-        else:
-            if not faults:
-                self._account.write((), count_of(indices, batched=self._batched), self._epoch)
-                self._account.check()
-                repair.done(ordinal)
-                return batch
-            first = Result(ResultKind.DONE, -1, 0, batch, notes=Notes(faults=faults))
-        repair.begin(ordinal, Treated(indices))
-        return self._make_guarded(ordinal, indices, repair, first)
-
-    def _make_guarded(self, ordinal: int, indices: Any, repair: Repair, first: Result | None = None) -> Result:
-        ready: dict[int, Result] = {}
-        pending = Pending(self, ordinal, -1, Task(0 if first is None else first.task_id, indices))
-        if self._runner.streams:
-            return self._attempt(pending, indices, {})
-        if first is not None:
-            repair.answered(pending, first, ready)
-        elif repair.may_begin(ordinal, indices):
-            repair.answered(pending, self._attempt(pending, indices, {}), ready)
-        while ordinal not in ready and ordinal not in repair.finished:
-            mended = repair.next_mended(())
-            if mended is None or mended.indices is None:
-                if mended is not None and mended.failure is not None:
-                    return mended.failure
-                return repair.voids[ordinal]
-            repair.answered(pending, self._attempt(pending, mended.indices, mended.skip), ready)
-        return ready[ordinal] if ordinal in ready else repair.finished.pop(ordinal)
-
-    def _attempt(self, pending: Pending, indices: Any, skip: dict[int, bool]) -> Result:
-        redo = pending.task.id
-        self._task_count += 1
-        task = pending.task = Task(self._task_count, indices, draw=self._plan.draw(pending.ordinal), redo=redo)
-        if not self._runner.streams:
-            treated = self._account.treat(indices, batched=self._batched)
-            task.indices, task.skip = treated.indices, {**treated.skip, **skip}
-            assert self._repair is not None
-            self._repair.begin(pending.ordinal, treated)
-        result = in_room(self._room, self._runner.attempt, task, -1)
-        if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
-            raise result.payload
-        if result.notes is not None:
-            self._receipts.hold(result.notes.receipts)
-        return result
+        return _VOID if result.kind is ResultKind.EMPTY else result.payload
 
     def close(self) -> None:
         """End the iteration: no batch is begun from then on. Nothing is running that would have to be waited for."""

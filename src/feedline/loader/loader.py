@@ -44,7 +44,6 @@ from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
 from feedline.loader.rank_watch import RankWatch, Sharing
-from feedline.loader.reserve import with_reserve
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import DEFAULT_DEPTH, Settings
 from feedline.loader.sharding import split_of, steps_of
@@ -85,8 +84,9 @@ class Loader(Resumable):
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
         memory_budget: bytes that batches under way may take, or a text such as "4GB"; a quarter of the memory if not
             given.
-        on_error: what becomes of a sample that fails: "raise", "skip", "retry", "replace", or a policy of
-            `feedline.faults` that says it by the kind of exception; see `faults` for what happened.
+        on_error: what becomes of a sample that fails: "raise", "skip" (its batch is smaller), "retry", "replace" (its
+            batch keeps its size), or a policy of `feedline.faults` that says it by the kind of exception; see `faults`
+            for what happened.
         restarts: how many workers that died may be replaced in an epoch (32 if not given). If it is given, a worker
             that takes longer than `timeout_s` is replaced as well, instead of an error.
         max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another
@@ -298,7 +298,7 @@ class Loader(Resumable):
 
     def _begin(self, order: Order) -> tuple[Start, Bookmark]:
         start = self._begin_epoch(order)
-        self._begin_account(order, start, is_map=self._kind is DatasetKind.MAP, drop_last=self.drop_last)
+        self._begin_account(order, start, is_map=self._kind is DatasetKind.MAP)
         order.prepare({} if start.snapshot is None else start.snapshot.order)
         self._tell_epoch(start)
         return start, self._bookmark(order, start)
@@ -355,13 +355,7 @@ class Loader(Resumable):
         )
         return Bookmark(
             entry,
-            with_reserve(
-                order.plan(entry),
-                entry.order,
-                refills=self._refills,
-                keeps_steps=self._account.keeps_steps,
-                batched=self._batched,
-            ),
+            order.plan(entry),
             order.unit,
             functools.cache(order.expected),
             drawn,
@@ -379,12 +373,6 @@ class Loader(Resumable):
         """False if samples are delivered one by one."""
         return self.batch_size is not None or self.batch_sampler is not None
 
-    @property
-    def _refills(self) -> bool:
-        """True if samples that are left out make room for those that follow. The batches of a batch sampler do not."""
-        is_cut = self._kind is DatasetKind.MAP and self.batch_sampler is None
-        return is_cut and self._account.guards and self._account.policy.may_refill
-
     def _spec(self, bookmark: Bookmark) -> WorkerSpec:
         batched = self._batched
         return WorkerSpec(
@@ -400,7 +388,6 @@ class Loader(Resumable):
             seeded=self.seed is not None,
             split=self._stream_split,
             on_error=self._account.policy if self._account.guards else None,
-            refills=self._refills,
         )
 
     @property

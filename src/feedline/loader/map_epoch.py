@@ -9,11 +9,11 @@ from feedline.abc.scheduler import Scheduler
 from feedline.errors import BadOption
 from feedline.failures import is_interrupt
 from feedline.loader.account import Account
+from feedline.loader.batch_indices import count_of
 from feedline.loader.crew import Crew
 from feedline.loader.death import raise_death
 from feedline.loader.limits import Limits
 from feedline.loader.progress import Progress, has_state
-from feedline.loader.repair import Repair
 from feedline.loader.stream_watch import SharedStream
 from feedline.loader.window import Window
 from feedline.plan.plan import Plan
@@ -66,10 +66,10 @@ class MapEpoch:
         self._limits = limits
         self._reads_stream = stream_count > 0
         self._stream_count = stream_count
+        self._batched = batched
         self._account = account
+        self._guards = account is not None and account.guards
         self._number = epoch
-        self._accounted = -1
-        """The last batch that was accounted for: it may be asked for again, if that was too much."""
         self.progress = progress
         progress.early.update(already)
         self._stream = SharedStream()
@@ -92,7 +92,6 @@ class MapEpoch:
             batched=batched,
             account=account,
         )
-        self._repair = self._window.repair
         self._window.fill()
         self._unopened = set(range(len(crew.workers))) if awaits_openings else set()
         """Workers that have not told yet in which state they began."""
@@ -107,15 +106,10 @@ class MapEpoch:
     def __next__(self) -> Any:
         self._deadline_s = None
         self._crew.check_calls()
-        window, repair = self._window, self._repair
+        window = self._window
         while True:
             if self._crew.unsaid:
                 self._crew.speak()
-            if repair is not None:
-                window.mend(repair)
-                self._pass_over_voids(repair)
-                if self._expected in repair.finished:
-                    window.ready[self._expected] = repair.finished.pop(self._expected)
             ordinal = self._scheduler.take(window.ready, self._expected) if window.ready else None
             if ordinal is not None:
                 if ordinal not in window.ready:
@@ -123,6 +117,11 @@ class MapEpoch:
                         f"{self._scheduler!r} delivers batch {ordinal}, which is not among the finished batches "
                         f"{sorted(window.ready)[:8]}: `take` must choose one of them, or None."
                     )
+                if self._account is not None:
+                    self._keep_account(ordinal, window.ready[ordinal], self._account)
+                    if window.ready[ordinal].kind is ResultKind.EMPTY:
+                        self._pass_over(ordinal, self._account)
+                        continue
                 return self._hand_out(ordinal)
             if self._end is not None and self._expected >= self._end:
                 self.close()
@@ -145,8 +144,6 @@ class MapEpoch:
                     raise StopIteration
                 continue
             if not window.under_way:
-                if repair is not None and repair.has_work(self._expected):
-                    continue
                 if self._crew.is_busy:  # with a task that nobody wants any more
                     self._wait_for_others()
                     continue
@@ -194,10 +191,8 @@ class MapEpoch:
 
     def _hand_out(self, ordinal: int) -> Any:
         window = self._window
-        result = window.ready[ordinal]
-        if self._account is not None and (result.notes is not None or self._repair is not None):
-            self._keep_account(ordinal, result, self._account)
-        del window.ready[ordinal]
+        result = window.ready.pop(ordinal)
+        window.treated.pop(ordinal, None)
         window.delivered += 1
         worker, notes = result.worker, result.notes
         try:
@@ -240,29 +235,31 @@ class MapEpoch:
 
     def _keep_account(self, ordinal: int, result: Result, account: Account) -> None:
         """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much."""
-        repair = self._repair
-        count = 0 if repair is None else self._stream_count or repair.count_of(ordinal)
-        first, self._accounted = ordinal != self._accounted, ordinal
-        if first and (count or result.notes is not None):
-            account.enter(result, count, self._number, None if repair is None else repair.treated(ordinal))
-        if repair is not None:
+        treated = self._window.treated.get(ordinal)
+        if treated is not None and not treated.is_entered:
+            count = self._stream_count or count_of(treated.indices, batched=self._batched)
+            account.enter(result, count, self._number, treated)
+        elif treated is None and result.notes is not None:
+            account.enter(result, 0, self._number)
+        if self._guards:
             account.check()
-            repair.done(ordinal)
 
-    def _pass_over_voids(self, repair: Repair) -> None:
-        """Pass over batches of which no sample is left, when it would be their turn."""
-        account = self._account
-        assert account is not None
-        while (void := repair.voids.get(self._expected)) is not None:
-            self._keep_account(self._expected, void, account)
-            self._window.delivered += 1
-            self.progress.note(self._expected)
-            self.progress.missing += 1
-            self._window.fill()
+    def _pass_over(self, ordinal: int, account: Account) -> None:
+        """Pass over a batch of which no sample is left, unless ranks would get out of step."""
+        window = self._window
+        result = window.ready.pop(ordinal)
+        if account.keeps_steps:
+            window.ask_instead(ordinal, result.worker, account)
+            return
+        del window.treated[ordinal]
+        window.delivered += 1
+        self.progress.note(ordinal)
+        self.progress.missing += 1
+        window.fill()
 
     def _wait(self) -> None:
         """Wait for an answer; if the batch that is due is late, keep the other workers busy meanwhile."""
-        window, repair = self._window, self._repair
+        window = self._window
         if self._limits.timeout_s and self._deadline_s is None:
             self._deadline_s = time.monotonic() + self._limits.timeout_s
         while True:
@@ -287,12 +284,8 @@ class MapEpoch:
                     self._note_end(pending.ordinal)
                     if result.notes is not None:
                         self.progress.notes[result.worker] = result.notes
-                elif repair is not None:
-                    repair.answered(pending, result, window.ready)
                 else:
                     window.ready[pending.ordinal] = result
-            if repair is not None:
-                window.mend(repair)
             if self._deadline_s is not None and time.monotonic() >= self._deadline_s and not self._is_there():
                 self._deal_with_lateness()
             if answers:

@@ -71,8 +71,6 @@ class Care:
     dataset: Any = None
     batched: bool = True
     """False if tasks are single samples."""
-    refills: bool = False
-    """True if samples that are left out make room for those that follow."""
     searches: bool = True
     """False if samples cannot be tried one by one, because the dataset would remember it."""
     restarts: int = 0
@@ -310,7 +308,7 @@ class Rescue:
             rows_of(task.indices, first, stop),
             draw=Draw(draw.key, draw.first + draw.stride * first, draw.stride),
             resume=task.resume,
-            skip={place - first: refill for place, refill in task.skip.items() if first <= place < stop},
+            skip=tuple(place - first for place in task.skip if first <= place < stop),
         )
         self._crew.probe(suspect, part)
         return []
@@ -351,9 +349,8 @@ class Rescue:
         # One more, and the next of a batch is looked for; nobody is convicted after one death alone.
         suspect.deaths = self._enough(suspect, _DOUBT_OF_BATCH) - 1 if self._care.batched else 0
         if action == "skip":
-            suspect.task.skip = {**suspect.task.skip, place: verdict.refill}
-            refilled = verdict.refill and self._care.refills
-            suspect.faults.append(Fault.of(failure, "skip", time=time.time(), refilled=refilled))
+            suspect.task.skip = (*suspect.task.skip, place)
+            suspect.faults.append(Fault.of(failure, "skip", time=time.time()))
         elif action == "replace":
             suspect.task.indices = with_item(suspect.task.indices, place, other, batched=self._care.batched)
             suspect.faults.append(Fault.of(failure, "replace", time=time.time(), replacement=other))

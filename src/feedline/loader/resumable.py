@@ -53,13 +53,12 @@ class Resumable:
         """
         return self._account.log
 
-    def _begin_account(self, order: Order, start: Start, *, is_map: bool, drop_last: bool) -> None:
+    def _begin_account(self, order: Order, start: Start, *, is_map: bool) -> None:
         """Get ready to keep account of an epoch."""
         account = self._account
-        account.keeps_steps = max(order.stride()[2], share_if_known().world_size) > 1
+        own_streams = order.unit == "stream batches"  # of which ranks may have more or fewer batches than others
+        account.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
         account.dataset = self.dataset if is_map else None
-        account.drop_short = drop_last
-        account.has_indices = is_map
         account.counts_known = not order.endless
         resumes = start.snapshot is not None and not start.is_settled and start.snapshot.order.get("consumed", 0) > 0
         account.begin_epoch(resumes=resumes or (start.snapshot is not None and bool(start.snapshot.streams)))

@@ -68,16 +68,6 @@ class Roster:
             raise
         return pending
 
-    def begin_first(self, pending: Pending, slot: int, epoch: int) -> None:
-        """Give a task to its worker, before all others that it has waiting."""
-        waiting = self._unbegun(pending.worker)
-        self.workers[pending.worker].outstanding -= len(waiting)
-        try:
-            self.begin(pending, slot, epoch)
-        finally:
-            for other in waiting:
-                self._hand_over(other)
-
     def _hand_over(self, pending: Pending) -> None:
         worker = pending.worker
         if self.parked and worker in self.parked and pending.owner is not CALLS:

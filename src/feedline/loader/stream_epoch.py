@@ -174,7 +174,7 @@ class StreamEpoch:
             if self._account is not None:
                 self._keep_account(worker, result, self._account)
             self._turn = (position + 1) % len(self._active)
-            if result.kind is ResultKind.SHORT:  # of which nothing is left
+            if result.kind is ResultKind.EMPTY:  # of which nothing is left
                 if result.notes is not None:
                     self._streams.look_at(result.notes)
                 self._note(worker, result.read, result.notes)

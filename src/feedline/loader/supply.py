@@ -83,7 +83,6 @@ class Supply:
             spec.on_error,
             spec.dataset,
             spec.batched,
-            spec.refills,
             not is_stateful(spec.dataset),
             self.settings.restart_budget,
             self.settings.worker_bytes,

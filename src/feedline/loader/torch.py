@@ -77,8 +77,9 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         scheduler: a `feedline.abc.Scheduler` that decides who works on what.
         memory_budget: bytes that batches under way may take, or a text such as "4GB"; a quarter of the memory if not
             given.
-        on_error: what becomes of a sample that fails: "raise", "skip", "retry", "replace", or a policy of
-            `feedline.faults` that says it by the kind of exception; see `faults` for what happened.
+        on_error: what becomes of a sample that fails: "raise", "skip" (its batch is smaller), "retry", "replace" (its
+            batch keeps its size), or a policy of `feedline.faults` that says it by the kind of exception; see `faults`
+            for what happened.
         restarts: how many workers that died may be replaced in an epoch (32 if not given). If it is given, a worker
             that takes longer than `timeout` is replaced as well, instead of an error.
         max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another

@@ -26,7 +26,6 @@ from feedline.loader.crew import Crew
 from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.ledger import Start
 from feedline.loader.order import Entry, Order
-from feedline.loader.reserve import with_reserve
 from feedline.types import DatasetKind, Key, WorkerSpec
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class TorchBatches(Iterator[Any]):
         with loader._seeds.drawing():
             shared_seed = self._seed_pipes(loader, first=True)
             self._length = order.length()
-            loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
+            loader._begin_account(order, start, is_map=not self._iterable)
             loader._tell_epoch(start)
             seed = _prepare(loader, order, start)
             self._draw_seed = _draw_seed(loader, order, start)
@@ -106,13 +105,7 @@ class TorchBatches(Iterator[Any]):
         self._skipped = order.batches_before(entry.consumed)
         return Bookmark(
             entry,
-            with_reserve(
-                order.plan(entry),
-                entry.order,
-                refills=self._spec.refills,
-                keeps_steps=loader._account.keeps_steps,
-                batched=self._spec.batched,
-            ),
+            order.plan(entry),
             order.unit,
             functools.cache(order.expected),
             self._draw_seed,
@@ -173,7 +166,7 @@ class TorchBatches(Iterator[Any]):
     def _begin_again(self, loader: DataLoader[Any], order: Order, *, inside: bool = True) -> None:
         """Begin another epoch, or the same again if nothing of it was asked for."""
         start = loader._ledger.begin(order)
-        loader._begin_account(order, start, is_map=not self._iterable, drop_last=loader.drop_last)
+        loader._begin_account(order, start, is_map=not self._iterable)
         loader._tell_epoch(start)
         with loader._seeds.drawing():
             seed = _prepare(loader, order, start)
@@ -313,11 +306,6 @@ def _worker_spec(loader: DataLoader[Any], base_seed: int, shared_seed: int | Non
         seeded=loader._given.seed is not None,
         split=loader._stream_split,
         on_error=loader._account.policy if loader._account.guards else None,
-        # The batches of a batch sampler are what they are: others would not fit.
-        refills=loader._account.policy.may_refill
-        and loader._account.guards
-        and loader._dataset_kind != torch.utils.data._DatasetKind.Iterable
-        and (loader.batch_size is not None or not loader._auto_collation),
     )
 
 

@@ -17,13 +17,12 @@ import time
 from typing import Any
 
 from feedline.abc.scheduler import Scheduler
-from feedline.errors import BadOption
+from feedline.errors import BadOption, EmptyBatch
 from feedline.failures import is_interrupt
-from feedline.loader.account import Account
+from feedline.loader.account import Account, Treated
 from feedline.loader.crew import Crew
 from feedline.loader.limits import Limits
 from feedline.loader.pending import Pending
-from feedline.loader.repair import Repair
 from feedline.plan.plan import Plan
 from feedline.types import IndexBlock, Result, ResultKind, Resume, Task
 
@@ -79,9 +78,9 @@ class Window:
         self._snapshots = snapshots
         self.replays = replays
         self._batched = batched
-        self._account = account
-        self.repair = Repair.of(plan, account, batched=batched, already=already)
-        """What is to be done about batches whose samples failed; None if they are just raised."""
+        self._account = account if account is not None and account.guards else None
+        self.treated: dict[int, Treated] = {}
+        """What batches that are not delivered consist of, if samples that fail are not just raised."""
         self._resumes = {**crew.unresumed, **(resumes or {})}
         self._entered = dict(self._resumes)
         for worker in self._entered:  # what it told before is of another time
@@ -144,10 +143,6 @@ class Window:
             self.sent += 1
             self.delivered += 1
             return True
-        if self.repair is not None and not self.repair.may_begin(self.sent, indices):
-            self._held = _NOTHING
-            self.sent += 1  # it gives samples to others, and may have none left
-            return True
         worker = self._scheduler.assign(self.sent + self._turn, indices, workers)
         if worker is None:
             self._held = indices
@@ -162,48 +157,29 @@ class Window:
         self.sent += 1
         return True
 
-    def _begin(self, ordinal: int, indices: Any, worker: int) -> None:
+    def ask_instead(self, ordinal: int, worker: int, account: Account) -> None:
+        """Have a batch made of another sample, because none of its own is left, and it must not be left out."""
+        try:
+            treated = account.instead_of(self.treated[ordinal], batched=self._batched)
+        except EmptyBatch as exc:
+            self.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
+        else:
+            self._begin(ordinal, treated.indices, worker, treated)
+
+    def _begin(self, ordinal: int, indices: Any, worker: int, treated: Treated | None = None) -> None:
         """Give a task to a worker."""
         resume = self._resumes.pop(worker, None) if self._resumes else None
         task = Task(0, indices, draw=self._plan.draw(ordinal), resume=resume, snapshot=self._snapshots)
-        if self.repair is not None and self._account is not None:
-            treated = self._account.treat(indices, batched=self._batched)
+        if self._account is not None:
+            treated = treated or self._account.treat(indices, batched=self._batched)
+            self.treated[ordinal] = treated
             task.indices, task.skip = treated.indices, treated.skip
-            self.repair.begin(ordinal, treated)
         try:
             self.under_way[ordinal] = self._crew.submit(self, ordinal, task, worker, stays=self.replays)
         except Exception as exc:  # indices that cannot be sent: raised when their batch would have come
             if is_interrupt(exc):
                 raise
             self.ready[ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
-
-    def mend(self, repair: Repair) -> None:
-        """Have batches made again whose samples failed, with others in their places."""
-        while (mended := repair.next_mended(self.under_way)) is not None:
-            for ordinal in mended.cancelled:  # it gives samples away
-                pending = self.under_way.pop(ordinal, None)
-                if pending is not None:
-                    self._crew.disown(pending)
-                elif ordinal in self.ready:
-                    self._crew.slots.discard(self.ready.pop(ordinal))
-            if mended.failure is not None:
-                self.ready[mended.ordinal] = mended.failure
-            elif mended.pending is not None:
-                task = Task(0, mended.indices, draw=self._plan.draw(mended.ordinal), snapshot=self._snapshots)
-                if self._account is not None:
-                    treated = self._account.treat(mended.indices, batched=self._batched)
-                    task.indices, task.skip = treated.indices, {**treated.skip, **mended.skip}
-                    repair.begin(mended.ordinal, treated)
-                mended.pending.owner = self
-                try:
-                    self._crew.resubmit(mended.pending, task)
-                    self.under_way[mended.ordinal] = mended.pending
-                except Exception as exc:  # indices that cannot be sent
-                    if is_interrupt(exc):
-                        raise
-                    self.ready[mended.ordinal] = Result(ResultKind.FAILED, -1, -1, exc)
-            elif mended.indices is not None:
-                self._begin(mended.ordinal, mended.indices, (mended.ordinal + self._turn) % len(self._crew.workers))
 
     def resume_for(self, worker: int) -> Resume | None:
         """Return where a worker goes on that takes the place of another."""
@@ -253,10 +229,7 @@ class Window:
         self._crew.unresumed = {worker: Resume(resume.dataset) for worker, resume in self._resumes.items()}
         for result in self.ready.values():
             self._crew.slots.discard(result)
-        if self.repair is not None:
-            for result in self.repair.finished.values():
-                self._crew.slots.discard(result)
-            self.repair.close()
+        self.treated.clear()
         self.ready.clear()
         self.under_way.clear()
         self.sent = self.delivered

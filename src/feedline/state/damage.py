@@ -40,8 +40,6 @@ def upgraded(state: Mapping[str, Any]) -> dict[str, Any]:
             began |= {"held": [], "redraw": 0}
         if counts and order.get("unit") == "own batches":  # whichever the sampler has: it is not known
             began |= {"torch_seed": None, "torch_generator": None, "sampler_state": None}
-        if "stride" in order:
-            began["reserve"] = {}
         new["order"] = {**began, **order}
     if isinstance(new["streams"], (list, tuple)):
         new["streams"] = [_upgraded_stream(stream, ended=state.get("ended")) for stream in new["streams"]]
@@ -77,8 +75,13 @@ def checked(state: Mapping[str, Any]) -> Mapping[str, Any]:
     early = _held(state, "early", (list, tuple))
     if not all(_is_number(number) and number > 0 for number in early) or len(set(early)) < len(early):
         _refuse(f"early is {early!r:.100}, and these are not numbers of batches")
-    if bool(early or order.get("reserve")) != ("stride" in order):
-        _refuse("of order.stride and what it belongs to, early or order.reserve, it has only one")
+    if order.get("reserve"):
+        raise BadState(
+            "The state was saved when samples that were skipped had been replaced by those of later batches, which "
+            "feedline does not do any more: nobody knows here which samples were delivered. Begin the epoch again."
+        )
+    if bool(early) != ("stride" in order):
+        _refuse("of order.stride and early, which belong together, it has only one")
     streams = _held(state, "streams", (list, tuple))
     for place, stream in enumerate(streams):
         _check_stream(stream, f"streams[{place}]", counts=unit == "stream batches" and not ended, ended=ended)
@@ -112,7 +115,6 @@ def _check_order(order: Mapping[str, Any], unit: str, *, ended: bool) -> None:
             _refuse(f"order.{name} is {order[name]!r:.100}")
     if "stride" in order:
         _held(order, "stride", (list, tuple), at)
-        _held(order, "reserve", Mapping, at)
     states = _held(order, "sampler_state", Mapping, at, optional=True) if "sampler_state" in order else None
     if states is not None:
         _held(states, "parts", (list, tuple), "order.sampler_state.")

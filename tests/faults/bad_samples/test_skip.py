@@ -1,16 +1,19 @@
-"""Samples that fail are left out, and others take their places."""
+"""Samples that fail are left out: their batches are smaller."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import itertools
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
 
 from feedline.errors import TooManyBadSamples
-from feedline.faults import Policy, Replace, Retry, Skip
-from tests.faults.bad_samples.samples import refuse_five
+from feedline.faults import Policy, Replace, Retry
+from tests.faults.bad_samples.samples import cut, refuse_five
 from tests.faults.loaders import (
     Augmented,
     ByRng,
@@ -43,17 +46,81 @@ SKIPPING = {
         for name in SKIPPING
     ],
 )
-def test_skipped_samples_are_refilled(loader_kind: str, engine: str, case: str) -> None:
+def test_samples_that_are_skipped_make_batches_smaller(loader_kind: str, engine: str, case: str) -> None:
     count, bad = SKIPPING[case]
     policy = Policy(otherwise="skip", max_share=1.0)
     loader = make(loader_kind, Numbers(count, bad), on_error=policy, **on(engine))
-    batches = batches_of(loader)
-    good = count - len(bad)
-    assert sorted(itertools.chain(*batches)) == sorted(set(range(count)) - bad), "each sample that works, once"
-    assert [len(batch) for batch in batches] == [4] * (good // 4) + [good % 4] * bool(good % 4)
-    assert sorted(indices_of(loader.faults)) == sorted(bad)
+    for _ in range(2):
+        assert batches_of(loader) == left_of(cut(range(count), 4), bad), "each where it would have been, and none empty"
+    assert indices_of(loader.faults) == sorted(bad), "told once: from then on they are in quarantine"
     assert {fault.action for fault in loader.faults} == {"skip"}
     assert loader.faults.quarantined == bad
+
+
+def left_of(batches: Iterable[list[int]], bad: Collection[int]) -> list[list[int]]:
+    """Return the batches without the samples that are bad, and without those of which nothing is left."""
+    shorter = ([index for index in batch if index not in bad] for batch in batches)
+    return [batch for batch in shorter if batch]
+
+
+class Awaited(Numbers):
+    """Samples that are awaited."""
+
+    async def __getitem__(self, index: int) -> Any:
+        await asyncio.sleep(0)
+        return super().__getitem__(index)
+
+
+@everywhere
+@pytest.mark.parametrize("batch_size", [4, None])
+def test_samples_that_are_awaited(loader_kind: str, engine: str, batch_size: int | None) -> None:
+    bad = {1, 4, 5, 6, 7, 9}
+    loader = make(loader_kind, Awaited(15, bad), batch_size, on_error="skip", **on(engine))
+    expected: list[Any] = [index for index in range(15) if index not in bad]
+    for _ in range(2):
+        assert batches_of(loader) == (expected if batch_size is None else left_of(cut(range(15), 4), bad))
+    assert indices_of(loader.faults) == sorted(bad)
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("thread", 3), ("process", 2)])
+@pytest.mark.parametrize("loader_kind", ["Loader", "DataLoader"])
+def test_batches_that_come_as_they_are_ready(loader_kind: str, engine: str, workers: int) -> None:
+    bad = {*range(8, 16), 21, 33}
+    loader = make(loader_kind, Numbers(40, bad), on_error="skip", in_order=False, **on(engine, workers))
+    for _ in range(2):
+        assert sorted(batches_of(loader)) == left_of(cut(range(40), 4), bad)
+    assert loader.faults.quarantined == bad
+
+
+@everywhere
+def test_a_resumption_at_every_step(loader_kind: str, engine: str) -> None:
+    bad = {1, *range(4, 8), 9, *range(16, 24), 29}
+
+    def loader(engine: str) -> Any:
+        return make(loader_kind, Numbers(32, bad), on_error="skip", **on(engine))
+
+    expected = left_of(cut(range(32), 4), bad)
+    saved = loader(engine)
+    states = [saved.state_dict() for _ in saved]
+    assert len(states) == len(expected)
+    for number, state in enumerate(states[:-1], 1):
+        resumed = loader("inline")
+        resumed.load_state_dict(state)
+        assert batches_of(resumed) == expected[number:]
+        assert sorted(indices_of(resumed.faults)) == sorted(bad)
+    resumed = loader(engine)
+    resumed.load_state_dict(states[0])
+    assert batches_of(resumed) == expected[1:]
+
+
+@everywhere
+@pytest.mark.parametrize("policy", [Policy(otherwise="skip", max_failures=5), Policy(otherwise="skip", max_share=0.3)])
+def test_the_budget_counts_what_is_skipped(loader_kind: str, engine: str, policy: Policy) -> None:
+    for bad, spent in (({1, *range(4, 8)}, False), ({1, *range(4, 8), 13, 15}, True)):
+        loader = make(loader_kind, Numbers(20, bad), on_error=policy, **on(engine))
+        for _ in range(2):  # in the second epoch they are known, and count as before
+            with pytest.raises(TooManyBadSamples) if spent else contextlib.nullcontext():
+                batches_of(loader)
 
 
 def outcome_of(kind: str, dataset: Any, engine: str, workers: int = 2, **options: Any) -> tuple[Any, Any, Any]:
@@ -69,7 +136,6 @@ def outcome_of(kind: str, dataset: Any, engine: str, workers: int = 2, **options
 
 POLICIES: dict[str, Any] = {
     "skip": "skip",
-    "skip without refill": Skip(refill=False),
     "replace": "replace",
     "replace by a function": Replace(by=functools.partial(lambda step, index: (index + step) % 33, 10)),
     "retry, then skip": Retry(1, then="skip", wait_s=0.001),
@@ -127,12 +193,10 @@ def test_repeated_indices(engine: str, workers: int, policy: str, in_order: bool
 
 @pytest.mark.parametrize(("engine", "workers"), [("thread", 2), ("process", 1), ("process", 3)])
 def test_large_epochs_with_many_failures(engine: str, workers: int) -> None:
-    """So many batches that the reserve, some way ahead, is used up several times."""
     bad = {index for index in range(900) if index % 3 == 0 or 400 < index < 460}
-    inline = batches_of(make("Loader", Numbers(900, bad), on_error="skip"))
-    assert sorted(itertools.chain(*inline)) == sorted(set(range(900)) - bad)
-    assert {len(batch) for batch in inline[:-1]} == {4}
-    assert batches_of(make("Loader", Numbers(900, bad), on_error="skip", **on(engine, workers))) == inline
+    expected = left_of(cut(range(900), 4), bad)
+    assert batches_of(make("Loader", Numbers(900, bad), on_error="skip")) == expected
+    assert batches_of(make("Loader", Numbers(900, bad), on_error="skip", **on(engine, workers))) == expected
 
 
 @everywhere
@@ -156,45 +220,28 @@ def test_everything_may_fail_if_that_was_said(loader_kind: str, engine: str) -> 
 
 
 @everywhere
-@pytest.mark.parametrize("batch_size", [4, None])
-def test_without_refill_batches_are_short(loader_kind: str, engine: str, batch_size: int | None) -> None:
-    bad = {1, 4, 5, 6, 7, 9}
-    loader = make(loader_kind, Numbers(15, bad), batch_size, on_error=Skip(refill=False), **on(engine))
-    batches = batches_of(loader)
-    if batch_size is None:
-        assert batches == [index for index in range(15) if index not in bad]
-    else:
-        assert batches == [[0, 2, 3], [8, 10, 11], [12, 13, 14]], "and none is empty"
-    assert not any(fault.refilled for fault in loader.faults)
-
-
-@everywhere
-def test_batches_of_a_batch_sampler_are_left_short(loader_kind: str, engine: str) -> None:
+def test_batches_of_a_batch_sampler(loader_kind: str, engine: str) -> None:
     batch_sampler = [[0, 1], [2, 3, 4], [5], [6, 7]]
     loader = make(loader_kind, Numbers(8, {1, 5}), batch_sampler=batch_sampler, on_error="skip", **on(engine))
     assert batches_of(loader) == [[0], [2, 3, 4], [6, 7]]
     assert indices_of(loader.faults) == [1, 5]
-    assert not any(fault.refilled for fault in loader.faults)
 
 
 @everywhere
 def test_single_samples(loader_kind: str, engine: str) -> None:
     loader = make(loader_kind, Numbers(10, {0, 3, 4, 9}), None, on_error="skip", **on(engine))
-    assert sorted(batches_of(loader)) == [1, 2, 5, 6, 7, 8]
-    assert sorted(indices_of(loader.faults)) == [0, 3, 4, 9]
+    for _ in range(2):
+        assert batches_of(loader) == [1, 2, 5, 6, 7, 8]
+    assert indices_of(loader.faults) == [0, 3, 4, 9]
 
 
 @everywhere
 @pytest.mark.parametrize(("count", "bad"), [(20, {3}), (18, {17}), (17, {0}), (20, {1, 2, 3, 4, 17})])
-def test_drop_last_never_delivers_a_short_batch(loader_kind: str, engine: str, count: int, bad: set[int]) -> None:
+def test_drop_last_leaves_out_the_last_batch_of_the_order_only(
+    loader_kind: str, engine: str, count: int, bad: set[int]
+) -> None:
     loader = make(loader_kind, Numbers(count, bad), on_error="skip", drop_last=True, **on(engine))
-    batches = batches_of(loader)
-    assert {len(batch) for batch in batches} == {4}
-    delivered = list(itertools.chain(*batches))
-    assert len(set(delivered)) == len(delivered)
-    assert not bad & set(delivered)
-    inside = count // 4 * 4  # what drop_last leaves of the order
-    assert len(batches) == (inside - len(bad & set(range(inside)))) // 4
+    assert batches_of(loader) == left_of(cut(range(count // 4 * 4), 4), bad)
 
 
 @everywhere

@@ -49,7 +49,7 @@ _BIRTH_S = 8.0
 _WITHOUT_BATCH = {
     Kind.MISFIT: ResultKind.MISFIT,
     Kind.ENDED: ResultKind.ENDED,
-    Kind.SHORT: ResultKind.SHORT,
+    Kind.EMPTY: ResultKind.EMPTY,
     Kind.FAILED: ResultKind.FAILED,
 }
 

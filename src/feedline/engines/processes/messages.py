@@ -52,8 +52,8 @@ class Kind(IntEnum):
     """The worker has survived its birth: nothing that it inherited by fork keeps it from going on."""
     READY = 9
     """The worker is ready to work."""
-    SHORT = 8
-    """Samples of a batch failed, and others are to take their places."""
+    EMPTY = 8
+    """All samples of a batch were left out."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -173,12 +173,12 @@ def task_message(task: Task) -> Message:
     """Put a task into a message."""
     indices, draw = task.indices, task.draw
     special = task.shared_seed is not None or task.part is not None or task.resume is not None or task.snapshot
-    special = special or bool(task.skip) or task.redo > 0
+    special = special or bool(task.skip)
     if type(indices) is IndexBlock and not special:
         body = _BLOCK_HEAD.pack(1, task.epoch, draw.key, draw.first, draw.stride) + indices.array.tobytes()
     else:
         numbers = (draw.key, draw.first, draw.stride)
-        rest = (task.resume, task.snapshot, task.skip, task.redo)
+        rest = (task.resume, task.snapshot, task.skip)
         body = b"\0" + pickle.dumps((indices, task.epoch, task.shared_seed, task.part, numbers, *rest), 5)
     return Message(Kind.TASK, task.id, body, task.slot + 1)
 

@@ -141,8 +141,8 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
         notes = None if result.notes is None else Message(Kind.NOTES, task.id, pickle.dumps(result.notes, 5))
         if result.kind is ResultKind.FAILED:
             return Message(Kind.FAILED, task.id, pack_failure(result.payload, where)), notes
-        if result.kind is ResultKind.SHORT:
-            return Message(Kind.SHORT, task.id, b""), notes
+        if result.kind is ResultKind.EMPTY:
+            return Message(Kind.EMPTY, task.id, b""), notes
         if result.kind is ResultKind.ENDED:
             return Message(Kind.ENDED, task.id, b""), notes
         if task.part is not None:
