@@ -122,7 +122,7 @@ def test_samplers_and_collate() -> None:
 def test_errors_and_states() -> None:
     squares = Squares()
     policy = Policy({OSError: Retry(3, then="skip")}, otherwise=Skip())
-    loader = DataLoader(squares, 4, on_error=policy, seed=3, timeout=10.0, memory_budget="1GB")
+    loader = DataLoader(squares, 4, on_error=policy, seed=3, memory_budget="1GB")
     loader.on_error = lambda failure: "skip" if failure.index == 3 else "raise"
     batches = iter(loader)
     next(batches)

@@ -88,7 +88,7 @@ def build_loader(script: Script, crew: Crew, dataset: Any) -> Any:
         persistent_workers=crew.persistent,
         prefetch_factor=crew.prefetch if crew.workers else None,
         multiprocessing_context=crew.start_method,
-        timeout=script.timeout_s,
+        timeout=script.timeout_s if crew.workers else 0,
         split=script.split if crew.engine == "process" else 1,
         **options,
     )

@@ -27,6 +27,9 @@ from feedline.types import EngineName
 from tests.order import datasets
 from tests.order.facts import flat, through_json, values
 
+# An order that repeats itself is what some of these tests compare.
+pytestmark = pytest.mark.filterwarnings("ignore:This epoch has the same order:feedline.errors.RepeatedSamples")
+
 ENDLESS_CUT = 9
 """Batches after which an order without end is left."""
 

@@ -12,6 +12,7 @@ Test: tests/engines/test_forkserver.py
 from __future__ import annotations
 
 import ast
+import contextlib
 import gc
 import importlib
 import importlib.util
@@ -65,9 +66,11 @@ def _modules_of(values: Iterable[Any]) -> Iterator[str]:
 
 def _imports_of(main: ModuleType) -> Iterator[str]:
     """Yield the modules that a worker imports when it runs the main program, in order."""
-    try:
-        tree = ast.parse(inspect.getsource(main))
-    except (OSError, TypeError, SyntaxError):  # a session without a file: workers run nothing of it
+    tree = None
+    if getattr(main, "__file__", None):
+        with contextlib.suppress(OSError, TypeError, SyntaxError):
+            tree = ast.parse(inspect.getsource(main))
+    if tree is None:  # a session without a file: workers run nothing of it
         for value in list(vars(main).values()):
             name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
             if isinstance(name, str):

@@ -190,7 +190,7 @@ class InlineBatches(ExclusiveBatches):
 
     def _log(self, exc: BaseException, indices: Any) -> None:
         """Keep account of an exception that is about to be raised, unless that was done."""
-        if not self._guards:
+        if not self._guards or isinstance(exc, (SystemExit, GeneratorExit)):  # of which no result tells
             fault = self._runner.describe(exc, indices)
             self._account.write([] if fault is None else [fault], 0, self._epoch)
 
