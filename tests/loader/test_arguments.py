@@ -243,7 +243,9 @@ def test_what_hardly_does_what_was_meant_is_doubted(arguments: dict[str, Any], t
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"dataset": "abcdef"}, {"shuffle": 1}, {"timeout": 5, "num_workers": 1}], ids=str
+    "arguments",
+    [{"dataset": "abcdef"}, {"dataset": "and/or\n" * 2}, {"shuffle": 1}, {"timeout": 5, "num_workers": 1}],
+    ids=str,
 )
 def test_what_is_not_doubted(arguments: dict[str, Any]) -> None:
     DataLoader(**{"dataset": range(10), **arguments})

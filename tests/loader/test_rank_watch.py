@@ -194,7 +194,7 @@ def test_an_epoch_that_was_never_set_is_told_with_the_second(kind: Any) -> None:
     loader = kind(DATA, 4, sampler=distributed())
     assert told(loader, 1) == []
     (text,) = told(loader, 2)
-    assert "set_epoch of the DistributedSampler was never called. Call loader.set_epoch(epoch)" in text
+    assert "the DistributedSampler is still in epoch 0. Call loader.set_epoch(epoch)" in text
 
 
 def test_persistent_workers_are_told_as_well() -> None:

@@ -273,6 +273,8 @@ class OwnSampler:
         pytest.param({}, 1000, 2, id="large batches"),
         pytest.param({"prefetch_factor": 3}, 16, 3, id="depth given"),
         pytest.param({"sampler": OwnSampler()}, 16, 2, id="own sampler"),
+        pytest.param({"shuffle": True, "generator": torch.Generator()}, 16, 2, id="generator of the user's"),
+        pytest.param({"shuffle": True, "seed": 1}, 16, 16, id="seed"),
         pytest.param({"in_order": False}, 16, 2, id="unordered"),
         pytest.param({"engine": "thread"}, 16, 2, id="threads"),
     ],

@@ -65,19 +65,21 @@ def _modules_of(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _imports_of(main: ModuleType) -> Iterator[str]:
-    """Yield the modules that a worker imports when it runs the main program, in order."""
-    tree = None
-    if getattr(main, "__file__", None):
+    """Yield the modules that a worker imports when it runs the main program: those that it names, in order, and more.
+
+    Many a package imports what a name stands for only when it is asked for it, and workers ask.
+    """
+    if getattr(main, "__file__", None):  # otherwise a session, of which workers run nothing
         with contextlib.suppress(OSError, TypeError, SyntaxError):
-            tree = ast.parse(inspect.getsource(main))
-    if tree is None:  # a session without a file: workers run nothing of it
-        for value in list(vars(main).values()):
-            name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-            if isinstance(name, str):
-                yield name
-        return
-    package = getattr(main.__spec__, "parent", None)
-    waiting: list[ast.AST] = [tree]
+            yield from _named_in(ast.parse(inspect.getsource(main)), getattr(main.__spec__, "parent", None))
+    for value in list(vars(main).values()):
+        name = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+        if isinstance(name, str):
+            yield name
+
+
+def _named_in(tree: ast.AST, package: str | None) -> Iterator[str]:
+    waiting = [tree]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.Import):

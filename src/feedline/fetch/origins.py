@@ -67,8 +67,8 @@ def place_of_failed(exc: BaseException, dataset: Any, indices: list[Any]) -> int
     up to the first that fails.
     """
     place = _place_in_frames(exc, dataset, indices)
-    if place is not None or isinstance(exc, MemoryError) or not isinstance(exc, Exception):
-        return place
+    if place is not None or isinstance(exc, (MemoryError, OSError)) or not isinstance(exc, Exception):
+        return place  # to ask again may take as long as a network or a disk likes
     until = time.monotonic() + _PATIENCE_S
     for place, index in enumerate(indices):
         if time.monotonic() > until:

@@ -79,9 +79,10 @@ def explain(exc: TypeError, arguments: Mapping[str, Any]) -> None:
 
 def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
     """Warn of arguments that are accepted, and hardly do what was meant. torch asserts that the last one is 0."""
-    if isinstance(dataset, str) and (os.sep in dataset or os.path.exists(dataset)):
+    if isinstance(dataset, str) and _looks_like_path(dataset):
         tell(
-            f"dataset={dataset!r} is a text, and each of its {len(dataset)} characters is a sample. {INSTEAD_OF_PATH}",
+            f"dataset={dataset!r:.200} is a text, and each of its {len(dataset)} characters is a sample. "
+            f"{INSTEAD_OF_PATH}",
             DoubtfulArgument,
         )
     if isinstance(shuffle, str):
@@ -93,6 +94,14 @@ def doubt(dataset: Any, shuffle: Any, timeout_s: float, workers: int) -> None:
             "cannot be interrupted. Give num_workers=1 or more, or drop timeout=.",
             DoubtfulArgument,
         )
+
+
+def _looks_like_path(text: str) -> bool:
+    """True unless it is plainly a text that somebody trains on, character by character."""
+    return len(text) < _LONGEST_PATH and "\n" not in text and (os.sep in text or os.path.exists(text))
+
+
+_LONGEST_PATH = 4096
 
 
 def budget_of(memory_budget: Any) -> int | None:

@@ -191,6 +191,9 @@ class ForeignOrder(Order):
             facts=self._facts(),
             after=None if self._origin is None else self._origin.after,
             drawing=self.drawing,
+            # A sampler that draws a seed has a generator that nobody else has. One that was given to it may be drawn
+            # from by the training loop as well, and then it matters who draws first.
+            goes_ahead=self._origin is not None and self._origin.drawn_from == "torch_seed",
             progress=entry.progress,
         )
         self._indices = None

@@ -86,8 +86,8 @@ class RankWatch:
         self._has_told_repeats = True
         tell(
             f"Each of the {count} ranks delivers the whole dataset: nothing shares out its samples over the ranks. "
-            f"{_mended(dataset, sharing)} If every rank is to have all of them, or has a dataset of its own "
-            "part already, silence this: "
+            f"{_mended(dataset, sharing)} If every rank is to have all of them, if only one rank iterates, or "
+            "if the dataset is the rank's own part already, silence this: "
             'warnings.filterwarnings("ignore", category=feedline.errors.RepeatedSamples).',
             RepeatedSamples,
         )
@@ -107,8 +107,8 @@ class RankWatch:
             if layer.shuffle and layer.epoch == 0:
                 self._has_told_epochs = True
                 tell(
-                    "This epoch has the same order as the one before: set_epoch of the DistributedSampler was never "
-                    "called. Call loader.set_epoch(epoch), or sampler.set_epoch(epoch), before each epoch; or use "
+                    "This epoch has the same order as the one before: the DistributedSampler is still in epoch 0. Call "
+                    "loader.set_epoch(epoch), or sampler.set_epoch(epoch), before each epoch; or use "
                     "feedline.samplers.DistributedSampler, which counts epochs itself.",
                     RepeatedSamples,
                 )

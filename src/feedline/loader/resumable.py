@@ -268,8 +268,8 @@ class Resumable:
     def broadcast(self, name: str, *args: Any) -> None:
         """Call a method of the dataset here and in every worker.
 
-        Workers do so after the batches they have been given already: with prefetching, what changes shows a few batches
-        later. An exception in a worker is raised by the next `next()`.
+        Workers do so after the batches they have been given already: what changes shows after those that are in flight,
+        which are some thirty if they are tiny. An exception in a worker is raised by the next `next()`.
 
         Example:
             >>> from feedline import Loader

@@ -8,7 +8,8 @@ w6_stragglers shows.)
 If nobody asked for another depth, the window is up to `_DEEP` times as large while batches come in messages and take
 less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so everybody sleeps
 and is woken once per batch, which costs more than the batch. Only orders that are known in advance are gone through so
-far ahead: a user's own sampler may look at what the training loop has done meanwhile.
+far ahead: a user's own sampler may look at what the training loop has done meanwhile, and a generator that was given to
+torch's sampler may be drawn from by the training loop, too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from feedline.loader.crew import Crew
 from feedline.loader.limits import Limits
 from feedline.loader.pending import Pending
 from feedline.plan.plan import Plan
-from feedline.types import IndexBlock, Result, ResultKind, Resume, Task
+from feedline.types import Result, ResultKind, Resume, Task
 
 _RUN_AHEAD = 16
 """How many windows may be in flight while a batch is late. A guess that was enough: with it the benchmark w6_stragglers
@@ -73,6 +74,7 @@ class Window:
         self._scheduler = scheduler
         self._size = limits.window
         self._limits = limits
+        self._deepens = limits.deepens and plan.goes_ahead
         self._already = frozenset(already)
         self._turn = turn
         self._snapshots = snapshots
@@ -95,8 +97,6 @@ class Window:
         self.ready: dict[int, Result] = {}
         self.exhausted = False
         """True if the plan has no more batches, or none that are wanted."""
-        self._known = False
-        """True if the order of samples is known in advance, and looking ahead changes nothing."""
         self._held: Any = _NOTHING
         """The next batch of the plan, if no worker may have it yet."""
         scheduler.open(len(crew.workers), limits.depth)
@@ -108,17 +108,17 @@ class Window:
 
     def fill(self) -> None:
         """Give out tasks until the window is full."""
-        if self._limits.deepens and not self.sent & 15:
+        if self._deepens and not self.sent & 15:
             self._choose_size()
         while self.sent - self.delivered < self._size and self._crew.room_for_more():
             if not self._send_one():
                 break
 
     def _choose_size(self) -> None:
-        """Make the window larger while batches are small and made in no time, as long as the order is known."""
+        """Make the window larger while batches are small and made in no time."""
         crew, limits = self._crew, self._limits
-        deepens = self._known and crew.pace.typical_s() < _SHORT_S
-        self._size = limits.window * (max(1, min(_DEEP, crew.slots.fit_messages() // limits.depth)) if deepens else 1)
+        is_brisk = crew.pace.typical_s() < _SHORT_S
+        self._size = limits.window * (max(1, min(_DEEP, crew.slots.fit_messages() // limits.depth)) if is_brisk else 1)
 
     def _send_one(self) -> bool:
         """Give out the next task; False if there is none or no worker may have it."""
@@ -152,7 +152,6 @@ class Window:
                 f"{self._scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}."
             )
         self._held = _NOTHING
-        self._known = type(indices) is IndexBlock
         self._begin(self.sent, indices, worker)
         self.sent += 1
         return True

@@ -36,6 +36,7 @@ class ForeignPlan(Plan):
         entered: what a snapshot said of the state of the sampler, if the plan goes on from there.
         after: returns what the order of the next epoch would begin with.
         drawing: entered while the first batch is asked for, which is when most samplers draw their order.
+        goes_ahead: True if nobody can notice when batches are asked for.
         progress: says how many batches of this plan the training loop has, so that old states can be forgotten.
     """
 
@@ -52,6 +53,7 @@ class ForeignPlan(Plan):
         entered: dict[str, Any] | None = None,
         after: Callable[[], dict[str, Any]] | None = None,
         drawing: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        goes_ahead: bool = False,
         progress: Delivered | None = None,
     ) -> None:
         self._indices = indices
@@ -65,6 +67,7 @@ class ForeignPlan(Plan):
         self._entered = entered
         self._after = after
         self._drawing = drawing
+        self.goes_ahead = goes_ahead
         self._progress = progress
         self._ahead: list[Any] = []
         self._drawn = 0

@@ -16,6 +16,8 @@ class Plan(ABC):
 
     can_move = True
     """False if a task must stay with the worker it was given to."""
+    goes_ahead = False
+    """True if nobody can notice when batches are asked for: the order follows from numbers that only the plan knows."""
 
     def __iter__(self) -> Plan:
         return self

@@ -32,6 +32,8 @@ class SamplePlan(Plan):
         consumed: places of the whole order that all ranks together have consumed already.
     """
 
+    goes_ahead = True
+
     def __init__(
         self,
         sampler: Sampler,
@@ -111,6 +113,8 @@ class BatchPlan(Plan):
         draw_key: from which the random numbers of its samples follow.
         consumed: batches of the whole order that all ranks together have consumed already.
     """
+
+    goes_ahead = True
 
     def __init__(self, sampler: BatchSampler, *, key: Key, draw_key: int = 0, consumed: int = 0) -> None:
         self._whole = sampler.whole()
