@@ -418,6 +418,9 @@ def test_a_file_that_is_open_for_reading_needs_no_warning(how: Any, opened: Call
     assert told(Holding(reader=[opened(*how)])) == []
 
 
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="files are opened again through Linux's /proc")
+
+
 def settle() -> None:
     """Do in this process what a forked worker does with its files."""
     with calm.calm_moment():
@@ -430,6 +433,7 @@ def follow_each_other(one: int, other: int) -> bool:
     return os.lseek(one, 0, os.SEEK_CUR) == 2
 
 
+@needs_proc
 @pytest.mark.parametrize("inheritable", [False, True])
 def test_a_file_keeps_its_number_its_position_and_its_flags(
     inheritable: bool, path: Path, opened: Callable[..., Any]
@@ -448,8 +452,10 @@ def test_a_file_keeps_its_number_its_position_and_its_flags(
         assert not follow_each_other(fd, same.fileno())
 
 
-@pytest.mark.parametrize("flags", [os.O_RDWR, os.O_WRONLY, os.O_PATH])
-def test_other_files_stay_as_they_are(flags: int, path: Path) -> None:
+@needs_proc
+@pytest.mark.parametrize("name", ["O_RDWR", "O_WRONLY", "O_PATH"])
+def test_other_files_stay_as_they_are(name: str, path: Path) -> None:
+    flags: int = getattr(os, name)
     fd = os.open(path, flags)
     same = os.dup(fd)
     try:
