@@ -20,7 +20,6 @@ from types import FunctionType
 from typing import Any
 
 from feedline._optional import require
-from feedline.engines.failure import UNPICKLABLE
 from feedline.errors import MissingExtra, NotPicklable
 from feedline.failures import words
 
@@ -50,20 +49,23 @@ def by_value() -> Iterator[Callable[[Any], Any] | None]:
     sent: list[Any] = []
 
     def reduce(value: Any) -> Any:
+        if not sent and not _is_of_session(value):  # what those that are sent refer to may be of other modules
+            return NotImplemented
         if type(value) in reducers:
             return reducers[type(value)](value)
-        reduced = pickler.reducer_override(value)
+        reduced: Any = pickler.reducer_override(value)
         if reduced is NotImplemented:
             return reduced
         sent.append(value)
-        if names.get(value.__name__) is not value:
+        name: str = value.__name__
+        if names.get(name) is not value:
             return reduced
         make, arguments, *state = reduced
-        return _named, (value.__name__, make, arguments), *state
+        return _named, (name, make, arguments), *state
 
     try:
         yield reduce
-    except UNPICKLABLE as exc:
+    except Exception as exc:  # pickle's, or of an object's own
         for value in sent:
             _try_alone(value, cloudpickle.dumps, exc)
         raise
@@ -86,8 +88,12 @@ def _try_alone(value: Any, dumps: Callable[[Any], bytes], cause: BaseException) 
         ) from cause
 
 
+def _is_of_session(value: Any) -> bool:
+    return isinstance(value, (FunctionType, type)) and value.__module__ == "__main__"
+
+
 def _refuse(value: Any) -> Any:
-    if not isinstance(value, (FunctionType, type)) or value.__module__ != "__main__":
+    if not _is_of_session(value):
         return NotImplemented
     raise NotPicklable(
         f"{_what(value)}, and workers that are started by spawn or forkserver cannot import that. {_advice()} "
