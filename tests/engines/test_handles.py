@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import fcntl
 import functools
 import gc
 import gzip
@@ -28,11 +30,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from feedline import Loader
-from feedline.engines import abilities, handles
-from feedline.engines.calm import InheritedFile, opened_again
+from feedline.engines import abilities, calm, handles
 from feedline.engines.handles import warn_about, warn_about_threads
 from feedline.errors import SharedHandle
 
@@ -363,10 +365,16 @@ def test_the_look_ends_soon(connection: sqlite3.Connection, monkeypatch: pytest.
     assert 1000 < len(looked_at) <= handles._OBJECTS
 
 
-def test_the_first_items_of_a_container_speak_for_all(connection: sqlite3.Connection) -> None:
+def test_the_first_items_of_a_container_are_looked_into(connection: sqlite3.Connection) -> None:
     items: list[Any] = [Record(None) for _ in range(handles._ITEMS)]
-    assert told(Holding(items=[*items[1:], connection])) != []
-    assert told(Holding(items=[*items, connection])) == []
+    assert told(Holding(items=[*items[1:], Record(connection)])) != []
+    assert told(Holding(items=[*items, Record(connection)])) == []
+
+
+@pytest.mark.parametrize("container", [list, lambda items: dict(enumerate(items))], ids=["list", "dict"])
+def test_a_handle_behind_them_is_found(container: Any, connection: sqlite3.Connection) -> None:
+    (message,) = told(Holding(items=container([*range(handles._ITEMS), connection])))
+    assert message.startswith(f"dataset.items[{handles._ITEMS}] is")
 
 
 def test_an_endless_structure(connection: sqlite3.Connection) -> None:
@@ -406,22 +414,59 @@ def opened(path: Path) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.mark.parametrize("how", [("rb", 0), ("rb",), ("r",)], ids=["raw", "buffered", "text"])
-def test_a_file_that_is_open_for_reading_can_be_opened_again(how: Any, opened: Callable[..., Any]) -> None:
-    file = opened(*how)
-    file.seek(6)
-    assert warn_about(Holding(reader=[file])) == [InheritedFile(file.fileno(), 6)]
+def test_a_file_that_is_open_for_reading_needs_no_warning(how: Any, opened: Callable[..., Any]) -> None:
+    assert told(Holding(reader=[opened(*how)])) == []
 
 
-def test_a_file_that_has_another_name_by_now_is_the_same_file(path: Path, opened: Callable[..., Any]) -> None:
-    file = opened("rb")
-    path.unlink()
-    path.write_text("another file")
-    (found,) = warn_about(Holding(file=file))
-    fd = opened_again(found.fd)
+needs_proc = pytest.mark.skipif(sys.platform != "linux", reason="files are opened again through Linux's /proc")
+
+
+def settle() -> None:
+    """Do in this process what a forked worker does with its files."""
+    with calm.calm_moment():
+        calm.settle_in_child(None)
+
+
+def follow_each_other(one: int, other: int) -> bool:
+    os.lseek(one, 1, os.SEEK_SET)
+    os.lseek(other, 2, os.SEEK_SET)
+    return os.lseek(one, 0, os.SEEK_CUR) == 2
+
+
+@needs_proc
+@pytest.mark.parametrize("inheritable", [False, True])
+def test_a_file_keeps_its_number_its_position_and_its_flags(
+    inheritable: bool, path: Path, opened: Callable[..., Any]
+) -> None:
+    file = opened("rb", 0, opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NOATIME))
+    fd = file.fileno()
+    os.set_inheritable(fd, inheritable)
+    with open(os.dup(fd), "rb") as same:
+        file.seek(6)
+        path.unlink()
+        path.write_text("another file by the same name")
+        settle()
+        assert file.read(4) == b"line"
+        assert os.get_inheritable(fd) == inheritable
+        assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_NOATIME
+        assert not follow_each_other(fd, same.fileno())
+
+
+@needs_proc
+@pytest.mark.parametrize("name", ["O_RDWR", "O_WRONLY", "O_PATH"])
+def test_other_files_stay_as_they_are(name: str, path: Path) -> None:
+    flags: int = getattr(os, name)
+    fd = os.open(path, flags)
+    same = os.dup(fd)
     try:
-        assert os.read(fd, 5) == b"first"
+        settle()
+        if flags == os.O_PATH:
+            assert fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH
+        else:
+            assert follow_each_other(fd, same)
     finally:
         os.close(fd)
+        os.close(same)
 
 
 @pytest.mark.parametrize("how", ["r+b", "a+", "w+b"])
@@ -439,7 +484,11 @@ def test_where_a_file_cannot_be_opened_again_it_is_warned_of(
         raise PermissionError
 
     monkeypatch.setattr(handles, "opened_again", refused)
-    assert len(told(Holding(file=opened("rb")))) == 1
+    monkeypatch.setattr(calm, "opened_again", refused)
+    file = opened("rb", 0)
+    assert len(told(Holding(file=file))) == 1
+    settle()
+    assert file.read(5) == b"first"
 
 
 def test_pipes_and_sockets_are_warned_of() -> None:
@@ -475,7 +524,8 @@ def mapped(path: Path) -> mmap.mmap:
 
 
 class DuckDBPyConnection:
-    pass
+    def cursor(self) -> io.BytesIO:
+        return io.BytesIO()
 
 
 class PsycopgConnection:
@@ -490,6 +540,26 @@ def test_other_databases(monkeypatch: pytest.MonkeyPatch, module: str, name: str
     stand_in(monkeypatch, module, **{name: kind})
     (message,) = told(Holding(db=kind()))
     assert message.startswith(f"dataset.db is an open {module}.{name}")
+
+
+def test_a_duckdb_connection_that_is_closed() -> None:
+    connection = pytest.importorskip("duckdb").connect()
+    connection.execute("SELECT range FROM range(3)")
+    assert connection.fetchone() == (0,)
+    assert len(told(Holding(db=connection))) == len(told_of_threads(Holding(db=connection))) == 1
+    assert connection.fetchone() == (1,), "the look changes nothing"
+    connection.close()
+    assert told(Holding(db=connection)) == told_of_threads(Holding(db=connection)) == []
+
+
+def test_event_loops_and_images_look_after_what_they_hold(path: Path) -> None:
+    loop = asyncio.new_event_loop()
+    picture = path.with_suffix(".png")
+    Image.new("RGB", (4, 4)).save(picture)
+    with Image.open(picture) as image:
+        held = Holding(loop=loop, image=image, data=io.BytesIO(b"x"))
+        assert told(held) == told_of_threads(held) == []
+    loop.close()
 
 
 class Meeting:
@@ -520,6 +590,42 @@ def test_forked_workers_read_each_at_its_own_position(
     loader = Loader(dataset, None, workers=2, start_method="fork")
     assert list(loader) == ["b'first line'", "b'other line'"]
     assert file.tell() == 5, "nor is that of the training process moved"
+    loader.close()
+
+
+class Hidden(Meeting):
+    """Has the file where looking through the dataset does not find it."""
+
+    def __init__(self, find: Callable[[], Any], semaphore: Callable[[int], Any]) -> None:
+        super().__init__(None, semaphore)
+        self.find = find
+
+    def __getitem__(self, index: int) -> str:
+        self.file = self.find()
+        return super().__getitem__(index)
+
+
+def local_of_a_generator(file: Any) -> Iterator[Any]:
+    held = file
+    while True:
+        yield held
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        lambda file: lambda: file,
+        lambda file: functools.partial(next, local_of_a_generator(file)),
+        lambda file: np.array([file], object).item,
+    ],
+    ids=["closure", "generator", "array"],
+)
+def test_forked_workers_do_so_wherever_the_file_is(
+    hide: Callable[[Any], Callable[[], Any]], opened: Callable[..., Any]
+) -> None:
+    dataset = Hidden(hide(opened("rb", 0)), multiprocessing.get_context("fork").Semaphore)
+    loader = Loader(dataset, None, workers=2, start_method="fork")
+    assert list(loader) == ["b'first line'", "b'other line'"]
     loader.close()
 
 
@@ -588,7 +694,7 @@ def test_threads_that_share_a_position_are_warned_of(opened: Callable[..., Any],
         mapped(path) as mapping,
     ):
         mapping.seek(1)
-        for handle in (opened("r"), io.BytesIO(b"x"), mapping, tar, gz, sock):
+        for handle in (opened("r"), mapping, tar, gz, sock):
             (message,) = told_of_threads(Holding(reader=Record(handle)))
             assert message.startswith("dataset.reader.connection"), handle
             assert "worker threads share it" in message

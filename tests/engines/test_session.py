@@ -23,15 +23,19 @@ class Batch:
 class Numbers:
     def __len__(self): return 8
     def __getitem__(self, index): return self.times(index)
-    def times(self, index): return np.full(3, index * scale)
+    def times(self, index): return np.full(3, index * scale + offset)
 
 class Failing(Numbers):
     def __getitem__(self, index): raise Trouble(index)
 
+def init(number):
+    global offset  # found by the methods of another class
+    offset = 1
+
 def collate(samples): return Batch(np.stack(samples))
 
 def batches(dataset): return [type(b) is Batch and b.values.sum().item() for b in Loader(dataset, 4, workers=2, \
-start_method="METHOD", collate=collate, worker_init=lambda number: None)]
+start_method="METHOD", collate=collate, worker_init=init)]
 
 PREPARATION
 print("batches:", batches(Numbers()))
@@ -59,7 +63,7 @@ def test_classes_and_functions_are_sent_by_value(how: str, method: str, tmp_path
     text = session(method, "abilities.can_share_arenas = lambda: False" if how == "portable" else "")
     arguments = {"prompt": ["-i"], "command": ["-c", text]}.get(how, [])
     ran = run("" if how == "command" else text, *arguments, cwd=tmp_path)
-    assert "batches: [180, 660]" in ran.stdout, ran.stderr
+    assert "batches: [192, 672]" in ran.stdout, ran.stderr
     assert "raised: (0,)" in ran.stdout, ran.stderr
     assert "Traceback" not in ran.stderr
 

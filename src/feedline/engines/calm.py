@@ -20,16 +20,19 @@ import ctypes
 import importlib
 import logging
 import os
+import stat
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+if os.name == "posix":
+    import fcntl
 
 _IMPORT_S = 5.0
 """How long to wait for imports of other threads. They come to an end."""
@@ -38,12 +41,15 @@ _LOCK_S = 1.0
 _RUNNING_S = 0.5
 """How long to wait for other threads to stop running. OpenBLAS's idle threads spin for 70 ms, OpenCV's for 160 ms."""
 _TASKS = "/proc/self/task"
+_FILES = "/proc/self/fd"
 
 
 class _Mine(threading.local):
     held: ExitStack | None = None
     """The locks that are held while this thread forks a worker; None while it does something else."""
     switch_interval_s: float | None = None
+    positions: dict[int, int] | None = None
+    """Where the files stand that are open for reading only, by descriptor, while this thread forks a worker."""
 
 
 _mine = _Mine()
@@ -54,12 +60,27 @@ _text = ctypes.create_string_buffer(512)
 @contextmanager
 def calm_moment() -> Iterator[None]:
     """Wait for a calm moment, and fork inside of the block."""
-    with _opencv_without_threads():
+    with _opencv_without_threads(), _known_positions():
         if threading.active_count() == 1 or not Path(_TASKS).is_dir():
             yield
             return
         with _calm_threads():
             yield
+
+
+@contextmanager
+def _known_positions() -> Iterator[None]:
+    """Note where files stand. Once a child runs, this process may read on, and move the position of both."""
+    _mine.positions = {}
+    with contextlib.suppress(OSError):  # no /proc
+        for fd in map(int, os.listdir(_FILES)):
+            with contextlib.suppress(OSError):  # closed since, as the one that was listed from
+                if fd > 2 and is_only_read(fd):
+                    _mine.positions[fd] = os.lseek(fd, 0, os.SEEK_CUR)
+    try:
+        yield
+    finally:
+        _mine.positions = None
 
 
 @contextmanager
@@ -96,34 +117,41 @@ def _calm_threads() -> Iterator[None]:
             _mine.held = None
 
 
-@dataclass(frozen=True)
-class InheritedFile:
-    """A file of the training process that is open for reading only, so that a forked worker can open it again."""
-
-    fd: int
-    position: int
+def is_only_read(fd: int) -> bool:
+    """True for a regular file that is open for reading only; O_PATH is not even for that."""
+    ways = os.O_WRONLY | os.O_RDWR | getattr(os, "O_PATH", 0)
+    return not fcntl.fcntl(fd, fcntl.F_GETFL) & ways and stat.S_ISREG(os.fstat(fd).st_mode)
 
 
 def opened_again(fd: int) -> int:
     """Open a file once more: the very same one, whatever its name leads to by now, with a position of its own."""
-    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NOFOLLOW  # /proc has links
+    return os.open(f"{_FILES}/{fd}", flags | os.O_CLOEXEC)
 
 
-def settle_in_child(dataset: Any, files: Iterable[InheritedFile] = ()) -> None:
+def settle_in_child(dataset: Any) -> None:
     """Put in order what this process, just forked, has inherited.
 
-    Locks are freed that threads hold which it does not have. Files get a position of their own, under the number that
-    their file objects know.
+    Locks are freed that threads hold which it does not have. Every file that is open for reading only, whoever refers
+    to it, gets a position of its own, under the number that its file objects know.
     """
-    for file in files:
-        fd = opened_again(file.fd)
-        os.lseek(fd, file.position, os.SEEK_SET)
-        os.dup2(fd, file.fd, inheritable=os.get_inheritable(file.fd))
-        os.close(fd)
+    for fd, position in (_mine.positions or {}).items():
+        with contextlib.suppress(OSError):  # the rights have changed since. Of those in the dataset there is a warning
+            if is_only_read(fd):  # another thread may have closed it just before the fork
+                _give_own_position(fd, position)
     _numpy_lock()._at_fork_reinit()
     for value in list(getattr(dataset, "__dict__", {}).values()):
         if type(value) in _LOCKS:  # of the user's own: it could never be released here
             value._at_fork_reinit()
+
+
+def _give_own_position(fd: int, position: int) -> None:
+    own = opened_again(fd)
+    try:
+        os.lseek(own, position, os.SEEK_SET)
+        os.dup2(own, fd, inheritable=os.get_inheritable(fd))
+    finally:
+        os.close(own)
 
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))

@@ -91,6 +91,11 @@ def _lmdb_is_open(handle: Any) -> bool:
     return handle.path() is not None  # an error if it is closed
 
 
+def _duckdb_is_open(handle: Any) -> bool:
+    handle.cursor().close()  # an error if it is closed; leaves its result as it is
+    return True
+
+
 def _not_closed(handle: Any) -> bool:
     return not handle.closed
 
@@ -140,7 +145,7 @@ DATABASES = (
         "duckdb",
         ("DuckDBPyConnection",),
         "an open {}",
-        _always,
+        _duckdb_is_open,
         "DuckDB must not be carried over a fork: its threads do not exist in the worker, which hangs or gives wrong "
         "data.",
         _LAZILY,
@@ -187,7 +192,6 @@ _ONE_POSITION = (
 )
 THREADED = (
     Library("io", _FILES, "an open file ({})", is_read, _ONE_POSITION, _PER_THREAD),
-    Library("io", ("BytesIO", "StringIO"), "a {}", lambda handle: not handle.closed, _ONE_POSITION, _PER_THREAD),
     # Whoever takes slices of a map never moves its position.
     Library(
         "mmap", ("mmap",), "a {} that is read by seek and read", lambda m: m.tell() > 0, _ONE_POSITION, _PER_THREAD
@@ -204,7 +208,7 @@ THREADED = (
     *(
         Library(module, names, "an open {}", is_open, "One thread's query takes the place of another's.", _PER_THREAD)
         for module, names, is_open in (
-            ("duckdb", ("DuckDBPyConnection",), _always),
+            ("duckdb", ("DuckDBPyConnection",), _duckdb_is_open),
             ("psycopg", ("Cursor",), _not_closed),
             ("psycopg2.extensions", ("cursor",), _not_closed),
         )

@@ -3,7 +3,7 @@
 A forked worker inherits the dataset as it is, with every handle that it has opened, and threads share what the dataset
 refers to. Many handles then give wrong data, crash or hang, and nothing says why. So the dataset is looked through just
 before workers start. What cannot be shared is warned of. A file that is open for reading only needs no warning in
-forked workers: each opens it again, at the same place, under the number that its file objects know.
+forked workers: each gives it a position of its own (`calm.py`), wherever the file object is.
 
 The look is short and runs none of the user's code: it reads instance dictionaries and slots, never a property and never
 `__getattr__`.
@@ -14,7 +14,6 @@ from __future__ import annotations
 import io
 import itertools
 import os
-import stat
 import sys
 import threading
 import weakref
@@ -24,7 +23,7 @@ from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, Membe
 from typing import Any
 
 from feedline.datasets.handle import Handle
-from feedline.engines.calm import InheritedFile, opened_again
+from feedline.engines.calm import is_only_read, opened_again
 from feedline.engines.handle_kinds import CUDA, DATABASES, FORKED, THREADED, Library, kinds_of, lookup, raw_file
 from feedline.errors import SharedHandle, tell
 
@@ -35,7 +34,7 @@ _OBJECTS = 2000
 """Looked at in all, those nearest to the dataset first."""
 
 _ITEMS = 100
-"""Looked at in one container. A handle among many objects is usually one of many handles."""
+"""Looked into in one container. Behind these, handles among the next `_OBJECTS` are found."""
 
 _NAMED = 3
 """Paths that one warning spells out."""
@@ -53,8 +52,8 @@ _NEAR = 2
 """Steps from the dataset to a socket. One further away belongs to a client, or an event loop, that looks after it."""
 
 
-def warn_about(dataset: Any) -> list[InheritedFile]:
-    """Warn of handles in the dataset that do not survive a fork, once for each place; returns files to open again.
+def warn_about(dataset: Any) -> None:
+    """Warn of handles in the dataset that do not survive a fork, once for each place.
 
     Call this just before workers are forked. It looks at a bounded number of objects.
     """
@@ -62,19 +61,14 @@ def warn_about(dataset: Any) -> list[InheritedFile]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():  # else no tensor can be on a device
         kinds |= kinds_of((CUDA,))
-    files: list[InheritedFile] = []
     found: list[tuple[str, Library, str]] = []
     for path, value in objects_in(dataset, "dataset", tuple(kinds)):
         known = lookup(type(value), kinds)
         if known is None or not _is_open(known[0], value) or _is_far(path, known[0]):
             continue
-        file = _to_reopen(value)
-        if file is None:
+        if not _gets_own_position(value):
             found.append((path, *known))
-        else:
-            files.append(file)
     _warn(dataset, found, "workers that are forked inherit it")
-    return files
 
 
 def warn_about_threads(dataset: Any) -> None:
@@ -103,19 +97,16 @@ def _is_inside(path: str, holder: str) -> bool:
     return bool(holder) and path.startswith((f"{holder}.", f"{holder}[", f"list({holder}"))
 
 
-def _to_reopen(value: Any) -> InheritedFile | None:
-    """Return what a worker needs to open a file again; None if that could change what is read, or written."""
+def _gets_own_position(value: Any) -> bool:
+    """True for a file that forked workers open again: one that is open for reading only, and still may be."""
     raw = raw_file(value)
-    if raw is None or io.FileIO.writable(raw):
-        return None
-    fd = io.FileIO.fileno(raw)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        return None
+    if raw is None or not is_only_read(fd := io.FileIO.fileno(raw)):
+        return False
     try:
         os.close(opened_again(fd))
     except OSError:  # no /proc, or the rights have changed since
-        return None
-    return InheritedFile(fd, os.lseek(fd, 0, os.SEEK_CUR))
+        return False
+    return True
 
 
 def _warn(dataset: Any, found: list[tuple[str, Library, str]], shared: str) -> None:
@@ -185,14 +176,14 @@ def objects_in(root: Any, path: str, whole: tuple[type, ...]) -> Iterator[tuple[
     """
     # By id: comparing would be the user's code. The values are kept, so that no id is given to another object.
     seen = {id(root): root}
-    closed = (*whole, *_LEAVES)
+    closed = (*whole, *_LEAVES, *_owners())
     waiting = deque([(path, root, 0)])
     while waiting:
         path, value, depth = waiting.popleft()
         yield path, value
         if depth == _DEPTH or issubclass(type(value), closed):
             continue
-        for place, part in _parts(path, value):
+        for place, part in _parts(path, value, whole):
             if len(seen) >= _OBJECTS:
                 break
             if id(part) in seen:
@@ -209,19 +200,36 @@ def _is_open(library: Library, handle: Any) -> bool:
         return False
 
 
-def _parts(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _owners() -> Iterator[type]:
+    """Yield classes, of what is imported, that look after the handles they hold: event loops, images of Pillow."""
+    for module, name in (("asyncio.events", "AbstractEventLoop"), ("PIL.Image", "Image")):
+        if module in sys.modules:
+            yield vars(sys.modules[module])[name]
+
+
+def _parts(path: str, value: Any, whole: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
     kind = type(value)
     if issubclass(kind, dict):
-        for place, (key, item) in enumerate(list(itertools.islice(dict.items(value), _ITEMS))):
-            yield item_of(path, key, place), item
+        entries = list(itertools.islice(dict.items(value), _OBJECTS))
+        for place in _looked_at([item for _, item in entries], whole):
+            yield item_of(path, entries[place][0], place), entries[place][1]
     for base in _CONTAINERS if issubclass(kind, _CONTAINERS) else ():
         if issubclass(kind, base):
             source = f"list({path})" if base in (set, frozenset) else path
             # By the base's own method: a subclass may have another.
-            for place, item in enumerate(list(itertools.islice(base.__iter__(value), _ITEMS))):
-                yield f"{source}[{place}]", item
+            items = list(itertools.islice(base.__iter__(value), _OBJECTS))
+            for place in _looked_at(items, whole):
+                yield f"{source}[{place}]", items[place]
     for name, item in attributes(value):
         yield f"{path}.{name}", item
+
+
+def _looked_at(items: list[Any], whole: tuple[type, ...]) -> Iterator[int]:
+    """Yield the places of the first items, and of those handles behind them."""
+    yield from range(min(len(items), _ITEMS))
+    kinds = {kind for kind in set(map(type, items[_ITEMS:])) if issubclass(kind, whole)}
+    if kinds:
+        yield from (place for place in range(_ITEMS, len(items)) if type(items[place]) in kinds)
 
 
 _told: dict[int, tuple[weakref.ref[Any], set[str]]] = {}

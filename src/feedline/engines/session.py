@@ -27,36 +27,99 @@ _EXTRA = "notebook"
 
 
 # Any: whatever the user has made.
-def by_value() -> Callable[[Any], Any] | None:
-    """Return how what the session defines is pickled, a `reducer_override`; None if workers can import it.
+@contextmanager
+def by_value() -> Iterator[Callable[[Any], Any] | None]:
+    """Give what pickles one object with what the session defines, a `reducer_override`; None if workers can import it.
 
-    What is returned raises `NotPicklable` about a class or function that cannot be sent.
+    Pickle inside of the block. Classes and functions then are the same, and have the same global names, in all of what
+    one worker gets. `NotPicklable` names the one that cannot be sent.
     """
     if can_import_main():
-        return None
-    try:
-        dumps: Callable[[Any], bytes] | None
-        dumps = require("cloudpickle", extra=_EXTRA, purpose="sending classes by value").dumps
-    except MissingExtra:
-        dumps = None
+        yield None
+        return
+    cloudpickle = _cloudpickle()
+    if cloudpickle is None:
+        yield _refuse
+        return
+    # Not to write with: it says how things are taken apart, and remembers whose global names it has met.
+    pickler = cloudpickle.Pickler(io.BytesIO(), 5)
+    names = vars(sys.modules["__main__"])
+    pickler.globals_ref[id(names)] = _MainNames(names)
+    reducers = pickler.dispatch_table.maps[0]  # of cells, code and others that functions consist of
+    sent: list[Any] = []
 
     def reduce(value: Any) -> Any:
-        if not isinstance(value, (FunctionType, type)) or value.__module__ != "__main__":
+        if not sent and not _is_of_session(value):  # what those that are sent refer to may be of other modules
             return NotImplemented
-        if dumps is None:
-            raise NotPicklable(
-                f"{_what(value)}, and workers that are started by spawn or forkserver cannot import that. {_advice()} "
-                f"Or install cloudpickle (pip install 'feedline[{_EXTRA}]'), with which it is sent as it is."
-            )
-        try:
-            return _remade, (dumps(value),)
-        except Exception as exc:
-            raise NotPicklable(
-                f"{_what(value)}, so that it is sent to workers by value, with all that it refers to. That fails: "
-                f"{words(exc)}. Look at the global names that it uses. {_advice()}"
-            ) from exc
+        if type(value) in reducers:
+            return reducers[type(value)](value)
+        reduced: Any = pickler.reducer_override(value)
+        if reduced is NotImplemented:
+            return reduced
+        sent.append(value)
+        name: str = value.__name__
+        if names.get(name) is not value:
+            return reduced
+        make, arguments, *state = reduced
+        return _named, (name, make, arguments), *state
 
-    return reduce
+    try:
+        yield reduce
+    except Exception as exc:  # pickle's, or of an object's own
+        for value in sent:
+            _try_alone(value, cloudpickle.dumps, exc)
+        raise
+
+
+def _cloudpickle() -> Any | None:
+    try:
+        return require("cloudpickle", extra=_EXTRA, purpose="sending classes by value")
+    except MissingExtra:
+        return None
+
+
+def _try_alone(value: Any, dumps: Callable[[Any], bytes], cause: BaseException) -> None:
+    try:
+        dumps(value)
+    except Exception as exc:
+        raise NotPicklable(
+            f"{_what(value)}, so that it is sent to workers by value, with all that it refers to. That fails: "
+            f"{words(exc)}. Look at the global names that it uses. {_advice()}"
+        ) from cause
+
+
+def _is_of_session(value: Any) -> bool:
+    return isinstance(value, (FunctionType, type)) and value.__module__ == "__main__"
+
+
+def _refuse(value: Any) -> Any:
+    if not _is_of_session(value):
+        return NotImplemented
+    raise NotPicklable(
+        f"{_what(value)}, and workers that are started by spawn or forkserver cannot import that. {_advice()} "
+        f"Or install cloudpickle (pip install 'feedline[{_EXTRA}]'), with which it is sent as it is."
+    )
+
+
+class _MainNames(dict[str, Any]):
+    """The global names of the session. In a worker they are those of its own `__main__`.
+
+    There a function finds what another has set, and what the worker sends back is pickled by name.
+    """
+
+    def __reduce__(self) -> Any:
+        return _main_names, ()
+
+
+def _main_names() -> dict[str, Any]:
+    return vars(sys.modules["__main__"])
+
+
+def _named(name: str, make: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Make a class or function again, and put it where the session has it."""
+    value = make(*arguments)
+    _main_names()[name] = value
+    return value
 
 
 def _what(value: Any) -> str:
@@ -109,20 +172,6 @@ def without_file() -> Iterator[None]:
         names["__file__"] = file
 
 
-def _remade(data: bytes) -> Any:
-    """Make a class or function again, and put it into `__main__` with the names that it uses.
-
-    What this process sends back is pickled by name, and is looked for there.
-    """
-    value = pickle.loads(data)
-    names = vars(sys.modules["__main__"])
-    names.setdefault(value.__name__, value)
-    for part in (value, *vars(value).values()):
-        for name, item in getattr(part, "__globals__", {}).items():
-            names.setdefault(name, item)
-    return value
-
-
 class Sent:
     """An object that is sent with what the session defines, to a process that is being started."""
 
@@ -130,12 +179,12 @@ class Sent:
         self.value = value
 
     def __reduce__(self) -> Any:
-        reduce = by_value()
         file = io.BytesIO()
         pickler: Any = reduction.ForkingPickler(file, 5)
-        if reduce is not None:
-            pickler.reducer_override = reduce
-        pickler.dump(self.value)
+        with by_value() as reduce:
+            if reduce is not None:
+                pickler.reducer_override = reduce
+            pickler.dump(self.value)
         return _received, (file.getvalue(),)
 
 

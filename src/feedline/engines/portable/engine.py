@@ -28,7 +28,7 @@ from typing import Any
 from feedline import openmp
 from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts, lifetime, session
-from feedline.engines.calm import InheritedFile, calm_moment
+from feedline.engines.calm import calm_moment
 from feedline.engines.failure import UNPICKLABLE, pack_failure, unpack_failure, unsendable
 from feedline.engines.portable import worker as worker_side
 from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
@@ -110,12 +110,11 @@ class PortableEngine(Engine):
     def _launch(self, number: int, generation: int) -> _Channel:
         assert self._spec is not None
         context = self._context or multiprocessing.get_context()
-        files: list[InheritedFile] = []
         if lifetime.start_method(context) == "fork":
             openmp.dismiss_idle_threads()
-            files = handles.warn_about(self._spec.dataset)
+            handles.warn_about(self._spec.dataset)
         with interrupts.put_off():
-            pipe, process = _start_worker(context, number, generation, files, self._spec)
+            pipe, process = _start_worker(context, number, generation, self._spec)
             lifetime.remember(process)
             return _Channel(number, self._lanes[number], pipe, process, generation=generation)
 
@@ -224,15 +223,13 @@ class PortableEngine(Engine):
 
 
 # Any: the base class of contexts does not know of `Process`.
-def _start_worker(
-    context: Any, number: int, generation: int, files: list[InheritedFile], spec: WorkerSpec
-) -> tuple[Connection, BaseProcess]:
+def _start_worker(context: Any, number: int, generation: int, spec: WorkerSpec) -> tuple[Connection, BaseProcess]:
     with not_while_forking:
         near, far = context.Pipe()
         worker_side.ends.update((near, far))
     process = context.Process(
         target=worker_side.serve,
-        args=(Link(number, far, generation, files), session.Sent(spec)),
+        args=(Link(number, far, generation), session.Sent(spec)),
         name=lifetime.process_name(number),
         daemon=True,
     )

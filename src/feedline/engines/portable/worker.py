@@ -10,12 +10,11 @@ import pickle
 import select
 import time
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from feedline.engines.calm import InheritedFile, settle_in_child
+from feedline.engines.calm import settle_in_child
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import settle
 from feedline.engines.heap import Heap, heap_of_this_process
@@ -60,8 +59,6 @@ class Link:
     number: int
     pipe: Connection
     generation: int = 0
-    files: Sequence[InheritedFile] = ()
-    """To be opened again in this process, if it was forked."""
 
 
 ends: weakref.WeakSet[Connection] = weakref.WeakSet()
@@ -74,7 +71,7 @@ def serve(link: Link, sent: Sent) -> None:
     for end in list(ends):  # inherited by fork
         if end is not link.pipe:
             end.close()
-    settle_in_child(spec.dataset, link.files)
+    settle_in_child(spec.dataset)
     runner = settle(spec, link.number, link.generation)
     codec = Codec(spec.framework)
     outbox = Outbox()

@@ -29,7 +29,6 @@ import numpy as np
 from feedline import openmp
 from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts, lifetime
-from feedline.engines.calm import InheritedFile
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.processes import start
 from feedline.engines.processes.arena_view import ArenaView
@@ -78,8 +77,6 @@ class ProcessEngine(Engine):
         self._started = False
         self._payload: Payload | None = None
         """What a worker that is not forked is told, in the same words as all the others."""
-        self._files: list[InheritedFile] = []
-        """Which forked workers open again."""
         self._leaving: list[BaseProcess] = []
         """Workers that have been replaced, and may take a moment to end."""
         self._told_workers = False
@@ -117,7 +114,7 @@ class ProcessEngine(Engine):
         if self._method != "fork":
             return []
         assert self._spec is not None
-        self._files = handles.warn_about(self._spec.dataset)
+        handles.warn_about(self._spec.dataset)
         openmp.dismiss_idle_threads()
         return openmp.blas_limits()
 
@@ -133,7 +130,6 @@ class ProcessEngine(Engine):
             self._stacks.far,
             channel.generation,
             threading.current_thread() is threading.main_thread(),
-            self._files,
         )
         context: Any = self._context or multiprocessing.get_context()
         with interrupts.put_off():

@@ -37,11 +37,11 @@ class Payload:
         view = np.frombuffer(mapping, np.uint8)
         writer = SlotWriter(view, view.__array_interface__["data"][0])
         collector = _Descriptors()
-        codec = Codec(spec.framework, _extra_reducers(), session.by_value())
         previous = context.get_spawning_popen()
         context.set_spawning_popen(collector)  # type: ignore[arg-type]  # plays the part of a process
         try:
-            self._header = codec.encode_object(spec, writer)
+            with session.by_value() as override:
+                self._header = Codec(spec.framework, _extra_reducers(), override).encode_object(spec, writer)
         except SlotFull:
             self.close()
             raise TransportError(

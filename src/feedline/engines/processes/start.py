@@ -32,7 +32,7 @@ def start_forked(
 
 
 def _forked(link: Link, spec: WorkerSpec, strangers: list[Any], blas_limits: list[Any]) -> None:
-    settle_in_child(spec.dataset, link.files)
+    settle_in_child(spec.dataset)
     for limit in blas_limits:
         limit.value = 1
     for sock in strangers:

@@ -15,14 +15,12 @@ import signal
 import socket
 import time
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
 from typing import Any
 
 import numpy as np
 
-from feedline.engines.calm import InheritedFile
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import end_with, settle
 from feedline.engines.heap import Heap, heap_of_this_process
@@ -59,8 +57,6 @@ class Link:
     generation: int = 0
     """How many workers had this number before."""
     started_by_main_thread: bool = False
-    files: Sequence[InheritedFile] = ()
-    """To be opened again in this process, if it was forked."""
 
     def __getstate__(self) -> dict[str, Any]:
         fds = {"sock": reduction.DupFd(self.sock.fileno()), "stacks_fd": reduction.DupFd(self.stacks_fd)}
