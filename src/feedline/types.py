@@ -136,6 +136,8 @@ class Resume:
     """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
     last: Any = None
     """State in which the iterator of the epoch before ended; what it holds may outlive it, as random generators do."""
+    is_before: bool = False
+    """True if the state of the dataset is of the end of the epoch before."""
 
 
 @dataclass(slots=True)
@@ -159,6 +161,9 @@ class Notes:
     """True if the dataset is its own iterator, so that its state outlives the epoch."""
     place: int = 0
     """How many samples of the stream had been read by then."""
+    is_before: bool = False
+    """True if the state of the dataset is what the epoch before has left: its iterator is a generator, and has not
+    begun."""
     consumed: int | None = None
     """Samples of the stream that all ranks have consumed with this batch, if that does not follow from its number."""
     splits_itself: bool = False

@@ -114,13 +114,13 @@ class StreamEpoch:
         notes = self._crew.last_notes.get(worker)
         if notes is None:
             return Resume()
-        return Resume(notes.iterator if notes.is_one else notes.dataset)
+        return Resume(notes.iterator if notes.is_one else notes.dataset, is_before=True)
 
     def resume_for(self, worker: int) -> Resume | None:
         """Return where the stream of a worker goes on that takes the place of another: after its last answer."""
         origin = self._origins[worker]
         states = copy.deepcopy((origin.dataset, origin.iterator))
-        return Resume(*states, origin.place, self._read[worker] - origin.place)
+        return Resume(*states, origin.place, self._read[worker] - origin.place, is_before=origin.is_before)
 
     def owe(self, worker: int, resume: Resume) -> None:
         """Tell a worker with its next task where to go on."""
@@ -283,9 +283,12 @@ class StreamEpoch:
         if worker in self._unopened:
             self._unopened.remove(worker)
             stream = self.progress.streams[worker]
-            if notes is not None and notes.opening is not None and stream.notes is None:
-                stream.notes, stream.noted_at = notes.opening, 0
-                self._origins[worker] = Resume(notes.opening.dataset, notes.opening.iterator, notes.opening.place)
+            opening = None if notes is None else notes.opening
+            if opening is not None and stream.notes is None:
+                stream.notes, stream.noted_at = opening, 0
+                self._origins[worker] = Resume(
+                    opening.dataset, opening.iterator, opening.place, is_before=opening.is_before
+                )
         if result.kind is not ResultKind.ENDED:
             known = notes is not None and notes.place
             self._read[worker] = (
