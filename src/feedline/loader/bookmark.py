@@ -180,13 +180,13 @@ def _described(notes: Notes | None, **facts: Any) -> dict[str, Any]:
     for name in ("dataset", "iterator"):
         stream[name] = copy.deepcopy(getattr(notes, name))
     if notes.is_before:
-        stream["last"] = None
+        stream["last"], stream["iterator"] = stream["iterator"], None
     return stream
 
 
 def notes_of(stream: dict[str, Any]) -> Notes | None:
     """Return what a snapshot says of a stream, as if a worker had just said it."""
-    dataset, iterator = stream.get("dataset"), stream.get("iterator")
+    dataset, iterator = stream.get("dataset"), stream.get("last", stream.get("iterator"))
     if dataset is None and iterator is None:
         return None
     return Notes(dataset, iterator, place=stream.get("place", 0), is_before="last" in stream)
