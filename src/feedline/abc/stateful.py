@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -75,15 +76,15 @@ def resumed_after(dataset: Any, state: Any) -> Any:
     iterator = iter(dataset)
     if not inspect.isgenerator(iterator):
         return dataset
-    try:
-        next(iterator)
-    except StopIteration:
-        return dataset
-    except Exception:  # of that sample: it is raised again when the sample is asked for
-        pass
+    with contextlib.suppress(Exception):  # of that sample: it is raised again when the sample is asked for
+        if next(iterator, _NOTHING) is _NOTHING:
+            return dataset
     iterator.close()
     dataset.load_state_dict(state)
     return dataset
+
+
+_NOTHING = object()
 
 
 def restore_end(dataset: Any, last: Any) -> None:

@@ -222,8 +222,8 @@ class CrewBatches(ExclusiveBatches):
             self._begin_anew(self._await_openings)
         elif not self._epoch.assume_openings() and (is_mine or self._unopened_by is not None):
             raise self._unopened_by or WorkerError(
-                "The state cannot be told in this moment: state_dict() was called inside of next(), by a signal handler "
-                "for one, and not all workers have told yet how their streams began in this epoch. Let the handler set "
+                "The state cannot be told in this moment: state_dict() was called inside of next(), by a signal "
+                "handler for one, and not all workers have told yet how their streams began in this epoch. Let the handler set "
                 "a flag, and call state_dict() in the training loop."
             )
 
