@@ -223,8 +223,8 @@ class CrewBatches(ExclusiveBatches):
         elif not self._epoch.assume_openings() and (is_mine or self._unopened_by is not None):
             raise self._unopened_by or WorkerError(
                 "The state cannot be told in this moment: state_dict() was called inside of next(), by a signal "
-                "handler for one, and not all workers have told yet how their streams began in this epoch. Let the handler set "
-                "a flag, and call state_dict() in the training loop."
+                "handler for one, and not all workers have told yet how their streams began in this epoch. Let the "
+                "handler set a flag, and call state_dict() in the training loop."
             )
 
     def _await_openings(self) -> None:
