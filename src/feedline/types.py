@@ -136,6 +136,8 @@ class Resume:
     """Samples that the stream must have: a last batch that was short counts as a full one in `skip`."""
     last: Any = None
     """State in which the iterator of the epoch before ended; what it holds may outlive it, as random generators do."""
+    is_before: bool = False
+    """True if the state of the dataset is of the end of the epoch before."""
 
 
 @dataclass(slots=True)
@@ -159,6 +161,8 @@ class Notes:
     """True if the dataset is its own iterator, so that its state outlives the epoch."""
     place: int = 0
     """How many samples of the stream had been read by then."""
+    is_before: bool = False
+    """True if these states are what the epoch before has left: a generator, for one, has not begun to look at them."""
     consumed: int | None = None
     """Samples of the stream that all ranks have consumed with this batch, if that does not follow from its number."""
     splits_itself: bool = False
@@ -171,6 +175,12 @@ class Notes:
     """Of the first sample of a stream, if that tells whether the workers' streams are what they should be."""
     opening: Notes | None = None
     """With the first answer of an epoch: the states before it, if a new worker with the same seed had others."""
+
+    def outlasting(self) -> Notes:
+        """Return what the next epoch begins with, if these are notes of the end of one."""
+        if self.is_one:
+            return Notes(self.iterator, is_before=True)
+        return Notes(self.dataset, self.iterator, is_before=True)
 
 
 @dataclass(slots=True)

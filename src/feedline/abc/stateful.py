@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import inspect
 import sys
@@ -61,6 +63,28 @@ def resumed(dataset: Any, state: Any) -> Any:
         dataset = twin
     dataset.load_state_dict(state)
     return dataset
+
+
+def resumed_after(dataset: Any, state: Any) -> Any:
+    """Return a dataset that begins another epoch, from a state of the end of the epoch before.
+
+    A generator looks at the state no sooner than its first sample is asked for. One that goes on at the end has none,
+    as in torchdata, and the iterator after it begins anew. If there is a sample, the state is not about a place in an
+    epoch, and is restored again.
+    """
+    dataset = resumed(dataset, copy.deepcopy(state))
+    iterator = iter(dataset)
+    if not inspect.isgenerator(iterator):
+        return dataset
+    with contextlib.suppress(Exception):  # of that sample: it is raised again when the sample is asked for
+        if next(iterator, _NOTHING) is _NOTHING:
+            return dataset
+    iterator.close()
+    dataset.load_state_dict(state)
+    return dataset
+
+
+_NOTHING = object()
 
 
 def restore_end(dataset: Any, last: Any) -> None:

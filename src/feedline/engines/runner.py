@@ -69,6 +69,8 @@ class Runner:
         self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
         self._fetch: Fetcher | None = None
         self._epoch: int | None = None
+        self._has_ended = False
+        """True if the stream of the last epoch was gone through."""
         self._opening: Notes | None = None
         """The states at the beginning of the epoch, until they are told; see `Notes.opening`."""
         # Does the dataset split itself? It should, unless the loader does. An init function may do it as well.
@@ -198,6 +200,7 @@ class Runner:
             return place_of_failed(exc, self._dataset, items)
 
     def _end(self, task: Task, worker: int) -> Result:
+        self._has_ended = True
         try:
             notes = self._last_notes()
             if self._guard is not None and self._guard.faults:
@@ -248,7 +251,8 @@ class Runner:
             memory.set_current(None)
 
     def _begin_epoch(self, task: Task) -> None:
-        again = self._epoch is not None
+        again, had_ended = self._epoch is not None, self._has_ended
+        self._has_ended = False
         self._epoch = task.epoch
         if self.unready is not None:
             return  # and says so with every task
@@ -261,6 +265,8 @@ class Runner:
             restored = task.resume is not None and task.resume.last is not None
             if (again or restored) and self._spec.split is None:  # whose random numbers follow from keys
                 self._opening = self._last_notes()
+                if self._opening is not None and self._opening.is_before and not (had_ended or restored):
+                    self._opening = None  # a place in an epoch that was left, as far as anybody knows
         except Exception as exc:
             self.trouble = without_frames(exc)
 

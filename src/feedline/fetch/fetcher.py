@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
-from feedline.abc.stateful import check_dataset, resumed
+from feedline.abc.stateful import check_dataset, resumed, resumed_after
 from feedline.fetch.asking import Asking
 from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
 from feedline.fetch.guard import Guard
@@ -38,7 +38,8 @@ def fetcher_for(
     collate = spec.framework.bind_collate(spec.collate)
     if resume is not None and resume.dataset is not None:
         check_dataset(dataset)
-        dataset = resumed(dataset, resume.dataset)
+        anew = resume.is_before and spec.kind is DatasetKind.ITERABLE
+        dataset = (resumed_after if anew else resumed)(dataset, resume.dataset)
     if spec.kind is DatasetKind.ITERABLE:
         stream = Stream(dataset, scope, resume)
         if spec.split is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
-from feedline.abc.stateful import check_iterator, is_stateful, restore_end
+from feedline.abc.stateful import check_iterator, is_stateful, outlives_epoch, restore_end
 from feedline.errors import BadState, WorkerError
 from feedline.failures import broke_generator, is_interrupt
 from feedline.fetch.guard import Guard
@@ -34,6 +34,7 @@ class Stream:
             if resume is not None and resume.last is not None:
                 restore_end(dataset, resume.last)
             self._iterator = iter(dataset)
+        self._goes_on = resume is not None and resume.dataset is not None and not resume.is_before
         self._skip = getattr(self._iterator, "skip", None) if isinstance(dataset, StreamSource) else None
         self._scope = scope
         self.place = 0
@@ -141,8 +142,13 @@ class Stream:
         """Return the states of dataset and iterator as they are now."""
         iterator = self._iterator.state_dict() if is_stateful(self._iterator) else None
         is_one = self._iterator is self._dataset
-        dataset = self._dataset.state_dict() if is_stateful(self._dataset) and not is_one else None
-        return Notes(dataset, iterator, is_one, self.place)
+        is_before = not self._goes_on and _has_not_begun(self._iterator)
+        tells = is_stateful(self._dataset) and not is_one and (outlives_epoch(self._dataset) or not is_before)
+        return Notes(self._dataset.state_dict() if tells else None, iterator, is_one, self.place, is_before)
+
+
+def _has_not_begun(iterator: Any) -> bool:
+    return inspect.isgenerator(iterator) and inspect.getgeneratorstate(iterator) == inspect.GEN_CREATED
 
 
 def _digest(sample: Any) -> bytes | None:

@@ -167,6 +167,8 @@ class CrewBatches(ExclusiveBatches):
         self._persistent = persistent
         self._ended = False
         self._death: BaseException | None = None
+        self._unopened_by: BaseException | None = None
+        """What kept workers from telling how they began, where that is not known otherwise: no state can be told."""
         self._is_torn = False
         """True while books are changed. One that is so when nobody is inside was interrupted, and is of no more use."""
         self._finalizer = weakref.finalize(self, interrupts.see_through, crew.close)
@@ -201,6 +203,7 @@ class CrewBatches(ExclusiveBatches):
             self._epoch.close()
             self.crew.epoch += 1
             self._ended = True  # until the new epoch has begun
+            self._unopened_by = None
             self._epoch = make_epoch(self.crew)
         except BaseException as exc:
             if is_interrupt(exc):
@@ -212,8 +215,17 @@ class CrewBatches(ExclusiveBatches):
 
     def settle(self) -> None:
         super().settle()
-        if not (self.closed or self._ended or self._epoch.is_opened() or self._entrance.is_mine()):
+        if self._epoch.is_opened():
+            return
+        is_mine = self._entrance.is_mine()
+        if not (self.closed or self._ended or is_mine):
             self._begin_anew(self._await_openings)
+        elif not self._epoch.assume_openings() and (is_mine or self._unopened_by is not None):
+            raise self._unopened_by or WorkerError(
+                "The state cannot be told in this moment: state_dict() was called inside of next(), by a signal "
+                "handler for one, and not all workers have told yet how their streams began in this epoch. Let the "
+                "handler set a flag, and call state_dict() in the training loop."
+            )
 
     def _await_openings(self) -> None:
         self._is_torn = True
@@ -225,6 +237,10 @@ class CrewBatches(ExclusiveBatches):
                 raise
             if self._is_over():  # there is no going on after this, and whoever asks for the next batch is told
                 self._death = twin_of(exc)
+            self._is_torn = False
+            if not self._epoch.assume_openings():
+                self._unopened_by = twin_of(exc)
+                raise
         self._is_torn = False
 
     def _next(self) -> Any:

@@ -179,26 +179,30 @@ def _described(notes: Notes | None, **facts: Any) -> dict[str, Any]:
     stream["place"] = notes.place
     for name in ("dataset", "iterator"):
         stream[name] = copy.deepcopy(getattr(notes, name))
+    if notes.is_before:
+        stream["last"], stream["iterator"] = stream["iterator"], None
     return stream
 
 
 def notes_of(stream: dict[str, Any]) -> Notes | None:
     """Return what a snapshot says of a stream, as if a worker had just said it."""
-    dataset, iterator = stream.get("dataset"), stream.get("iterator")
+    dataset, iterator = stream.get("dataset"), stream.get("last", stream.get("iterator"))
     if dataset is None and iterator is None:
         return None
-    return Notes(dataset, iterator, place=stream.get("place", 0))
+    return Notes(dataset, iterator, place=stream.get("place", 0), is_before="last" in stream)
 
 
 def resume_of(stream: dict[str, Any], batch_size: int) -> Resume:
     """Return where a stream, or a worker's dataset, goes on."""
     dataset, iterator = stream.get("dataset"), stream.get("iterator")
     batches, read = stream.get("batches", 0), stream.get("read")
-    if "last" in stream:  # an epoch has ended, and another begins
-        return Resume(copy.deepcopy(dataset), last=copy.deepcopy(stream["last"]))
+    skip = batches * batch_size if read is None else read
+    least = max(0, skip - batch_size + 1)
+    if "last" in stream:  # an epoch has ended, and another begins, or has begun
+        last = copy.deepcopy(stream["last"])
+        return Resume(copy.deepcopy(dataset), skip=skip, least=least, last=last, is_before=True)
     if dataset is None and iterator is None:
-        skip = batches * batch_size if read is None else read
-        return Resume(skip=skip, least=max(0, skip - batch_size + 1))
+        return Resume(skip=skip, least=least)
     place = stream.get("place", 0)
     since = (batches - stream.get("noted_at", batches)) * batch_size if read is None else max(0, read - place)
     least = max(0, place + since - batch_size + 1)

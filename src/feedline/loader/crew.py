@@ -214,7 +214,8 @@ class Crew:
             if result.busy_ns:
                 self.pace.note(result.busy_ns)
             if result.notes is not None and has_state(result.notes):
-                self.last_notes[result.worker] = result.notes
+                ended = result.kind is ResultKind.ENDED
+                self.last_notes[result.worker] = result.notes.outlasting() if ended else result.notes
             if pending.unexplained:
                 self.rescue.made(pending)
             if pending.suspect is not None:

@@ -13,7 +13,9 @@ from feedline.loader.batch_indices import count_of
 from feedline.loader.crew import Crew
 from feedline.loader.death import raise_death
 from feedline.loader.limits import Limits
+from feedline.loader.pending import Pending
 from feedline.loader.progress import Progress, has_state
+from feedline.loader.rescue import Answers
 from feedline.loader.stream_watch import SharedStream
 from feedline.loader.window import Window
 from feedline.plan.plan import Plan
@@ -163,18 +165,36 @@ class MapEpoch:
 
     def await_openings(self) -> None:
         """Wait for the first answer of every worker that has a task; one that has none is as it was."""
-        while any(pending.worker in self._unopened for pending in self._window.under_way.values()):
-            self._wait()
+        timeout_s = self._limits.timeout_s
+        self._deadline_s = time.monotonic() + timeout_s if timeout_s else None
+        while (awaited := self._unopened_task()) is not None:
+            left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
+            if not self._take_in(self._crew.collect(left_s)):
+                self._crew.speak()
+            if self._deadline_s is not None and time.monotonic() >= self._deadline_s and self._unopened_task():
+                self._deal_with_lateness(awaited)
+        self.assume_openings()
+        self._deadline_s = None  # nobody waits for a batch
+
+    def _unopened_task(self) -> Pending | None:
+        under_way = self._window.under_way.values()
+        return next((pending for pending in under_way if pending.worker in self._unopened), None)
+
+    def assume_openings(self) -> bool:
+        """Take the last states that workers told for those in which they began; False if one has told none."""
+        tasked = {pending.worker for pending in self._window.under_way.values()}
         for worker in self._unopened:
             notes = self._crew.last_notes.get(worker)
             if notes is not None:
                 self.progress.notes.setdefault(worker, notes)
+        if any(worker in tasked and worker not in self.progress.notes for worker in self._unopened):
+            return False
         self._unopened.clear()
-        self._deadline_s = None  # nobody waits for a batch
+        return True
 
     def _note_opening(self, result: Result) -> None:
         if result.worker in self._unopened:
-            self._unopened.remove(result.worker)
+            self._unopened.discard(result.worker)
             if result.notes is not None and result.notes.opening is not None:
                 self.progress.notes.setdefault(result.worker, result.notes.opening)
 
@@ -187,7 +207,7 @@ class MapEpoch:
             if pending is None:
                 raise_death(result, self._crew, self._account, self._number)
         if not answers and timeout_s and time.monotonic() - begun_s >= timeout_s:
-            self._deal_with_lateness()
+            self._deal_with_lateness(self._due())
 
     def _hand_out(self, ordinal: int) -> Any:
         window = self._window
@@ -273,30 +293,38 @@ class MapEpoch:
             if self._deadline_s is not None:
                 left = max(0.0, self._deadline_s - time.monotonic())
                 pause = left if pause is None else min(pause, left)
-            answers = self._crew.collect(pause, worker)
-            for pending, result in answers:
-                if pending is None:
-                    raise_death(result, self._crew, self._account, self._number)
-                del window.under_way[pending.ordinal]
-                if self._unopened:
-                    self._note_opening(result)
-                if result.kind is ResultKind.ENDED:
-                    self._note_end(pending.ordinal)
-                    if result.notes is not None:
-                        self.progress.notes[result.worker] = result.notes
-                else:
-                    window.ready[pending.ordinal] = result
+            answers = self._take_in(self._crew.collect(pause, worker))
             if self._deadline_s is not None and time.monotonic() >= self._deadline_s and not self._is_there():
-                self._deal_with_lateness()
+                self._deal_with_lateness(self._due())
             if answers:
                 return
             self._crew.speak()
 
-    def _deal_with_lateness(self) -> None:
+    def _take_in(self, answers: Answers) -> Answers:
+        """Take answers, and note what they say; returns them."""
+        window = self._window
+        for pending, result in answers:
+            if pending is None:
+                raise_death(result, self._crew, self._account, self._number)
+            del window.under_way[pending.ordinal]
+            if self._unopened:
+                self._note_opening(result)
+            if result.kind is ResultKind.ENDED:
+                self._note_end(pending.ordinal)
+                if result.notes is not None:
+                    self.progress.notes[result.worker] = result.notes
+            else:
+                window.ready[pending.ordinal] = result
+        return answers
+
+    def _due(self) -> Pending | None:
+        """Return the task that a batch is waited for of."""
+        under_way = self._window.under_way
+        return under_way.get(self._expected) or next(iter(under_way.values()), None)
+
+    def _deal_with_lateness(self, due: Pending | None) -> None:
         """Replace the worker that does not answer, or raise what there is to say about it."""
         crew, limits = self._crew, self._limits
-        under_way = self._window.under_way
-        due = under_way.get(self._expected) or next(iter(under_way.values()), None)
         alone = None if due is None or due.group is not None else due.worker
         late = crew.roster.oldest_of(alone)  # which may be of an epoch that was left
         crew.speak()  # what led here, before the error

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from feedline.abc.source import EpochAware, repeats_itself
-from feedline.abc.stateful import check_dataset, is_stateful, restore_end
+from feedline.abc.stateful import check_dataset, is_stateful, restore_end, resumed_after
 from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
 from feedline.loader.account import Account
@@ -221,7 +221,10 @@ class Resumable:
         resume = resume_of(streams[0], 1)
         if resume.dataset is not None:
             check_dataset(self.dataset)
-            self.dataset.load_state_dict(resume.dataset)
+            if _reads_stream(order):
+                resumed_after(self.dataset, resume.dataset)
+            else:
+                self.dataset.load_state_dict(resume.dataset)
         if resume.last is not None:
             restore_end(self.dataset, resume.last)
         assert start.snapshot is not None

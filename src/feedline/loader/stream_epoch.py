@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.errors import TooManyBadSamples
@@ -114,13 +114,14 @@ class StreamEpoch:
         notes = self._crew.last_notes.get(worker)
         if notes is None:
             return Resume()
+        if notes.is_before:
+            return Resume(notes.dataset, last=notes.iterator, is_before=True)
         return Resume(notes.iterator if notes.is_one else notes.dataset)
 
     def resume_for(self, worker: int) -> Resume | None:
         """Return where the stream of a worker goes on that takes the place of another: after its last answer."""
         origin = self._origins[worker]
-        states = copy.deepcopy((origin.dataset, origin.iterator))
-        return Resume(*states, origin.place, self._read[worker] - origin.place)
+        return replace(copy.deepcopy(origin), skip=self._read[worker] - origin.place, least=0)
 
     def owe(self, worker: int, resume: Resume) -> None:
         """Tell a worker with its next task where to go on."""
@@ -277,15 +278,30 @@ class StreamEpoch:
         while self._unopened:
             self._wait()
 
+    def assume_openings(self) -> bool:
+        """Take what the epoch before has left for what the streams began with; False if one was not at its end."""
+        known = self._crew.last_notes
+        if known:  # otherwise there are no states
+            for worker in self._unopened.copy():
+                stream, notes = self.progress.streams[worker], known.get(worker)
+                if stream.notes is None and (notes is None or not notes.is_before):
+                    return False
+                stream.notes = stream.notes or notes
+        self._unopened.clear()
+        return True
+
     def _take_in(self, result: Result) -> None:
         """Take an answer, and note how far its stream is."""
         worker, notes = result.worker, result.notes
         if worker in self._unopened:
-            self._unopened.remove(worker)
+            self._unopened.discard(worker)
             stream = self.progress.streams[worker]
-            if notes is not None and notes.opening is not None and stream.notes is None:
-                stream.notes, stream.noted_at = notes.opening, 0
-                self._origins[worker] = Resume(notes.opening.dataset, notes.opening.iterator, notes.opening.place)
+            opening = None if notes is None else notes.opening
+            if opening is not None and (stream.notes is None or stream.notes.is_before):
+                stream.notes, stream.noted_at = opening, 0
+                self._origins[worker] = Resume(
+                    opening.dataset, opening.iterator, opening.place, is_before=opening.is_before
+                )
         if result.kind is not ResultKind.ENDED:
             known = notes is not None and notes.place
             self._read[worker] = (

@@ -147,7 +147,7 @@ def _check_stream(stream: Any, at: str, *, counts: bool, ended: bool) -> None:
         return
     _number(stream, "place", f"{at}.")
     states = [_held(stream, name, object, f"{at}.") for name in ("dataset", "iterator")]
-    if all(state is None for state in states):
+    if all(state is None for state in (*states, stream.get("last"))):
         _refuse(f"{at} has a place, and no state that it belongs to")
 
 
