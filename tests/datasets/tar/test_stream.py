@@ -275,6 +275,15 @@ def test_states_that_do_not_fit_are_refused(shards: list[str]) -> None:
             iter(stream(shards)).load_state_dict(wrong)
 
 
+@pytest.mark.parametrize("pair", ["https://host/get?file={}", "https://host/get?st={}", "/data/ada:{}@x.tar"])
+def test_shards_are_told_apart_by_all_that_is_not_a_signature(pair: str) -> None:
+    shards = [pair.format(1), pair.format(2)]
+    state = iter(stream(shards)).state_dict()
+    iter(stream(shards)).load_state_dict(state)
+    with pytest.raises(BadState, match="checksum of names"):
+        iter(stream(shards[::-1])).load_state_dict(state)
+
+
 def test_another_number_of_workers_is_refused_by_the_loader(shards: list[str]) -> None:
     loader = feedline.Loader(stream(shards), 4, workers=2, engine="thread")
     iterator = iter(loader)
