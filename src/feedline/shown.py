@@ -25,8 +25,8 @@ _SIGNATURES = [
 ]
 """Options by which stores know who asks and until when: the one that shows that there is a signature, and all of it.
 
-These are AWS, Google and others, their older kind and CloudFront, Azure, and what is a credential by its name. Without a
-signature, names such as `st` and `policy` may as well say which file is meant."""
+These are AWS, Google and others, their older kind and CloudFront, Azure, and what is a credential by its name. Without
+a signature, names such as `st` and `policy` may as well say which file is meant."""
 
 
 def shown_url(url: str) -> str:

@@ -148,7 +148,9 @@ def _found(given: Any, fields: Fields) -> Any:
             return find_folder(path, wanted)
         return find_npz(path, wanted) if path.endswith(".npz") else _npy(path)
     if isinstance(given, (tuple, dict)):
-        return _each(given, lambda one: _npy(os.path.abspath(os.path.expanduser(checked_path(one)))) if _is_path(one) else one)
+        return _each(
+            given, lambda one: _npy(os.path.abspath(os.path.expanduser(checked_path(one)))) if _is_path(one) else one
+        )
     return given
 
 

@@ -61,8 +61,8 @@ class StreamDataset(PartedSource, Acknowledged):
     ) -> None:
         if not isinstance(feed, Feed):
             raise BadOption(
-                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is no feed. Give a RedisStream, a GrowingFile, or a Feed of your own "
-                "(feedline.datasets.streams.Feed)."
+                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is no feed. Give a RedisStream, a "
+                "GrowingFile, or a Feed of your own (feedline.datasets.streams.Feed)."
             )
         if idle_s is not None and not is_duration(idle_s):
             raise BadOption(f"idle_s={idle_s!r} is no time to wait. Give seconds, or None to wait for ever.")

@@ -101,8 +101,8 @@ class GrowingFile(Feed):
         self._reader.close()
         if not self.path.parent.is_dir():
             raise SourceError(
-                f"{shown_address(str(self.path))} cannot come to be, since there is no folder for it. Correct the path, or "
-                "make the folder first. Only local files are read here."
+                f"There is no folder for {shown_address(str(self.path))!r}. Correct the path, or make the folder. "
+                "Only local files are read here."
             )
         self._reader_number, self._readers = number, count
         self._begins_at = None
