@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.shown import identity_of, printable, shown_address, shown_url
+from feedline.shown import HIDDEN, identity_of, printable, shown_address, shown_url
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,37 @@ def test_what_is_shown_of_paths(address: str, shown: str) -> None:
     assert shown_address(address) == shown
 
 
-def test_an_address_is_the_same_whoever_asks_and_with_which_signature() -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        "X-Amz-Date=1&X-Amz-Signature=2&X-Amz-Security-Token=3&token=4",
+        "X-Goog-Expires=1&X-Goog-Signature=2",
+        "AWSAccessKeyId=1&Signature=2&Expires=3",
+        "GoogleAccessId=1&Expires=2&Signature=3",
+        "Policy=1&Signature=2&Key-Pair-Id=3",
+        "sv=1&st=2&se=3&sr=b&sp=r&sig=4",
+        "access_token=1",
+    ],
+)
+def test_an_address_is_the_same_whoever_asks_and_with_which_signature(options: str) -> None:
     plain = "https://host/a.tar"
-    assert identity_of(plain) == plain
-    for other in ("https://ada:pw@host/a.tar", f"{plain}?X-Amz-Date=1&X-Amz-Signature=2", f"{plain}?se=1&sig=2&sv=3"):
-        assert identity_of(other) == plain
-    assert identity_of(f"{plain}?id=1") != identity_of(f"{plain}?id=2")
-    assert "id" not in identity_of(f"{plain}?id=1").removeprefix(plain)
+    assert identity_of(plain) == identity_of(f"https://ada:pw@host/a.tar?{options}") == plain
+    assert identity_of(f"{plain}?id=1&{options}") == identity_of(f"{plain}?id=1")
+    assert shown_url(f"{plain}?{options}") == f"{plain}?{HIDDEN}"
+
+
+@pytest.mark.parametrize(
+    "option", ["id", "st", "sp", "se", "sig2", "policy", "expires", "signature", "tokenizer", "token", "x-amz-meta-id"]
+)
+def test_options_that_are_of_no_signature_tell_addresses_apart(option: str) -> None:
+    plain = "https://host/a.tar"
+    assert identity_of(f"{plain}?{option}=1") != identity_of(f"{plain}?{option}=2")
+    assert option not in identity_of(f"{plain}?{option}=1").removeprefix(plain)
+    assert shown_url(f"{plain}?{option}=1") == f"{plain}?{HIDDEN}"
+
+
+def test_a_part_of_a_path_that_is_not_shown_tells_addresses_apart() -> None:
+    assert identity_of("https://host/get;file=1") != identity_of("https://host/get;file=2")
 
 
 @given(st.text())

@@ -14,12 +14,19 @@ HIDDEN = "***"
 _HOST = re.compile(r"((\[[^\[\]]*\]|[^:\[\]]+)(:\d*)?)?")
 _SHORTEST = 4
 """Characters of a value that is hidden in other texts: shorter ones are words of these."""
-_SIGNATURE = re.compile(
-    r"x-(amz|goog|oss|cos|obs|tos)-.*|awsaccesskeyid|googleaccessid|ossaccesskeyid|signature|expires|policy|key-pair-id"
-    r"|sig|s[evprtk]|spr|sip|sk[tesv]|skoid|sktid|.*(token|password|secret|apikey|api_key).*",
-    re.IGNORECASE,
-)
-"""Names of the options by which stores know who asks and until when: AWS, Google, Azure, CloudFront and others."""
+_SIGNATURES = [
+    (re.compile(sign), re.compile(options))
+    for sign, options in (
+        (r"x-(amz|goog|oss|cos|obs|tos)-signature", r"x-(amz|goog|oss|cos|obs|tos)-.*|token"),
+        (r"(aws|oss)accesskeyid|googleaccessid|key-pair-id", r".*access(key)?id|key-pair-id|signature|expires|policy"),
+        (r"sig", r"sig|s[eiprstv]|srt|spr|sip|sdd|scid|sk[estv]|skoid|sktid|saoid|suoid"),
+        (r"access_token|api_?key|password", r"access_token|api_?key|password"),
+    )
+]
+"""Options by which stores know who asks and until when: the one that shows that there is a signature, and all of it.
+
+These are AWS, Google and others, their older kind and CloudFront, Azure, and what is a credential by its name. Without
+a signature, names such as `st` and `policy` may as well say which file is meant."""
 
 
 def shown_url(url: str) -> str:
@@ -92,10 +99,15 @@ def identity_of(address: str) -> str:
         >>> identity_of("https://host/get?file=1") == identity_of("https://host/get?file=2")
         False
     """
-    pairs = [pair for pair in parse_qsl(address.partition("?")[2], True) if not _SIGNATURE.fullmatch(pair[0])]
-    place = shown_address(address).removesuffix(f"?{HIDDEN}").rpartition(f"{HIDDEN}@")
-    digest = blake2b(urlencode(pairs).encode(), digest_size=16).hexdigest() if pairs else ""
-    return f"{place[0]}{place[2]}{digest and '?' + digest}"
+    place, _, options = address.partition("?")
+    pairs = parse_qsl(options, True)
+    names = [name.lower() for name, _ in pairs]
+    signed = [every for sign, every in _SIGNATURES if any(map(sign.fullmatch, names))]
+    told = [pair for pair in pairs if not any(every.fullmatch(pair[0].lower()) for every in signed)]
+    told += [("", part) for part in place.partition("://")[2].partition("/")[2].partition("#")[0].split(";")[1:]]
+    shown = shown_address(address).removesuffix(f"?{HIDDEN}").rpartition(f"{HIDDEN}@")
+    digest = blake2b(urlencode(told).encode(), digest_size=16).hexdigest() if told else ""
+    return f"{shown[0]}{shown[2]}{digest and '?' + digest}"
 
 
 def printable(text: str) -> str:

@@ -135,6 +135,8 @@ class SampleSize:
         option: what raises the limit.
     """
 
+    __slots__ = ("limit", "option", "taken")
+
     def __init__(self, limit: int | None = None, option: str = VARIABLE) -> None:
         self.limit = most_bytes() if limit is None else limit
         self.option = option

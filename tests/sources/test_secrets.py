@@ -1,4 +1,4 @@
-"""No user, password, token or signature is told: every error path of every remote source, and all that is written.
+"""No user, password, token or signature is told: every error path of every source, and all that is written.
 
 Secrets are drawn anew for each test, so that no line of source in a traceback holds one.
 """
@@ -17,11 +17,26 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import feedline
-from feedline.datasets import RedisStream, SQLDataset, StreamDataset, TarDataset
-from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable
+from feedline.datasets import (
+    ArrayDataset,
+    ArrowDataset,
+    CSVDataset,
+    FileDataset,
+    GrowingFile,
+    HDF5Dataset,
+    ImageFolder,
+    LMDBDataset,
+    ParquetDataset,
+    RedisStream,
+    SQLDataset,
+    StreamDataset,
+    TarDataset,
+)
+from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable, SourceError
 from feedline.shown import HIDDEN
 from tests.datasets.remote.servers import Request, WebServer, start_fsspec, web_server
 from tests.datasets.tar.writing import tar_bytes
@@ -288,6 +303,49 @@ def test_messages(written: Written) -> None:
         with pytest.raises(BadOption) as caught_option:
             RedisStream(url, "stream")  # type: ignore[arg-type]
         written.note(caught_option.value)
+
+
+# Any: datasets have nothing in common but that they are made of a path.
+LOCAL: dict[str, Callable[[Any], Any]] = {
+    "parquet": lambda path: len(ParquetDataset(path)),
+    "arrow": lambda path: len(ArrowDataset([path])),
+    "csv": lambda path: len(CSVDataset(path)),
+    "hdf5": lambda path: HDF5Dataset(path, "x"),
+    "lmdb": LMDBDataset,
+    "array": ArrayDataset,
+    "arrays": lambda path: ArrayDataset({"x": path}),
+    "images": ImageFolder,
+    "files": FileDataset,
+    "labels": lambda path: FileDataset(Path(__file__).parent, labels=path),
+}
+
+
+@pytest.mark.parametrize("source", LOCAL)
+def test_sources_of_local_files(written: Written, source: str) -> None:
+    url = written.url("host/a.npy", scheme="https")
+    for address in (url, Path(url), url.replace("a.npy", "*")):
+        with pytest.raises(BadOption, match=r"\*\*\*@host/.* only local files .* TarDataset") as caught:
+            LOCAL[source](address)
+        written.note(caught.value)
+    with pytest.raises(SourceError, match=r"no file '\*\*\*@host/a.npy\?\*\*\*'") as missing:
+        LOCAL[source](url.partition("://")[2])
+    written.note(missing.value)
+
+
+def test_lists_of_files_and_feeds(written: Written, tmp_path: Path) -> None:
+    url = written.url("host/a.jsonl", scheme="https")
+    feed = GrowingFile(tmp_path / url)
+    written.note(feed)
+    for make in (lambda: FileDataset([url]), lambda: feed.subscribe(0, 1), lambda: StreamDataset(url)):  # type: ignore[arg-type]
+        with pytest.raises(FeedlineError) as caught:
+            make()
+        written.note(caught.value)
+
+
+def test_names_that_look_like_addresses_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "ada:pw@x?a=1.npy"
+    np.save(path, np.arange(3))
+    assert len(ArrayDataset(path)) == 3
 
 
 def test_what_is_searched_is_found(tmp_path: Path) -> None:

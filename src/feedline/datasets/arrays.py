@@ -12,6 +12,7 @@ from feedline._optional import is_tensor
 from feedline.abc.columnar import Columnar
 from feedline.datasets.array_file import ArrayFile, find_folder, find_mapped, find_npy, find_npz
 from feedline.datasets.form import Fields, Form
+from feedline.datasets.source import checked_path
 from feedline.errors import BadOption, SourceError
 
 
@@ -141,13 +142,15 @@ def _portable(array: Any) -> Any:
 def _found(given: Any, fields: Fields) -> Any:
     """Return the table that a user means, with files in place of paths; None for files of fields that are not meant."""
     if _is_path(given):
-        path = os.path.abspath(os.path.expanduser(os.fspath(given)))
+        path = os.path.abspath(os.path.expanduser(checked_path(given)))
         wanted = fields.values() if isinstance(fields, Mapping) else [fields] if isinstance(fields, str) else fields
         if os.path.isdir(path):
             return find_folder(path, wanted)
         return find_npz(path, wanted) if path.endswith(".npz") else _npy(path)
     if isinstance(given, (tuple, dict)):
-        return _each(given, lambda one: _npy(os.path.abspath(os.path.expanduser(one))) if _is_path(one) else one)
+        return _each(
+            given, lambda one: _npy(os.path.abspath(os.path.expanduser(checked_path(one)))) if _is_path(one) else one
+        )
     return given
 
 

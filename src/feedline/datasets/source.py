@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -11,9 +14,12 @@ from numpy.typing import NDArray
 
 from feedline import memory
 from feedline.abc.source import ColumnSource
-from feedline.errors import BadOption
+from feedline.errors import BadOption, SourceError
+from feedline.shown import shown_address
 
 Indices = NDArray[np.int64]
+_PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How an address begins, also one that a Path was made of; one letter is a drive."""
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Makes an array to be filled: ordinary memory, or the place where the batch is wanted."""
@@ -147,3 +153,35 @@ def checked_transform(transform: Transform | None) -> Transform | None:
     if transform is not None and not callable(transform):
         raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
     return transform
+
+
+def checked_path(given: str | os.PathLike[str]) -> str:
+    """Return the path of a local file, or a pattern, as a text.
+
+    Every source that reads local files only asks here first, so that no error shows what is secret in an address.
+
+    Raises:
+        BadOption: it is the address of something remote.
+        SourceError: it looks like one without a protocol, and there is no such file.
+
+    Example:
+        >>> checked_path("/data/a.h5")
+        '/data/a.h5'
+        >>> checked_path("https://ada:secret@host/a.h5")
+        Traceback (most recent call last):
+        feedline.errors.BadOption: 'https://***@host/a.h5' is an address, and only local files are read here. ...
+    """
+    path = os.fspath(given)
+    shown = shown_address(path)
+    is_address = _PROTOCOL.match(path) is not None
+    if not is_address and shown == path:
+        return path
+    local = os.path.expanduser(path)
+    if os.path.exists(local) or glob.glob(local, recursive=True):
+        return path
+    if is_address:
+        raise BadOption(
+            f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and give "
+            "their path, without file://. Of the sources, TarDataset reads remote files: tar shards."
+        )
+    raise SourceError(f"There is no file {shown!r}. Is the path right?")

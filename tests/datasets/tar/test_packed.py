@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from feedline.datasets import TarDataset
-from feedline.datasets.tar.packed import Unpacking, packing_of
+from feedline.datasets.tar.packed import _XZ, Unpacking, packing_of
 from feedline.errors import BadOption, CorruptSource, MissingExtra
 from tests.datasets.tar.writing import numbered, tar_bytes
 
@@ -59,6 +59,29 @@ def test_packed_shards_are_read_to_their_end(packing: str, tmp_path: Path) -> No
         path.write_bytes(wrong)
         with pytest.raises(CorruptSource, match=r"a\.tar cannot be unpacked"):
             list(TarDataset(path, decode=False))
+
+
+def test_zeros_behind_a_stream_of_xz_are_part_of_the_format(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    for zeros in (4, 512, 1 << 20):
+        for packed in (lzma.compress(DATA), lzma.compress(DATA[:1000]) + bytes(8) + lzma.compress(DATA[1000:])):
+            path.write_bytes(packed + bytes(zeros))
+            assert len(list(TarDataset(path, decode=False))) == 40
+            chunks = iter([bytes([value]) for value in packed + bytes(512)])
+            unpacking = Unpacking("xz", lambda chunks=chunks: next(chunks, b""), "a.tar")  # type: ignore[misc]
+            assert b"".join(iter(unpacking.next_chunk, b"")) == DATA
+
+
+@pytest.mark.parametrize(
+    ("packing", "behind"),
+    [("gzip", b"more"), ("zstd", bytes(512)), ("zstd", b"more"), ("xz", bytes(3)), ("xz", b"more"), ("xz", _XZ[:3])],
+)
+def test_what_stands_behind_a_packed_shard_is_told(packing: str, behind: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    path.write_bytes(PACKERS[packing](DATA) + behind)
+    with pytest.raises(CorruptSource, match=r"a\.tar cannot be unpacked: .*Something follows") as caught:
+        list(TarDataset(path, decode=False))
+    assert "cut off" not in str(caught.value)
 
 
 @pytest.mark.parametrize("packing", PACKERS)

@@ -16,7 +16,7 @@ from feedline.datasets.files.listing import list_files
 from feedline.datasets.files.reading import Read, reader
 from feedline.datasets.files.scan import Choice
 from feedline.datasets.form import Fields, Form
-from feedline.datasets.source import Indices, Source, Transform
+from feedline.datasets.source import Indices, Source, Transform, checked_path
 from feedline.errors import BadOption, SourceError
 from feedline.sharing.packed import Packed
 
@@ -96,7 +96,7 @@ class FileDataset(Source):
         self._reads = reader(read)
         choice = Choice(_endings(extensions), pattern)
         if isinstance(files, (str, os.PathLike)):
-            self.root: str | None = os.fspath(files)
+            self.root: str | None = checked_path(files)
             self._list_folder(self.root, choice, labels, cache, skip=unlabelled == "skip", allow_empty=allow_empty)
         else:
             self.root = None
@@ -140,6 +140,9 @@ class FileDataset(Source):
             )
 
     def _take_paths(self, paths: list[str], choice: Choice, labels: LabelSource) -> None:
+        for path in paths:
+            if "://" in path:  # there may be millions
+                checked_path(path)
         is_wanted = [bool(choice.among([os.path.basename(path)], os.path.dirname(path))) for path in paths]
         kept = [path for path, wanted in zip(paths, is_wanted, strict=True) if wanted]
         self._paths = Packed(kept, is_text=True)
@@ -274,12 +277,12 @@ def _endings(extensions: str | Iterable[str] | None) -> tuple[str, ...] | None:
 
 def _table(labels: Any) -> tuple[str, tuple[str, str]]:
     if not isinstance(labels, tuple):
-        return os.fspath(labels), ("file", "label")
+        return checked_path(labels), ("file", "label")
     if len(labels) != 3:
         raise BadOption(
             f"labels={labels!r} is no tuple of a CSV file and the names of its columns with files and with labels."
         )
-    return os.fspath(labels[0]), (labels[1], labels[2])
+    return checked_path(labels[0]), (labels[1], labels[2])
 
 
 def _asked_for(choice: Choice) -> str:

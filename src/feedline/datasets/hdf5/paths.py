@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 
 from feedline.datasets.natural import natural
+from feedline.datasets.source import checked_path
 from feedline.errors import BadOption
 
 PathLike = str | os.PathLike[str]
@@ -35,7 +36,7 @@ def files_of(given: PathLike | Iterable[PathLike]) -> list[str]:
 def _expanded(given: object) -> list[str]:
     if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str):
         raise BadOption(f"{given!r} is not a path or a pattern.")
-    path = os.path.abspath(os.path.expanduser(os.fspath(given)))
+    path = os.path.abspath(os.path.expanduser(checked_path(given)))
     if os.path.isdir(path):
         raise BadOption(
             f"{path} is a folder. Say which of its files are meant with a pattern: {os.path.join(path, '*.h5')!r}."

@@ -19,7 +19,7 @@ from feedline.datasets.lmdb.environment import Environment, acquire, release, re
 from feedline.datasets.lmdb.keys import Computed, Keys, Numbered, given, read_keys
 from feedline.datasets.lmdb.meta import META_KEY, Meta
 from feedline.datasets.lmdb.pages import check_pages
-from feedline.datasets.source import Empty, Indices, TableSource, Transform
+from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_path
 from feedline.datasets.tar.images import SPECS
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 
@@ -95,7 +95,7 @@ class LMDBDataset(TableSource):
         cache: Cache = True,
     ) -> None:
         super().__init__(transform)
-        self.path = os.fspath(path)
+        self.path = checked_path(path)
         if not os.path.exists(self.path):
             raise SourceError(f"There is no LMDB database at {self.path}: no such file or folder.")
         if isinstance(keys, (str, bytes)):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from feedline.datasets.natural import natural
+from feedline.datasets.source import checked_path
 from feedline.errors import BadOption, SourceChanged, SourceError
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -60,13 +61,13 @@ def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
         endings: how the names of files in a folder end.
 
     Raises:
-        BadOption: these are no paths.
+        BadOption: these are no paths, or addresses of something remote.
         SourceError: nothing is there.
     """
     if isinstance(paths, (str, os.PathLike)):
-        given = [os.fspath(paths)]
+        given = [checked_path(paths)]
     else:
-        given = [os.fspath(path) for path in paths]
+        given = [checked_path(path) for path in paths]
     if not given:
         raise BadOption("The list of files is empty: there is nothing to read.")
     return tuple(file for path in given for file in _of_one(path, endings))

@@ -16,6 +16,7 @@ from feedline.datasets.parted import PartedSource
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
+from feedline.shown import shown_address
 
 _WAIT_S = 0.2
 """How long one wait for messages lasts: as long as it may take to notice that the dataset was closed."""
@@ -60,8 +61,8 @@ class StreamDataset(PartedSource, Acknowledged):
     ) -> None:
         if not isinstance(feed, Feed):
             raise BadOption(
-                f"{feed!r} is no feed. Give a RedisStream, a GrowingFile, or a Feed of your own "
-                "(feedline.datasets.streams.Feed)."
+                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is no feed. Give a RedisStream, a "
+                "GrowingFile, or a Feed of your own (feedline.datasets.streams.Feed)."
             )
         if idle_s is not None and not is_duration(idle_s):
             raise BadOption(f"idle_s={idle_s!r} is no time to wait. Give seconds, or None to wait for ever.")

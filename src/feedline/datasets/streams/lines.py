@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from feedline.datasets.handle import Handle
 from feedline.datasets.streams.feed import Feed, Message
 from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.shown import shown_address
 
 _PIECE = 1 << 16
 _LOOK_S = 0.05
@@ -100,8 +101,8 @@ class GrowingFile(Feed):
         self._reader.close()
         if not self.path.parent.is_dir():
             raise SourceError(
-                f"There is no folder {str(self.path.parent)!r}, so that {self.path.name!r} cannot come to be in it. "
-                "Correct the path, or make the folder first."
+                f"There is no folder for {shown_address(str(self.path))!r}. Correct the path, or make the folder. "
+                "Only local files are read here."
             )
         self._reader_number, self._readers = number, count
         self._begins_at = None
@@ -185,7 +186,7 @@ class GrowingFile(Feed):
         self._begins = True
 
     def __repr__(self) -> str:
-        return f"GrowingFile({str(self.path)!r})"
+        return f"GrowingFile({shown_address(str(self.path))!r})"
 
 
 class BadLine(CorruptSource, ValueError):

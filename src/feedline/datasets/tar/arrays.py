@@ -62,9 +62,11 @@ def view_of_npy(data: bytes, start: int = 0, stop: int | None = None) -> NDArray
 def _check_held(shape: tuple[int, ...], dtype: np.dtype[Any], held: int) -> int:
     """Return how many values there are, if their bytes are there, and no others."""
     count = math.prod(shape)
-    check_size(lambda: f"an array of shape {shape} and {dtype}", count * dtype.itemsize, held=max(0, held))
-    if count * dtype.itemsize < held:
-        raise ValueError(f"behind an array of shape {shape} and {dtype} there are more bytes than it has")
+    size = count * dtype.itemsize
+    if size != held:
+        check_size(f"an array of shape {shape} and {dtype}", size, held=max(0, held))
+        if size < held:
+            raise ValueError(f"behind an array of shape {shape} and {dtype} there are more bytes than it has")
     return count
 
 

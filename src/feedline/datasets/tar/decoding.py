@@ -6,6 +6,7 @@ And what a compressed field may unpack to is bounded.
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import pickle
@@ -67,7 +68,8 @@ class Decoder:
     def __init__(self, decode: Decode, *, trusts_pickle: bool, limit: int) -> None:
         self._decode = decode
         self._trusts_pickle = trusts_pickle
-        self._limit = limit
+        self.total = functools.partial(SampleSize, limit, "max_field_bytes=")
+        """Returns what a sample has unpacked to before any of its fields is decoded."""
         given: Sequence[Any] = (
             [] if isinstance(decode, bool) else [decode] if isinstance(decode, str) or callable(decode) else decode
         )
@@ -88,10 +90,6 @@ class Decoder:
     def goes_by_name(self) -> bool:
         """True if what a field becomes follows from its name alone."""
         return self._decode is True
-
-    def total(self) -> SampleSize:
-        """Return what a sample has unpacked to before any of its fields is decoded."""
-        return SampleSize(self._limit, "max_field_bytes=")
 
     def field(self, sample: dict[str, Any], field: str, total: SampleSize) -> Any:
         """Return the value of a field of a sample, which has unpacked to `total` so far.

@@ -113,7 +113,8 @@ class Grouping:
                 is_bad = True
             if wanted and (fields is None or field in fields):
                 size += members.size
-                members.check_limit(lambda: f"sample {key!r}, as far as it was read,", size)
+                if size > members.most:
+                    members.check_limit(f"sample {key!r}, as far as it was read,", size)
                 data[field] = members.read()
             following = self._advance()
             if following is None:

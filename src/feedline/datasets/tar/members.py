@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from feedline.datasets.packed_facts import check_count
@@ -85,6 +86,10 @@ class Members:
         self._shard = shard
         self._shard_size = size
         self._limit = limit
+        # For comparisons, of which each file has three, without a call.
+        self._end = math.inf if size is None else size
+        self.most = math.inf if limit is None else limit
+        """The most bytes that the files of a sample may have."""
         self._option = option
         self._common: dict[str, str] = {}
         self.left_out = 0
@@ -139,13 +144,16 @@ class Members:
             if not header.has_content:
                 start = stream.offset
                 continue
-            self._check_size(name, size, here)
+            offset = stream.offset
+            if not 0 <= size <= self.most or offset + size > self._end:
+                held = None if self._shard_size is None else max(0, self._shard_size - offset)
+                self.check_limit(f"the file {name!r} at byte {here}", size, held=held)
             self._rest = -(-size // BLOCK) * BLOCK
             if header.is_file:
                 break
             self._leave()
             start = stream.offset
-        self.name, self.start, self.offset, self.size = name, start, stream.offset, size
+        self.name, self.start, self.offset, self.size = name, start, offset, size
         return True
 
     def _check_rest(self, end: int) -> None:
@@ -206,13 +214,9 @@ class Members:
             raise self._cut_off(self._stream.offset)
         extension.add(header, content[: header.size], self._common)
 
-    def _check_size(self, name: str, size: int, here: int) -> None:
-        held = None if self._shard_size is None else max(0, self._shard_size - self._stream.offset)
-        self.check_limit(lambda: f"the file {name!r} at byte {here}", size, held=held)
-
-    def check_limit(self, what: Callable[[], str], size: int, *, held: int | None = None) -> None:
+    def check_limit(self, what: str, size: int, *, held: int | None = None) -> None:
         """Raise CorruptSource if something in the shard is larger than it may be."""
-        check_size(lambda: f"{self._shard}: {what()}", size, held=held, limit=self._limit, option=self._option)
+        check_size(f"{self._shard}: {what}", size, held=held, limit=self._limit, option=self._option)
 
     def _cut_off(self, offset: int) -> CorruptSource:
         return CorruptSource(

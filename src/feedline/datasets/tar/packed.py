@@ -16,7 +16,11 @@ from feedline.errors import CorruptSource, FeedlineError
 from feedline.failures import words
 
 _PIECE = 1 << 18
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz"}
+_XZ = b"\xfd7zXZ\x00"
+_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", _XZ: "xz"}
+_NO_STREAM = "no further stream begins there"
+_NO_BEGINNING = ("Not a gzipped file", "Unknown frame descriptor", _NO_STREAM)
+"""What gzip, zstd and `_Xz` say of bytes with which nothing compressed begins."""
 _MOST_WINDOW = 1 << 27
 """Memory that zstd may use for one shard: what its own command line tool allows by default."""
 
@@ -52,7 +56,7 @@ class Unpacking:
         elif packing == "bzip2":
             self._file = bz2.BZ2File(_file(next_chunk))
         elif packing == "xz":
-            self._file = lzma.LZMAFile(_file(next_chunk))  # noqa: SIM115  (it has no file of its own)
+            self._file = _Xz(next_chunk)
         else:
             zstandard = require("zstandard", extra="tar", purpose="reading shards compressed with zstd")
             self._broken += (zstandard.ZstdError,)
@@ -69,10 +73,53 @@ class Unpacking:
         except FeedlineError:
             raise
         except self._broken as exc:
-            raise CorruptSource(
-                f"{self._shard} cannot be unpacked: {words(exc)}. It was cut off or damaged. Write or copy it again."
-            ) from exc
+            why = "It was cut off or damaged. Write or copy it again."
+            if any(text in str(exc) for text in _NO_BEGINNING):  # its own beginning is one: `packing_of` has seen it
+                why = (
+                    "Something follows what was compressed: bytes were written behind it, or it is damaged there. "
+                    "Write the shard again, with nothing behind it."
+                )
+            raise CorruptSource(f"{self._shard} cannot be unpacked: {words(exc)}. {why}") from exc
         return data
+
+
+class _Xz:
+    """Unpacks xz. The reader of the standard library takes zeros behind a stream for another one, which is cut off."""
+
+    def __init__(self, next_chunk: Callable[[], bytes]) -> None:
+        self._next_chunk = next_chunk
+        self._unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        self._head = b""
+        """The beginning of the next stream."""
+
+    def read(self, size: int) -> bytes:
+        while True:
+            if self._unpacker.eof and not self._begin_next():
+                return b""
+            chunk = b""
+            if self._unpacker.needs_input:
+                chunk, self._head = self._head or self._next_chunk(), b""
+                if not chunk:
+                    raise EOFError("it ends within a stream")
+            if data := self._unpacker.decompress(chunk, size):
+                return data
+
+    def _begin_next(self) -> bool:
+        """Leave out the zeros between streams; False at the end."""
+        rest, padding = self._unpacker.unused_data, 0
+        while True:
+            chunk = rest.lstrip(b"\0")
+            padding += len(rest) - len(chunk)
+            if chunk or not (rest := self._next_chunk()):
+                break
+        while chunk and len(chunk) < len(_XZ) and (more := self._next_chunk()):
+            chunk += more
+        if padding % 4 or (chunk and not chunk.startswith(_XZ)):
+            raise lzma.LZMAError(_NO_STREAM)
+        if chunk:
+            self._unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+            self._head = chunk
+        return bool(chunk)
 
 
 class _Zstd:

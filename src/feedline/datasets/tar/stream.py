@@ -12,7 +12,7 @@ from feedline.datasets.handle import Handle
 from feedline.datasets.parted import PartedSource
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.storage import Storage
+from feedline.datasets.remote.storage import Storage, protocol_of
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.tar.form import TarForm
 from feedline.datasets.tar.grouping import Grouping, RawSample, Selection
@@ -23,7 +23,7 @@ from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.datasets.tar.parts import Part, Stint, stints
 from feedline.errors import BadOption, BadState
 from feedline.keys import epoch_key, mix
-from feedline.shown import shown_address
+from feedline.shown import identity_of
 
 _FORMAT = 1
 
@@ -136,8 +136,8 @@ class TarIterator(Repeatable, Iterator[Any]):
         """Return where the pass is: a few numbers, whatever is held for shuffling."""
         dataset = self._dataset
         place = self._start or _BEGINNING if self._pass is None else self._pass.state()
-        # As they are shown: with another signature they are the same shards.
-        names = "\n".join(map(shown_address, dataset.shards))
+        # With another signature they are the same shards.
+        names = "\n".join(identity_of(shard) if protocol_of(shard) else shard for shard in dataset.shards)
         return {
             **place,
             "format": _FORMAT,
