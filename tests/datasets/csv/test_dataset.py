@@ -7,6 +7,7 @@ import io
 import lzma
 import os
 import pickle
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import CachedDataset, CSVDataset
 from feedline.datasets.parquet import waste
+from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
 from feedline.testing import SourceContract
@@ -109,13 +113,34 @@ def test_types_follow_from_all_cells_of_all_files(tmp_path: Path) -> None:
         "a": np.float64(1),
         "b": "1",
         "c": "",
-        "d": "true",
+        "d": np.True_,
         "e": np.datetime64("2020-01-01T00:00:00", "s"),
         "f": np.int64(1),
     }
     assert dataset[100]["f"] is None  # what a value becomes does not depend on its neighbours
     assert type(dataset[0]["f"]) is np.int64
     assert "'a': float64[]" in repr(dataset)
+
+
+CELLS = (
+    *("", "0", "1", "17", "01", "true", "False", "0.5", "99999999999999999999", "x"),
+    *("1500-01-01", "2020-01-01", "12:30", "2020-01-01 10:00", "2020-01-01T10:00:00.5"),
+    *("2020-01-01T10:00:00Z", "2020-01-01T10:00:00.5Z", "2020-01-01T10:00:00+01:00"),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=4))
+@example(cells=["1", "true"])
+@example(cells=["17", "true"])
+@example(cells=["1500-01-01", "2020-01-01T10:00:00.5"])
+@example(cells=["2020-01-01T10:00:00Z", "2020-01-01T10:00:00.5Z"])
+def test_types_do_not_depend_on_where_parts_are_cut(cells: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder, "a.csv"), "x,y\n" + "".join(f"{cell},1\n" for cell in cells))
+        whole, cut = CSVDataset(path, "x"), CSVDataset(path, "x", part_bytes=1)
+        assert repr(cut) == repr(whole)
+        assert [str(value) for value in cut] == [str(value) for value in whole]
 
 
 def test_types_that_were_given(tmp_path: Path) -> None:
@@ -196,6 +221,26 @@ def test_a_compressed_file_is_unpacked_once_for_a_pass_in_order(
     assert sorted(int(unpacked[index]) for index in RandomSampler(unpacked, seed=1)) == list(range(COUNT))
     assert len(opened) == 1
     unpacked.close()
+
+
+def test_parts_of_a_compressed_file_that_are_unpacked_are_not_looked_at_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.csv.gz", text_of(samples()))
+    mapped = []
+    columns = Unpacked.columns
+
+    def counted(self: Unpacked, file: Any, number: int, *rest: Any) -> Any:
+        mapped.append(number)
+        return columns(self, file, number, *rest)
+
+    monkeypatch.setattr(Unpacked, "columns", counted)
+    for _ in range(2):
+        mapped.clear()
+        dataset = CSVDataset(path, "number", part_bytes=PART, unpack_to=tmp_path / "u")
+        assert [int(number) for number in dataset] == list(range(COUNT))
+        assert len(mapped) < 2 * len(dataset.row_group_sizes)
+        dataset.close()
 
 
 def test_random_order_in_a_compressed_file_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,8 @@ from feedline.datasets.parquet.files import File
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import words
 
-_TIMES = ("date32[day]", "timestamp[s]", "timestamp[ns]")
-"""Each can hold what those before it can."""
+_TIMES = (("date32[day]", "timestamp[s]", "timestamp[ns]"), ("timestamp[s, tz=UTC]", "timestamp[ns, tz=UTC]"))
+"""Each can hold what those before it in its row can, if nanoseconds can count them."""
 
 # Any, throughout: pyarrow has no types to check against.
 
@@ -23,16 +23,22 @@ def _pyarrow() -> Any:
 
 
 def wider(kind: Any, other: Any) -> Any:
-    """Return the type for a column that has cells of two, as pyarrow finds it out for a whole file."""
+    """Return the type for a column that has cells of two, as pyarrow finds it out for a whole file.
+
+    Bools and times are to be tried: not every integer is a bool, and not every date can be counted in nanoseconds.
+    """
     pa = _pyarrow()
-    if kind is None or kind == other or pa.types.is_null(kind):
+    if kind == other or pa.types.is_null(kind):
         return other
     if pa.types.is_null(other):
         return kind
     if {kind, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
-    if str(kind) in _TIMES and str(other) in _TIMES:
-        return max(kind, other, key=lambda one: _TIMES.index(str(one)))
+    if {kind, other} == {pa.int64(), pa.bool_()}:
+        return pa.bool_()
+    for times in _TIMES:
+        if str(kind) in times and str(other) in times:
+            return max(kind, other, key=lambda one: times.index(str(one)))
     return pa.string()
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 _LF, _CR, _QUOTE = b'\n\r"'
 
-LONGEST_ROW = 1 << 28
+LONGEST_ROW = 1 << 24
 """Bytes of a row. A quote that is never closed would make one row of the rest of the file, which may be large."""
 
 DELIMITERS = ",;\t"
@@ -102,9 +102,10 @@ def _quoted(
 ) -> tuple[NDArray[np.bool_], bool]:
     """Return which line ends are inside of quoted cells, and whether the last quoted cell is still open."""
     quotes = np.flatnonzero(codes == _QUOTE)
-    around = np.array([ord(delimiter), _LF, _CR, _QUOTE], np.uint8)
-    padded = np.concatenate([[_LF], codes, [_LF]])  # the beginning and the end are as good as a line end
-    if np.isin(padded[quotes[::2]], around).all() and np.isin(padded[quotes[1::2] + 2], around).all():
+    around = np.zeros(256, np.bool_)
+    around[[ord(delimiter), _LF, _CR, _QUOTE]] = True
+    padded = np.frombuffer(b"\n%b\n" % content, np.uint8)  # the beginning and the end are as good as a line end
+    if around[padded[quotes[::2]]].all() and around[padded[quotes[1::2] + 2]].all():
         return np.searchsorted(quotes, breaks) % 2 == 1, len(quotes) % 2 == 1
     pattern = rb'(?<![^%b\r\n])"[^"]*(?:""[^"]*)*("|\Z)' % re.escape(delimiter.encode())
     cells = list(re.finditer(pattern, content))
