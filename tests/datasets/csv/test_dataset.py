@@ -120,6 +120,7 @@ def test_types_follow_from_all_cells_of_all_files(tmp_path: Path) -> None:
     assert dataset[100]["f"] is None  # what a value becomes does not depend on its neighbours
     assert type(dataset[0]["f"]) is np.int64
     assert "'a': float64[]" in repr(dataset)
+    assert dataset.column_types["b"] == pa.string()
 
 
 CELLS = (
@@ -139,7 +140,7 @@ def test_types_do_not_depend_on_where_parts_are_cut(cells: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder, "a.csv"), "x,y\n" + "".join(f"{cell},1\n" for cell in cells))
         whole, cut = CSVDataset(path, "x"), CSVDataset(path, "x", part_bytes=1)
-        assert repr(cut) == repr(whole)
+        assert cut.column_types == whole.column_types
         assert [str(value) for value in cut] == [str(value) for value in whole]
 
 
@@ -153,6 +154,12 @@ def test_types_that_were_given(tmp_path: Path) -> None:
     assert batch["x"].dtype == np.float32
 
 
+def test_types_of_numpy_and_python(tmp_path: Path) -> None:
+    kinds = {"x": np.float32, "y": float, "z": str, "i": np.dtype("i2"), "b": bool}
+    dataset = dataset_of(tmp_path / "a.csv", "x,y,z,i,b\n1,2,3,4,1\n", types=kinds)
+    assert [type(value) for value in dataset[0].values()] == [np.float32, np.float64, str, np.int16, np.bool_]
+
+
 def test_files_without_a_row_of_names(tmp_path: Path) -> None:
     text = text_of(samples(), header=False, delimiter="\t")
     dataset = dataset_of(tmp_path / "a.tsv", text, "number", columns=NAMES, part_bytes=PART)
@@ -164,6 +171,22 @@ def test_files_without_a_row_of_names(tmp_path: Path) -> None:
 def test_a_byte_order_mark_and_spreadsheets(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path / "a.csv", "\ufeffx;y\r\n1;2,5\r\n", delimiter=";")
     assert dataset[0] == {"x": 1, "y": "2,5"}
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_byte_order_mark_before_a_quote(size: int, tmp_path: Path) -> None:
+    text = '\ufeff"x\ny",2\n"x\nz",3\n'
+    dataset = dataset_of(tmp_path / "a.csv", text, columns=["a", "b"], part_bytes=size)
+    assert list(dataset) == [{"a": "x\ny", "b": 2}, {"a": "x\nz", "b": 3}]
+    assert list(dataset_of(tmp_path / "b.csv", text, part_bytes=size)) == [{"x\ny": "x\nz", "2": 3}]
+
+
+def test_the_repr_reads_nothing(tmp_path: Path) -> None:
+    assert repr(CSVDataset(tmp_path / "missing.csv")).startswith("CSVDataset(")
+    dataset = dataset_of(tmp_path / "a.csv", "x\n1\n")
+    assert "not read yet" in repr(dataset)
+    assert len(dataset) == 1
+    assert repr(dataset) == "CSVDataset(1 samples of {'x': int64[]})"
 
 
 def test_a_file_with_names_only_has_no_samples(tmp_path: Path) -> None:
@@ -284,8 +307,12 @@ def test_errors_name_file_and_row(text: str, options: dict[str, Any], said: str,
 
 def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"x,y\n1,a\n2,\xe9\n")
-    with pytest.raises(CorruptSource, match=r"row 3, column 'y'.*'binary'"):
+    with pytest.raises(CorruptSource, match=r"row 3, column 'y'.*not in UTF-8.*'binary'") as raised:
         len(CSVDataset(tmp_path / "a.csv"))
+    assert "'string'" not in str(raised.value)
+    (tmp_path / "u.csv").write_bytes("x,y\n1,a\n".encode("utf-16"))
+    with pytest.raises(CorruptSource, match=r"u\.csv' is in UTF-16.*iconv"):
+        len(CSVDataset(tmp_path / "u.csv"))
     assert CSVDataset(tmp_path / "a.csv", "y", types={"y": "binary"})[1] == b"\xe9"
 
 

@@ -66,9 +66,15 @@ def named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[Non
                 "say with delimiter= what separates cells."
             ) from exc
         name = columns[int(column[1])] if int(column[1]) < len(columns) else column[1]
+        if "UTF8" in why:
+            raise CorruptSource(
+                f"{where}, column {name!r}: the cell is not in UTF-8, but in another encoding, such as Latin-1. Convert "
+                "the file (`iconv -f LATIN1 -t UTF-8`), or read the column as bytes: "
+                f"types={{{name!r}: 'binary'}}."
+            ) from exc
         raise CorruptSource(
             f"{where}, column {name!r}: {why}. Correct the cell, or give the column another type, such as "
-            f"types={{{name!r}: 'string'}} ('binary' for bytes that are not UTF-8)."
+            f"types={{{name!r}: 'string'}}."
         ) from exc
 
 
@@ -85,8 +91,13 @@ def checked_types(types: Any) -> dict[str, Any]:
     pa, found = _pyarrow(), {}
     for name, kind in types.items():
         try:
-            found[name] = kind if isinstance(kind, pa.DataType) else pa.type_for_alias(kind)
-        except (ValueError, TypeError, AttributeError) as exc:
+            if isinstance(kind, pa.DataType):
+                found[name] = kind
+            elif isinstance(kind, str):
+                found[name] = pa.type_for_alias(kind)
+            else:
+                found[name] = pa.string() if kind is str else pa.from_numpy_dtype(kind)
+        except (ValueError, TypeError, AttributeError, NotImplementedError, pa.ArrowException) as exc:
             raise BadOption(
                 f"types={{{name!r}: {kind!r}}} is no type of pyarrow. Give one by its name, such as 'float32', "
                 "'int64', 'string', 'bool' or 'timestamp[s]'."

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline._optional import require
 from feedline.datasets.csv.cells import checked_columns, checked_types, named_rows, wider
-from feedline.datasets.csv.rows import LONGEST_ROW, Unclosed, parts
+from feedline.datasets.csv.rows import LONGEST_ROW, UTF16, Unclosed, parts
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.condition import checked_condition, kept_groups, mask_of
@@ -61,7 +61,7 @@ class Text:
 class CSVDataset(RowGroupSource):
     r"""The rows of CSV files as a map-style dataset; `stream()` makes an iterable one.
 
-    A file is read once when the length, a sample or the repr is first asked for: rows are counted, types found out and
+    A file is read once when the length or a sample is first asked for: rows are counted, types found out and
     all cells checked. From then on parts of it are read and parsed as samples need them, and kept up to `cache_bytes`
     in each process. For long use in random order `feedline pack` the file, or give `unpack_to`.
 
@@ -74,7 +74,7 @@ class CSVDataset(RowGroupSource):
             wanted: take them for streams in order, or with `unpack_to`.
         fields: as of `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
             dicts, a dict from names of one's own to columns; None for dicts of all columns.
-        types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"). Of
+        types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]") or NumPy. Of
             other columns the type follows from all of their cells, in all files: int64, float64, bool, dates, else
             string.
         columns: names of the columns, for files that begin with data; None if their first row names the columns.
@@ -99,10 +99,10 @@ class CSVDataset(RowGroupSource):
         ...     path = pathlib.Path(folder, "people.csv")
         ...     _ = path.write_text('name,born\n"Lovelace, Ada",1815\nAlan,1912\n')
         ...     dataset = CSVDataset(path, types={"born": "int16"})
-        ...     dataset
         ...     dataset[0]
-        CSVDataset(2 samples of {'name': string, 'born': int16[]})
+        ...     dataset
         {'name': 'Lovelace, Ada', 'born': np.int16(1815)}
+        CSVDataset(2 samples of {'name': string, 'born': int16[]})
     """
 
     _lazy = (*RowGroupSource._lazy, "_texts", "_kinds", "_unsure", "_unzipped_once")
@@ -143,6 +143,11 @@ class CSVDataset(RowGroupSource):
         """Compressed files whose parts this process has put into `unpack_to`, as far as they were not there."""
         self._opened: Handle[dict[str, Unzipped]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
 
+    @property
+    def column_types(self) -> dict[str, Any]:
+        """The type of each column of the samples, as pyarrow has it."""
+        return {name: self._layout.types[name] for name in self._shape.names}
+
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def _look(self, file: File, number: int, condition: Any) -> Footer:
@@ -169,6 +174,11 @@ class CSVDataset(RowGroupSource):
                         kinds = self._widened(kinds, {field.name: field.type for field in table.schema})
                         counts.append(len(ends))
                         starts.append(start + len(content))
+            except UTF16 as exc:
+                raise CorruptSource(
+                    f"{file.path!r} is in UTF-16, and CSVDataset reads UTF-8. Convert it, for example by "
+                    f'`iconv -f UTF-16 -t UTF-8`, or write it as "CSV UTF-8" from Excel.'
+                ) from exc
             except Unclosed as exc:
                 raise CorruptSource(
                     f"{file.path!r}: a quote that is opened in row {first_row + sum(counts) + exc.args[0]} or after it "
@@ -369,6 +379,11 @@ class CSVDataset(RowGroupSource):
     def close(self) -> None:
         super().close()
         self._opened.close()
+
+    def __repr__(self) -> str:
+        if self._known is not None:
+            return super().__repr__()
+        return f"CSVDataset({self.paths!r}, not read yet)"
 
 
 class Unzipped:

@@ -9,6 +9,7 @@ looked at cell by cell.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -25,6 +26,10 @@ DELIMITERS = ",;\t"
 
 class Unclosed(ValueError):
     """A quote is never closed. The only argument is the number of rows before it in the part."""
+
+
+class UTF16(ValueError):
+    """A file begins with the mark of UTF-16."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[P
 
     Raises:
         Unclosed: a quote is never closed.
+        UTF16: the file is none in UTF-8.
 
     Example:
         >>> import io
@@ -55,7 +61,12 @@ def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[P
         >>> [part.content for part in parts(file.read, ",", 6)]
         [b'a,b\n', b'1,"x\ny"\n', b'2,z']
     """
-    start, pending, wanted = 0, b"", size
+    pending = read(len(BOM_UTF8))
+    start, wanted = 0, size
+    if pending == BOM_UTF8:  # which is no part of the first cell: that may begin with a quote
+        start, pending = len(pending), b""
+    if pending[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
+        raise UTF16
     while True:
         more = read(wanted)
         content = pending + more
