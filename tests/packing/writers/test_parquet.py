@@ -111,7 +111,7 @@ def test_dates_come_back(tmp_path: Path) -> None:
     samples = [sample | {"old": np.datetime64("1200-01-01"), "day": None if i else sample["D"]} for i in range(3)]
     path = written("parquet", tmp_path, samples)
     assert list(read(path)) == samples
-    assert [value.dtype for value in list(read(path))[0].values()][:5] == [f"M8[{unit}]" for unit in units]
+    assert [value.dtype for value in next(iter(read(path))).values()][:5] == [f"M8[{unit}]" for unit in units]
     assert list(ParquetDataset(path)) == samples
     with pytest.raises(Unfit, match="NaT"):
         ParquetWriter.encoded(Schema.of(samples), samples[0] | {"s": np.datetime64("NaT", "s")})

@@ -68,8 +68,8 @@ def named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[Non
         name = columns[int(column[1])] if int(column[1]) < len(columns) else column[1]
         if "UTF8" in why:
             raise CorruptSource(
-                f"{where}, column {name!r}: the cell is not in UTF-8, but in another encoding, such as Latin-1. Convert "
-                "the file (`iconv -f LATIN1 -t UTF-8`), or read the column as bytes: "
+                f"{where}, column {name!r}: the cell is not in UTF-8, but in another encoding, such as Latin-1. "
+                "Convert the file (`iconv -f LATIN1 -t UTF-8`), or read the column as bytes: "
                 f"types={{{name!r}: 'binary'}}."
             ) from exc
         raise CorruptSource(

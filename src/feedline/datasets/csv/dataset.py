@@ -74,9 +74,9 @@ class CSVDataset(RowGroupSource):
             wanted: take them for streams in order, or with `unpack_to`.
         fields: as of `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
             dicts, a dict from names of one's own to columns; None for dicts of all columns.
-        types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]") or NumPy. Of
-            other columns the type follows from all of their cells, in all files: int64, float64, bool, dates, else
-            string.
+        types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"), or of
+            NumPy or Python (`np.float32`, `str`). Of other columns the type follows from all of their cells, in all
+            files: int64, float64, bool, dates, else string.
         columns: names of the columns, for files that begin with data; None if their first row names the columns.
         delimiter: what separates cells; None for tabs in `.tsv` files and commas in all others.
         filters: as of `ParquetDataset`.
