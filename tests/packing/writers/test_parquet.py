@@ -107,7 +107,7 @@ def test_values_that_it_cannot_hold() -> None:
 def test_dates_come_back(tmp_path: Path) -> None:
     """Parquet keeps seconds as milliseconds: the same times."""
     units = ("D", "s", "ms", "us", "ns")
-    sample = {unit: np.datetime64("2020-01-02T03:04:05.123456789", unit) for unit in units}
+    sample = {unit: np.datetime64("2020-01-02T03:04:05.123456789").astype(f"M8[{unit}]") for unit in units}
     samples = [sample | {"old": np.datetime64("1200-01-01"), "day": None if i else sample["D"]} for i in range(3)]
     path = written("parquet", tmp_path, samples)
     assert list(read(path)) == samples
