@@ -103,3 +103,12 @@ def test_a_dict_of_arrays_is_no_dataset_to_torch(workers: int) -> None:
     table: Any = ArrayDataset(arrays)
     batch = next(iter(feedline.DataLoader(table, 4)))
     assert batch["x"].tolist() == batch["y"].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("make", [lambda index: {"x": 1, "day": np.datetime64("2020-01-01")}, None])
+def test_dates_are_named(make: Any) -> None:
+    days = np.arange("2020-01-01", "2020-01-21", dtype="M8[D]")
+    dataset: Any = ArrayDataset({"x": np.arange(20), "day": days}) if make is None else Odd(make)
+    with pytest.raises(TypeError) as raised:
+        next(iter(feedline.DataLoader(dataset, 4)))
+    assert "in field 'day', and torch has no tensors of these" in "".join(raised.value.__notes__)

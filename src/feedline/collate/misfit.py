@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from feedline.collate import fields
 from feedline.collate.arrays import shapes_differ
 from feedline.collate.fields import Path
 from feedline.errors import CollateError
+
+_DATES = (np.datetime64, np.timedelta64, datetime.date, datetime.time, datetime.timedelta)
+
+
+# Any: samples are whatever the dataset returns.
+def date_in(value: Any, path: Path = ()) -> Path | None:
+    """Return the first field of a sample that is a date or a time; None if none is.
+
+    Example:
+        >>> date_in({"x": 1, "at": {"day": datetime.date(2020, 1, 1)}})
+        ('at', 'day')
+    """
+    if isinstance(value, _DATES):
+        return path
+    names = fields.names_of(value)
+    found = (date_in(fields.column([value], name, path)[0], (*path, name)) for name in names or ())
+    return next((one for one in found if one is not None), None)
 
 
 # Any: samples are whatever the dataset returns.

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from feedline import fetch
-from feedline.collate.misfit import misfit_of
+from feedline.collate import fields
+from feedline.collate.misfit import date_in, misfit_of
 from feedline.datasets.arrays import is_arrays
 from feedline.errors import CollateError
 from feedline.failures import told_indices
@@ -40,6 +42,8 @@ def notes_on(
     else:
         origin = told_origin(dataset, index) if spec.kind is DatasetKind.MAP else ""
         yield f"About sample {index!r}{origin} {where}."
+    if isinstance(exc, TypeError) and "datetime" in str(exc):
+        yield from _notes_on_dates(exc)
     if isinstance(exc, KeyError) and isinstance(dataset, Mapping) and is_arrays(dataset):
         yield (
             "The dataset is a dict of arrays, which has no samples 0, 1, 2 and so on: torch's loader looks for these "
@@ -62,6 +66,19 @@ def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, spec: Worke
     if isinstance(indices, list) and len(indices) == len(samples):
         index = indices[place]
         yield f"Sample {place} of the batch is sample {index!r} of the dataset{told_origin(dataset, index)}."
+
+
+def _notes_on_dates(exc: BaseException) -> Iterator[str]:
+    """Name the field of dates that torch's collate function has refused."""
+    frames = (frame.f_locals.get("batch") for frame, _ in traceback.walk_tb(exc.__traceback__))
+    batch = next((batch for batch in frames if isinstance(batch, list) and batch), None)
+    path = None if batch is None else date_in(batch[0])
+    if path is not None:
+        yield (
+            f"Samples have a date or time{fields.inside(path)}, and torch has no tensors of these. Make a number or a "
+            "string of it in the dataset or its transform=, leave it out with fields=, read it from CSV with types= "
+            "as 'string', or take feedline.Loader, whose batches hold datetime64 arrays."
+        )
 
 
 def _samples_in(exc: BaseException) -> list[Any] | None:

@@ -28,13 +28,18 @@ def read_as_printed(format_name: str, place: Path, schema: Schema, form: str, si
     options: dict[str, Any] = {"fields": fields_for(format_name, schema, form)}
     if format_name == "tar":
         options |= {"mode": "random", "index": False}
+    # Parquet keeps seconds as milliseconds.
+    in_seconds = [column.name for column in schema.columns if format_name == "parquet" and column.dtype == "<M8[s]"]
     dataset = getattr(datasets, CLASSES[format_name])(str(place), **options)
     try:
         count = len(dataset)
         step = max(1, min(_MOST_SAMPLES, _MOST_BYTES * count // max(1, size)))
         for first in range(0, count, step):
             for sample in dataset.__getitems__(range(first, min(first + step, count))):
-                yield _named(sample, schema.names, form)
+                named = _named(sample, schema.names, form)
+                for name in in_seconds:
+                    named[name] = None if named[name] is None else named[name].astype("M8[s]")
+                yield named
     finally:
         dataset.close()
 

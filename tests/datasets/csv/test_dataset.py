@@ -7,6 +7,7 @@ import io
 import lzma
 import os
 import pickle
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import CachedDataset, CSVDataset
 from feedline.datasets.parquet import waste
+from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
 from feedline.testing import SourceContract
@@ -109,13 +113,35 @@ def test_types_follow_from_all_cells_of_all_files(tmp_path: Path) -> None:
         "a": np.float64(1),
         "b": "1",
         "c": "",
-        "d": "true",
+        "d": np.True_,
         "e": np.datetime64("2020-01-01T00:00:00", "s"),
         "f": np.int64(1),
     }
     assert dataset[100]["f"] is None  # what a value becomes does not depend on its neighbours
     assert type(dataset[0]["f"]) is np.int64
     assert "'a': float64[]" in repr(dataset)
+    assert dataset.column_types["b"] == pa.string()
+
+
+CELLS = (
+    *("", "0", "1", "17", "01", "true", "False", "0.5", "99999999999999999999", "x"),
+    *("1500-01-01", "2020-01-01", "12:30", "2020-01-01 10:00", "2020-01-01T10:00:00.5"),
+    *("2020-01-01T10:00:00Z", "2020-01-01T10:00:00.5Z", "2020-01-01T10:00:00+01:00"),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(cells=st.lists(st.sampled_from(CELLS), min_size=1, max_size=4))
+@example(cells=["1", "true"])
+@example(cells=["17", "true"])
+@example(cells=["1500-01-01", "2020-01-01T10:00:00.5"])
+@example(cells=["2020-01-01T10:00:00Z", "2020-01-01T10:00:00.5Z"])
+def test_types_do_not_depend_on_where_parts_are_cut(cells: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder, "a.csv"), "x,y\n" + "".join(f"{cell},1\n" for cell in cells))
+        whole, cut = CSVDataset(path, "x"), CSVDataset(path, "x", part_bytes=1)
+        assert cut.column_types == whole.column_types
+        assert [str(value) for value in cut] == [str(value) for value in whole]
 
 
 def test_types_that_were_given(tmp_path: Path) -> None:
@@ -126,6 +152,12 @@ def test_types_that_were_given(tmp_path: Path) -> None:
     assert np.isnan(dataset[1]["y"])
     batch = next(iter(feedline.Loader(dataset, 2)))
     assert batch["x"].dtype == np.float32
+
+
+def test_types_of_numpy_and_python(tmp_path: Path) -> None:
+    kinds = {"x": np.float32, "y": float, "z": str, "i": np.dtype("i2"), "b": bool}
+    dataset = dataset_of(tmp_path / "a.csv", "x,y,z,i,b\n1,2,3,4,1\n", types=kinds)
+    assert [type(value) for value in dataset[0].values()] == [np.float32, np.float64, str, np.int16, np.bool_]
 
 
 def test_files_without_a_row_of_names(tmp_path: Path) -> None:
@@ -139,6 +171,22 @@ def test_files_without_a_row_of_names(tmp_path: Path) -> None:
 def test_a_byte_order_mark_and_spreadsheets(tmp_path: Path) -> None:
     dataset = dataset_of(tmp_path / "a.csv", "\ufeffx;y\r\n1;2,5\r\n", delimiter=";")
     assert dataset[0] == {"x": 1, "y": "2,5"}
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_a_byte_order_mark_before_a_quote(size: int, tmp_path: Path) -> None:
+    text = '\ufeff"x\ny",2\n"x\nz",3\n'
+    dataset = dataset_of(tmp_path / "a.csv", text, columns=["a", "b"], part_bytes=size)
+    assert list(dataset) == [{"a": "x\ny", "b": 2}, {"a": "x\nz", "b": 3}]
+    assert list(dataset_of(tmp_path / "b.csv", text, part_bytes=size)) == [{"x\ny": "x\nz", "2": 3}]
+
+
+def test_the_repr_reads_nothing(tmp_path: Path) -> None:
+    assert repr(CSVDataset(tmp_path / "missing.csv")).startswith("CSVDataset(")
+    dataset = dataset_of(tmp_path / "a.csv", "x\n1\n")
+    assert "not read yet" in repr(dataset)
+    assert len(dataset) == 1
+    assert repr(dataset) == "CSVDataset(1 samples of {'x': int64[]})"
 
 
 def test_a_file_with_names_only_has_no_samples(tmp_path: Path) -> None:
@@ -198,6 +246,26 @@ def test_a_compressed_file_is_unpacked_once_for_a_pass_in_order(
     unpacked.close()
 
 
+def test_parts_of_a_compressed_file_that_are_unpacked_are_not_looked_at_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.csv.gz", text_of(samples()))
+    mapped = []
+    columns = Unpacked.columns
+
+    def counted(self: Unpacked, file: Any, number: int, *rest: Any) -> Any:
+        mapped.append(number)
+        return columns(self, file, number, *rest)
+
+    monkeypatch.setattr(Unpacked, "columns", counted)
+    for _ in range(2):
+        mapped.clear()
+        dataset = CSVDataset(path, "number", part_bytes=PART, unpack_to=tmp_path / "u")
+        assert [int(number) for number in dataset] == list(range(COUNT))
+        assert len(mapped) < 2 * len(dataset.row_group_sizes)
+        dataset.close()
+
+
 def test_random_order_in_a_compressed_file_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waste, "LATEST_S", 0.0)
     dataset = dataset_of(tmp_path / "a.csv.gz", text_of(samples(300)), "number", part_bytes=2000, cache_bytes=0)
@@ -225,6 +293,7 @@ def test_what_was_unpacked_with_other_types_is_not_taken(tmp_path: Path) -> None
         ("a\n300\n", {"types": {"a": "int8"}}, r"row 2, column 'a'.*300.*types="),
         ('a,b\n1,2\n3,"x\n', {}, r"a quote that is opened in row 3 .* is never closed"),
         ("", {}, "is empty"),
+        ("a\0b,c\n1,2\n", {}, "zero bytes are in the row that names columns"),
         ("a,a\n1,2\n", {}, "several columns 'a'"),
         ("a,b\n1,2\n", {"types": {"z": "int8"}}, r"types= names 'z', but .*\['a', 'b'\]"),
         ("a,b\n1,2\n", {"fields": "z"}, "'z', but .* 'a', 'b'"),
@@ -239,8 +308,12 @@ def test_errors_name_file_and_row(text: str, options: dict[str, Any], said: str,
 
 def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b"x,y\n1,a\n2,\xe9\n")
-    with pytest.raises(CorruptSource, match=r"row 3, column 'y'.*'binary'"):
+    with pytest.raises(CorruptSource, match=r"row 3, column 'y'.*not in UTF-8.*'binary'") as raised:
         len(CSVDataset(tmp_path / "a.csv"))
+    assert "'string'" not in str(raised.value)
+    (tmp_path / "u.csv").write_bytes("x,y\n1,a\n".encode("utf-16"))
+    with pytest.raises(CorruptSource, match=r"u\.csv' is in UTF-16.*iconv"):
+        len(CSVDataset(tmp_path / "u.csv"))
     assert CSVDataset(tmp_path / "a.csv", "y", types={"y": "binary"})[1] == b"\xe9"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -73,3 +74,14 @@ def test_a_row_that_is_not_whole_ends_only_at_the_end_of_the_file() -> None:
     assert row_ends(b"1,2\n3,4", ",", is_last=False).tolist() == [4]
     assert row_ends(b"1,2\n3,4", ",", is_last=True).tolist() == [4, 7]
     assert row_ends(b"1,2\r", ",", is_last=False).tolist() == []  # a line feed may follow
+
+
+def test_looking_for_the_end_of_a_quote_takes_little_memory() -> None:
+    endless = io.BytesIO(b'"' + b"x,y\n" * (rows.LONGEST_ROW // 3))
+    tracemalloc.start()
+    try:
+        with pytest.raises(Unclosed):
+            list(parts(endless.read, ",", 1 << 20))
+        assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    finally:
+        tracemalloc.stop()

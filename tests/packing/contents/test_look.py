@@ -62,9 +62,23 @@ def test_tables_of_values(name: str, separator: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("\n".join(separator.join(map(str, row)) for row in rows))
     contents = look(tmp_path / name)
     assert (contents.kind, contents.count) == ("CSV table", 20)
-    assert types(contents) == {"name": "str", "size": "float", "count": "int", "note": "str"}
+    assert types(contents) == {"name": "str", "size": "float64", "count": "int64", "note": "str"}
     assert contents.fields[3].note == "empty in 19 rows"
     assert [sample["name"] for sample in contents.take(2)] == ["n0", "n10"]
+
+
+def test_compressed_tables_and_patterns(tmp_path: Path) -> None:
+    text = b"day,is_new,n\n2020-01-01,true,1\n2020-01-02,false,NA\n"
+    (tmp_path / "a1.csv").write_bytes(text)
+    (tmp_path / "a2.csv").write_bytes(text)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(text))
+    for path, count, files in ((tmp_path / "b.csv.gz", 2, 1), (tmp_path / "a*.csv", 4, 2)):
+        contents = look(path)
+        assert (contents.count, contents.file_count) == (count, files)
+        assert types(contents) == {"day": "date32[day]", "is_new": "bool", "n": "int64"}
+        assert contents.fields[2].note == f"empty in {files} rows"
+        assert contents.take(1) == [{"day": np.datetime64("2020-01-01"), "is_new": np.True_, "n": 1}]
+        assert sum(map(len, loaded(contents))) == count
 
 
 def test_a_table_with_quotes_and_a_mark_of_its_encoding(tmp_path: Path) -> None:
@@ -367,13 +381,13 @@ def zipped() -> bytes:
     [
         ("empty", b"", "is empty: there is nothing in it"),
         ("empty.csv", b"", "is empty, which no .csv file is"),
-        ("ragged.csv", b"a,b\n1,2\n3\n", "row 3, has 1 cells, but the first line names 2 columns"),
-        ("latin.csv", "a\nä\n".encode("latin1"), "no table of comma-separated values in UTF-8"),
+        ("ragged.csv", b"a,b\n1,2\n3\n", "row 3: Expected 2 columns, got 1"),
+        ("latin.csv", "a\nä\n".encode("latin1"), "row 2, column 'a': .*UTF-8"),
         ("bad.jsonl", b'{"a": 1}\n{"a":\n', "line 2, is no JSON"),
         ("bad.json", b"{oops", "neither JSON with a value on each line nor one document"),
         ("old.feather", b"FEA1" + bytes(100), "version 1 of Feather"),
         ("other.zip", zipped(), "zip archive that holds 'hello.txt' and no arrays"),
-        ("table.csv.gz", gzip.compress(b"a,b\n1,2\n", mtime=0), "is compressed, and no tar file"),
+        ("table.csv.gz", gzip.compress(b"a,b\n1,2\n", mtime=0)[:-9], "cut off"),
         ("model.pt", pickle.dumps(Trap()), "of no kind that is known"),
         ("torn.db", b"SQLite format 3\0" + bytes(200), "damaged or cut off"),
         ("text.txt", b"hello", "of no kind that is known: HDF5, LMDB, .* SQLite, CSV, JSON lines"),

@@ -11,7 +11,7 @@ import pytest
 from feedline.datasets import ParquetDataset
 from feedline.errors import CorruptSource
 from feedline.packing.schema import Column, Schema, Unfit
-from feedline.packing.writers.parquet import ParquetWriter, stored
+from feedline.packing.writers.parquet import ParquetWriter, read, stored
 from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
 
 
@@ -83,7 +83,8 @@ def test_compression(tmp_path: Path, compression: str | None) -> None:
         (Column("x", "nested"), "lmdb or tar"),
         (Column("x", "number", "<c16"), "hdf5 for complex"),
         (Column("x", "number", "<f16"), "no such numbers"),
-        (Column("x", "number", "<M8[ns]"), "lmdb, tar or npy"),
+        (Column("x", "number", "<M8[h]"), "lmdb, tar or npy"),
+        (Column("x", "number", "<M8[ns]"), ""),
         (Column("x", "array", "<m8[s]", (3,)), "dates and durations"),
         (Column("x", "array", "<f8", (3, 0)), "without elements"),
         (Column("x", "array", "|u1", (1 << 31,)), "2 GiB or more"),
@@ -101,6 +102,19 @@ def test_values_that_it_cannot_hold() -> None:
     schema = Schema.of([{"x": "a"}])
     with pytest.raises(Unfit, match="half of a surrogate pair in it, which parquet cannot hold"):
         ParquetWriter.encoded(schema, {"x": "\udcff"})
+
+
+def test_dates_come_back(tmp_path: Path) -> None:
+    """Parquet keeps seconds as milliseconds: the same times."""
+    units = ("D", "s", "ms", "us", "ns")
+    sample = {unit: np.datetime64("2020-01-02T03:04:05.123456789").astype(f"M8[{unit}]") for unit in units}
+    samples = [sample | {"old": np.datetime64("1200-01-01"), "day": None if i else sample["D"]} for i in range(3)]
+    path = written("parquet", tmp_path, samples)
+    assert list(read(path)) == samples
+    assert [value.dtype for value in next(iter(read(path))).values()][:5] == [f"M8[{unit}]" for unit in units]
+    assert list(ParquetDataset(path)) == samples
+    with pytest.raises(Unfit, match="NaT"):
+        ParquetWriter.encoded(Schema.of(samples), samples[0] | {"s": np.datetime64("NaT", "s")})
 
 
 def test_files_of_others_have_nothing_stored(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from feedline.datasets.parquet.files import File
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import words
 
-_TIMES = ("date32[day]", "timestamp[s]", "timestamp[ns]")
-"""Each can hold what those before it can."""
+_TIMES = (("date32[day]", "timestamp[s]", "timestamp[ns]"), ("timestamp[s, tz=UTC]", "timestamp[ns, tz=UTC]"))
+"""Each can hold what those before it in its row can, if nanoseconds can count them."""
 
 # Any, throughout: pyarrow has no types to check against.
 
@@ -23,16 +23,22 @@ def _pyarrow() -> Any:
 
 
 def wider(kind: Any, other: Any) -> Any:
-    """Return the type for a column that has cells of two, as pyarrow finds it out for a whole file."""
+    """Return the type for a column that has cells of two, as pyarrow finds it out for a whole file.
+
+    Bools and times are to be tried: not every integer is a bool, and not every date can be counted in nanoseconds.
+    """
     pa = _pyarrow()
-    if kind is None or kind == other or pa.types.is_null(kind):
+    if kind == other or pa.types.is_null(kind):
         return other
     if pa.types.is_null(other):
         return kind
     if {kind, other} == {pa.int64(), pa.float64()}:
         return pa.float64()
-    if str(kind) in _TIMES and str(other) in _TIMES:
-        return max(kind, other, key=lambda one: _TIMES.index(str(one)))
+    if {kind, other} == {pa.int64(), pa.bool_()}:
+        return pa.bool_()
+    for times in _TIMES:
+        if str(kind) in times and str(other) in times:
+            return max(kind, other, key=lambda one: times.index(str(one)))
     return pa.string()
 
 
@@ -60,9 +66,15 @@ def named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[Non
                 "say with delimiter= what separates cells."
             ) from exc
         name = columns[int(column[1])] if int(column[1]) < len(columns) else column[1]
+        if "UTF8" in why:
+            raise CorruptSource(
+                f"{where}, column {name!r}: the cell is not in UTF-8, but in another encoding, such as Latin-1. "
+                "Convert the file (`iconv -f LATIN1 -t UTF-8`), or read the column as bytes: "
+                f"types={{{name!r}: 'binary'}}."
+            ) from exc
         raise CorruptSource(
             f"{where}, column {name!r}: {why}. Correct the cell, or give the column another type, such as "
-            f"types={{{name!r}: 'string'}} ('binary' for bytes that are not UTF-8)."
+            f"types={{{name!r}: 'string'}}."
         ) from exc
 
 
@@ -79,8 +91,13 @@ def checked_types(types: Any) -> dict[str, Any]:
     pa, found = _pyarrow(), {}
     for name, kind in types.items():
         try:
-            found[name] = kind if isinstance(kind, pa.DataType) else pa.type_for_alias(kind)
-        except (ValueError, TypeError, AttributeError) as exc:
+            if isinstance(kind, pa.DataType):
+                found[name] = kind
+            elif isinstance(kind, str):
+                found[name] = pa.type_for_alias(kind)
+            else:
+                found[name] = pa.string() if kind is str else pa.from_numpy_dtype(kind)
+        except (ValueError, TypeError, AttributeError, NotImplementedError, pa.ArrowException) as exc:
             raise BadOption(
                 f"types={{{name!r}: {kind!r}}} is no type of pyarrow. Give one by its name, such as 'float32', "
                 "'int64', 'string', 'bool' or 'timestamp[s]'."

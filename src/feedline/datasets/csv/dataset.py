@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from feedline._optional import require
 from feedline.datasets.csv.cells import checked_columns, checked_types, named_rows, wider
-from feedline.datasets.csv.rows import LONGEST_ROW, Unclosed, parts
+from feedline.datasets.csv.rows import LONGEST_ROW, UTF16, Unclosed, parts
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.condition import checked_condition, kept_groups, mask_of
@@ -36,6 +36,8 @@ PACKED = (".gz", ".bz2", ".xz", ".zst")
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", *PACKED))
 
 _PIECE = 1 << 18
+_LARGEST_PART = 1 << 28
+"""Bytes: it is parsed at once, and pyarrow counts these in 31 bits."""
 # Any, throughout: pyarrow has no types to check against.
 
 
@@ -59,7 +61,7 @@ class Text:
 class CSVDataset(RowGroupSource):
     r"""The rows of CSV files as a map-style dataset; `stream()` makes an iterable one.
 
-    A file is read once when the length, a sample or the repr is first asked for: rows are counted, types found out and
+    A file is read once when the length or a sample is first asked for: rows are counted, types found out and
     all cells checked. From then on parts of it are read and parsed as samples need them, and kept up to `cache_bytes`
     in each process. For long use in random order `feedline pack` the file, or give `unpack_to`.
 
@@ -72,9 +74,9 @@ class CSVDataset(RowGroupSource):
             wanted: take them for streams in order, or with `unpack_to`.
         fields: as of `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
             dicts, a dict from names of one's own to columns; None for dicts of all columns.
-        types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"). Of
-            other columns the type follows from all of their cells, in all files: int64, float64, bool, dates, else
-            string.
+        types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"), or of
+            NumPy or Python (`np.float32`, `str`). Of other columns the type follows from all of their cells, in all
+            files: int64, float64, bool, dates, else string.
         columns: names of the columns, for files that begin with data; None if their first row names the columns.
         delimiter: what separates cells; None for tabs in `.tsv` files and commas in all others.
         filters: as of `ParquetDataset`.
@@ -97,13 +99,13 @@ class CSVDataset(RowGroupSource):
         ...     path = pathlib.Path(folder, "people.csv")
         ...     _ = path.write_text('name,born\n"Lovelace, Ada",1815\nAlan,1912\n')
         ...     dataset = CSVDataset(path, types={"born": "int16"})
-        ...     dataset
         ...     dataset[0]
-        CSVDataset(2 samples of {'name': string, 'born': int16[]})
+        ...     dataset
         {'name': 'Lovelace, Ada', 'born': np.int16(1815)}
+        CSVDataset(2 samples of {'name': string, 'born': int16[]})
     """
 
-    _lazy = (*RowGroupSource._lazy, "_texts", "_kinds")
+    _lazy = (*RowGroupSource._lazy, "_texts", "_kinds", "_unsure", "_unzipped_once")
     _endings = ENDINGS
 
     def __init__(
@@ -127,7 +129,7 @@ class CSVDataset(RowGroupSource):
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii()):
             raise BadOption(f"delimiter={delimiter!r} is not one character that can stand between cells.")
         self.delimiter = delimiter
-        self.part_bytes = min(byte_count("part_bytes", part_bytes, least=1), LONGEST_ROW)
+        self.part_bytes = min(byte_count("part_bytes", part_bytes, least=1), _LARGEST_PART)
         if unpack_to is not None and not isinstance(unpack_to, (str, os.PathLike)):
             raise BadOption(f"unpack_to={unpack_to!r} is not the path of a folder.")
         self.unpack_to = unpack_to
@@ -135,7 +137,16 @@ class CSVDataset(RowGroupSource):
         self._texts: dict[str, Text] = {}
         self._kinds: dict[str, Any] = {}
         """The type of each column, in all files."""
+        self._unsure: set[str] = set()
+        """Columns whose parts have different types, so that the one that holds them all may be too narrow."""
+        self._unzipped_once: set[str] = set()
+        """Compressed files whose parts this process has put into `unpack_to`, as far as they were not there."""
         self._opened: Handle[dict[str, Unzipped]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
+
+    @property
+    def column_types(self) -> dict[str, Any]:
+        """The type of each column of the samples, as pyarrow has it."""
+        return {name: self._layout.types[name] for name in self._shape.names}
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -160,14 +171,19 @@ class CSVDataset(RowGroupSource):
                         row = first_row + sum(counts)
                         table = self._parsed(content, file, columns, row, len(ends), self._looked_at(columns))
                         self._check_texts(table.schema, content, file, columns, row)
-                        kinds = {field.name: wider(kinds.get(field.name), field.type) for field in table.schema}
+                        kinds = self._widened(kinds, {field.name: field.type for field in table.schema})
                         counts.append(len(ends))
                         starts.append(start + len(content))
+            except UTF16 as exc:
+                raise CorruptSource(
+                    f"{file.path!r} is in UTF-16, and CSVDataset reads UTF-8. Convert it, for example by "
+                    f'`iconv -f UTF-16 -t UTF-8`, or write it as "CSV UTF-8" from Excel.'
+                ) from exc
             except Unclosed as exc:
                 raise CorruptSource(
                     f"{file.path!r}: a quote that is opened in row {first_row + sum(counts) + exc.args[0]} or after it "
-                    f"is never closed, or the row has more than {LONGEST_ROW:,} bytes. So the rest of the file would "
-                    "be one cell. Correct that row."
+                    f"is never closed, so that the rest of the file would be one cell, or the row has more than "
+                    f"{LONGEST_ROW >> 20} MiB, the most that CSVDataset reads as one row. Correct that row."
                 ) from exc
         if columns is None:
             raise SourceError(f"{file.path!r} is empty: not even a row that names columns is in it.")
@@ -177,6 +193,11 @@ class CSVDataset(RowGroupSource):
         return Footer(file, types, [Group(number, part, count) for part, count in enumerate(counts)])
 
     def _header(self, content: bytes, file: File) -> tuple[str, ...]:
+        if b"\0" in content:
+            raise CorruptSource(
+                f"{file.path!r}: zero bytes are in the row that names columns. The file is damaged, or in UTF-16, which "
+                "has to be converted to UTF-8 (`iconv -f UTF-16 -t UTF-8`)."
+            )
         with named_rows(file, (), 1):
             schema = self._table(content, file).schema
         types_of(schema, file)
@@ -198,15 +219,28 @@ class CSVDataset(RowGroupSource):
         names = set(wanted.values() if isinstance(wanted, Mapping) else wanted)
         return [name for name in columns if name in names] or list(columns)
 
+    def _widened(self, kinds: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+        """Return types that hold cells of two, and note where that has to be tried."""
+        pa, widened = _pyarrow(), dict[str, Any]()
+        for name, other in others.items():
+            kind = kinds.get(name, pa.null())
+            widened[name] = wider(kind, other)
+            if kind != other and pa.null() not in (kind, other):
+                self._unsure.add(name)
+        return widened
+
     def _agreed(self, footers: list[Footer], condition: Any) -> list[Footer]:
         pa, kinds = _pyarrow(), dict[str, Any]()
         for footer in footers:
-            kinds |= {name: wider(kinds.get(name), kind) for name, kind in footer.types.items()}
+            kinds |= self._widened(kinds, footer.types)
         unknown = next((name for name in self.types if name not in kinds), None)
         if unknown is not None:
             raise BadOption(f"types= names {unknown!r}, but {footers[0].file.path!r} has {list(footers[0].types)}.")
         # A column without a single value is one of missing strings.
         self._kinds = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in kinds.items()}
+        for name in sorted(self._unsure):
+            if self._kinds[name] not in (pa.string(), pa.float64()) and not self._fits(name, footers):
+                self._kinds[name] = pa.string()
         found = [replace(footer, types={name: self._kinds[name] for name in footer.types}) for footer in footers]
         if self.unpack_to is not None:
             about = repr([self.delimiter, self.columns, self.part_bytes, sorted(map(str, self._kinds.items()))])
@@ -215,6 +249,18 @@ class CSVDataset(RowGroupSource):
         if condition is None:
             return found
         return [replace(one, groups=self._kept(one, number, condition)) for number, one in enumerate(found)]
+
+    def _fits(self, name: str, footers: list[Footer]) -> bool:
+        """Say whether all cells of a column are of its type."""
+        try:
+            for footer in footers:
+                for group in footer.groups if name in footer.types else ():
+                    self._decoded(footer.file, group.number, [name])
+        except CorruptSource:
+            return False
+        finally:
+            self._opened.close()  # so that samples of a compressed file are not found to be out of order
+        return True
 
     def _kept(self, footer: Footer, number: int, condition: Any) -> list[Group]:
         names = list(footer.types)
@@ -232,11 +278,21 @@ class CSVDataset(RowGroupSource):
             table = self._decoded(file, number, names)
             return [table.column(name) for name in names], (0, 0)
         file.check()
+        return self._unpacked.columns(file, number, names, partial(self._not_yet_kept, file, number, names))
+
+    def _not_yet_kept(self, file: File, number: int, names: list[str]) -> Any:
+        """Parse a part that `unpack_to` does not have yet; of a compressed file, keep all others as well."""
+        assert self._unpacked is not None
         text = self._texts[file.path]
-        if text.packing is not None:  # all of it in one go: a place in it is reached from the beginning only
-            for part in range(len(text.starts) - 1):
+        if text.packing is None or file.path in self._unzipped_once:
+            return self._decoded(file, number, names)
+        self._unzipped_once.add(file.path)
+        for part in range(len(text.starts) - 1):  # in order: a place in it is reached from the beginning only
+            if part == number:
+                wanted = self._decoded(file, part, names)
+            else:
                 self._unpacked.columns(file, part, names, partial(self._decoded, file, part, names))
-        return self._unpacked.columns(file, number, names, partial(self._decoded, file, number, names))
+        return wanted
 
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
         """Parse a part of a file into a table of pyarrow."""
@@ -328,6 +384,11 @@ class CSVDataset(RowGroupSource):
     def close(self) -> None:
         super().close()
         self._opened.close()
+
+    def __repr__(self) -> str:
+        if self._known is not None:
+            return super().__repr__()
+        return f"CSVDataset({self.paths!r}, not read yet)"
 
 
 class Unzipped:

@@ -9,6 +9,7 @@ looked at cell by cell.
 from __future__ import annotations
 
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 _LF, _CR, _QUOTE = b'\n\r"'
 
-LONGEST_ROW = 1 << 28
+LONGEST_ROW = 1 << 24
 """Bytes of a row. A quote that is never closed would make one row of the rest of the file, which may be large."""
 
 DELIMITERS = ",;\t"
@@ -25,6 +26,10 @@ DELIMITERS = ",;\t"
 
 class Unclosed(ValueError):
     """A quote is never closed. The only argument is the number of rows before it in the part."""
+
+
+class UTF16(ValueError):
+    """A file begins with the mark of UTF-16."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[P
 
     Raises:
         Unclosed: a quote is never closed.
+        UTF16: the file is none in UTF-8.
 
     Example:
         >>> import io
@@ -55,7 +61,12 @@ def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[P
         >>> [part.content for part in parts(file.read, ",", 6)]
         [b'a,b\n', b'1,"x\ny"\n', b'2,z']
     """
-    start, pending, wanted = 0, b"", size
+    pending = read(len(BOM_UTF8))
+    start, wanted = 0, size
+    if pending == BOM_UTF8:  # which is no part of the first cell: that may begin with a quote
+        start, pending = len(pending), b""
+    if pending[:2] in (BOM_UTF16_LE, BOM_UTF16_BE):
+        raise UTF16
     while True:
         more = read(wanted)
         content = pending + more
@@ -102,14 +113,16 @@ def _quoted(
 ) -> tuple[NDArray[np.bool_], bool]:
     """Return which line ends are inside of quoted cells, and whether the last quoted cell is still open."""
     quotes = np.flatnonzero(codes == _QUOTE)
-    around = np.array([ord(delimiter), _LF, _CR, _QUOTE], np.uint8)
-    padded = np.concatenate([[_LF], codes, [_LF]])  # the beginning and the end are as good as a line end
-    if np.isin(padded[quotes[::2]], around).all() and np.isin(padded[quotes[1::2] + 2], around).all():
+    around = np.zeros(256, np.bool_)
+    around[[ord(delimiter), _LF, _CR, _QUOTE]] = True
+    padded = np.frombuffer(b"\n%b\n" % content, np.uint8)  # the beginning and the end are as good as a line end
+    if around[padded[quotes[::2]]].all() and around[padded[quotes[1::2] + 2]].all():
         return np.searchsorted(quotes, breaks) % 2 == 1, len(quotes) % 2 == 1
-    pattern = rb'(?<![^%b\r\n])"[^"]*(?:""[^"]*)*("|\Z)' % re.escape(delimiter.encode())
+    # What stands before the quote is looked at after it: quotes are quickly found.
+    pattern = rb'"(?<![^%b\r\n]")[^"]*(?:""[^"]*)*("|\Z)' % re.escape(delimiter.encode())
     cells = list(re.finditer(pattern, content))
-    firsts, lasts = [cell.start() for cell in cells], [cell.end() for cell in cells]
-    inside = np.searchsorted(firsts, breaks) > np.searchsorted(lasts, breaks, side="right")
+    spans = np.array([cell.span() for cell in cells], np.int64).reshape(-1, 2)
+    inside = np.searchsorted(spans[:, 0], breaks) > np.searchsorted(spans[:, 1], breaks, side="right")
     return inside, bool(cells) and not cells[-1][1]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import importlib
 import tarfile
 from collections import Counter
@@ -12,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.cache.folder import FILE as SAMPLES
+from feedline.datasets.csv.dataset import ENDINGS as CSV_ENDINGS
+from feedline.datasets.tar.packed import packing_of
 from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
-from feedline.packing.contents import folder
+from feedline.packing.contents import folder, table
 from feedline.packing.contents.contents import COUNTED, Contents, Field
 from feedline.packing.formats import FORMATS
 from feedline.packing.line import CLASSES, stored_text, unpacked_option
@@ -78,6 +81,8 @@ def look(path: Path) -> Contents:
         (5, 'float32[3]')
     """
     with _reading(path):
+        if not path.exists() and glob.has_magic(str(path)) and str(path).lower().endswith(CSV_ENDINGS):
+            return table.look_at_csv(path)
         if not path.exists():
             raise SourceError(f"There is nothing at {path}.")
         if not path.is_file() and not path.is_dir():
@@ -110,6 +115,8 @@ def _reading(path: Path) -> Iterator[None]:
 def _looker(path: Path) -> Callable[[Path], Contents]:
     with open(path, "rb") as file:
         start = file.read(512)
+    if start and path.name.lower().endswith(CSV_ENDINGS) and packing_of(start) is not None:
+        return table.look_at_csv
     found = next(((module, name) for magic, module, name in _MAGIC if start.startswith(magic)), None)
     if found is None and start[257:262] == b"ustar":
         found = ("tar", "look")

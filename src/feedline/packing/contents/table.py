@@ -2,63 +2,67 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from feedline.datasets.csv.dataset import ENDINGS, PACKED, CSVDataset
 from feedline.datasets.csv.rows import delimiter_of
-from feedline.errors import CorruptSource, SourceError
+from feedline.datasets.parquet.files import found_files
+from feedline.errors import CorruptSource
 from feedline.failures import words
-from feedline.packing.contents import folder
+from feedline.packing.contents import folder, parquet
 from feedline.packing.contents.contents import Contents, Field, fields_of, spread
 from feedline.packing.folders import names_files
 from feedline.packing.line import LISTS
 from feedline.packing.schema import Sample
 
+_AT_ONCE = 4096
+"""Rows of CSV that are read at a time, in order."""
 _TYPED = 1000
 """Rows of JSON from which the types of fields are told."""
 
 
 def look_at_csv(path: Path) -> Contents:
-    """Look into a table of comma-separated values; if it names files, at what is in these."""
-    rows = _csv_rows(path)
-    header = next(rows, None)
-    if header is None:
-        raise SourceError(f"{path} is empty: not even a first line that names columns.")
-    if names_files(path):
-        return folder.look_at_table(path)
-    kinds, empty, count = ["int"] * len(header), [0] * len(header), 0
-    for number, row in enumerate(rows, 2):
-        if len(row) != len(header):
-            raise CorruptSource(
-                f"{path}, row {number}, has {len(row)} cells, but the first line names {len(header)} columns. "
-                "Commas and line ends inside of a cell need quotes around it."
-            )
-        count += 1
-        for column, cell in enumerate(row):
-            empty[column] += not cell
-            kinds[column] = _kind(cell, kinds[column]) if cell else kinds[column]
+    """Look into a table of comma-separated values, or those that fit a pattern; if it names files, at these."""
+    source, delimiter = str(path), None
+    if path.is_file() and not source.lower().endswith(PACKED):
+        if names_files(path):
+            return folder.look_at_table(path)
+        delimiter = _delimiter(path)
+    files = found_files(source, ENDINGS)
+    dataset = CSVDataset(source, delimiter=delimiter)
+    count, types = len(dataset), dataset.column_types
+    empty, has_none = Counter[str](), False
+    for first in range(0, count, _AT_ONCE):
+        for sample in dataset.__getitems__(range(first, min(first + _AT_ONCE, count))):
+            missing = [name for name, value in sample.items() if value is None or value == "" or value != value]
+            empty.update(missing)
+            has_none = has_none or any(sample[name] is None for name in missing)
     fields = tuple(
-        Field(name, "str" if blank == count else kind, f"empty in {blank:,} rows" if blank else "")
-        for name, kind, blank in zip(header, kinds, empty, strict=True)
+        Field(name, parquet.type_of(kind), f"empty in {empty[name]:,} rows" if empty[name] else "")
+        for name, kind in types.items()
     )
 
     def take(wanted: int) -> list[Sample]:
-        chosen = set(spread(count, wanted))
-        rows = itertools.islice(_csv_rows(path), 1, None)
-        return [dict(zip(header, row, strict=False)) for number, row in enumerate(rows) if number in chosen]
+        return [dataset[row] for row in spread(count, wanted)]
 
-    delimiter = _delimiter(path)
     usual = "\t" if path.suffix.lower() == ".tsv" else ","
-    options = "" if delimiter == usual else f", delimiter={delimiter!r}"
-    # Of missing values only integers are None: floats are NaN, and strings empty.
-    has_none = any(kind == "int" and 0 < blank < count for kind, blank in zip(kinds, empty, strict=True))
-    text = f"CSVDataset({str(path)!r}{options})"
+    options = "" if delimiter in (None, usual) else f", delimiter={delimiter!r}"
     return Contents(
-        path, "CSV table", count, path.stat().st_size, fields, take, {}, text, collate=LISTS if has_none else ""
+        path,
+        "CSV table" if len(files) == 1 else "CSV tables",
+        count,
+        sum(Path(file).stat().st_size for file in files),
+        fields,
+        take,
+        {},
+        f"CSVDataset({source!r}{options})",
+        file_count=len(files),
+        collate=LISTS if has_none else "",
     )
 
 
@@ -93,31 +97,9 @@ def _advice() -> dict[str, Any]:
     return {"to load it": "read it into a dict of arrays for ArrayDataset, or write it as Parquet for ParquetDataset"}
 
 
-def _csv_rows(path: Path) -> Iterator[list[str]]:
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
-            yield from (row for row in csv.reader(file, delimiter=_delimiter(path)) if row)
-    except (UnicodeDecodeError, csv.Error) as exc:
-        raise CorruptSource(f"{path} is no table of comma-separated values in UTF-8: {words(exc)}.") from exc
-
-
 def _delimiter(path: Path) -> str:
-    with open(path, encoding="utf-8-sig") as file:
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
         return delimiter_of(file.readline())
-
-
-def _kind(cell: str, kind: str) -> str:
-    for one, read in (("int", int), ("float", float)):
-        if one == "int" and kind != "int":
-            continue
-        if kind == "str":
-            break
-        try:
-            read(cell)
-            return one
-        except ValueError:
-            continue
-    return "str"
 
 
 # Any, throughout: what JSON holds.

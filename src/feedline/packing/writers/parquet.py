@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
+from feedline.datasets.parquet.values import prepared, whole
 from feedline.packing.prepare import size_of
 from feedline.packing.schema import Column, Sample, Schema, Unfit, is_utf8, said
 from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder, unfit
@@ -28,6 +29,8 @@ _MOST_ROWS = 4096
 
 _READS_MISSING = 26
 """The first version of pyarrow that reads lists of one length from Parquet files where some are missing."""
+
+_TIMES = tuple(f"<M8[{unit}]" for unit in ("D", "s", "ms", "us", "ns"))
 
 _MOST_BYTES = (1 << 31) - 1
 """Of a value: Parquet counts them in 31 bits."""
@@ -62,8 +65,13 @@ class ParquetWriter(Writer):
             return "an array of 2 GiB or more has no place in it. Use npy, hdf5 or tar."
         if column.kind == "nested":
             return "it is not the same in all samples, or has no type of Arrow's. Use lmdb or tar."
+        if _is_time(column):
+            return ""
         if column.dtype and np.dtype(column.dtype).kind in "mM":
-            return "dates and durations are not packed into it. Use lmdb, tar or npy, or make numbers of them."
+            return (
+                "of dates and durations it holds single dates in days, seconds or parts of seconds. Use lmdb, tar or "
+                "npy, or make numbers of them."
+            )
         if column.dtype and np.dtype(column.dtype).kind not in "biuf":
             return "Arrow has no such numbers. Use lmdb, or hdf5 for complex numbers."
         if column.kind == "array" and column.nullable and _pyarrow_major() < _READS_MISSING:
@@ -77,6 +85,8 @@ class ParquetWriter(Writer):
         if isinstance(value, str) and not is_utf8(value):
             what = f"is the string {value!r:.80}, which has half of a surrogate pair in it"
             return unfit(cls, column, what, "Use lmdb, or take it out in the dataset.")
+        if _is_time(column) and value is not None and np.isnat(value):
+            return unfit(cls, column, "is NaT, which would come back as None", "Use lmdb, or None in the dataset.")
         size = size_of(value) if column.kind in ("str", "bytes", "ragged") else 0
         if size > _MOST_BYTES:
             return unfit(cls, column, f"is {said(value)} of {size:,} bytes", "Use lmdb, hdf5 or tar.")
@@ -189,6 +199,8 @@ def array_of(column: Column, values: list[Any]) -> Any:
     """Return values as an array of Arrow's."""
     pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
     kind = type_of(column)
+    if _is_time(column):
+        return pa.array(np.array(values, column.dtype), kind)
     if column.kind != "array":
         return pa.array([_plain(value) for value in values], kind)
     mask = np.array([value is None for value in values])
@@ -198,6 +210,11 @@ def array_of(column: Column, values: list[Any]) -> Any:
     size = int(np.prod(column.shape))
     storage = pa.FixedSizeListArray.from_arrays(flat, size, mask=pa.array(mask) if mask.any() else None)
     return pa.ExtensionArray.from_storage(kind, storage)
+
+
+def _is_time(column: Column) -> bool:
+    """True for single dates of units that Arrow has. Parquet keeps seconds as milliseconds."""
+    return column.kind == "number" and column.dtype in _TIMES
 
 
 def _plain(value: Any) -> Any:
@@ -225,6 +242,9 @@ def _values(column: Column, chunked: Any) -> Any:
         valid = chunked.is_valid().to_pylist()
         rows = [row for part in parts for row in _tensors(part.storage, column)]
         return [row if is_there else None for row, is_there in zip(rows, valid, strict=True)]
+    if _is_time(column):
+        dates = prepared(whole(chunked)).take(np.arange(len(chunked)))
+        return [None if date is None else date.astype(column.dtype) for date in dates]
     values = chunked.to_pylist()
     if column.kind == "ragged":
         return [None if value is None else np.array(value, column.dtype) for value in values]
