@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data as torch_data
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torchdata.stateful_dataloader.sampler import BatchSampler as StatefulTorchBatchSampler
 from torchdata.stateful_dataloader.sampler import RandomSampler as StatefulTorchRandomSampler
@@ -325,6 +325,7 @@ def test_every_order_goes_on_with_workers(name: str) -> None:
     shape=shapes,
     stops=st.lists(st.integers(0, 9), min_size=2, max_size=5),
 )
+@example(name="a stateful sampler", shape=Shape(5, 30, False), stops=[0, 2])  # the first batch is the last as well
 def test_any_number_of_resumptions_adds_up_to_the_epochs(name: str, shape: Shape, stops: list[int]) -> None:
     kind = KINDS[name]
     if shape.n < kind.least:

@@ -80,6 +80,8 @@ class ForeignPlan(Plan):
         """The first batch, if the sampler had yielded it before its state was told."""
         self._first: list[Any] = list(self._held)
         """The first batch, while a state may be asked for that comes before it."""
+        if self._held and entered is not None and entered.get("redraw"):  # it is the last as well
+            self._states.append((0, entered["sampler_state"]))
 
     def _begin(self) -> None:
         """Find out whether the sampler has a state, once."""
