@@ -37,6 +37,7 @@ from feedline.datasets import (
     TarDataset,
 )
 from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable, SourceError
+from feedline.packing.contents.look import look
 from feedline.shown import HIDDEN
 from tests.datasets.remote.servers import Request, WebServer, start_fsspec, web_server
 from tests.datasets.tar.writing import tar_bytes
@@ -330,6 +331,14 @@ def test_sources_of_local_files(written: Written, source: str) -> None:
     with pytest.raises(SourceError, match=r"no file '\*\*\*@host/a.npy\?\*\*\*'") as missing:
         LOCAL[source](url.partition("://")[2])
     written.note(missing.value)
+
+
+def test_commands(written: Written) -> None:
+    url = written.url("host/a.parquet", scheme="https")
+    for make in (lambda: feedline.pack(url, written.folder / "a.lmdb"), lambda: look(Path(url))):
+        with pytest.raises(SourceError, match=r"nothing at https:.*\*\*\*@host") as caught:
+            make()
+        written.note(caught.value)
 
 
 def test_lists_of_files_and_feeds(written: Written, tmp_path: Path) -> None:

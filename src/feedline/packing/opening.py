@@ -38,6 +38,7 @@ from feedline.packing.progress import Unused
 from feedline.packing.recognition import COMPRESSED, ENVIRONMENT, Folder, class_for, folder_at, shown, suffixes
 from feedline.packing.schema import Schema, listed
 from feedline.packing.writers.npy import stored as stored_in_folder
+from feedline.shown import shown_address
 
 _IN_FOLDERS = (ENVIRONMENT, SAMPLES)
 _KEYS = (
@@ -97,8 +98,8 @@ def open_source(
         return _open_rows(source, wanted)
     if not path.exists():
         raise SourceError(
-            f"There is nothing at {source}. A source is a folder, a CSV file, a file or pattern of one of the formats "
-            f"({', '.join(suffixes())}), or module:object for a dataset in Python."
+            f"There is nothing at {shown_address(source)}. A source is a folder, a CSV file, a file or pattern of one "
+            f"of the formats ({', '.join(suffixes())}), or module:object for a dataset in Python."
         )
     if path.suffix.lower() not in (".csv", ".tsv"):
         raise BadOption(f"{source} is of no kind that can be packed: known are {', '.join(suffixes())} and .csv.")

@@ -34,6 +34,7 @@ from feedline.packing.recognition import (
 )
 from feedline.packing.schema import Sample
 from feedline.packing.writers import npy
+from feedline.shown import shown_address
 
 _MAGIC = (
     (b"\x89HDF\r\n\x1a\n", "hdf5", "look"),
@@ -84,7 +85,7 @@ def look(path: Path) -> Contents:
         if not path.exists() and glob.has_magic(str(path)) and str(path).lower().endswith(CSV_ENDINGS):
             return table.look_at_csv(path)
         if not path.exists():
-            raise SourceError(f"There is nothing at {path}.")
+            raise SourceError(f"There is nothing at {shown_address(str(path))}.")
         if not path.is_file() and not path.is_dir():
             raise SourceError(f"{path} is neither a file nor a folder, but a device or a pipe.")
         contents = _look_into_folder(path) if path.is_dir() else _looker(path)(path)
