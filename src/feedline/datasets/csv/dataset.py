@@ -195,8 +195,8 @@ class CSVDataset(RowGroupSource):
     def _header(self, content: bytes, file: File) -> tuple[str, ...]:
         if b"\0" in content:
             raise CorruptSource(
-                f"{file.path!r}: zero bytes are in the row that names columns. The file is damaged, or in UTF-16, which "
-                "has to be converted to UTF-8 (`iconv -f UTF-16 -t UTF-8`)."
+                f"{file.path!r}: zero bytes are in the row that names columns. The file is damaged, or in UTF-16, "
+                "which has to be converted to UTF-8 (`iconv -f UTF-16 -t UTF-8`)."
             )
         with named_rows(file, (), 1):
             schema = self._table(content, file).schema

@@ -118,11 +118,10 @@ def _quoted(
     padded = np.frombuffer(b"\n%b\n" % content, np.uint8)  # the beginning and the end are as good as a line end
     if around[padded[quotes[::2]]].all() and around[padded[quotes[1::2] + 2]].all():
         return np.searchsorted(quotes, breaks) % 2 == 1, len(quotes) % 2 == 1
-    # What stands before the quote is looked at after it: quotes are quickly found.
-    pattern = rb'"(?<![^%b\r\n]")[^"]*(?:""[^"]*)*("|\Z)' % re.escape(delimiter.encode())
+    pattern = rb'(?<![^%b\r\n])"[^"]*(?:""[^"]*)*("|\Z)' % re.escape(delimiter.encode())
     cells = list(re.finditer(pattern, content))
-    spans = np.array([cell.span() for cell in cells], np.int64).reshape(-1, 2)
-    inside = np.searchsorted(spans[:, 0], breaks) > np.searchsorted(spans[:, 1], breaks, side="right")
+    firsts, lasts = [cell.start() for cell in cells], [cell.end() for cell in cells]
+    inside = np.searchsorted(firsts, breaks) > np.searchsorted(lasts, breaks, side="right")
     return inside, bool(cells) and not cells[-1][1]
 
 
