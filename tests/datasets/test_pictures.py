@@ -22,7 +22,6 @@ from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
 
 Image = pytest.importorskip("PIL.Image")
-ImageFile = pytest.importorskip("PIL.ImageFile")
 
 VALUES = np.arange(0, 65536, 37, dtype=np.uint16)[:1760].reshape(40, 44)
 UPPER = (VALUES >> 8).astype(np.uint8)
@@ -134,6 +133,7 @@ def test_formats_that_are_read(kind: str) -> None:
 
 def test_formats_that_the_program_registered_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As pillow_heif does for HEIF."""
+    from PIL import ImageFile
 
     class Ours(ImageFile.ImageFile):
         format = "OURS"

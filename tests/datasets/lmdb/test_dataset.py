@@ -27,6 +27,7 @@ import feedline
 from feedline import records
 from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
+from feedline.datasets.lmdb.pages import check_pages
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 
@@ -387,7 +388,6 @@ def test_a_writer_that_comes_while_a_database_is_opened(tmp_path: Path, monkeypa
     """Pages are checked of one transaction, and the database is mapped with the next one."""
     path = write(tmp_path / "x", [(b"a", b"1")])
     writes = iter([b"b"])
-    check_pages = environment.check_pages
 
     def check(file: str) -> int | None:
         found = check_pages(file)
