@@ -12,6 +12,7 @@ import pytest
 import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
 
 from feedline.datasets import ImageFolder, TarDataset
+from feedline.datasets.lmdb.decoding import Picture
 from feedline.datasets.pictures import eight_bits, open_picture
 from feedline.errors import CorruptSource
 from feedline.packing.contents import look
@@ -76,8 +77,12 @@ def test_pictures_of_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: py
         for filter_ in ("error", "ignore"):
             with warnings.catch_warnings():
                 warnings.simplefilter(filter_, Image.DecompressionBombWarning)
-                with pytest.raises(CorruptSource, match=r"large\.png.*raise PIL\.Image\.MAX_IMAGE_PIXELS"):
+                with pytest.raises(CorruptSource, match=r"large\.png.*raise PIL\.Image\.MAX_IMAGE_PIXELS") as caught:
                     ImageFolder(tmp_path, cache=False)[0]
+                assert "damaged" not in str(caught.value)
+                with pytest.raises(CorruptSource, match=r"raise PIL\.Image\.MAX_IMAGE_PIXELS") as caught:
+                    Picture("rgb8")(flat_png(side))
+                assert "no picture" not in str(caught.value)
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert ImageFolder(tmp_path, cache=False)[0][0].shape == (2001, 2001, 3)
     monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1MB")
@@ -124,3 +129,27 @@ def test_formats_that_are_read(kind: str) -> None:
     file = io.BytesIO()
     Image.new("RGB", (16, 16)).save(file, kind)
     assert open_picture(file).size == (16, 16)
+
+
+def test_formats_that_the_program_registered_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pillow_heif does for HEIF."""
+    from PIL import ImageFile
+
+    class Ours(ImageFile.ImageFile):
+        format = "OURS"
+        format_description = "two pixels"
+
+        def _open(self) -> None:
+            self._mode, self._size, self.tile = "RGB", (2, 1), []
+
+        def load(self) -> Any:
+            self.im = Image.new("RGB", (2, 1), (1, 2, 3)).im
+            return Image.Image.load(self)
+
+    monkeypatch.setattr(Image, "ID", list(Image.ID))
+    monkeypatch.setattr(Image, "OPEN", dict(Image.OPEN))
+    Image.register_open("OURS", Ours, lambda prefix: prefix.startswith(b"ours"))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.ours").write_bytes(b"ours" * 10)
+    image = ImageFolder(tmp_path, extensions=".ours", fields="image", cache=False)[0]
+    assert image.tolist() == [[[1, 2, 3], [1, 2, 3]]]

@@ -1,4 +1,4 @@
-"""Pictures of Pillow: in formats that are named here, not too large, and with eight bits for each value."""
+"""Pictures of Pillow: in formats that are named here or added to it, not too large, with eight bits for each value."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def open_picture(file: Any) -> Any:
     """Open a picture in a file or path as `PIL.Image.open` does, whatever its name is; its pixels are read by `load`.
 
     Raises:
-        PIL.UnidentifiedImageError: it is none, or of a format that is not among those named here.
+        PIL.UnidentifiedImageError: it is none, or of a format of Pillow's that is not among those named here.
         MissingExtra: Pillow is not installed.
     """
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
@@ -78,11 +78,16 @@ def open_picture(file: Any) -> Any:
         return pillow.open(file, formats=_known(pillow))
     except pillow.UnidentifiedImageError:
         pillow.init()  # all that are rarely used; it takes a while once
-        return pillow.open(file, formats=_known(pillow))
+        return pillow.open(file, formats=_known(pillow) + _registered(pillow))
 
 
 def _known(pillow: Any) -> list[str]:
     return [name for name in _FORMATS if name in pillow.OPEN]
+
+
+def _registered(pillow: Any) -> list[str]:
+    """Return the formats that the user's program taught Pillow, by pillow_heif for example: it knows what it does."""
+    return [name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")]
 
 
 def eight_bits(image: Any) -> Any:

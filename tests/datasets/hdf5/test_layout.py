@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from feedline.datasets import HDF5Dataset
 from feedline.datasets.hdf5 import layout, selection, unpacking
+from feedline.datasets.hdf5.heaps import Heaps
 from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, SelectedRows
 from feedline.errors import CorruptSource, SourceChanged
 
@@ -336,7 +338,29 @@ def test_heaps_that_are_damaged_are_not_given_to_hdf5(tmp_path: Path, options: d
     data = path.read_bytes()
     place = data.index(b"text 4")
     path.write_bytes(data[: place - 16] + bytes(16) + data[place:])
+    os.utime(path, ns=(0, 0))  # the clocks of file systems are coarse
     dataset = HDF5Dataset(path, "x")
     with pytest.raises(CorruptSource, match=r"a\.h5: a heap at byte \d+ is damaged"):
         dataset[0]
     dataset.close()
+
+
+def test_a_heap_is_gone_through_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.h5"
+    texts = [f"text {number}" for number in range(1000)]
+    with h5py.File(path, "w") as file:
+        for name in "xy":
+            file.create_dataset(name, data=texts, dtype=h5py.string_dtype())
+    seen: list[int] = []
+    check = Heaps._check
+
+    def counted(self: Heaps, address: int) -> None:
+        seen.append(address)
+        check(self, address)
+
+    monkeypatch.setattr(Heaps, "_check", counted)
+    for fields in ("x", "y", ("x", "y"), "x"):
+        dataset = HDF5Dataset(path, fields)
+        assert len(list(dataset)) == 1000
+        dataset.close()
+    assert len(seen) == len(set(seen)) > 1

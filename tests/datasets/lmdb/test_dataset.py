@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
+import itertools
 import json
 import os
 import pickle
@@ -25,6 +27,7 @@ import feedline
 from feedline import records
 from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
+from feedline.datasets.lmdb.pages import check_pages
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 
@@ -352,12 +355,12 @@ def test_a_database_that_is_cut_off_while_it_is_open(tmp_path: Path) -> None:
     dataset.close()
 
 
-def write_elsewhere(path: Path, key: bytes) -> None:
+def write_elsewhere(path: Path, key: bytes, more_bytes: int = 0) -> None:
     """Write to a database from another process: one cannot open it twice."""
     code = f"""
 import lmdb
 with lmdb.open({str(path)!r}, map_size=1 << 24) as database, database.begin(write=True) as transaction:
-    transaction.put({key!r}, b"new")
+    transaction.put({key!r}, b"new" + bytes({more_bytes}))
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -379,6 +382,45 @@ def test_a_database_that_somebody_writes_to(tmp_path: Path) -> None:
     other.close()
     gc.collect()
     assert not environment._open
+
+
+def test_a_writer_that_comes_while_a_database_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages are checked of one transaction, and the database is mapped with the next one."""
+    path = write(tmp_path / "x", [(b"a", b"1")])
+    writes = iter([b"b"])
+
+    def check(file: str) -> int | None:
+        found = check_pages(file)
+        for key in itertools.islice(writes, 1):
+            write_elsewhere(path, key)
+        return found
+
+    monkeypatch.setattr(environment, "check_pages", check)
+    dataset = LMDBDataset(path)
+    assert list(dataset) == [b"1", b"new"]
+    dataset.close()
+    monkeypatch.setattr(environment, "check_pages", lambda file: 0)  # as if there were a new one each time
+    with pytest.raises(SourceChanged, match=r"is being written to.*when the other program is done"):
+        len(LMDBDataset(path))
+    assert not environment._open
+
+
+def test_a_database_that_outgrows_its_map(tmp_path: Path) -> None:
+    dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]))
+    assert dataset[0] == b"1"
+    write_elsewhere(tmp_path / "x", b"b", 12 << 20)  # LMDB maps 10 MB, or what there is
+    with pytest.raises(SourceChanged, match="written to while it was open"):
+        dataset[0]
+    dataset.close()
+
+
+def test_a_database_that_must_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(file: str) -> int | None:
+        raise PermissionError(errno.EACCES, "Permission denied", file)
+
+    monkeypatch.setattr(environment, "check_pages", check)  # root may read everything
+    with pytest.raises(SourceError, match=r"cannot be read: Permission denied"):
+        len(LMDBDataset(write(tmp_path / "x", [(b"a", b"1")])))
 
 
 def test_a_database_that_is_replaced(tmp_path: Path) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import lmdb
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from feedline.datasets import LMDBDataset
+from feedline.datasets.lmdb import pages as pages_module
 from feedline.datasets.lmdb.pages import check_pages
 from feedline.errors import CorruptSource
 from tests.sources.test_damage import REFUSED, RIGHT, in_child
@@ -87,6 +91,35 @@ def test_nodes_that_are_damaged(path: Path, kind: int, place: int) -> None:
     path.write_bytes(data[:node] + b"\x77" + data[node + 1 :])
     with pytest.raises(CorruptSource, match=f"page {begin // PAGE} "):
         check_pages(str(path))
+
+
+def test_pages_that_a_writer_has_used_again_are_not_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False) as database:
+        before = database.info()["last_txnid"]
+
+    def look(*given: Any) -> int:
+        with lmdb.open(str(path), subdir=False, map_size=1 << 26) as database, database.begin(write=True) as writing:
+            writing.put(b"more", b"")
+        return 7  # which does not belong to the tree any more
+
+    monkeypatch.setattr("feedline.datasets.lmdb.pages._first_damaged", look)
+    assert check_pages(str(path)) == before
+
+
+def test_pages_are_read_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10,000 small values: one by one, the check took longer than all else that is done to open a database."""
+    path = write(tmp_path / "a.mdb", 10_000, 300)
+    looks: list[int] = []
+    look = pages_module._look
+
+    def counted(found: NDArray[np.uint8], *given: Any, **more: Any) -> Any:
+        looks.append(len(found))
+        return look(found, *given, **more)
+
+    monkeypatch.setattr(pages_module, "_look", counted)
+    check_pages(str(path))
+    assert sum(looks) > 700
+    assert len(looks) < 20
 
 
 def test_large_values_that_lie_beyond_the_end(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 import feedline
-from feedline.datasets import ArrowDataset
+from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
@@ -218,3 +219,20 @@ def test_texts_that_are_not_utf8_are_told_with_the_file(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"name", b"n\xffme"))
     with pytest.raises(CorruptSource, match=r"a\.arrow"):
         len(ArrowDataset(path))
+
+
+@pytest.mark.parametrize("kind", [ArrowDataset, ParquetDataset])
+def test_a_column_that_is_not_utf8_is_named(kind: type[ArrowDataset | ParquetDataset], tmp_path: Path) -> None:
+    """Programs in other languages write such strings."""
+    path = tmp_path / "a.file"
+    places = pa.py_buffer(np.array([0, 2, 4], np.int32))
+    bad = pa.Array.from_buffers(pa.string(), 2, [None, places, pa.py_buffer(b"\xff\xfeab")])
+    table = pa.table({"number": [1, 2], "name": bad, "text": ["a", "b"]})
+    if kind is ParquetDataset:
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(CorruptSource, match=r"Column 'name' .*a\.file'.*binary column, or leave it out with fields="):
+        kind(path)[1]
+    assert kind(path, fields=("number", "text"))[1] == (2, "b")

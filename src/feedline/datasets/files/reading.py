@@ -85,6 +85,8 @@ def read_image(path: str) -> Any:
         image = checked_picture(content)
         image.load()
         return eight_bits(image).convert("RGB")
+    except CorruptSource as exc:
+        raise CorruptSource(f"{path} is too large to be decoded: {words(exc)}.") from exc
     # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
         raise CorruptSource(

@@ -7,6 +7,8 @@ are: not in files that cannot be mapped, nor in chunks that lack a filter (HDF5 
 
 from __future__ import annotations
 
+import functools
+import os
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.hdf5.part import Stamp, stamp_of
 from feedline.errors import CorruptSource
 from feedline.sizes import check_size
 
@@ -27,24 +30,37 @@ _NOWHERE = 0
 """Where values are that were never written."""
 
 
+@functools.lru_cache(maxsize=64)
+def _sound(path: str, stamp: Stamp) -> set[int]:
+    """Return where the heaps of a file are that were gone through in this process: a set to add to."""
+    return {_NOWHERE}
+
+
+@functools.lru_cache(maxsize=64)
+def _sound_rows(path: str, stamp: Stamp, name: str, count: int) -> NDArray[np.bool_]:
+    """Return which rows of a field have all of their values in such heaps: an array to write to."""
+    return np.zeros(count, np.bool_)
+
+
 class Heaps:
     """The heaps that the values of a field lie in.
 
     Args:
         mapped: the whole file. Any: it is any buffer.
-        path: for errors.
+        path: of the file.
+        name: of the field.
         fill: writes the references of rows to an array.
         shape: of all references.
     """
 
-    def __init__(self, mapped: Any, path: str, fill: Fill, shape: tuple[int, ...]) -> None:
+    def __init__(self, mapped: Any, path: str, name: str, fill: Fill, shape: tuple[int, ...]) -> None:
         self._mapped = mapped
         self._path = path
         self._fill = fill
         self._row_shape = shape[1:]
-        self._rows = np.zeros(shape[0], np.bool_)
-        """Those whose heaps were gone through."""
-        self._checked: set[int] = set()
+        stamp = stamp_of(os.stat(path))
+        self._sound = _sound(path, stamp)
+        self._rows = _sound_rows(path, stamp, name, shape[0])
 
     def check(self, rows: NDArray[np.int64]) -> None:
         """Go through the heaps of some rows, unless that was done.
@@ -56,10 +72,9 @@ class Heaps:
             return
         references = np.empty((len(rows), *self._row_shape), REFERENCE)
         self._fill(references, rows, None)
-        for address in np.unique(references["heap"]).tolist():
-            if address not in self._checked and address != _NOWHERE:
-                self._check(address)
-                self._checked.add(address)
+        for address in sorted(set(references["heap"].ravel().tolist()) - self._sound):
+            self._check(address)
+            self._sound.add(address)
         self._rows[rows] = True
 
     def _check(self, address: int) -> None:
@@ -68,12 +83,13 @@ class Heaps:
         magic, size = _HEAD.unpack_from(self._mapped, address)
         check_size(where, address + size, held=held)
         at, end = address + _HEAD.size, address + size
-        while magic == b"GCOL" and at + _VALUE.size <= end:
-            number, length = _VALUE.unpack_from(self._mapped, at)
+        mapped, unpack, head_bytes, last = self._mapped, _VALUE.unpack_from, _VALUE.size, end - _VALUE.size
+        while magic == b"GCOL" and at <= last:
+            number, length = unpack(mapped, at)
             # Number 0 is what is free, and its length counts from here.
-            step = _VALUE.size + -(-length // _ALIGN) * _ALIGN if number else length
-            if step < _VALUE.size or at + step > end:
+            step = head_bytes + -(-length // _ALIGN) * _ALIGN if number else length
+            if step < head_bytes or at + step > end:
                 break
             at += step
-        if magic != b"GCOL" or at + _VALUE.size <= end:
+        if magic != b"GCOL" or at <= last:
             raise CorruptSource(f"{where} is damaged: values in it do not follow each other. Write or copy it again.")

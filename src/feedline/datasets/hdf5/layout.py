@@ -41,7 +41,7 @@ def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Has
     if field.kind != NUMBERS:
         path = dataset.file.filename
         references = None if mapped is None else _references(dataset, field, mapped, cache, key)
-        heaps = None if references is None else Heaps(mapped, path, references.fill, dataset.shape)
+        heaps = None if references is None else Heaps(mapped, path, dataset.name, references.fill, dataset.shape)
         return ValueRows(Selection(dataset), field, path, heaps), True
     if mapped is None or len(dataset) == 0 or not 0 < field.row_bytes <= _LARGEST_CELL:
         return SelectedRows(Selection(dataset), field), True

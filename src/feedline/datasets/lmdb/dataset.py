@@ -18,7 +18,6 @@ from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
 from feedline.datasets.lmdb.keys import Computed, Keys, Numbered, given, read_keys
 from feedline.datasets.lmdb.meta import META_KEY, Meta
-from feedline.datasets.lmdb.pages import check_pages
 from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_path
 from feedline.datasets.tar.images import SPECS
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
@@ -143,8 +142,6 @@ class LMDBDataset(TableSource):
                 f"{self.path} was changed since this dataset looked at it first (transaction {environment.version}, "
                 f"then {self._version}): its keys may be others now. Make another dataset."
             )
-        if self._version is None:  # once, not in every process
-            check_pages(environment.file)
         if self._keys is not None and self._decoder is not None:
             self._version = environment.version
             return self._keys, self._decoder

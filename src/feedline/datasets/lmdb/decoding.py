@@ -122,12 +122,14 @@ class Picture:
         """Return the picture.
 
         Raises:
-            CorruptSource: it is none.
+            CorruptSource: it is none, or too large.
         """
         if self._decode is None:
             self._decode = image_decoder(self._way)
         try:
             return self._decode(data)
+        except CorruptSource:
+            raise  # it is too large
         except Exception as exc:  # whatever Pillow makes of damaged bytes
             raise CorruptSource(
                 f"it is no picture that Pillow can decode: {type(exc).__name__}: {words(exc)}. decode=None gives bytes."

@@ -20,10 +20,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline._optional import require
+from feedline.datasets.lmdb.pages import check_pages
 from feedline.errors import CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
 
 FileId = tuple[int, int]
+_MOST_TRIES = 5
+"""How often a database is opened of which somebody writes the next transaction meanwhile. A guess."""
 
 
 class Environment:
@@ -79,16 +82,21 @@ class Environment:
                 self._check_version(transaction.id())
                 yield transaction
                 self._check_version(self._env.info()["last_txnid"])
+        except lmdb.MapResizedError as exc:
+            raise self._changed("another one") from exc
         except lmdb.Error as exc:
             raise CorruptSource(f"{self.path} cannot be read: {words(exc)}. The database is damaged.") from exc
 
     def _check_version(self, version: int) -> None:
         if version != self.version:
-            raise SourceChanged(
-                f"{self.path} was written to while it was open: transaction {version} came after {self.version}. It is "
-                "read without locks, so values could change while they are read. Do not write to it during training; "
-                "make another dataset to see what is there now."
-            )
+            raise self._changed(f"transaction {version}")
+
+    def _changed(self, what: str) -> SourceChanged:
+        return SourceChanged(
+            f"{self.path} was written to while it was open: {what} came after transaction {self.version}. It is read "
+            "without locks, so values could change while they are read. Do not write to it during training; make "
+            "another dataset to see what is there now."
+        )
 
     def count(self) -> int:
         """Return how many keys there are."""
@@ -142,10 +150,29 @@ def acquire(path: str) -> Environment:
         environment = _open.get(key)
         if environment is None:
             _close_inherited()
-            environment = _open[key] = Environment(path, file, key)
+            environment = _open[key] = _checked(path, file, key)
         else:
             environment.users += 1
         return environment
+
+
+def _checked(path: str, file: str, file_id: FileId) -> Environment:
+    """Open a database whose pages have been gone through: those of the transaction that is the last one, still."""
+    for _ in range(_MOST_TRIES):
+        try:
+            transaction = check_pages(file)
+        except CorruptSource:
+            raise
+        except OSError as exc:
+            raise SourceError(exc.errno, f"{file} cannot be read: {exc.strerror}", path) from exc
+        environment = Environment(path, file, file_id)
+        if transaction in (None, environment.version):
+            return environment
+        environment.close()
+    raise SourceChanged(
+        f"{path} is being written to: transactions ended while it was opened, {_MOST_TRIES} times in a row. It is read "
+        "without locks, so values could change while they are read. Open it when the other program is done."
+    )
 
 
 def release(environment: Environment) -> None:

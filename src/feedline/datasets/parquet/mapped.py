@@ -9,6 +9,7 @@ from typing import Any
 from feedline._optional import require
 from feedline.datasets.parquet.files import File
 from feedline.errors import CorruptSource
+from feedline.failures import words
 
 # Any, throughout: pyarrow has no types to check against.
 
@@ -24,6 +25,7 @@ class Mapped:
     that was not validated.
     """
 
+    file: File
     schema: Any
     addresses: tuple[int, int]
     """Where it lies."""
@@ -53,7 +55,7 @@ class Mapped:
         addresses = (buffer.address, buffer.address + buffer.size)
         if bytes(buffer[:6]) == b"ARROW1":
             reader = ipc.open_file(pa.BufferReader(buffer))
-            return cls(reader.schema, addresses, reader.num_record_batches, reader, None)
+            return cls(file, reader.schema, addresses, reader.num_record_batches, reader, None)
         if bytes(buffer[-8:]) != _END:
             raise CorruptSource(
                 f"{file.path!r} does not end as an Arrow file or stream does. It is cut off, still being written, or "
@@ -67,7 +69,7 @@ class Mapped:
                 f"{file.path!r} is damaged: a mark at byte {opened.tell()} says that the stream has ended, but the "
                 f"file has {buffer.size} bytes. Make it anew, or leave it out."
             )
-        return cls(stream.schema, addresses, len(batches), None, batches)
+        return cls(file, stream.schema, addresses, len(batches), None, batches)
 
     def row_count(self, number: int) -> int:
         """Return how many rows a record batch has. Raises what `batch` does."""
@@ -82,17 +84,49 @@ class Mapped:
         When it is asked for first, it is validated in full.
 
         Raises:
+            CorruptSource: a text in it is not UTF-8.
             pyarrow.ArrowInvalid: it is damaged.
         """
         batch = self._batch(number)
         batch = batch if names is None else batch.select(names)
         if number not in self.validated:
-            batch.validate(full=True)
+            validate(batch, self.file, number)
             self.validated.add(number)
         return batch
 
     def _batch(self, number: int) -> Any:
         return self.reader.get_batch(number) if self.batches is None else self.batches[number]
+
+
+def validate(table: Any, file: File, number: int) -> None:
+    """Look at all of a row group, a table or a record batch of pyarrow.
+
+    Raises:
+        CorruptSource: a text in it is not UTF-8.
+        pyarrow.ArrowInvalid: it is damaged.
+    """
+    try:
+        table.validate(full=True)
+    except ValueError as exc:  # ArrowInvalid
+        if "UTF8" not in str(exc):
+            raise
+        file.check()  # somebody writing to it is the better explanation
+        name = next(
+            name for name, column in zip(table.column_names, table.columns, strict=True) if not _is_valid(column)
+        )
+        raise CorruptSource(
+            f"Column {name!r} in row group {number} of {file.path!r} is of strings, but not all of them are UTF-8: "
+            f"{words(exc)}. Write it as a binary column, or leave it out with fields=. If it was right once, the file "
+            "is damaged: make it anew."
+        ) from exc
+
+
+def _is_valid(column: Any) -> bool:
+    try:
+        column.validate(full=True)
+    except ValueError:
+        return False
+    return True
 
 
 def buffer_of(file: File) -> Any:

@@ -13,6 +13,7 @@ from feedline.datasets.packed_facts import check_count, check_shapes
 from feedline.datasets.parquet.condition import checked_condition, kept_groups
 from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
+from feedline.datasets.parquet.mapped import validate
 from feedline.datasets.parquet.table import RowGroupSource, types_of
 from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.parquet.values import shape_of
@@ -136,7 +137,7 @@ class ParquetDataset(RowGroupSource):
             if metadata is None:
                 self._remember(file.path, reader.metadata)
             table = reader.read_row_group(number, columns=names, use_threads=False)
-        table.validate(full=True)
+        validate(table, file, number)
         file.check()  # had it been written to in the meantime, what was read could be a bit of both
         return table
 
