@@ -405,6 +405,23 @@ def test_a_writer_that_comes_while_a_database_is_opened(tmp_path: Path, monkeypa
     assert not environment._open
 
 
+def test_a_writer_that_comes_while_keys_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB would go on through pages that are used again, and end the process."""
+    path = write(tmp_path / "x", ((b"%05d" % number, b"1") for number in range(2000)))
+    check, looks = environment.Environment.check_unchanged, itertools.count()
+
+    def write_first(self: environment.Environment) -> None:
+        if next(looks) == 2:  # after the one about what feedline says, and one among the keys
+            write_elsewhere(path, b"b")
+        check(self)
+
+    monkeypatch.setattr(environment.Environment, "check_unchanged", write_first)
+    with pytest.raises(SourceChanged, match="written to while it was open"):
+        len(LMDBDataset(path))
+    monkeypatch.undo()
+    assert next(looks) == 3  # not all keys were read
+
+
 def test_a_database_that_outgrows_its_map(tmp_path: Path) -> None:
     dataset = LMDBDataset(write(tmp_path / "x", [(b"a", b"1")]))
     assert dataset[0] == b"1"

@@ -81,11 +81,19 @@ class Environment:
             with self._env.begin(buffers=True) as transaction:
                 self._check_version(transaction.id())
                 yield transaction
-                self._check_version(self._env.info()["last_txnid"])
+                self.check_unchanged()
         except lmdb.MapResizedError as exc:
             raise self._changed("another one") from exc
         except lmdb.Error as exc:
             raise CorruptSource(f"{self.path} cannot be read: {words(exc)}. The database is damaged.") from exc
+
+    def check_unchanged(self) -> None:
+        """Make sure that nobody has written since this was opened: pages that are read may be used again otherwise.
+
+        Raises:
+            SourceChanged: somebody has.
+        """
+        self._check_version(self._env.info()["last_txnid"])
 
     def _check_version(self, version: int) -> None:
         if version != self.version:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.sharing.packed import Packed
 
 _VERSION = 1
+_KEYS_AT_ONCE = 256
+"""Keys that are read before it is asked whether somebody writes: some 50 microseconds."""
 _WORTH_KEEPING = 100_000
 """Keys from which on they go to the user's folder for cache files: to find them, pages all over the file are read."""
 
@@ -82,6 +85,13 @@ def as_key(key: Any) -> bytes:
     )
 
 
+def _while_unchanged(keys: Iterator[bytes], environment: Environment) -> Iterator[bytes]:
+    """Look now and then whether somebody writes: LMDB ends the process if a page is another one suddenly."""
+    while part := list(itertools.islice(keys, _KEYS_AT_ONCE)):
+        environment.check_unchanged()
+        yield from part
+
+
 def read_keys(environment: Environment, cache: Cache) -> Packed:
     """Return all keys of a database in their order, but the one of feedline's own."""
     status = os.stat(environment.path)
@@ -99,7 +109,7 @@ def read_keys(environment: Environment, cache: Cache) -> Packed:
     with environment.reading() as transaction:
         cursor = transaction.cursor()
         found = (bytes(key) for key in cursor.iternext(keys=True, values=False) if key != META_KEY)
-        packed = Packed(found, is_text=False)
+        packed = Packed(_while_unchanged(found, environment), is_text=False)
         own = transaction.get(META_KEY) is not None
     if len(packed) + own != environment.count():
         raise CorruptSource(
