@@ -431,6 +431,16 @@ def test_a_database_that_outgrows_its_map(tmp_path: Path) -> None:
     dataset.close()
 
 
+def test_a_database_that_grows_while_lmdb_opens_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def grow(*given: Any, **more: Any) -> None:
+        raise lmdb.MapResizedError("mdb_txn_begin")
+
+    path = write(tmp_path / "x", [(b"a", b"1")])
+    monkeypatch.setattr(lmdb, "open", grow)
+    with pytest.raises(SourceChanged, match="grew while it was opened"):
+        len(LMDBDataset(path))
+
+
 def test_a_database_that_must_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def check(file: str) -> int | None:
         raise PermissionError(errno.EACCES, "Permission denied", file)

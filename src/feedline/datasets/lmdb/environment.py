@@ -210,6 +210,8 @@ def _lmdb() -> Any:
 def _opened(lmdb: Any, path: str, file: str) -> Any:
     try:
         return lmdb.open(path, subdir=file != path, readonly=True, lock=False, create=False, readahead=False)
+    except lmdb.MapResizedError as exc:
+        raise SourceChanged(f"{path} grew while it was opened. Open it when the other program is done.") from exc
     except lmdb.Error as exc:
         if "already open" in str(exc):
             raise SourceError(
