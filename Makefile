@@ -16,7 +16,7 @@ SEED ?=
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
-	@echo "make test    lint, types, tests: what CI runs (under ten minutes on two cores)"
+	@echo "make test    lint, types, tests: what CI runs (about twelve minutes on two cores)"
 	@echo "make slow    the slow tests: spawned workers on every engine, benchmarks, the demo"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
 	@echo "make drill   faults injected into real loaders for MINUTES=5, drawn from SEED="
