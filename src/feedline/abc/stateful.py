@@ -94,34 +94,23 @@ def restore_end(dataset: Any, last: Any) -> None:
         BadState: the iterator has no `load_state_dict`.
     """
     iterator = iter(dataset)
-    check_iterator(iterator, dataset)
+    check_restorable(dataset, iterator)
     iterator.load_state_dict(last)
 
 
-def check_dataset(dataset: Any) -> None:
-    """Refuse to restore the state of a dataset that has none.
+def check_restorable(dataset: Any, iterator: Any = None) -> None:
+    """Refuse to restore the state of a dataset, or of its iterator if one is given, that has none.
 
     Raises:
         BadState: it has no `load_state_dict`.
     """
-    if not is_stateful(dataset):
-        raise BadState(
-            f"The state holds the state of a dataset, but {type(dataset).__name__} has no load_state_dict. Use the "
-            "dataset it was saved with."
-        )
-
-
-def check_iterator(iterator: Any, dataset: Any) -> None:
-    """Refuse to restore the state of an iterator that has none.
-
-    Raises:
-        BadState: it has no `load_state_dict`.
-    """
-    if not is_stateful(iterator):
-        raise BadState(
-            f"The state holds the state of an iterator, but that of {type(dataset).__name__} has no load_state_dict. "
-            "Use the dataset it was saved with."
-        )
+    if is_stateful(dataset if iterator is None else iterator):
+        return
+    what, whose = ("a dataset", "") if iterator is None else ("an iterator", "that of ")
+    raise BadState(
+        f"The state holds the state of {what}, but {whose}{type(dataset).__name__} has no load_state_dict. Use the "
+        "dataset it was saved with."
+    )
 
 
 def _accepts(method: Any, count: int) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.framework import Gather
-from feedline.abc.stateful import check_dataset, resumed, resumed_after
+from feedline.abc.stateful import check_restorable, resumed, resumed_after
 from feedline.fetch.asking import Asking
 from feedline.fetch.awaiting import awaiting_fetcher, is_awaited
 from feedline.fetch.guard import Guard
@@ -37,7 +37,7 @@ def fetcher_for(
     """
     collate = spec.framework.bind_collate(spec.collate)
     if resume is not None and resume.dataset is not None:
-        check_dataset(dataset)
+        check_restorable(dataset)
         anew = resume.is_before and spec.kind is DatasetKind.ITERABLE
         dataset = (resumed_after if anew else resumed)(dataset, resume.dataset)
     if spec.kind is DatasetKind.ITERABLE:

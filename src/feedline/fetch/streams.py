@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.source import Acknowledged, Repeatable, StreamSource
-from feedline.abc.stateful import check_iterator, is_stateful, outlives_epoch, restore_end
+from feedline.abc.stateful import check_restorable, is_stateful, outlives_epoch, restore_end
 from feedline.errors import BadState, WorkerError
 from feedline.failures import broke_generator, is_interrupt
 from feedline.fetch.guard import Guard
@@ -52,7 +52,7 @@ class Stream:
         self.first_digest: bytes | None = None
         if resume is not None:
             if resume.iterator is not None:
-                check_iterator(self._iterator, dataset)
+                check_restorable(dataset, self._iterator)
                 self._iterator.load_state_dict(resume.iterator)
             self.place = resume.place
             # What comes now from a feed is not what came then, and must not be dropped.

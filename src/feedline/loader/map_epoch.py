@@ -119,11 +119,13 @@ class MapEpoch:
                         f"{self._scheduler!r} delivers batch {ordinal}, which is not among the finished batches "
                         f"{sorted(window.ready)[:8]}: `take` must choose one of them, or None."
                     )
-                if self._account is not None:
-                    self._keep_account(ordinal, window.ready[ordinal], self._account)
-                    if window.ready[ordinal].kind is ResultKind.EMPTY:
+                result = window.ready[ordinal]
+                if self._account is not None and (self._guards or result.notes is not None):
+                    self._keep_account(ordinal, result, self._account)
+                    if result.kind is ResultKind.EMPTY:
                         self._pass_over(ordinal, self._account)
                         continue
+                del result  # its exception would refer to this frame: no cycle for the garbage collector
                 return self._hand_out(ordinal)
             if self._end is not None and self._expected >= self._end:
                 self.close()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from feedline.abc.source import EpochAware, repeats_itself
-from feedline.abc.stateful import check_dataset, is_stateful, restore_end, resumed_after
+from feedline.abc.stateful import check_restorable, is_stateful, restore_end, resumed_after
 from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
 from feedline.loader.account import Account
@@ -220,7 +220,7 @@ class Resumable:
             return start
         resume = resume_of(streams[0], 1)
         if resume.dataset is not None:
-            check_dataset(self.dataset)
+            check_restorable(self.dataset)
             if _reads_stream(order):
                 resumed_after(self.dataset, resume.dataset)
             else:

@@ -33,8 +33,8 @@ _RUN_AHEAD = 16
 
 _DEEP = 8
 _SHORT_S = 1e-3
-"""With 2 workers and batches of 4 KB made in 0.25 ms (the benchmark w1_tiny), the training loop's CPU time
-per batch is least with 16 batches per worker; 8 and 32 are in between. The bound on the time is a guess."""
+"""With 2 workers and batches of 4 KB made in 0.25 ms, as in the benchmark w1_tiny, the training loop's CPU
+time per batch is least with 16 batches per worker; 8 and 32 are in between. The bound on the time is a guess."""
 
 
 class Window:
