@@ -9,11 +9,11 @@ import pytest
 
 from feedline.abc import Scheduler
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader.counters import Counters
+from feedline.core.counters import Counters
 from feedline.loader.crew import Crew
 from feedline.loader.limits import Limits
 from feedline.loader.map_epoch import MapEpoch
-from feedline.loader.progress import Progress
+from feedline.state.progress import Progress
 from feedline.loader.rescue import Care
 from feedline.plan.foreign import ForeignPlan
 from feedline.plan.spans import SpanPlan

@@ -9,7 +9,7 @@ import numpy as np
 from feedline.abc import Engine
 from feedline.errors import WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader.counters import Counters
+from feedline.core.counters import Counters
 from feedline.loader.crew import Crew
 from feedline.loader.rescue import Answers, Care
 from feedline.transport.arena import Arena

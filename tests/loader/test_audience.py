@@ -17,7 +17,7 @@ from feedline.errors import BadOption
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader import audience as audience_module
 from feedline.loader.audience import Audience
-from feedline.loader.counters import Counters
+from feedline.core.counters import Counters
 from feedline.loader.crew import Crew
 from feedline.types import Call, EngineName
 from tests.loader.stepping import Clock, SteppingEngine

@@ -12,7 +12,7 @@ from feedline.errors import BadState, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.batches import CrewBatches, begin_epoch
 from feedline.loader.bookmark import Bookmark
-from feedline.loader.counters import Counters
+from feedline.core.counters import Counters
 from feedline.loader.crew import Crew
 from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.map_epoch import MapEpoch

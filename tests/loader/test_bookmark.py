@@ -11,7 +11,7 @@ import pytest
 from feedline.loader.bookmark import Bookmark, notes_of, resume_of
 from feedline.loader.foreign_order import ForeignOrder
 from feedline.loader.order import Entry, Order, SampleOrder, SpanOrder, StreamOrder
-from feedline.loader.progress import StreamProgress
+from feedline.state.progress import StreamProgress
 from feedline.samplers import SequentialSampler
 from feedline.state import VERSION
 from feedline.types import Key, Notes, Resume, Share, StreamSplit

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from feedline.errors import BadState
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Entry
-from feedline.loader.progress import Progress
+from feedline.state.progress import Progress
 from feedline.types import Key, Share
 
 # -- cutting ---

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from feedline.abc import Scheduler, WorkerView
 from feedline.errors import BadOption, WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader.counters import Counters
+from feedline.core.counters import Counters
 from feedline.loader.crew import Crew
 from feedline.loader.limits import Limits
 from feedline.loader.map_epoch import MapEpoch
-from feedline.loader.progress import Progress
+from feedline.state.progress import Progress
 from feedline.plan.foreign import ForeignPlan
 from feedline.plan.spans import SpanPlan
 from feedline.policies import InOrder, Unordered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader.counters import Counters
+from feedline.core.counters import Counters
 from feedline.loader.slots import Slots
 from feedline.transport.arena import Arena
 from feedline.transport.codec import SlotWriter

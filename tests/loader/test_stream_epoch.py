@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from feedline.abc import Engine
 from feedline.errors import RepeatedSamples, WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader.counters import Counters
+from feedline.core.counters import Counters
 from feedline.loader.crew import Crew
 from feedline.loader.limits import Limits
-from feedline.loader.progress import Progress, StreamProgress
+from feedline.state.progress import Progress, StreamProgress
 from feedline.loader.rescue import Care
 from feedline.loader.stream_epoch import Request, StreamEpoch
 from feedline.types import Notes, Result, ResultKind, Resume, Task, WorkerSpec

@@ -17,7 +17,7 @@ from feedline.errors import WorkerDied, WorkerRestarted
 from feedline.loader import window
 from feedline.loader.limits import Limits
 from feedline.loader.map_epoch import MapEpoch
-from feedline.loader.progress import Progress
+from feedline.state.progress import Progress
 from feedline.loader.window import _RUN_AHEAD
 from feedline.plan.foreign import ForeignPlan
 from feedline.policies import InOrder, Unordered

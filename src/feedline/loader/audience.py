@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.errors import BadOption
-from feedline.loader.crew import Crew
+from feedline.loader.driver import Driver
 from feedline.references import References
 from feedline.types import Call
 
@@ -27,7 +27,7 @@ class Audience:
     def __init__(self, dataset: Any, *, watches: bool = False) -> None:
         self._dataset = dataset
         self._watches = watches
-        self._crews: References[Crew] = References()
+        self._drivers: References[Driver] = References()
         self._noted = _watch(dataset) if watches else _Noted()
         self._heard = self._noted.count
         self.told_epoch: int | None = None
@@ -38,9 +38,9 @@ class Audience:
     def __reduce__(self) -> Any:
         return _audience, (self._dataset, self._watches)  # the workers stay with the loader they belong to
 
-    def join(self, crew: Crew) -> None:
+    def join(self, driver: Driver) -> None:
         """Add workers. Their copy of the dataset is the one of this moment."""
-        self._crews.add(crew)
+        self._drivers.add(driver)
         self._hear()
 
     @property
@@ -79,22 +79,22 @@ class Audience:
         self._heard = self._noted.count
 
     def _tell(self, call: Call) -> None:
-        for crew in self._crews:
-            if crew.pid != os.getpid():  # of the process that this one was forked from
+        for driver in self._drivers:
+            if driver.pid != os.getpid():  # of the process that this one was forked from
                 continue
-            self._tell_crew(crew, call)
+            self._tell_driver(driver, call)
 
-    def _tell_crew(self, crew: Crew, call: Call) -> None:
-        entrance = crew.entrance
+    def _tell_driver(self, driver: Driver, call: Call) -> None:
+        entrance = driver.entrance
         if entrance.is_mine():  # a new epoch is being begun
-            if not crew.closed:
-                crew.call(call)
+            if not driver.closed:
+                driver.call(call)
             return
         entrance.wait("broadcast()")
         entered = entrance  # noqa: F841  looked for by whoever waits
         try:
-            if not crew.closed:
-                crew.call(call)
+            if not driver.closed:
+                driver.call(call)
         finally:
             entrance.free = True
 

@@ -1,4 +1,4 @@
-"""Batches that a crew makes, and how an epoch with workers begins."""
+"""Batches that workers make, and how an epoch with workers begins."""
 
 from __future__ import annotations
 
@@ -10,28 +10,26 @@ from typing import Any
 
 from feedline.abc.source import SplitSource
 from feedline.abc.stateful import is_stateful, outlives_epoch
+from feedline.core.account import Account
+from feedline.core.epoch import Epoch, Origin, Request
+from feedline.core.own_streams import OwnStreamsEpoch
+from feedline.core.prefetch import Limits
 from feedline.engines import interrupts
 from feedline.errors import BadState, WorkerError
 from feedline.failures import is_interrupt, twin_of
-from feedline.loader.account import Account
 from feedline.loader.bookmark import Bookmark, notes_of, resume_of
-from feedline.loader.crew import Crew
+from feedline.loader.driver import Driver
 from feedline.loader.exclusive import ExclusiveBatches
-from feedline.loader.limits import Limits
-from feedline.loader.map_epoch import MapEpoch
-from feedline.loader.progress import StreamProgress
-from feedline.loader.receipts import Receipts
 from feedline.loader.settings import Settings
-from feedline.loader.stream_epoch import Request, StreamEpoch
 from feedline.state import Snapshot
+from feedline.state.progress import StreamProgress
 from feedline.types import DatasetKind, Resume, WorkerSpec
 
-Epoch = MapEpoch | StreamEpoch
-MakeEpoch = Callable[[Crew], Epoch]
+BeginEpoch = Callable[[Driver], None]
 
 
 def begin_epoch(
-    crew: Crew,
+    driver: Driver,
     settings: Settings,
     spec: WorkerSpec,
     bookmark: Bookmark,
@@ -39,24 +37,11 @@ def begin_epoch(
     *,
     shared_seed: int | None = None,
     account: Account | None = None,
-) -> Epoch:
+) -> None:
     """Begin a pass over a dataset, or the rest of one, with workers."""
+    machine = driver.machine
     if not outlives_epoch(spec.dataset):
-        crew.last_notes.clear()
-    epoch = _epoch(crew, settings, spec, bookmark, snapshot, shared_seed, account)
-    epoch.bookmark = bookmark
-    return epoch
-
-
-def _epoch(
-    crew: Crew,
-    settings: Settings,
-    spec: WorkerSpec,
-    bookmark: Bookmark,
-    snapshot: Snapshot | None,
-    shared_seed: int | None,
-    account: Account | None,
-) -> Epoch:
+        machine.memory.last_notes.clear()
     entry = bookmark.entry
     limits = Limits(
         settings.window,
@@ -66,56 +51,53 @@ def _epoch(
         kills_stuck=bool(settings.restarts),
     )
     streams = () if snapshot is None else snapshot.streams
+    worker_count = len(machine.workers)
     # Workers that have made batches, or begin where others ended, draw other random numbers than new ones.
-    awaits = crew.epoch > 0 or any(stream.get("last") is not None for stream in streams)
+    awaits = machine.passes > 0 or any(stream.get("last") is not None for stream in streams)
     entry.progress.turn = 0 if snapshot is None else snapshot.turn
-    if spec.kind is DatasetKind.ITERABLE and spec.split is None:
-        if streams and len(streams) != len(crew.workers):
-            or_else = (
-                "."
-                if isinstance(spec.dataset, SplitSource)
-                else ", or let the loader share out the samples (shard=True): then the number may change."
-            )
-            raise BadState(
-                f"The state was saved with {len(streams)} streams of samples, one per worker, and there are "
-                f"{len(crew.workers)} workers now. Use as many{or_else}"
-            )
-        entry.progress.streams = [_begun(stream) for stream in streams]
-        return StreamEpoch(
-            crew,
-            Request(
-                bookmark.batch_size if spec.batched else None,
-                entry.draw_key,
-                shared_seed,
-                settings.snapshot_every,
-            ),
-            limits,
-            entry.progress,
-            in_order=settings.in_order,
-            resumes={worker: resume_of(stream, bookmark.batch_size) for worker, stream in enumerate(streams)},
-            account=account,
-            epoch=entry.key.epoch,
-            receipts=Receipts(spec.dataset),
-            awaits_openings=awaits,
-        )
-    known = {worker: notes_of(stream) for worker, stream in enumerate(streams)}
-    entry.progress.notes.update({worker: notes for worker, notes in known.items() if notes is not None})
     assert bookmark.plan is not None
-    return MapEpoch(
-        crew,
-        bookmark.plan,
-        settings.make_scheduler(),
-        limits,
-        entry.progress,
-        already=() if snapshot is None else snapshot.early,
-        resumes=_resumes(spec, streams, len(crew.workers), bookmark),
-        turn=entry.progress.turn,
-        snapshots=spec.split is not None or is_stateful(spec.dataset),
-        stream_count=0 if spec.split is None else spec.split.batch_size,
-        batched=spec.batched,
-        account=account,
-        epoch=entry.key.epoch,
-        awaits_openings=awaits and spec.split is None and is_stateful(spec.dataset),
+    kind: type[Epoch] = Epoch
+    if spec.kind is DatasetKind.ITERABLE and spec.split is None:
+        kind = OwnStreamsEpoch
+        _check_streams(spec, len(streams), worker_count)
+        entry.progress.streams = [_begun(stream) for stream in streams]
+        request = Request(
+            spec.batched, bookmark.batch_size, entry.draw_key, shared_seed, snapshot_every=settings.snapshot_every
+        )
+        resumes = {worker: resume_of(stream, bookmark.batch_size) for worker, stream in enumerate(streams)}
+        origin = Origin(resumes=resumes, awaits_openings=awaits)
+    else:
+        known = {worker: notes_of(stream) for worker, stream in enumerate(streams)}
+        entry.progress.notes.update({worker: notes for worker, notes in known.items() if notes is not None})
+        is_kept = is_stateful(spec.dataset)
+        request = Request(
+            spec.batched,
+            0 if spec.split is None else spec.split.batch_size,
+            snapshot_every=int(spec.split is not None or is_kept),
+        )
+        origin = Origin(
+            () if snapshot is None else snapshot.early,
+            _resumes(spec, streams, worker_count, bookmark),
+            entry.progress.turn,
+            awaits_openings=awaits and spec.split is None and is_kept,
+        )
+    scheduler = settings.make_scheduler()
+    epoch = kind(bookmark.plan, scheduler, limits, entry.progress, account, request, origin, entry.key.epoch)
+    epoch.bookmark = bookmark
+    driver.begin(epoch)
+
+
+def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:
+    if not count or count == worker_count:
+        return
+    or_else = (
+        "."
+        if isinstance(spec.dataset, SplitSource)
+        else ", or let the loader share out the samples (shard=True): then the number may change."
+    )
+    raise BadState(
+        f"The state was saved with {count} streams of samples, one per worker, and there are "
+        f"{worker_count} workers now. Use as many{or_else}"
     )
 
 
@@ -154,16 +136,16 @@ def ended_by(exc: BaseException | None) -> WorkerError:
     )
 
 
-class CrewBatches(ExclusiveBatches):
+class WorkerBatches(ExclusiveBatches):
     """Batches that workers make.
 
     The workers end with the epoch, or with this object if they are persistent; in both cases also when the object is
     dropped, or the program ends.
     """
 
-    def __init__(self, crew: Crew, make_epoch: MakeEpoch, *, persistent: bool) -> None:
-        super().__init__(crew.entrance)
-        self.crew = crew
+    def __init__(self, driver: Driver, begin_epoch: BeginEpoch, *, persistent: bool) -> None:
+        super().__init__(driver.entrance)
+        self.driver = driver
         self._persistent = persistent
         self._ended = False
         self._death: BaseException | None = None
@@ -171,16 +153,16 @@ class CrewBatches(ExclusiveBatches):
         """What kept workers from telling how they began, where that is not known otherwise: no state can be told."""
         self._is_torn = False
         """True while books are changed. One that is so when nobody is inside was interrupted, and is of no more use."""
-        self._finalizer = weakref.finalize(self, interrupts.see_through, crew.close)
+        self._finalizer = weakref.finalize(self, interrupts.see_through, driver.close)
         self._bookmarks: list[Bookmark] = []
         weakref.finalize(self, _freeze, self._bookmarks).atexit = False
         self._began_s = time.monotonic()
         try:
-            self._epoch = make_epoch(crew)
-            self._bookmarks[:] = [self._epoch.bookmark]
-            crew.engine.start()
+            begin_epoch(driver)
+            self._bookmarks[:] = [driver.epoch.bookmark]
+            driver.engine.start()
         except BaseException:
-            crew.close()
+            driver.close()
             raise
         self._start_s = time.monotonic() - self._began_s
 
@@ -188,39 +170,40 @@ class CrewBatches(ExclusiveBatches):
     def closed(self) -> bool:
         """True when the workers are gone, or of no more use, or those of the process that this one was forked from."""
         torn = self._is_torn and self._entrance.free
-        return torn or self.leaving or self.crew.closed or self.crew.pid != os.getpid()
+        return torn or self.leaving or self.driver.closed or self.driver.pid != os.getpid()
 
-    def restart(self, make_epoch: MakeEpoch, *, inside: bool = False) -> None:
+    def restart(self, begin_epoch: BeginEpoch, *, inside: bool = False) -> None:
         """Begin another epoch with the same workers; `inside` if the caller is there already, as in `at_first`."""
         if inside:
-            self._restart(make_epoch)
+            self._restart(begin_epoch)
         else:
-            self._begin_anew(lambda: self._restart(make_epoch))
+            self._begin_anew(lambda: self._restart(begin_epoch))
 
-    def _restart(self, make_epoch: MakeEpoch) -> None:
+    def _restart(self, begin_epoch: BeginEpoch) -> None:
+        driver = self.driver
         self._is_torn = True
         try:
-            self._epoch.close()
-            self.crew.epoch += 1
+            driver.leave_epoch()
+            driver.machine.passes += 1
             self._ended = True  # until the new epoch has begun
             self._unopened_by = None
-            self._epoch = make_epoch(self.crew)
+            begin_epoch(driver)
         except BaseException as exc:
             if is_interrupt(exc):
                 self._end_by(exc)
             self._is_torn = False
             raise
-        self._bookmarks[:] = [self._epoch.bookmark]
+        self._bookmarks[:] = [driver.epoch.bookmark]
         self._ended = self._is_torn = False
 
     def settle(self) -> None:
         super().settle()
-        if self._epoch.is_opened():
+        if self.driver.epoch.is_opened():
             return
         is_mine = self._entrance.is_mine()
         if not (self.closed or self._ended or is_mine):
             self._begin_anew(self._await_openings)
-        elif not self._epoch.assume_openings() and (is_mine or self._unopened_by is not None):
+        elif not self.driver.epoch.assume_openings() and (is_mine or self._unopened_by is not None):
             raise self._unopened_by or WorkerError(
                 "The state cannot be told in this moment: state_dict() was called inside of next(), by a signal "
                 "handler for one, and not all workers have told yet how their streams began in this epoch. Let the "
@@ -230,7 +213,7 @@ class CrewBatches(ExclusiveBatches):
     def _await_openings(self) -> None:
         self._is_torn = True
         try:
-            self._epoch.await_openings()
+            self.driver.await_openings()
         except BaseException as exc:
             if is_interrupt(exc) or not isinstance(exc, Exception):
                 self._end_by(exc)
@@ -238,7 +221,7 @@ class CrewBatches(ExclusiveBatches):
             if self._is_over():  # there is no going on after this, and whoever asks for the next batch is told
                 self._death = twin_of(exc)
             self._is_torn = False
-            if not self._epoch.assume_openings():
+            if not self.driver.epoch.assume_openings():
                 self._unopened_by = twin_of(exc)
                 raise
         self._is_torn = False
@@ -248,17 +231,17 @@ class CrewBatches(ExclusiveBatches):
             self._end_by(None)
         if self._death is not None:
             raise self._death
-        if self._ended or self.crew.closed:
+        if self._ended or self.driver.closed:
             raise StopIteration
-        if self.crew.pid != os.getpid():
+        if self.driver.pid != os.getpid():
             raise WorkerError(
-                f"This iteration belongs to process {self.crew.pid}, from which this one was forked, and so do its "
+                f"This iteration belongs to process {self.driver.pid}, from which this one was forked, and so do its "
                 "workers. Begin another one: iter(loader)."
             )
-        self._epoch.taken = None  # which was of the batch before
+        self.driver.epoch.taken = None  # which was of the batch before
         self._is_torn = True
         try:
-            batch = self._epoch.__next__()  # not next(), after which a signal could come
+            batch = self.driver.next()  # not the function next(), after which a signal could come
             self._is_torn = False
             if self.leaving:
                 self._close()
@@ -278,37 +261,37 @@ class CrewBatches(ExclusiveBatches):
         if self.leaving or not self._persistent:
             self._close()
         else:
-            self.crew.rest()
+            self.driver.rest()
         if ended:
-            self._epoch.progress.ended = True
+            self.driver.epoch.progress.ended = True
             if not self._persistent:
                 now_s = time.monotonic()
-                self.crew.counters.passed(now_s - self._began_s, self._start_s + now_s - done_s)
+                self.driver.counters.passed(now_s - self._began_s, self._start_s + now_s - done_s)
         raise StopIteration
 
     def _is_over(self) -> bool:
-        return self.crew.closed
+        return self.driver.closed
 
     def _end_by(self, exc: BaseException | None) -> None:
         """End the iteration: it was interrupted, and its books are torn. What was not delivered comes again."""
-        self._epoch.take_back()
+        self.driver.take_back()
         self._death = ended_by(exc)
         self._let_go()
         self._is_torn = False
 
     def close(self) -> None:
-        if self.crew.pid == os.getpid():
-            self.crew.leaving = True
+        if self.driver.pid == os.getpid():
+            self.driver.leaving = True
             super().close()
         self._ended = True
 
     def _close(self) -> None:
         self._ended = True
-        if not self.crew.closed:
+        if not self.driver.closed:
             if not self._is_torn:
-                self._epoch.close()
+                self.driver.leave_epoch()
             self._let_go()
 
     def _let_go(self) -> None:
-        self.crew.close()
+        self.driver.close()
         self._finalizer.detach()  # it has nothing left to do, and Python drops exceptions of signal handlers there

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.loader.order import Entry
-from feedline.loader.progress import has_state
+from feedline.state.progress import has_state
 from feedline.plan.plan import Plan
 from feedline.state import Snapshot
 from feedline.types import Notes, Resume

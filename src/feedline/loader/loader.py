@@ -18,7 +18,7 @@ from feedline.errors import BadOption
 from feedline.faults.policy import OnError, policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.keys import epoch_key
-from feedline.loader.account import Account
+from feedline.core.account import Account
 from feedline.loader.arguments import (
     budget_of,
     check_callable,
@@ -36,7 +36,7 @@ from feedline.loader.arguments import (
     named,
 )
 from feedline.loader.audience import Audience
-from feedline.loader.batches import CrewBatches, begin_epoch
+from feedline.loader.batches import WorkerBatches, begin_epoch
 from feedline.loader.bookmark import Bookmark
 from feedline.loader.exclusive import Running
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
@@ -185,7 +185,7 @@ class Loader(Resumable):
         self._audience = Audience(self.dataset, watches=self._settings.worker_count > 0)
         self._probed = False
         self._running = Running()
-        self._kept: CrewBatches | None = None
+        self._kept: WorkerBatches | None = None
         self._kept_spec: WorkerSpec | None = None
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
@@ -279,15 +279,15 @@ class Loader(Resumable):
             return self._kept
         start, bookmark = self._begin(order)
         spec = self._spec(bookmark)
-        batches: InlineBatches | CrewBatches
+        batches: InlineBatches | WorkerBatches
         if settings.worker_count == 0:
             batches = InlineBatches(spec, bookmark, start.snapshot, supply.arena(), supply.counters, None, account)
         else:
-            crew = supply.crew(spec, None)
-            self._audience.join(crew)
-            batches = CrewBatches(
-                crew,
-                lambda crew: begin_epoch(crew, settings, spec, bookmark, start.snapshot, account=account),
+            driver = supply.driver(spec, None)
+            self._audience.join(driver)
+            batches = WorkerBatches(
+                driver,
+                lambda driver: begin_epoch(driver, settings, spec, bookmark, start.snapshot, account=account),
                 persistent=settings.persistent,
             )
             if settings.persistent:
@@ -304,7 +304,7 @@ class Loader(Resumable):
         return start, self._bookmark(order, start)
 
     def _begin_again(
-        self, batches: InlineBatches | CrewBatches, spec: WorkerSpec, order: Order, *, inside: bool
+        self, batches: InlineBatches | WorkerBatches, spec: WorkerSpec, order: Order, *, inside: bool
     ) -> None:
         """Begin another epoch, or the same again if nothing of it was asked for."""
         start, bookmark = self._begin(order)
@@ -314,13 +314,13 @@ class Loader(Resumable):
             settings, account = self._settings, self._account
             self._audience.catch_up()
             batches.restart(
-                lambda crew: begin_epoch(crew, settings, spec, bookmark, start.snapshot, account=account),
+                lambda driver: begin_epoch(driver, settings, spec, bookmark, start.snapshot, account=account),
                 inside=inside,
             )
         self._ledger.begun(start, order, bookmark)
         self._obey(batches, spec, order)
 
-    def _obey(self, batches: InlineBatches | CrewBatches, spec: WorkerSpec, order: Order) -> None:
+    def _obey(self, batches: InlineBatches | WorkerBatches, spec: WorkerSpec, order: Order) -> None:
         this = weakref.ref(batches)
 
         def begin_again(loader: Loader) -> None:

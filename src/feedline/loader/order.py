@@ -13,7 +13,7 @@ from typing import Any
 
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.errors import BadState
-from feedline.loader.progress import Progress
+from feedline.state.progress import Progress
 from feedline.plan.endless import EndlessBatches, EndlessSampler
 from feedline.plan.plan import Plan
 from feedline.plan.seekable import BatchPlan, SamplePlan

@@ -12,7 +12,7 @@ from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, is_stateful, restore_end, resumed_after
 from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
-from feedline.loader.account import Account
+from feedline.core.account import Account
 from feedline.loader.arguments import check_count
 from feedline.loader.audience import Audience
 from feedline.loader.bookmark import resume_of

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.abc.framework import Framework
-from feedline.loader.counters import Counters
+from feedline.core.counters import Counters
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
 from feedline.transport.reading import LARGE_BYTES, SMALL_BYTES, Copies
@@ -49,7 +49,7 @@ class Slots:
     ) -> None:
         self._arena = arena
         self._codec = Codec(framework)
-        self._counters = counters
+        self.counters = counters
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while somebody iterates
         self._owner = object()  # in the arena's books, which are not to refer to this object: no cycle
@@ -96,14 +96,14 @@ class Slots:
         if arena is not None and (parcel.used > self._largest or not self._does_without):
             self._learn(parcel.used)
         if parcel.reader is not None:
-            self._counters.overflowed += arena is not None and parcel.used > SMALL_BYTES
+            self.counters.overflowed += arena is not None and parcel.used > SMALL_BYTES
             if slot >= 0:
                 self.release(slot)
             return self._codec.decode(parcel.header, parcel.reader)
         assert arena is not None
         try:
             reader = arena.reader(slot, parcel.used)
-            self._counters.copied_out += type(reader) is Copies and parcel.used >= LARGE_BYTES
+            self.counters.copied_out += type(reader) is Copies and parcel.used >= LARGE_BYTES
             return self._codec.decode(parcel.header, reader)
         finally:
             arena.finish(slot)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.abc.framework import Framework
 from feedline.abc.stateful import is_stateful
+from feedline.core.counters import Counters
+from feedline.core.machine import Machine
+from feedline.core.recovery import Care, Recovery
+from feedline.core.splitting import Splitter
 from feedline.engines import abilities, interrupts
 from feedline.fetch.fetcher import draws_apart
-from feedline.loader.counters import Counters
-from feedline.loader.crew import Crew, Prepare
-from feedline.loader.rescue import Care
+from feedline.loader.driver import Driver, Prepare
+from feedline.loader.memory_watch import MemoryWatch
 from feedline.loader.settings import Settings
-from feedline.loader.splitting import Splitter
+from feedline.loader.slots import Slots
 from feedline.transport.arena import Arena
-from feedline.types import WorkerSpec
+from feedline.types import DatasetKind, WorkerSpec
 
 _SLOTS_PER_WINDOW = 16
 _SPARE_SLOTS = 16
@@ -69,44 +74,53 @@ class Supply:
                 self._arena = arena
         return arena
 
-    def crew(self, spec: WorkerSpec, prepare: Prepare | None) -> Crew:
+    def driver(self, spec: WorkerSpec, prepare: Prepare | None) -> Driver:
         """Start workers."""
         engine, arena = self._engine()
-        parts = self.settings.split
+        settings, parts = self.settings, self.settings.split
         # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
         # dataset remembers of the samples it made would depend on who made which part.
         whole = is_stateful(spec.dataset) or (spec.seeded and not draws_apart(spec.dataset))
         # A part of a batch that lacks samples has no place for others.
         may_split = arena is not None and not whole and spec.on_error is None
         splitter = Splitter(self.framework, parts) if parts > 1 and may_split else None
+        depth = max(1, settings.depth)
+        slots = Slots(arena, self.framework, self.counters, depth=depth, always=splitter is not None)
         care = Care(
             spec.on_error,
             spec.dataset,
             spec.batched,
-            not is_stateful(spec.dataset),
-            self.settings.restart_budget,
-            self.settings.worker_bytes,
+            searches=not is_stateful(spec.dataset),
+            restarts=settings.restart_budget,
+            wall_s=time.time,
+            chance=random.Random().random,
         )
-        # First the crew, which closes the engine when it is dropped: whatever happens, nobody is left behind.
-        crew = Crew(
-            engine,
-            arena,
-            self.framework,
+        machine = Machine(
+            engine.worker_count,
+            slots,
+            Recovery(care),
             self.counters,
-            prepare=prepare,
             splitter=splitter,
-            depth=max(1, self.settings.depth),
-            care=care,
-            rest=None if self._arena is None else self._arena.rest,
             # With a seed everything random follows from keys; threads share their generators in any case.
-            binds=not spec.seeded and self.settings.engine_name == "process",
+            binds=not spec.seeded and settings.engine_name == "process",
+            now_s=time.monotonic(),
+        )
+        # First the driver, which closes the engine when it is dropped: whatever happens, nobody is left behind.
+        driver = Driver(
+            engine,
+            machine,
+            slots,
+            watch=MemoryWatch(engine, settings.worker_bytes),
+            prepare=prepare,
+            rest=None if self._arena is None else self._arena.rest,
+            dataset=spec.dataset if spec.kind is DatasetKind.ITERABLE and spec.split is None else None,
         )
         try:
             engine.open(spec)
         except BaseException:  # Ctrl-C, too
-            crew.close()
+            driver.close()
             raise
-        return crew
+        return driver
 
     def _engine(self) -> tuple[Engine, Arena | None]:
         settings = self.settings

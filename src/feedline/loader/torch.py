@@ -27,7 +27,7 @@ from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource
-from feedline.loader.account import Account
+from feedline.core.account import Account
 from feedline.loader.arguments import (
     budget_of,
     check_count,

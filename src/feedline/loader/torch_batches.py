@@ -20,9 +20,9 @@ from feedline.abc.stateful import outlives_epoch
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.keys import epoch_key
-from feedline.loader.batches import CrewBatches, Epoch, begin_epoch
+from feedline.loader.batches import WorkerBatches, begin_epoch
 from feedline.loader.bookmark import Bookmark
-from feedline.loader.crew import Crew
+from feedline.loader.driver import Driver
 from feedline.loader.inline_batches import InlineBatches
 from feedline.loader.ledger import Start
 from feedline.loader.order import Entry, Order
@@ -43,7 +43,7 @@ class TorchBatches(Iterator[Any]):
         self._iterable = loader._dataset_kind == torch.utils.data._DatasetKind.Iterable
         self._num_workers = loader.num_workers
         self._group: Any = None
-        self._batches: InlineBatches | CrewBatches
+        self._batches: InlineBatches | WorkerBatches
         _warn_about_pinning(loader)
         start = loader._begin_epoch(order)
         if start.before is not None or start.is_resumed:
@@ -72,14 +72,14 @@ class TorchBatches(Iterator[Any]):
             self._obey_until_first(loader, order)
             return
         loader.check_worker_number_rationality()
-        crew = supply.crew(self._spec, prepare)
-        loader._audience.join(crew)
+        driver = supply.driver(self._spec, prepare)
+        loader._audience.join(driver)
         with loader._seeds.drawing():  # torch draws both again before the first task, and so the
             self._seed_pipes(loader, first=False)  # caller's generators and an eager sampler
             order.prepare(_order_state(start))  # end where they would with torch
-        self._batches = CrewBatches(
-            crew,
-            lambda crew: self._epoch(loader, crew, order, start, seed),
+        self._batches = WorkerBatches(
+            driver,
+            lambda driver: self._epoch(loader, driver, order, start, seed),
             persistent=loader.persistent_workers,
         )
         self._obey_until_first(loader, order)
@@ -133,15 +133,15 @@ class TorchBatches(Iterator[Any]):
     def _epoch(
         self,
         loader: DataLoader[Any],
-        crew: Crew,
+        driver: Driver,
         order: Order,
         start: Start,
         seed: int | None,
-    ) -> Epoch:
+    ) -> None:
         bookmark = self._bookmark(loader, order, start, seed)
         loader._audience.catch_up()
-        epoch = begin_epoch(
-            crew,
+        begin_epoch(
+            driver,
             loader._supply.settings,
             self._spec,
             bookmark,
@@ -150,7 +150,6 @@ class TorchBatches(Iterator[Any]):
             account=loader._account,
         )
         loader._ledger.begun(start, order, bookmark)
-        return epoch
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         """Begin another epoch, under torch's name for it; with the same workers, if they are still there."""
@@ -174,8 +173,8 @@ class TorchBatches(Iterator[Any]):
             self._draw_seed = start.snapshot.draw_seed
         elif loader._given.seed is not None:
             self._draw_seed = loader._given.seed
-        if isinstance(self._batches, CrewBatches):
-            self._batches.restart(lambda crew: self._epoch(loader, crew, order, start, seed), inside=inside)
+        if isinstance(self._batches, WorkerBatches):
+            self._batches.restart(lambda driver: self._epoch(loader, driver, order, start, seed), inside=inside)
         else:
             self._spec = replace(self._spec, base_seed=_base_seed(loader, self._draw_seed, start.epoch))
             bookmark = self._bookmark(loader, order, start, seed)
@@ -223,7 +222,7 @@ class TorchBatches(Iterator[Any]):
     @property
     def closed(self) -> bool:
         """True when there are no workers any more."""
-        return not isinstance(self._batches, CrewBatches) or self._batches.closed
+        return not isinstance(self._batches, WorkerBatches) or self._batches.closed
 
     def settle(self) -> None:
         """See `ExclusiveBatches.settle`."""

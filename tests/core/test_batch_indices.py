@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.loader.batch_indices import as_list, count_of, rows_of, with_item
+from feedline.core.batch_indices import as_list, count_of, rows_of, with_item
 from feedline.types import IndexBlock
 
 FORMS: dict[str, Callable[[list[int]], Any]] = {

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Isolation:
+class Bisection:
     """Narrows the places of a batch down to the one that kills.
 
     Example:
-        >>> search = Isolation(0, 8)
+        >>> search = Bisection(0, 8)
         >>> search.probe
         (0, 4)
         >>> search.survived()

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.loader.isolation import Isolation
+from feedline.core.bisection import Bisection
 
 sizes = st.integers(1, 2000)
 
 
-def search_through(size: int, kills: Callable[[int, int], bool]) -> tuple[Isolation, list[tuple[int, int]]]:
+def search_through(size: int, kills: Callable[[int, int], bool]) -> tuple[Bisection, list[tuple[int, int]]]:
     """Search until there is a result; returns it, and what was made on its own."""
-    search = Isolation(0, size)
+    search = Bisection(0, size)
     probes: list[tuple[int, int]] = []
     while search.found is None and not search.failed:
         first, stop = search.probe
@@ -87,13 +87,13 @@ def test_whatever_happens_the_search_ends_and_convicts_only_after_two_deaths_alo
 
 
 def test_a_batch_without_samples_has_none_that_kills() -> None:
-    search = Isolation(0, 0)
+    search = Bisection(0, 0)
     assert search.failed
     assert search.found is None
 
 
 def test_a_search_may_begin_inside_a_batch() -> None:
-    search = Isolation(3, 5)
+    search = Bisection(3, 5)
     assert search.probe == (3, 4)
     search.survived()
     assert search.probe == (4, 5)

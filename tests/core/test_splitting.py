@@ -10,7 +10,7 @@ from torch.utils.data import Dataset, TensorDataset, get_worker_info
 from feedline import DataLoader
 from feedline.errors import BadOption
 from feedline.frameworks.torch import TorchFramework
-from feedline.loader.splitting import Splitter
+from feedline.core.splitting import Splitter
 from feedline.transport.codec import Codec, SlotWriter
 from feedline.types import Parcel
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.abc.framework import Framework
-from feedline.loader.batch_indices import rows_of
+from feedline.core.batch_indices import rows_of
 from feedline.types import Draw, IndexBlock, Parcel, Part, Result, ResultKind
 
 Parts = list[tuple[int, Any, Part]]

@@ -1,0 +1,85 @@
+"""How much is in flight: the window, when it is exceeded, and how long tasks take.
+
+The window is `depth` batches per worker. It is exceeded in one case only: the training loop waits for a batch that is
+late, and a worker has nothing to do. Then work beyond the window is begun, within the memory budget, so that one slow
+sample does not idle the others. (With a fixed window one slow sample in a hundred halves the rate, as the benchmark
+w6_stragglers shows.)
+
+If nobody asked for another depth, the window is up to `_DEEP` times as large while batches come in messages and take
+less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so everybody sleeps
+and is woken once per batch, which costs more than the batch. Only orders that are known in advance are gone through so
+far ahead: a user's own sampler may look at what the training loop has done meanwhile, and a generator that was given to
+torch's sampler may be drawn from by the training loop, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+RUN_AHEAD = 16
+"""How many windows may be in flight while a batch is late. A guess that was enough: with it the benchmark w6_stragglers
+(1 % of samples 200 times slower, 4 workers) comes close to ideal. Other values were not measured."""
+
+_DEEP = 8
+_SHORT_S = 1e-3
+"""With 2 workers and batches of 4 KB made in 0.25 ms, as in the benchmark w1_tiny, the training loop's CPU
+time per batch is least with 16 batches per worker; 8 and 32 are in between. The bound on the time is a guess."""
+
+_UNKNOWN_S = 0.1
+"""Taken for the time of a task before any has been answered. A guess, not measured."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much may be in flight, and how long it may take."""
+
+    window: int
+    """Batches in flight."""
+    depth: int
+    """Tasks a worker may have at once."""
+    timeout_s: float = 0.0
+    """The longest wait for a batch; 0 for no limit."""
+    kills_stuck: bool = False
+    """True to replace a worker that takes longer than that, as if it had died."""
+    deepens: bool = False
+    """True if there may be more in flight while batches are small and made in no time."""
+
+
+class Pace:
+    """How long the last tasks took."""
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=32)
+        self._answers = 0
+        self._typical_s: float | None = None
+
+    def note(self, busy_ns: int) -> None:
+        """Note how long a worker was busy with a task."""
+        self._recent.append(busy_ns)
+        self._answers += 1
+
+    def typical_s(self) -> float:
+        """The median time of recent tasks."""
+        if self._answers & 15 == 1 or self._typical_s is None:  # sorting for every batch would be felt by small ones
+            recent = sorted(self._recent)
+            self._typical_s = recent[len(recent) // 2] / 1e9 if recent else None
+        return _UNKNOWN_S if self._typical_s is None else self._typical_s
+
+
+def window_size(limits: Limits, typical_s: float, fit_messages: int) -> int:
+    """Return how many batches may be in flight.
+
+    Args:
+        limits: what was asked for.
+        typical_s: how long a batch takes.
+        fit_messages: how many batches of one worker can wait for the training loop in messages.
+
+    Example:
+        >>> window_size(Limits(4, 2, deepens=True), typical_s=0.0002, fit_messages=24)
+        32
+        >>> window_size(Limits(4, 2, deepens=True), typical_s=0.1, fit_messages=24)
+        4
+    """
+    is_brisk = limits.deepens and typical_s < _SHORT_S
+    return limits.window * (max(1, min(_DEEP, fit_messages // limits.depth)) if is_brisk else 1)
