@@ -180,11 +180,9 @@ class Driver:
         machine.now_s = time.monotonic()
         machine.ask()
         while machine.await_openings():
-            if machine.decisions:
-                self._perform()
-            else:
+            if not machine.decisions:
                 self._collect(None, None)
-                self._perform()
+            self._perform()
             self._speak()
 
     # -- what happens, and what is done about it ---------------------------------------------------------------------
@@ -219,6 +217,8 @@ class Driver:
                     machine.grown(found)
                 else:
                     machine.unsaid.append((str(found), GrowingWorker))
+        if machine.fatal is not None:
+            self._give_up()
 
     def _perform(self) -> None:
         """Do what was decided, and tell the machine what came of it."""

@@ -362,6 +362,14 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     def _worker_count(self) -> int:
         return self.num_workers
 
+    @property
+    def _is_map(self) -> bool:  # by the kind that torch noted: frameworks replace the dataset
+        return self._dataset_kind == torch.utils.data._DatasetKind.Map
+
+    @property
+    def _samples_per_batch(self) -> int:
+        return self.batch_size or 1
+
     def _sharing(self) -> Sharing:
         if not _is_map(self.dataset):
             is_settled = self._is_split or self._given.shard is False or isinstance(self.dataset, IterDataPipe)
