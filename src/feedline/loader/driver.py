@@ -204,7 +204,9 @@ class Driver:
             return
         for result in results:
             if result.kind is ResultKind.DIED:
-                machine.died(result.worker, result.payload, self._revoke(result.worker, None))
+                death, result.payload = result.payload, None  # whose traceback will refer to this frame: no cycle
+                machine.died(result.worker, death, self._revoke(result.worker, None))
+                del death
                 continue
             if result.worker not in watch.records:
                 trouble = watch.begin(result.worker)

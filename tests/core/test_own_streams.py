@@ -10,15 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import Engine
+from feedline.core.epoch import Origin, Request
+from feedline.core.own_streams import OwnStreamsEpoch
+from feedline.core.prefetch import Limits
+from feedline.core.recovery import Care
 from feedline.errors import RepeatedSamples, WorkerDied, WorkerRestarted, WorkerTimeout
-from feedline.frameworks.numpy import NumpyFramework
-from feedline.core.counters import Counters
-from feedline.loader.crew import Crew
-from feedline.loader.limits import Limits
+from feedline.loader.driver import Driver
+from feedline.plan.streams import StreamPlan
+from feedline.policies import InOrder, Unordered
 from feedline.state.progress import Progress, StreamProgress
-from feedline.loader.rescue import Care
-from feedline.loader.stream_epoch import Request, StreamEpoch
 from feedline.types import Notes, Result, ResultKind, Resume, Task, WorkerSpec
+from tests.loader.drivers import Delivered, driver_of
 
 
 class StreamEngine(Engine):
@@ -109,12 +111,20 @@ def begin(
     resumes: dict[int, Resume] | None = None,
     snapshot_every: int = 0,
     restarts: int = 0,
-) -> tuple[StreamEpoch, Crew]:
-    crew = Crew(engine, None, NumpyFramework(), Counters(), care=Care(restarts=restarts))
+) -> tuple[Delivered, Driver]:
+    driver = driver_of(engine, care=Care(restarts=restarts))
     limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
-    request = Request(4, snapshot_every=snapshot_every)
-    epoch = StreamEpoch(crew, request, limits, progress or Progress(), in_order=in_order, resumes=resumes)
-    return epoch, crew
+    driver.begin(
+        OwnStreamsEpoch(
+            StreamPlan(4, 0),
+            InOrder() if in_order else Unordered(),
+            limits,
+            progress or Progress(),
+            request=Request(stream_count=4, snapshot_every=snapshot_every),
+            origin=Origin(resumes=resumes or {}),
+        )
+    )
+    return Delivered(driver), driver
 
 
 def in_turns(lengths: list[int]) -> list[tuple[int, int]]:
@@ -127,14 +137,14 @@ interleavings = st.lists(st.integers(0, 3), max_size=60)
 
 
 @settings(deadline=None)
-@given(streams, interleavings, st.integers(0, 3))
+@given(streams, interleavings, st.integers(1, 3))
 def test_any_interleaving_of_arrivals_gives_the_same_order(lengths: list[int], arrivals: list[int], depth: int) -> None:
     engine = StreamEngine(lengths, arrivals)
-    epoch, _ = begin(engine, depth)
-    assert list(epoch) == in_turns(lengths)
-    assert engine.most_asked <= max(1, depth)
+    batches, _ = begin(engine, depth)
+    assert list(batches) == in_turns(lengths)
+    assert engine.most_asked <= depth
     with pytest.raises(StopIteration):
-        next(epoch)
+        next(batches)
 
 
 @settings(deadline=None)
@@ -142,17 +152,17 @@ def test_any_interleaving_of_arrivals_gives_the_same_order(lengths: list[int], a
 def test_out_of_order_every_batch_comes_once_and_each_stream_in_its_own_order(
     lengths: list[int], arrivals: list[int], depth: int
 ) -> None:
-    epoch, _ = begin(StreamEngine(lengths, arrivals), depth, in_order=False)
-    batches = list(epoch)
-    assert sorted(batches) == sorted(in_turns(lengths))
+    batches, _ = begin(StreamEngine(lengths, arrivals), depth, in_order=False)
+    came = list(batches)
+    assert sorted(came) == sorted(in_turns(lengths))
     for worker in range(len(lengths)):
-        assert [number for who, number in batches if who == worker] == list(range(lengths[worker]))
+        assert [number for who, number in came if who == worker] == list(range(lengths[worker]))
 
 
 def test_out_of_order_a_quick_stream_does_not_starve_the_others() -> None:
     engine = StreamEngine([1000, 1000, 1000], [0, 1, 2] * 4)
-    epoch, _ = begin(engine, 2, in_order=False)
-    first = [next(epoch)[0] for _ in range(60)]
+    batches, _ = begin(engine, 2, in_order=False)
+    first = [next(batches)[0] for _ in range(60)]
     assert {first.count(worker) >= 2 for worker in range(3)} == {True}
 
 
@@ -164,28 +174,28 @@ def test_the_samples_of_a_batch_are_asked_for() -> None:
 
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_failure_is_raised_in_its_place_and_the_stream_goes_on(in_order: bool) -> None:
-    epoch, crew = begin(StreamEngine([3, 3], [], failing=(0, 1)), in_order=in_order)
-    batches: list[Any] = []
+    batches, driver = begin(StreamEngine([3, 3], [], failing=(0, 1)), in_order=in_order)
+    came: list[Any] = []
     for _ in range(6):
         try:
-            batches.append(next(epoch))
+            came.append(next(batches))
         except ValueError:
-            batches.append("failed")
-    assert list(epoch) == []
+            came.append("failed")
+    assert list(batches) == []
     expected = [(0, 0), (1, 0), "failed", (1, 1), (0, 2), (1, 2)]
-    assert batches == expected if in_order else sorted(map(str, batches)) == sorted(map(str, expected))
-    assert crew.counters.failures == 1
+    assert came == expected if in_order else sorted(map(str, came)) == sorted(map(str, expected))
+    assert driver.counters.failures == 1
 
 
 def test_a_death_ends_the_epoch() -> None:
     engine = StreamEngine([9], [])
-    epoch, crew = begin(engine)
-    next(epoch)
+    batches, driver = begin(engine)
+    next(batches)
     engine.dead = WorkerDied("worker 0 is gone")
     with pytest.raises(WorkerDied):
-        list(epoch)
+        list(batches)
     assert engine.closed
-    assert crew.closed
+    assert driver.closed
 
 
 # -- workers that die ---
@@ -206,43 +216,43 @@ def test_workers_that_are_killed_at_any_moment_change_nothing(
     engine = StreamEngine(lengths, arrivals)
     if tells:  # a state with every other batch
         engine.notes = {number: Notes({"n": number}, place=4 * (number + 1)) for number in range(0, 6, 2)}
-    epoch, crew = begin(engine, depth, restarts=3)
-    batches: list[Any] = []
+    batches, driver = begin(engine, depth, restarts=3)
+    came: list[Any] = []
     at = sorted(deaths)
     while True:
-        while at and at[0][0] <= len(batches):
+        while at and at[0][0] <= len(came):
             engine.dying.append(at.pop(0)[1])
         try:
-            batches.append(next(epoch))
+            came.append(next(batches))
         except StopIteration:
             break
-    assert batches == in_turns(lengths)
-    assert crew.counters.restarts == len(engine.replaced)
+    assert came == in_turns(lengths)
+    assert driver.counters.restarts == len(engine.replaced)
 
 
 def test_a_new_worker_goes_on_after_the_last_answer_of_the_old_one() -> None:
     engine = StreamEngine([9, 9], [])
     engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
-    epoch, _ = begin(engine, 2, restarts=1)
-    first = [next(epoch) for _ in range(6)]  # both have been asked for five by now, and have answered three
+    batches, _ = begin(engine, 2, restarts=1)
+    first = [next(batches) for _ in range(6)]  # both have been asked for five by now, and have answered three
     engine.dying.append(0)
     with pytest.warns(WorkerRestarted, match=r"worker 0 is gone.*restart 1 of 1"):
-        second = [next(epoch) for _ in range(12)]
+        second = [next(batches) for _ in range(12)]
     assert first + second == in_turns([9, 9])
-    assert list(epoch) == []
+    assert list(batches) == []
 
 
 def test_a_new_worker_is_told_the_last_state_and_how_far_the_stream_was_since() -> None:
     engine = StreamEngine([9], [])
     engine.notes = {1: Notes({"n": 2}, {"i": 2}, place=8)}
-    epoch, _ = begin(engine, 1, restarts=1)
+    batches, driver = begin(engine, 1, restarts=1)
     for _ in range(3):
-        next(epoch)
-    told = epoch.resume_for(0)
+        next(batches)
+    told = driver.epoch.resume_for(0)
     assert told == Resume({"n": 2}, {"i": 2}, place=8, skip=4)
     assert told is not None
     told.dataset["n"] = 77
-    again = epoch.resume_for(0)
+    again = driver.epoch.resume_for(0)
     assert again is not None
     assert again.dataset == {"n": 2}, "what a dataset does to its state stays its own"
 
@@ -250,22 +260,22 @@ def test_a_new_worker_is_told_the_last_state_and_how_far_the_stream_was_since() 
 @pytest.mark.filterwarnings("ignore::feedline.errors.WorkerRestarted")
 def test_a_stream_that_kills_at_one_place_again_and_again_is_given_up() -> None:
     engine = StreamEngine([9], [])
-    epoch, _ = begin(engine, 2, restarts=100)
-    assert next(epoch) == (0, 0)
+    batches, _ = begin(engine, 2, restarts=100)
+    assert next(batches) == (0, 0)
     engine.dying = [0] * 50
     with pytest.raises(WorkerDied, match="worker 0 is gone"):
-        list(epoch)
+        list(batches)
     assert len(engine.replaced) == 3
     assert engine.closed
 
 
 def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
     engine = StreamEngine([3, 3], [])
-    epoch, _ = begin(engine, timeout_s=0.01, restarts=1)
-    assert next(epoch) == (0, 0)
+    batches, _ = begin(engine, timeout_s=0.01, restarts=1)
+    assert next(batches) == (0, 0)
     engine.silent = True
     with pytest.warns(WorkerRestarted, match=r"timed out after 0.01 seconds: worker \d"):
-        rest = list(epoch)
+        rest = list(batches)
     assert [(0, 0), *rest] == in_turns([3, 3])
     assert len(engine.replaced) == 1
 
@@ -276,22 +286,22 @@ def test_a_stuck_worker_is_replaced_if_that_is_wanted() -> None:
 @pytest.mark.parametrize("in_order", [True, False])
 def test_a_time_out_names_the_worker(in_order: bool) -> None:
     engine = StreamEngine([9, 9], [])
-    epoch, _ = begin(engine, timeout_s=0.01, in_order=in_order)
-    next(epoch)
+    batches, _ = begin(engine, timeout_s=0.01, in_order=in_order)
+    next(batches)
     engine.silent = True
     with pytest.raises(WorkerTimeout, match=r"DataLoader timed out after 0.01 seconds: worker \d"):
-        list(epoch)
+        list(batches)
 
 
 def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
     engine = StreamEngine([9, 9], [0, 1, 0, 1])
-    epoch, crew = begin(engine, 3)
-    next(epoch)
-    epoch.close()
-    epoch.close()
-    assert list(epoch) == []
+    batches, driver = begin(engine, 3)
+    next(batches)
+    driver.leave_epoch()
+    driver.leave_epoch()
+    assert list(batches) == []
     assert not any(engine.asked)
-    assert all(view.outstanding == 0 for view in crew.workers)
+    assert all(view.outstanding == 0 for view in driver.machine.workers)
 
 
 # -- resuming ---
@@ -302,15 +312,15 @@ def test_what_is_under_way_is_dropped_when_the_epoch_is_left() -> None:
 def test_the_rest_comes_in_the_order_in_which_it_would_have_come(
     lengths: list[int], done: int, arrivals: list[int]
 ) -> None:
-    first, _ = begin(StreamEngine(lengths, arrivals))
+    first, driver = begin(StreamEngine(lengths, arrivals))
     taken = []
     for batch in first:
         taken.append(batch)
         if len(taken) >= done:
             break
     progress = Progress(
-        streams=[StreamProgress(stream.batches, stream.ended) for stream in first.progress.streams],
-        turn=first.progress.turn,
+        streams=[StreamProgress(stream.batches, stream.ended) for stream in driver.epoch.progress.streams],
+        turn=driver.epoch.progress.turn,
     )
     engine = StreamEngine(lengths, arrivals)
     engine._answered = [stream.batches for stream in progress.streams]
@@ -321,9 +331,9 @@ def test_the_rest_comes_in_the_order_in_which_it_would_have_come(
 def test_streams_that_have_ended_are_not_asked() -> None:
     engine = StreamEngine([2, 2], [])
     progress = Progress(streams=[StreamProgress(2, ended=True), StreamProgress()])
-    epoch, _ = begin(engine, progress=progress)
+    batches, _ = begin(engine, progress=progress)
     assert not engine.asked[0]
-    assert list(epoch) == [(1, 0), (1, 1)]
+    assert list(batches) == [(1, 0), (1, 1)]
     everything = Progress(streams=[StreamProgress(2, ended=True), StreamProgress(2, ended=True)])
     assert list(begin(StreamEngine([2, 2], []), progress=everything)[0]) == []
 
@@ -347,13 +357,13 @@ def test_the_state_of_a_stream_is_asked_for_with_every_so_manieth_batch(every: i
 def test_states_are_kept_with_the_batch_they_came_with() -> None:
     engine = StreamEngine([9], [])
     engine.notes = {1: Notes({"n": 2})}
-    epoch, _ = begin(engine, 4)
-    next(epoch)
-    stream = epoch.progress.streams[0]
+    batches, driver = begin(engine, 4)
+    next(batches)
+    stream = driver.epoch.progress.streams[0]
     assert (stream.batches, stream.notes) == (1, None), "the second batch may be there, but nobody has it"
-    next(epoch)
-    next(epoch)
-    stream = epoch.progress.streams[0]
+    next(batches)
+    next(batches)
+    stream = driver.epoch.progress.streams[0]
     assert (stream.batches, stream.noted_at, stream.notes) == (3, 2, Notes({"n": 2}))
 
 
@@ -376,13 +386,13 @@ def digests(*values: bytes | None) -> StreamEngine:
 
 
 def test_workers_that_begin_with_the_same_sample_are_told_of_once() -> None:
-    epoch, _ = begin(digests(b"a", b"a", b"a"))
+    batches, _ = begin(digests(b"a", b"a", b"a"))
     with pytest.warns(RepeatedSamples, match=r"one of the 3 workers delivers the whole dataset.*shard=True") as told:
-        assert len(list(epoch)) == 9
+        assert len(list(batches)) == 9
     assert len(told) == 1
 
 
 @pytest.mark.parametrize("values", [(b"a", b"b", b"c"), (None, None, None), (b"a", None, b"b")])
 def test_others_are_not(values: tuple[bytes | None, ...]) -> None:
-    epoch, _ = begin(digests(*values))
-    assert len(list(epoch)) == 9
+    batches, _ = begin(digests(*values))
+    assert len(list(batches)) == 9

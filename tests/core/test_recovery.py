@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feedline.core.flight import Flight
+from feedline.core.prefetch import Limits
+from feedline.core.recovery import _MOST_STARTS, Care, Doubts, Recovery, Seen, users_frames
 from feedline.engines import runner
-from feedline.errors import WorkerDied, WorkerRestarted, WorkerTimeout
+from feedline.errors import WorkerDied, WorkerTimeout
 from feedline.faults import Policy, Replace, Retry
 from feedline.faults.function_policy import FunctionPolicy
-from feedline.loader.limits import Limits
-from feedline.loader.rescue import _MOST_STARTS, Care, Rescue, users_frames
-from feedline.types import Result, ResultKind, Share, Task
+from feedline.types import Share, Task
 from tests.loader.dice import Case, Run
-from tests.loader.hand import Bench
 
 RAISES = Policy()
 REPLACES = Policy(otherwise="replace", max_share=1.0)
@@ -192,25 +192,31 @@ def dying(run: Run, death: Callable[[int], BaseException]) -> Run:
 
 
 @pytest.mark.parametrize("restarts", [0, 1, 3])
-def test_with_the_budget_spent_the_death_is_raised_and_the_crew_closed(restarts: int) -> None:
+def test_with_the_budget_spent_the_death_is_raised_and_the_workers_end(restarts: int) -> None:
     run = Case(12, 4, killers=(5,), workers=2, restarts=restarts, policy=RAISES).begin()
     with pytest.raises(WorkerDied, match="is gone"):
         run.take()
     assert run.counters.restarts == restarts
-    assert run.crew.closed
+    assert run.driver.closed
     assert run.engine.closed
 
 
 def test_another_epoch_has_the_whole_budget_again() -> None:
-    rescue = Rescue(Case(workers=1).begin().crew, Care(restarts=0))
-    assert not rescue.may_restart
-    rescue = Rescue(Case(workers=1).begin().crew, Care(restarts=1))
-    assert rescue.may_restart
-    run = Case(8, 4, accidents=((1, 1),), workers=1, restarts=1, policy=RAISES).begin()
-    run.take()
-    assert not run.crew.rescue.may_restart
-    run.crew.rescue.begin_epoch()
-    assert run.crew.rescue.may_restart
+    recovery = Recovery(Care(restarts=1))
+    may = [recovery.may_restart]
+    assert recovery.end_by(0, WorkerDied("gone"), None, Doubts(0, 0)) is None
+    may.append(recovery.may_restart)
+    recovery.begin_epoch()
+    assert [*may, recovery.may_restart] == [True, False, True]
+
+
+def test_samples_that_were_found_to_kill_are_known_when_the_budget_is_spent_over_their_batch() -> None:
+    case = Case(4, 4, killers=(1, 2), workers=1, restarts=10)
+    run = case.begin()
+    with pytest.raises(WorkerDied, match=r"restarts=10 allows no more. Samples that were found to kill are in"):
+        run.take()
+    assert [(fault.index, fault.action) for fault in run.account.log] == [(1, "skip")]
+    assert case.begin(account=run.account).take() == [[0, 3]]
 
 
 def unready(worker: int) -> BaseException:
@@ -226,7 +232,7 @@ def test_a_worker_that_does_not_get_ready_is_started_again_a_few_times(death: Ca
     run = dying(Case(8, 4, accidents=((0, _MOST_STARTS + 1),), workers=1, policy=RAISES).begin(), death)
     with pytest.raises(type(death(0)), match=r"of worker_init_fn|could not start"):
         run.take()
-    assert run.crew.closed
+    assert run.driver.closed
 
 
 def test_a_worker_that_does_not_get_ready_says_nothing_of_the_samples_it_was_given() -> None:
@@ -248,7 +254,7 @@ def test_another_worker_that_cannot_be_started_ends_it_and_both_are_told() -> No
     with pytest.raises(OSError, match="no more processes") as caught:
         run.take()
     assert isinstance(caught.value.__cause__, WorkerDied)
-    assert run.crew.closed
+    assert run.driver.closed
 
 
 def test_a_worker_that_was_stuck_is_told_of_as_such() -> None:
@@ -258,24 +264,6 @@ def test_a_worker_that_was_stuck_is_told_of_as_such() -> None:
     (fault,) = run.account.log
     assert "Sample 4 blocks every worker" in fault.message
     assert fault.error == "feedline.errors.WorkerTimeout"
-
-
-def test_the_words_of_whoever_killed_it_count_more_than_those_of_the_engine() -> None:
-    run = Case(6, 3, accidents=((4, 1),), workers=1).begin()
-    run.crew.rescue.stuck[0] = WorkerTimeout("it took too long")
-    run.take()
-    assert "it took too long" in run.said[0]
-    assert run.crew.rescue.stuck == {}
-
-
-def test_deaths_over_tasks_of_an_epoch_that_was_left_are_forgotten() -> None:
-    run = Case(6, 3, killers=(4,), workers=1, policy=RAISES).begin()
-    assert run.take(1) == [[0, 1, 2]]
-    run.epoch.close()
-    dead = Result(ResultKind.DIED, 0, -1, WorkerDied("worker 0 is gone"))
-    assert run.crew.rescue.see_to(dead) == []
-    assert not run.crew.is_busy
-    assert run.counters.restarts == 1
 
 
 # -- workers that somebody kills ---
@@ -300,49 +288,40 @@ def test_samples_that_kill_are_found_at_once_if_nobody_else_kills() -> None:
 # -- workers that do not answer ---
 
 
+def told_of_stuck(recovery: Recovery, *, kills_stuck: bool, killed: bool = False, wanted: bool = True) -> str:
+    late = Flight(9, 1, Task(0, [70, 71]), wanted=wanted)
+    stack = 'File "loading.py", line 7 in read_1\n'
+    told = recovery.told_of_stuck(late, Limits(4, 2, 30.0, kills_stuck=kills_stuck), 31.2, Seen(4001, stack, killed))
+    return str(told)
+
+
 def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
-    bench = Bench()
-    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
-    with pytest.raises(WorkerTimeout) as told_of:
-        bench.crew.rescue.see_to_stuck(late, Limits(4, 2, timeout_s=30.0))
-    assert bench.engine.killed == []
-    told = str(told_of.value)
-    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71)" in told
+    told = told_of_stuck(Recovery(Care()), kills_stuck=False)
+    assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), since 31.2" in told
     assert told.endswith('What it is doing (most recent call first):\nFile "loading.py", line 7 in read_1')
     assert "With restarts=, such as restarts=10, it would be replaced" in told
+    assert "(samples 70, 71) of an iteration that was left" in told_of_stuck(
+        Recovery(Care()), kills_stuck=False, wanted=False
+    )
 
 
-def test_a_stuck_worker_is_killed_and_replaced_and_the_reason_is_told() -> None:
-    bench = Bench(restarts=1)
-    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
-    bench.engine.begin()
-    bench.crew.rescue.see_to_stuck(late, Limits(4, 2, timeout_s=30.0, kills_stuck=True))
-    assert bench.engine.killed == [1]
-    assert bench.let_die(1, WorkerDied("killed by signal 9")) == []
-    assert bench.given() == [(1, [70, 71])]
-    with pytest.warns(WorkerRestarted, match=r"(?s)timed out after 30.0 seconds.*read_1"):
-        bench.crew.speak()
-
-
-def test_without_a_restart_left_nobody_is_killed() -> None:
-    bench = Bench(restarts=0)
-    late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
-    with pytest.raises(WorkerTimeout, match=r"worker 1.*0 workers were in this epoch, and restarts= allows no more"):
-        bench.crew.rescue.see_to_stuck(late, Limits(4, 2, timeout_s=30.0, kills_stuck=True))
-    assert bench.engine.killed == []
+@pytest.mark.parametrize(
+    ("restarts", "why"),
+    [(0, "0 workers were in this epoch, and restarts= allows no more"), (1, "this engine cannot end a worker")],
+)
+def test_it_is_told_why_a_stuck_worker_is_not_replaced(restarts: int, why: str) -> None:
+    assert why in told_of_stuck(Recovery(Care(restarts=restarts)), kills_stuck=True)
 
 
 def test_a_stack_is_shown_once() -> None:
-    bench = Bench(restarts=2)
-    for _ in range(2):
-        late = bench.crew.submit(bench, 9, Task(0, [70, 71]), 1)
-        bench.engine.begin()
-        bench.crew.rescue.see_to_stuck(late, Limits(4, 2, timeout_s=30.0, kills_stuck=True))
-        bench.let_die(1, WorkerDied("killed by signal 9"))
-    with pytest.warns(WorkerRestarted) as warned:
-        bench.crew.speak()
-    first, second = (str(warning.message) for warning in warned)
+    recovery = Recovery(Care(restarts=2))
+    flight = Flight(9, 1, Task(0, [70, 71]))
+    first, second = (
+        recovery.told_of_restart(WorkerTimeout(told_of_stuck(recovery, kills_stuck=True, killed=True)), 1, flight)
+        for _ in range(2)
+    )
     assert "What it is doing" in first
+    assert "It is not replaced" not in first
     assert 'It is stuck where one was before:\nFile "loading.py", line 7 in read_1' in second
 
 
@@ -385,8 +364,3 @@ Thread 0x2 (most recent call first):
 )
 def test_of_a_stack_the_frames_of_the_user_are_shown(stacks: str, shown: str) -> None:
     assert users_frames(stacks) == shown
-
-
-def test_if_nobody_has_anything_to_do_it_is_a_time_out_all_the_same() -> None:
-    with pytest.raises(WorkerTimeout, match=r"timed out after 30\.0 seconds"):
-        Bench(restarts=1).crew.rescue.see_to_stuck(None, Limits(4, 2, timeout_s=30.0, kills_stuck=True))
