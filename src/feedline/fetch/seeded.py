@@ -30,7 +30,7 @@ class _States:
     def note(self) -> bool:
         """Note what they are; False if that cannot be known.
 
-        A number that a generator has in store is drawn without a trace. None comes to be in store while nothing is drawn.
+        A number that a generator has in store is drawn without a trace; none gets there while nothing is drawn.
         """
         self._watch = self._watch or DrawWatch()
         marks = self._watch.marks()

@@ -9,12 +9,12 @@ from typing import Any
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
 from feedline.collate import default
+from feedline.core.account import Account
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError, policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.keys import epoch_key
-from feedline.core.account import Account
 from feedline.loader.arguments import (
     budget_of,
     check_callable,

@@ -10,9 +10,9 @@ from typing import Any
 
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, is_stateful, restore_end, resumed_after
+from feedline.core.account import Account
 from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
-from feedline.core.account import Account
 from feedline.loader.arguments import check_count
 from feedline.loader.audience import Audience
 from feedline.loader.bookmark import resume_of
