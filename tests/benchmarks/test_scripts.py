@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("rich")
 
+from feedline.bench.harness import Side
+
 BRIEF = ["--rounds", "1", "--repeats", "0"]
 STEADY = [*BRIEF, "--seconds", "0.01", "--warmup", "2"]
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
@@ -91,7 +93,7 @@ def test_steady_state_scripts(name: str, flags: list[str], figure: str, loaders:
     assert set(found) == loaders
     for side, row in found.items():
         assert row["figures"][figure]["median"] >= 0
-        assert (row["ratios"]["torch"] is None) == (side == "torch")
+        assert ("torch" in row["ratios"]) == (side != "torch")
 
 
 def test_supervision(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_lmdb(values: str, tmp_path: Path) -> None:
     pytest.importorskip("lmdb")
     flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "lmdb"), "--values", values]
     found = summaries(rows_of("w8_lmdb", [*STEADY, *flags, "--workers", "0"], tmp_path))
-    assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.parametrize("against", ["pandas", "csv"])
@@ -127,7 +129,7 @@ def test_csv(against: str, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "csv"), "--against", against]
     found = summaries(rows_of("w8_csv", [*STEADY, *flags, "--workers", "0"], tmp_path))
-    assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.parametrize(("sample", "count"), [("array", 6), ("picture", 5)])
@@ -151,7 +153,7 @@ def test_hdf5(layout: str, order: str, tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     flags = ["--samples", "128", "--batch-size", "4", "--data", str(tmp_path), "--layout", layout, "--order", order]
     found = summaries(rows_of("w8_hdf5", [*STEADY, *flags, "--workers", "1"], tmp_path))
-    assert found["feedline/process"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/process"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
     assert all(row["figures"]["batches_per_s"]["median"] > 0 for row in found.values())
 
 
@@ -164,7 +166,7 @@ def test_tar(sample: str, tmp_path: Path) -> None:
     found = summaries(rows_of("w8_tar", [*STEADY, *flags, "--peers", "--workers", "0"], tmp_path))
     ours = {"feedline/inline, stream", "feedline/inline, random"}
     assert set(found) == {"torch/webdataset", "webdataset/batched", *ours}
-    assert found["feedline/inline, stream"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/inline, stream"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
     gc.collect()
 
 
@@ -197,14 +199,14 @@ def test_parquet(against: str, fits: str, tmp_path: Path) -> None:
         "table",
     ]
     found = summaries(rows_of("w8_parquet", [*STEADY, *flags, "--fits", fits, "--workers", "0"], tmp_path))
-    assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.slow
 def test_start(tmp_path: Path) -> None:
     flags = ["--start-method", "fork", "--workers", "1", "--dataset-mb", "1", "--batches", "4", "--batch-size", "2"]
     found = summaries(rows_of("w4_start", [*BRIEF, *flags], tmp_path))
-    ratios = found["feedline/process"]["ratios"]
+    ratios = found["feedline/process"]["ratios"]["torch"]
     assert all(ratios[figure]["median"] > 0 for figure in ("first", "restart", "later", "restart_kept"))
 
 
@@ -217,7 +219,7 @@ def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "not run: would need" in capsys.readouterr().out
     found = summaries(rows)
     assert all(row["figures"]["indices_per_s"]["median"] > 0 for row in found.values())
-    assert found["feedline"]["ratios"]["first_ms"]["median"] > 0
+    assert found["feedline"]["ratios"]["torch"]["first_ms"]["median"] > 0
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
@@ -226,7 +228,7 @@ def test_state_cost(tmp_path: Path) -> None:
     assert set(found) == {"torchdata", "feedline"}
     assert all(row["figures"]["save_us"]["median"] > 0 for row in found.values())
     assert found["feedline"]["figures"]["state_bytes"]["median"] < 1024
-    assert found["feedline"]["ratios"]["restore_ms"]["median"] > 0
+    assert found["feedline"]["ratios"]["torchdata"]["restore_ms"]["median"] > 0
 
 
 @pytest.mark.slow
@@ -247,18 +249,18 @@ def test_retention(tmp_path: Path) -> None:
     found = summaries(rows_of("w12_retention", [*BRIEF, *TINY_PROGRAM, *flags], tmp_path))
     assert set(found) == {"torch", "feedline/thread"}
     assert found["torch"]["figures"]["above_torch"]["median"] == 0
-    assert found["feedline/thread"]["ratios"]["peak"]["median"] > 0
+    assert found["feedline/thread"]["ratios"]["torch"]["peak"]["median"] > 0
 
 
 HELD_MB = {"keep every tenth": 1.0, "keep half of each": 3.0, "closed, tensors kept": 4.0}
 
 
-@pytest.mark.parametrize("case", list(importlib.import_module("benchmarks.retention_program").CASES))
+@pytest.mark.parametrize("case", list(importlib.import_module("benchmarks.w12_retention").CASES))
 def test_programs_that_keep_something(case: str) -> None:
-    program = importlib.import_module("benchmarks.retention_program")
-    side = importlib.import_module("benchmarks.harness").Side("feedline", "process")
-    flags = ["--library", "feedline", "--case", case, *TINY_PROGRAM, "--idle-s", "0"]
-    figures = program.measure(side, program.parser().parse_args(flags))
+    measure = importlib.import_module("benchmarks.w12_retention").measure
+    figures = measure(
+        Side("feedline", "process"), case, 0.0, workers=1, batches=6, batch_size=2, image_mb=0.5, spike_mb=8
+    )
     assert figures["held"] == pytest.approx(HELD_MB.get(case, 0.0), abs=0.01)
     assert figures["window"] == 2.0
     assert figures["peak"] >= figures["end"]
@@ -270,23 +272,10 @@ def test_epoch_too_short_to_count_says_what_to_do() -> None:
         main([*BRIEF, "--samples", "128", "--workers", "0", "--seconds", "0.01"])
 
 
-def test_measurement_that_others_disturb_is_repeated_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = importlib.import_module("benchmarks.harness")
-    monkeypatch.setattr(harness.machine, "wait_for_quiet", lambda *_, **__: None)
-    loads = iter([0.5, 0.3, 0.05])
-    quiet = harness.undisturbed(lambda: {"other_cores": next(loads)}, harness.Settings(repeats=3))
-    assert (quiet["other_cores"], quiet["disturbed"], quiet["repeats"]) == (0.05, 0.0, 2.0)
-    loads = iter([0.5, 0.3])
-    noisy = harness.undisturbed(lambda: {"other_cores": next(loads)}, harness.Settings(repeats=1))
-    assert (noisy["other_cores"], noisy["disturbed"]) == (0.3, 1.0)
-
-
-def test_ratios_are_taken_round_by_round() -> None:
-    harness = importlib.import_module("benchmarks.harness")
-    ours = harness.Outcome({}, harness.Side("feedline"), [{"ms": 2.0}, {"ms": 4.0}])
-    theirs = harness.Outcome({}, harness.Side("torch"), [{"ms": 4.0}, {"ms": 16.0}])
-    assert harness.ratio(ours, theirs, "ms", lower_is_better=True) == harness.Spread(3.0, 2.0, 4.0)
-    assert harness.ratio(ours, theirs, "ms") == harness.Spread(0.375, 0.25, 0.5)
+def test_program_that_fails_says_why(tmp_path: Path) -> None:
+    run = importlib.import_module("benchmarks.program").run
+    with pytest.raises(RuntimeError, match="FileNotFoundError"):
+        run("w9_listing", Side("torch"), root=str(tmp_path / "nowhere"), cache=str(tmp_path))
 
 
 def test_plot_names_the_figures_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
