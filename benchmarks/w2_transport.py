@@ -24,6 +24,7 @@ from collections.abc import Sequence
 import torch
 
 from feedline.bench import harness, rows, workloads
+from feedline.bench.steady import touch
 
 COLUMNS = (
     rows.Column("gb_per_s", "GB/s", digits=2, with_range=True, better="higher"),
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments,
             {"consumer": consumer},
             lambda _: dataset,
-            consume={"touch": workloads.touch, "read": read, "copy": CopyToDevice()}[consumer],
+            consume={"touch": touch, "read": read, "copy": CopyToDevice()}[consumer],
             finish=torch.cuda.synchronize if on_device else harness.nothing,
             pin_memory=on_device,
         )

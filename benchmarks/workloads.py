@@ -11,7 +11,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from feedline.bench.workloads import touch as touch
+from feedline.bench.steady import touch as touch
 
 IMAGE_WIDTH, IMAGE_HEIGHT, CROP = 500, 375, 224
 _MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
@@ -39,6 +39,28 @@ class Nothing(Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         return 0
+
+
+class Integers(IterableDataset[int]):
+    """A stream of integers, as people write one: the whole of it for everybody who iterates."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.length)
+
+
+class SplitIntegers(Integers):
+    """The same stream, of which every worker of torch's makes its own part."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        yield from range(first, self.length, step)
 
 
 class Stragglers(Dataset[int]):

@@ -5,8 +5,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from feedline.bench.harness import LoaderLike
-from feedline.bench.steady import Span, Steady
-from feedline.bench.workloads import touch
+from feedline.bench.steady import Span, Steady, touch
 
 
 def opened(length: int = 50) -> LoaderLike:

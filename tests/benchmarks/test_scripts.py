@@ -111,7 +111,7 @@ def test_images(decoder: str, tmp_path: Path) -> None:
     flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", decoder]
     found = summaries(rows_of("w3_images", [*STEADY, *flags, "--workers", "1", "--engine", "thread"], tmp_path))
     assert found["feedline/thread"]["figures"]["batches_per_s"]["median"] > 0
-    sizes = [path.stat().st_size for path in (tmp_path / "jpeg").iterdir()]
+    sizes = [path.stat().st_size for path in (tmp_path / "jpeg").rglob("*.jpg")]
     assert len(sizes) == 4
     assert all(80_000 < size < 130_000 for size in sizes)
 

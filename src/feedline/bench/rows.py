@@ -34,8 +34,7 @@ from feedline.bench.harness import (
     sides,
     worker_arguments,
 )
-from feedline.bench.steady import Span, Steady
-from feedline.bench.workloads import touch
+from feedline.bench.steady import Span, Steady, touch
 
 ENGINES = ("auto", "process", "thread")
 START_METHODS = ("fork", "forkserver", "spawn")

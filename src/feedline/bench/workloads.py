@@ -1,36 +1,12 @@
-"""Datasets and consumers that more than one benchmark uses; importable by spawned workers.
+"""Datasets that more than one benchmark uses; importable by spawned workers.
 
 Every dataset is plain: nothing in it knows which loader reads it.
 """
 
 from __future__ import annotations
 
-import ctypes
-import mmap
-from typing import Any
-
 import torch
 from torch.utils.data import Dataset, TensorDataset
-
-_byte_at = ctypes.c_ubyte.from_address
-
-
-# Any: a batch is a tensor or a nesting of lists and tuples of them.
-def touch(batch: Any) -> None:
-    """Read one element of every page of the batch, so that memory mapped but never read does not look free."""
-    if isinstance(batch, (str, bytes)):
-        _ = batch[::4096]
-        return
-    if not isinstance(batch, torch.Tensor):
-        for part in batch:
-            touch(part)
-    elif batch.nbytes > mmap.PAGESIZE:
-        array = batch.numpy()
-        array.reshape(-1)[:: mmap.PAGESIZE // array.itemsize].max()
-    elif batch.nbytes:
-        # By address: half a microsecond. Any tensor operation takes three to seven, a tenth of what a batch of the tiny
-        # workload costs, and would be measured as if the loader had spent it.
-        _byte_at(batch.data_ptr()).value  # noqa: B018
 
 
 def tiny_tensors(length: int) -> TensorDataset:
