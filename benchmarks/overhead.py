@@ -18,8 +18,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks import workloads
-from feedline.bench import rows
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 
 COLUMNS = (
     rows.RATE,
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__,
         engine=["process", "thread"],
         seconds=1.0,
@@ -43,10 +43,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         batches=1_000_000,
     )
     arguments = parser.parse_args(argv)
-    entries = []
+    entries: list[harness.Entry] = []
     for size in arguments.batch_size:
         dataset = workloads.Nothing(arguments.batches * size)
-        entries += rows.loaders(arguments, {"batch size": size}, lambda _, dataset=dataset: dataset, batch_size=size)
+        entries += rows.loaders(arguments, {"batch size": size}, rows.same(dataset), batch_size=size)
     outcomes = rows.measure(entries, arguments)
     for outcome in outcomes:
         for figures in outcome.rounds:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 
 COLUMNS = (
@@ -27,7 +27,7 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.0, warmup=32, samples=10_000_000, batch_size=64)
+    parser = flags.parser(__doc__, seconds=1.0, warmup=32, samples=10_000_000, batch_size=64)
     arguments = parser.parse_args(argv)
     stream, size = workloads.Integers(arguments.samples), arguments.batch_size
     torch, ours = harness.sides(0, ())

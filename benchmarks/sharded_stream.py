@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 
 COLUMNS = (
@@ -31,9 +31,9 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, engine=["process"], workers=[0, 3], samples=100_000, batch_size=64)
+    parser = flags.parser(__doc__, engine=["process"], workers=[0, 3], samples=100_000, batch_size=64)
     arguments = parser.parse_args(argv)
-    entries = []
+    entries: list[harness.Entry] = []
     for workers in arguments.workers:
         for side in harness.sides(workers, arguments.engine):
             for shard in (False,) if side.library == harness.TORCH else (False, True):

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 
 PEER = "torchdata"
@@ -39,9 +39,9 @@ BATCH_SIZE = 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, sizes=[10**5, 10**6, 10**7], workers=[0, 2], steps=100)
+    parser = flags.parser(__doc__, sizes=[10**5, 10**6, 10**7], workers=[0, 2], steps=100)
     arguments = parser.parse_args(argv)
-    entries = []
+    entries: list[harness.Entry] = []
     for size in arguments.sizes:
         for workers in arguments.workers:
             for library in (PEER, harness.FEEDLINE):

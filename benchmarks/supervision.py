@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 from feedline.faults import Policy, Retry
 
@@ -38,7 +38,7 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__, engine=["process"], seconds=1.0, warmup=32, workers=[0, 2], samples=10_000_000, batch_size=64
     )
     arguments = parser.parse_args(argv)
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     entries = [
         entry
         for mode, options in MODES.items()
-        for entry in rows.loaders(arguments, {"prepared for": mode}, lambda _: dataset, ours=options)
+        for entry in rows.loaders(arguments, {"prepared for": mode}, rows.same(dataset), ours=options)
         if entry.side.library == harness.FEEDLINE or mode == "deaths"
         if entry.case["workers"] or mode != "limits"  # without workers there is nobody to limit
     ]

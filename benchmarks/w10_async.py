@@ -18,12 +18,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__,
         engine=["process", "thread"],
         seconds=1.5,

@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from benchmarks.w8_tar import random, streamed, theirs, write_shards
 from feedline.bench import harness, rows
 
@@ -42,13 +42,13 @@ WAYS = ("webdataset", "stream", "random", "objects", "async")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__, engine=["process"], seconds=2.0, warmup=4, workers=[2], shards=16, samples=8192, batch_size=64
     )
-    rows.choose(parser, "--way", WAYS)
+    flags.choose(parser, "--way", WAYS)
     parser.add_argument("--latency-ms", type=float, default=30.0)
     parser.add_argument("--mb-per-s", type=float, default=50.0, help="of one connection (50)")
-    rows.add_data(parser)
+    flags.add_data(parser)
     arguments = parser.parse_args(argv)
     shards = write_shards("array", arguments.shards, arguments.samples, arguments.data)
     folder = Path(shards[0]).parent
@@ -172,18 +172,14 @@ def _array(content: bytes) -> NDArray[np.float32]:
     return array
 
 
-def one_by_one(port: int, count: int, workers: int, size: int) -> Any:
-    from torch.utils.data import DataLoader
-
-    dataset: Any = Objects(port, count)
-    return DataLoader(dataset, batch_size=size, shuffle=True, **harness.worker_arguments(workers))
+def one_by_one(port: int, count: int, workers: int, size: int) -> harness.LoaderLike:
+    side = harness.Side(harness.TORCH)
+    return side.open(Objects(port, count), batch_size=size, shuffle=True, **harness.worker_arguments(workers))
 
 
-def at_once(port: int, count: int, workers: int, size: int, engine: str) -> Any:
-    from feedline import DataLoader
-
-    dataset: Any = AsyncObjects(port, count)
-    return DataLoader(dataset, batch_size=size, shuffle=True, engine=engine, **harness.worker_arguments(workers))
+def at_once(port: int, count: int, workers: int, size: int, engine: str) -> harness.LoaderLike:
+    side = harness.Side(harness.FEEDLINE, engine)
+    return side.open(AsyncObjects(port, count), batch_size=size, shuffle=True, **harness.worker_arguments(workers))
 
 
 if __name__ == "__main__":

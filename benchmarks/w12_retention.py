@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from benchmarks import program, workloads
+from benchmarks import flags, program, workloads
 from feedline.bench import harness, rows
 
 COLUMNS = (
@@ -155,8 +155,8 @@ CASES: dict[str, Callable[[Program], harness.LoaderLike | None]] = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     # One round: memory varies far less than time, and there are many programs to run.
-    parser = rows.flags(__doc__, engine=["process", "thread"], rounds=1, workers=[0, 2], batches=60, batch_size=4)
-    rows.choose(parser, "--case", list(CASES))
+    parser = flags.parser(__doc__, engine=["process", "thread"], rounds=1, workers=[0, 2], batches=60, batch_size=4)
+    flags.choose(parser, "--case", list(CASES))
     parser.add_argument("--image-mb", type=float, default=5.0, help="megabytes of one image (5)")
     parser.add_argument("--spike-mb", type=float, default=300.0, help="megabytes that are needed for a moment (300)")
     parser.add_argument("--idle-s", type=float, default=0.5, help="seconds without work before the last reading (0.5)")

@@ -18,24 +18,23 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from feedline.bench import rows, workloads
+from benchmarks import flags
+from feedline.bench import harness, rows, workloads
 
 DATASETS = {"tensors": workloads.tiny_tensors, "map": workloads.TinyMap}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__, engine=["process"], seconds=1.0, warmup=32, workers=[0, 1, 2], samples=100_000, batch_size=64
     )
-    rows.choose(parser, "--dataset", sorted(DATASETS))
-    rows.add_start_method(parser)
+    flags.choose(parser, "--dataset", sorted(DATASETS))
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    entries = []
+    entries: list[harness.Entry] = []
     for name in arguments.dataset:
         dataset = DATASETS[name](arguments.samples)
-        entries += rows.loaders(
-            arguments, {"dataset": name}, lambda _, dataset=dataset: dataset, shuffle=True, drop_last=True
-        )
+        entries += rows.loaders(arguments, {"dataset": name}, rows.same(dataset), shuffle=True, drop_last=True)
     rows.publish("w1_tiny", rows.measure(entries, arguments), arguments)
     return 0
 

@@ -19,10 +19,11 @@ under `read`. `consumer CPU` says what one batch costs the training loop's own t
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
+from benchmarks import flags
 from feedline.bench import harness, rows, workloads
 from feedline.bench.steady import touch
 
@@ -34,7 +35,7 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__,
         engine=["process", "thread"],
         seconds=2.0,
@@ -44,20 +45,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         size=224,
         pool=32,
     )
-    rows.choose(parser, "--consumer", ("touch", "read"))
+    flags.choose(parser, "--consumer", ("touch", "read"))
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where batches go (cpu)")
     parser.add_argument("--prefetch", type=int, help="prefetch_factor of both loaders; torch's default if unset")
-    rows.add_start_method(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
     on_device = arguments.device == "cuda"
     dataset = workloads.ReadySamples(10_000_000, pool=arguments.pool, shape=(3, arguments.size, arguments.size))
-    entries = []
+    consumers: dict[str, Callable[[torch.Tensor], None]] = {"touch": touch, "read": read, "copy": CopyToDevice()}
+    entries: list[harness.Entry] = []
     for consumer in ["copy"] if on_device else arguments.consumer:
         entries += rows.loaders(
             arguments,
             {"consumer": consumer},
-            lambda _: dataset,
-            consume={"touch": touch, "read": read, "copy": CopyToDevice()}[consumer],
+            rows.same(dataset),
+            consume=consumers[consumer],
             finish=torch.cuda.synchronize if on_device else harness.nothing,
             pin_memory=on_device,
         )

@@ -18,29 +18,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
 
-from benchmarks import workloads
-from feedline.bench import rows
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 
 COLUMNS = (rows.Column("samples_per_s", "images/s", with_range=True, better="higher"), *rows.COSTS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__, engine=["process", "thread"], seconds=3.0, warmup=6, workers=[2], images=2000, batch_size=64
     )
-    rows.choose(parser, "--decoder", ("pillow", "opencv"))
-    rows.add_data(parser)
-    rows.add_start_method(parser)
+    flags.choose(parser, "--decoder", ("pillow", "opencv"))
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
     paths = workloads.jpeg_files(arguments.images, arguments.data)
     # Long enough that no round meets the end of the epoch.
     length = max(arguments.images, arguments.batch_size * 1000)
-    entries = []
+    entries: list[harness.Entry] = []
     for decoder in arguments.decoder:
-        made = partial(workloads.JpegFiles, paths, decoder, length)
-        entries += rows.loaders(arguments, {"decoder": decoder}, lambda _, made=made: made(), shuffle=True)
+        dataset = workloads.JpegFiles(paths, decoder, length)
+        entries += rows.loaders(arguments, {"decoder": decoder}, rows.same(dataset), shuffle=True)
     rows.publish("w3_images", rows.measure(entries, arguments), arguments, columns=COLUMNS)
     return 0
 

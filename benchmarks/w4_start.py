@@ -36,7 +36,7 @@ import torch.nn.functional
 import torch.optim.lr_scheduler
 import torch.utils.data  # noqa: F401
 
-from benchmarks import program, workloads
+from benchmarks import flags, program, workloads
 from feedline.bench import harness, rows
 
 COLUMNS = tuple(
@@ -52,10 +52,10 @@ COLUMNS = tuple(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__, engine=["process"], workers=[2, 4], dataset_mb=1024, strings=0, batch_size=16, batches=32
     )
-    rows.choose(parser, "--start-method", rows.START_METHODS)
+    flags.choose(parser, "--start-method", flags.START_METHODS)
     arguments = parser.parse_args(argv)
     outcomes = rows.measure(entries(arguments), arguments)
     rows.publish("w4_start", outcomes, arguments, columns=COLUMNS, details=False)

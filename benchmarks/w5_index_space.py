@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import program
+from benchmarks import flags, program
 from feedline import abc
 from feedline.bench import harness, rows
 from feedline.types import Key
@@ -54,7 +54,7 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__,
         rounds=3,  # torch's programs take long, and differ by orders of magnitude
         sizes=[10**6, 10**7, 10**8, 10**9],
@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch_max=10**8,
         count=10**7,
     )
-    rows.choose(parser, "--sampler", SAMPLERS)
+    flags.choose(parser, "--sampler", SAMPLERS)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: see that it runs")
     arguments = parser.parse_args(argv)
     if arguments.quick:

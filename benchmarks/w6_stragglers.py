@@ -22,7 +22,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 
 COLUMNS = (
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__, engine=["process", "thread"], seconds=0.0, warmup=16, workers=[4], batches=200, batch_size=16
     )
     parser.add_argument("--usual-ms", type=float, default=1.0)
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments.counted_batches = arguments.batches
     case: harness.Case = {"order": "as finished" if arguments.unordered else "in order"}
-    entries = list(rows.loaders(arguments, case, lambda _: dataset, in_order=not arguments.unordered))
+    entries = list(rows.loaders(arguments, case, rows.same(dataset), in_order=not arguments.unordered))
     outcomes = rows.measure(entries, arguments)
     for outcome in outcomes:
         for figures in outcome.rounds:

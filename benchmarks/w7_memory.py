@@ -24,7 +24,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from benchmarks import program, workloads
+from benchmarks import flags, program, workloads
 from feedline.bench import harness, rows
 
 COLUMNS = (
@@ -38,7 +38,7 @@ HELD = {"arrays": workloads.HeldArrays, "strings": workloads.HeldStrings, "share
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__,
         engine=["process"],
         rounds=3,  # memory varies far less than time
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         string_count=5_000_000,
         batch_size=256,
     )
-    rows.choose(parser, "--start-method", rows.START_METHODS, ["fork"])
+    flags.choose(parser, "--start-method", flags.START_METHODS, ["fork"])
     parser.add_argument("--strings", action="store_true", help="the dataset holds a list of strings instead of arrays")
     parser.add_argument("--share", type=float, default=0.5, help="of an epoch to run (0.5)")
     arguments = parser.parse_args(argv)

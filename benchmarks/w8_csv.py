@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 from feedline.datasets import CSVDataset
 
@@ -75,13 +75,13 @@ def write(count: int, path: Path) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=200_000, batch_size=64)
-    rows.choose(parser, "--against", AGAINST)
-    rows.add_data(parser)
-    rows.add_start_method(parser)
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=200_000, batch_size=64)
+    flags.choose(parser, "--against", AGAINST)
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
     path = workloads.stored(arguments.data, f"csv/{arguments.samples}.csv", partial(write, arguments.samples))
-    entries = []
+    entries: list[harness.Entry] = []
     for against in arguments.against:
         made = partial(dataset, path, against)
         entries += rows.loaders(arguments, {"against": against}, made, drop_last=True, shuffle=True)

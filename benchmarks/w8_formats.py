@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline import datasets, pack
-from feedline.bench import rows
+from feedline.bench import harness, rows
 
 FORMATS = ("npy", "hdf5", "lmdb", "parquet", "tar", "files")
 SUFFIXES = {"npy": "", "hdf5": ".h5", "lmdb": ".lmdb", "parquet": ".parquet", "tar": ".tar", "files": ""}
@@ -98,13 +98,14 @@ def size_mb(path: Path) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=10_000, batch_size=64)
-    rows.choose(parser, "--format", FORMATS)
-    rows.choose(parser, "--sample", ("array", "picture"))
-    rows.choose(parser, "--order", ("random", "sequential"))
-    rows.add_data(parser)
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=10_000, batch_size=64)
+    flags.choose(parser, "--format", FORMATS)
+    flags.choose(parser, "--sample", ("array", "picture"))
+    flags.choose(parser, "--order", ("random", "sequential"))
+    flags.add_data(parser)
     arguments = parser.parse_args(argv)
-    entries, sizes = [], {}
+    entries: list[harness.Entry] = []
+    sizes = {}
     for kind in arguments.sample:
         for order in arguments.order:
             for name in arguments.format:
@@ -118,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 entries += rows.loaders(
                     arguments,
                     {"sample": kind, "order": order, "format": name},
-                    lambda _, dataset=dataset: dataset,
+                    rows.same(dataset),
                     drop_last=True,
                     shuffle=order == "random",
                 )

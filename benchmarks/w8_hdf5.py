@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 from feedline.datasets import HDF5Dataset
 from feedline.samplers import BlockSampler
@@ -43,13 +43,13 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=20_000, batch_size=64)
-    rows.choose(parser, "--layout", list(LAYOUTS), ["contiguous", "chunked", "gzip"])
-    rows.choose(parser, "--order", ("random", "blocks"), ["random"])
-    rows.add_data(parser)
-    rows.add_start_method(parser)
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=20_000, batch_size=64)
+    flags.choose(parser, "--layout", list(LAYOUTS), ["contiguous", "chunked", "gzip"])
+    flags.choose(parser, "--order", ("random", "blocks"), ["random"])
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    entries = []
+    entries: list[harness.Entry] = []
     for layout in arguments.layout:
         name = f"hdf5/{layout}-{arguments.samples}.h5"
         path = workloads.stored(arguments.data, name, partial(write, arguments.samples, layout))

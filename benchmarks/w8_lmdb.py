@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline import records
 from feedline.bench import harness, rows
 from feedline.datasets import LMDBDataset
@@ -38,12 +38,12 @@ SHAPE = (3, 64, 64)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=20_000, batch_size=64)
-    rows.choose(parser, "--values", ("raw", "record"))
-    rows.add_data(parser)
-    rows.add_start_method(parser)
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=20_000, batch_size=64)
+    flags.choose(parser, "--values", ("raw", "record"))
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    entries = []
+    entries: list[harness.Entry] = []
     for values in arguments.values:
         made = partial(dataset, values, arguments.samples, arguments.data)
         entries += rows.loaders(arguments, {"values": values}, made, drop_last=True, shuffle=True)

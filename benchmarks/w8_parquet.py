@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 from feedline.datasets import ParquetDataset
 
@@ -108,14 +108,15 @@ def hugging_face(path: Path) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=20_000, batch_size=64)
-    rows.choose(parser, "--against", AGAINST)
-    rows.choose(parser, "--sample", ("image", "table"))
-    rows.choose(parser, "--fits", FITS)
-    rows.add_data(parser)
-    rows.add_start_method(parser)
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=20_000, batch_size=64)
+    flags.choose(parser, "--against", AGAINST)
+    flags.choose(parser, "--sample", ("image", "table"))
+    flags.choose(parser, "--fits", FITS)
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    count, entries = arguments.samples, []
+    count = arguments.samples
+    entries: list[harness.Entry] = []
     for kind in arguments.sample:
         path = workloads.stored(arguments.data, f"parquet/{kind}-{count}.parquet", partial(write, kind, count))
         for against in arguments.against:

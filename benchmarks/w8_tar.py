@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import workloads
+from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 
 FIELDS = {"array": ("npy", "cls"), "jpeg": ("jpg", "cls")}
@@ -39,12 +39,12 @@ BUFFER = 1000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__, engine=["process"], seconds=2.0, warmup=6, workers=[2], shards=16, samples=8192, batch_size=64
     )
-    rows.choose(parser, "--sample", list(FIELDS))
+    flags.choose(parser, "--sample", list(FIELDS))
     parser.add_argument("--peers", nargs="*", choices=["litdata"], default=["litdata"], help="beside webdataset")
-    rows.add_data(parser)
+    flags.add_data(parser)
     arguments = parser.parse_args(argv)
     with warnings.catch_warnings():  # of the images that the webdataset package hands to torch
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
@@ -140,24 +140,23 @@ def _decoder() -> Callable[[bytes], Any]:
 
 def streamed(kind: str, shards: list[str], workers: int, size: int, engine: str) -> Any:
     """Return feedline's loader over the shards as a stream."""
-    from feedline import DataLoader
     from feedline.datasets import TarDataset
 
     decode = "rgb8" if kind == "jpeg" else True
     dataset: Any = TarDataset(shards, fields=FIELDS[kind], decode=decode, shuffle=True, buffer=BUFFER, seed=1)
-    return DataLoader(dataset, batch_size=size, engine=engine, **harness.worker_arguments(workers))
+    side = harness.Side(harness.FEEDLINE, engine)
+    return side.open(dataset, batch_size=size, **harness.worker_arguments(workers))
 
 
 def random(kind: str, shards: list[str], workers: int, size: int, engine: str, *, index: Path | None = None) -> Any:
     """Return feedline's loader over the shards with random access; their index is made before the clock starts."""
-    from feedline import DataLoader
     from feedline.datasets import TarDataset
 
     decode = "rgb8" if kind == "jpeg" else True
     kept = index or Path(shards[0]).parent / "index"
     dataset: Any = TarDataset(shards, mode="random", fields=FIELDS[kind], decode=decode, index=kept)
-    options = harness.worker_arguments(workers)
-    return DataLoader(dataset, batch_size=size, shuffle=True, seed=1, engine=engine, **options)
+    side, options = harness.Side(harness.FEEDLINE, engine), harness.worker_arguments(workers)
+    return side.open(dataset, batch_size=size, shuffle=True, seed=1, **options)
 
 
 def write_shards(kind: str, shard_count: int, count: int, data: Path | None) -> list[str]:

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import program
+from benchmarks import flags, program
 from feedline.bench import harness, rows
 
 COLUMNS = (
@@ -42,7 +42,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, files=20_000)
+    parser = flags.parser(__doc__, files=20_000)
     parser.add_argument("--full", action="store_true", help="a million files")
     parser.add_argument("--data", type=Path, help="folder to make the files in; the temporary folder if unset")
     arguments = parser.parse_args(argv)
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="feedline-listing-", dir=arguments.data) as name:
         folder = Path(name)
         make_files(folder / "root", arguments.files)
-        entries = []
+        entries: list[harness.Entry] = []
         for side in SIDES:
             once = partial(one_program, side, folder, arguments.files)
             entries.append(harness.Entry({"files": arguments.files}, side, once, partial(warm_up, once)))

@@ -22,6 +22,7 @@ from functools import partial
 
 import torch
 
+from benchmarks import flags
 from feedline.bench import harness, rows, workloads
 
 COLUMNS = (
@@ -34,15 +35,15 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(
+    parser = flags.parser(
         __doc__, engine=["process"], seconds=1.0, warmup=32, workers=[1, 2], samples=100_000, batch_size=64
     )
-    rows.add_start_method(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
     dataset = workloads.TinyMap(arguments.samples)
     entries = [
         replace(entry, measure=partial(measure, entry.measure, dataset, arguments.batch_size))
-        for entry in rows.loaders(arguments, {}, lambda _: dataset, shuffle=True, drop_last=True)
+        for entry in rows.loaders(arguments, {}, rows.same(dataset), shuffle=True, drop_last=True)
     ]
     rows.publish("worker_cost", rows.measure(entries, arguments), arguments, columns=COLUMNS, details=False)
     return 0

@@ -69,10 +69,3 @@ def test_table(outcomes: list[Outcome], capsys: pytest.CaptureFixture[str]) -> N
     text = capsys.readouterr().out
     assert "2/2 disturbed" in text
     assert "quiet machine" in text
-
-
-def test_numbers_may_be_written_short() -> None:
-    parser = rows.flags("doc", samples=100, workers=[0, 2])
-    assert parser.parse_args(["--samples", "1e6", "--workers", "4"]).samples == 1_000_000
-    assert parser.parse_args([]).workers == [0, 2]
-    assert parser.parse_args(["--json"]).json == "-"

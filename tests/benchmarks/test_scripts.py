@@ -104,6 +104,27 @@ def test_supervision(tmp_path: Path) -> None:
     assert all(share > 0 for share in shares)
 
 
+def test_worker_cost(tmp_path: Path) -> None:
+    found = summaries(rows_of("worker_cost", [*STEADY, "--samples", "1200", "--workers", "1"], tmp_path))
+    for row in found.values():
+        figures = {name: spread["median"] for name, spread in row["figures"].items() if spread}
+        assert figures["beyond_us"] == pytest.approx(figures["worker_us"] - figures["own_us"])
+        assert figures["own_us"] > 0
+
+
+def test_seeded_stream(tmp_path: Path) -> None:
+    rows = rows_of("seeded_stream", [*STEADY, "--samples", "6400"], tmp_path)
+    shares = [row["figures"]["of_unseeded"]["median"] for row in rows if "of_unseeded" in row.get("figures", {})]
+    assert len(shares) == 2
+    assert shares[0] == 1.0
+
+
+def test_sharded_stream(tmp_path: Path) -> None:
+    found = summaries(rows_of("sharded_stream", [*BRIEF, "--samples", "640", "--workers", "2"], tmp_path))
+    assert set(found) == {"torch", "feedline/process", "feedline/process, shard"}
+    assert all(row["figures"]["again_s"]["median"] > 0 for row in found.values())
+
+
 @pytest.mark.parametrize("decoder", ["pillow", "opencv"])
 def test_images(decoder: str, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
@@ -270,6 +291,13 @@ def test_epoch_too_short_to_count_says_what_to_do() -> None:
     main = importlib.import_module("benchmarks.w1_tiny").main
     with pytest.raises(ValueError, match="Lower --warmup"):
         main([*BRIEF, "--samples", "128", "--workers", "0", "--seconds", "0.01"])
+
+
+def test_numbers_may_be_written_short() -> None:
+    parser = importlib.import_module("benchmarks.flags").parser("doc", samples=100, workers=[0, 2])
+    assert parser.parse_args(["--samples", "1e6", "--workers", "4"]).samples == 1_000_000
+    assert parser.parse_args([]).workers == [0, 2]
+    assert parser.parse_args(["--json"]).json == "-"
 
 
 def test_program_that_fails_says_why(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a benchmark says: its common flags, rows as JSON lines, and a table for people.
+"""What a benchmark says: rows as JSON lines, and a table for people.
 
 What `--json` writes is one object per line. `kind` is `machine` (once, first), `round` (one measurement) or `summary`
 (one configuration over all rounds). `ratios` of a summary holds, for each base and compared figure, the spread of the
@@ -35,62 +35,6 @@ from feedline.bench.harness import (
     worker_arguments,
 )
 from feedline.bench.steady import Span, Steady, touch
-
-ENGINES = ("auto", "process", "thread")
-START_METHODS = ("fork", "forkserver", "spawn")
-
-
-def flags(
-    doc: str | None,
-    *,
-    engine: Sequence[str] = (),
-    seconds: float | None = None,
-    warmup: int = 8,
-    rounds: int = 5,
-    **defaults: int | list[int],
-) -> argparse.ArgumentParser:
-    """Make a parser with the flags every benchmark has; `doc` is the script's own docstring.
-
-    Args:
-        doc: shown by `--help`.
-        engine: which of feedline's engines are compared if none is named; without any there is no such choice.
-        seconds: of `--seconds`; without it there is no steady state to measure, and no such flag.
-        warmup: of `--warmup`.
-        rounds: of `--rounds`.
-        defaults: flags for one number, or with a list for several: `workers=[0, 2]`, `batch_size=64`.
-    """
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--rounds", type=int, default=rounds, help="timed rounds over all configurations (%(default)s)")
-    add("--repeats", type=int, default=3, help="repeats of a measurement that others disturbed (3)")
-    add("--max-other-cores", type=float, default=0.1, help="load of other programs that disturbs, in cores (0.1)")
-    add("--json", nargs="?", const="-", metavar="FILE", help="write rows as JSON lines to FILE, or to standard output")
-    if engine:
-        add("--engine", nargs="+", choices=ENGINES, default=list(engine), help="feedline's engine or engines")
-    if seconds is not None:
-        add("--seconds", type=float, default=seconds, help="counted seconds per round (%(default)s)")
-        about = "batches left out at both ends of an epoch, or twice the prefetched ones if more (%(default)s)"
-        add("--warmup", type=int, default=warmup, help=about)
-    for name, value in defaults.items():
-        several = "+" if isinstance(value, list) else None
-        add(f"--{name.replace('_', '-')}", nargs=several, type=_whole, default=value, help="(%(default)s)")
-    return parser
-
-
-def choose(parser: argparse.ArgumentParser, name: str, choices: Sequence[str], default: Sequence[str] = ()) -> None:
-    """Add a flag that takes one or more of `choices`; all of them without a default."""
-    parser.add_argument(name, nargs="+", choices=list(choices), default=list(default or choices))
-
-
-def add_data(parser: argparse.ArgumentParser) -> None:
-    """Add `--data`, the folder of files that the benchmark writes."""
-    parser.add_argument("--data", type=Path, help="folder for the files; kept in the temporary folder if unset")
-
-
-def add_start_method(parser: argparse.ArgumentParser) -> None:
-    """Add `--start-method` of both loaders' workers."""
-    about = "how workers start; Python's default if unset"
-    parser.add_argument("--start-method", choices=START_METHODS, help=about)
 
 
 def span(arguments: argparse.Namespace) -> Span:
@@ -132,6 +76,12 @@ def loaders(
             yield steady(
                 {**case, "workers": workers}, side, opened, arguments, batch_size=size, consume=consume, finish=finish
             )
+
+
+# Any: a dataset of any class.
+def same(dataset: Any) -> Callable[[Side], Any]:
+    """Give every side the same dataset object."""
+    return lambda _: dataset
 
 
 def _open(side: Side, dataset: Callable[[Side], Any], options: Mapping[str, Any]) -> Any:
@@ -368,8 +318,3 @@ def _plain(found: Spread | None) -> dict[str, float] | None:
 
 def _without_workers(case: Case) -> Case:
     return {name: value for name, value in case.items() if name != "workers"}
-
-
-def _whole(text: str) -> int:
-    """Read a number as people write large ones: 1e6."""
-    return int(float(text))

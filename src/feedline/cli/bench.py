@@ -50,9 +50,7 @@ def quick_set(pictures: PictureDataset, arguments: argparse.Namespace) -> list[h
     ):
         check_equal_batches(name, dataset, size)
         asked = argparse.Namespace(**{**vars(arguments), "workers": [workers], "engine": ["auto"]})
-        entries += rows.loaders(
-            asked, {"data": name}, lambda _, dataset=dataset: dataset, batch_size=size, shuffle=True
-        )
+        entries += rows.loaders(asked, {"data": name}, rows.same(dataset), batch_size=size, shuffle=True)
     return entries
 
 
