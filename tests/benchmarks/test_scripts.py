@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +317,33 @@ def test_plot_names_the_figures_there_are(tmp_path: Path, capsys: pytest.Capture
         plot.main([str(tmp_path / "rows.jsonl"), "--figure", "speed", "--out", str(tmp_path / "p.png")])
     assert "batches_per_s" in capsys.readouterr().err
     assert plot.bars([json.dumps(row)], "batches_per_s") == [plot.Bar("workers 1", "torch", 2.0, 1.0, 3.0)]
+
+
+ROOT = BENCHMARKS.parent
+COMMANDS = sorted(
+    {
+        (name, " ".join(flags.split()))
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+        for name, flags in re.findall(r"`(?:python -m )?benchmarks\.(\w+)\b([^`]*)`", page.read_text(encoding="utf-8"))
+        if name != "plot"
+    }
+)
+
+
+@pytest.mark.parametrize(("name", "flags"), COMMANDS)
+def test_commands_in_the_docs_are_understood(name: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Understood(Exception):
+        pass
+
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_only(parser: argparse.ArgumentParser, argv: list[str]) -> None:
+        parse(parser, argv)
+        raise Understood
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+    with pytest.raises(Understood):
+        importlib.import_module(f"benchmarks.{name}").main(flags.split())
 
 
 def test_every_script_is_in_the_map() -> None:
