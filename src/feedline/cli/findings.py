@@ -1,27 +1,11 @@
-"""What this machine offers a loader, and what to change.
-
-`look` reads facts from the system; `find` says what they mean, and looks at nothing itself.
-"""
+"""What the facts of a machine mean for a loader, and what to change. Nothing is looked at here."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import platform
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-import numpy as np
-
-import feedline
-from feedline._optional import require
-from feedline.cli.finding import Finding
-from feedline.cores import core_count
-from feedline.engines import abilities
-from feedline.errors import MissingExtra
-from feedline.loader.settings import local_rank_count, memory_limit
+from feedline.bench.machine import Machine
 
 OLDEST_TORCH = (2, 4)
 LOADER_FILES = 5  # measured on Linux: an epoll, the arena, a pipe for stacks
@@ -33,175 +17,13 @@ LITTLE_MEMORY = 0.1  # of what the process may use
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What the system says. None is what it does not say, or has no limit on."""
+class Finding:
+    """One thing that was looked at, what was found, and what to change."""
 
-    system: str
-    python: str
-    feedline: str
-    numpy: str
-    torch: str | None
-    torch_trouble: str | None
-    """Why torch cannot be imported, although it is installed."""
-    cuda: str | None
-    """The version that torch was built for, if there is a device to use it with."""
-    devices: tuple[str, ...]
-    cores: int
-    """On which this process may run."""
-    machine_cores: int
-    cpu_quota: float | None
-    """Cores' worth of time that the control group grants."""
-    memory_bytes: int | None
-    """Of the machine."""
-    memory_limit_bytes: int | None
-    """That this process may use: the machine's, or that of its control group."""
-    free_bytes: int | None
-    """Of the machine, without swapping."""
-    local_ranks: int
-    shared_bytes: int | None
-    """Size of /dev/shm; None if there is none."""
-    open_files: int | None
-    """The limit `ulimit -n`."""
-    open_files_most: int | None
-    """Up to which a user may raise it."""
-    processes: int | None
-    """The limit `ulimit -u`, or that of the control group."""
-    address_bytes: int | None
-    """The limit `ulimit -v`."""
-    file_bytes: int | None
-    """The limit `ulimit -f`."""
-    shares_arenas: bool
-    start_method: str
-    """Python's default."""
-
-
-# -- facts ------------------------------------------------------------------------------------------------------------
-
-
-def look() -> Machine:
-    """Read the facts. Imports torch, if it is there, to ask it about CUDA."""
-    torch, trouble, cuda, devices = _look_at_torch()
-    soft_files, hard_files = _limits("RLIMIT_NOFILE")
-    physical, free = _physical_bytes()
-    groups = own_groups()
-    allowed = [limit for limit in (_limits("RLIMIT_NPROC")[0], process_limit(groups)) if limit is not None]
-    return Machine(
-        system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        python=platform.python_version(),
-        feedline=feedline.__version__,
-        numpy=np.__version__,
-        torch=torch,
-        torch_trouble=trouble,
-        cuda=cuda,
-        devices=devices,
-        cores=core_count(),
-        machine_cores=os.cpu_count() or 1,
-        cpu_quota=cpu_quota(groups),
-        memory_bytes=physical,
-        memory_limit_bytes=None if physical is None else memory_limit(),
-        free_bytes=free,
-        local_ranks=local_rank_count(),
-        shared_bytes=_shared_bytes(),
-        open_files=soft_files,
-        open_files_most=hard_files,
-        processes=min(allowed, default=None),
-        address_bytes=_limits("RLIMIT_AS")[0],
-        file_bytes=_limits("RLIMIT_FSIZE")[0],
-        shares_arenas=abilities.can_share_arenas(),
-        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
-    )
-
-
-def _look_at_torch() -> tuple[str | None, str | None, str | None, tuple[str, ...]]:
-    try:
-        torch = require("torch", extra="torch", purpose="`feedline.DataLoader`")
-    except MissingExtra:
-        return None, None, None, ()
-    except (ImportError, OSError) as exc:  # a library that it needs is missing, or of another version
-        return None, f"{type(exc).__name__}: {exc}", None, ()
-    if not torch.cuda.is_available():
-        return torch.__version__, None, None, ()
-    devices = tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
-    return torch.__version__, None, torch.version.cuda or torch.version.hip, devices
-
-
-def _physical_bytes() -> tuple[int | None, int | None]:
-    """Return the machine's memory, and what of it can be had without swapping."""
-    if not hasattr(os, "sysconf"):
-        return None, None
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        text = Path("/proc/meminfo").read_text()
-    except OSError:
-        return total, None
-    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    free = facts.get("MemAvailable", "").split()[:1]
-    return total, int(free[0]) << 10 if free else None
-
-
-def _shared_bytes() -> int | None:
-    try:
-        facts = os.statvfs("/dev/shm")
-    except (AttributeError, OSError):
-        return None
-    return facts.f_blocks * facts.f_frsize
-
-
-def _limits(name: str) -> tuple[int | None, int | None]:
-    """Return the soft and the hard limit of this process; None where there is none."""
-    if sys.platform == "win32":
-        return None, None
-    import resource  # not on Windows
-
-    soft, hard = resource.getrlimit(getattr(resource, name))
-    return (None if soft == resource.RLIM_INFINITY else soft), (None if hard == resource.RLIM_INFINITY else hard)
-
-
-def own_groups(root: Path = Path("/sys/fs/cgroup"), listing: Path = Path("/proc/self/cgroup")) -> list[Path]:
-    """Return the folders of the control groups that this process is in, of both versions, and of those above them."""
-    try:
-        lines = listing.read_text().splitlines()
-    except OSError:
-        return []
-    folders: dict[Path, None] = {}
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        # Version 1 has a tree per controller, sometimes of several.
-        for top in (
-            [root] if not controllers else [root / controllers, *(root / name for name in controllers.split(","))]
-        ):
-            own = top / group.lstrip("/")
-            folders.update(dict.fromkeys(folder for folder in (own, *own.parents) if folder.is_relative_to(top)))
-    return list(folders)
-
-
-def cpu_quota(groups: list[Path]) -> float | None:
-    """Return how many cores' worth of time control groups grant; None for no limit."""
-    granted = []
-    for folder in groups:
-        quota, period = _numbers(folder / "cpu.max") or (-1, 0)  # version 2: both in one file
-        if quota <= 0:
-            quota, period = ((_numbers(folder / name) or [0])[0] for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-        if quota > 0 and period > 0:
-            granted.append(quota / period)
-    return min(granted, default=None)
-
-
-def process_limit(groups: list[Path]) -> int | None:
-    """Return how many processes and threads control groups allow; None for no limit."""
-    return min((count[0] for folder in groups if (count := _numbers(folder / "pids.max"))), default=None)
-
-
-def _numbers(path: Path) -> list[int] | None:
-    """Return the numbers in a file; None if there is no such file, or it says "max" or the like."""
-    try:
-        words = path.read_text().split()
-    except OSError:
-        return None
-    return [int(word) for word in words] if words and all(word.lstrip("-").isdecimal() for word in words) else None
-
-
-# -- findings ---------------------------------------------------------------------------------------------------------
+    subject: str
+    found: str
+    advice: str | None = None
+    """None if there is nothing to change."""
 
 
 def find(machine: Machine) -> list[Finding]:

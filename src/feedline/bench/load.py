@@ -1,4 +1,4 @@
-"""What the machine and this program's processes are doing: CPU time, memory, other load, and a record of the machine.
+"""What the machine and this program's processes are doing: CPU time, memory, load of others.
 
 Everything is read from Linux: `/proc`, and the CPU clock the kernel keeps for each process. Elsewhere the figures
 that cannot be had are left out (None), never guessed.
@@ -6,12 +6,7 @@ that cannot be had are left out (None), never guessed.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 import os
-import platform
-import sys
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -23,14 +18,13 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 SHORTEST_LOAD_SPAN_S = 0.5
 
 
-def process_tree(root: int | None = None) -> list[int]:
-    """List the process `root` (this one by default) and all its descendants."""
-    root = os.getpid() if root is None else root
+def process_tree() -> list[int]:
+    """List this process and all its descendants."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir() if _PROC.is_dir() else ():
         if entry.name.isdigit() and (fields := _stat_fields(int(entry.name))):
             children.setdefault(int(fields[1]), []).append(int(entry.name))
-    tree = [root]
+    tree = [os.getpid()]
     for pid in tree:  # grows while it is walked
         tree.extend(children.get(pid, ()))
     return tree
@@ -38,11 +32,7 @@ def process_tree(root: int | None = None) -> list[int]:
 
 def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
     """Read the CPU seconds each process has used so far, all its threads together; the dead are left out."""
-    used = {}
-    for pid in pids:
-        if (seconds := _process_cpu_s(pid)) is not None:
-            used[pid] = seconds
-    return used
+    return {pid: seconds for pid in pids if (seconds := _process_cpu_s(pid)) is not None}
 
 
 def cpu_used(before: dict[int, float], after: dict[int, float]) -> float:
@@ -50,25 +40,17 @@ def cpu_used(before: dict[int, float], after: dict[int, float]) -> float:
     return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
 
 
-def trim() -> None:
-    """Give memory back to the system that was needed for a while: what is left is held."""
-    gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # another C library has no such function, and no need of it
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def pss_bytes(pids: Iterable[int] | None = None, *, kinds: Collection[str] = ("Pss",)) -> int | None:
-    """Sum the proportional set size of these processes (this program's by default).
+def pss_bytes(*, kinds: Collection[str] = ("Pss",)) -> int | None:
+    """Sum the proportional set size of this program's processes.
 
     Shared pages count once in total, which is what makes parent and workers comparable. Reading walks page tables and
     takes milliseconds per gigabyte: keep it outside timed spans.
 
     Args:
-        pids: the processes.
         kinds: what to count, in Linux's words: `Pss` is all, `Pss_Anon` and `Pss_Shmem` leave out mapped files.
     """
     total, seen = 0, False
-    for pid in process_tree() if pids is None else pids:
+    for pid in process_tree():
         try:
             lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
         except OSError:
@@ -115,31 +97,6 @@ def wait_for_quiet(limit_cores: float, *, patience_s: float) -> None:
         pass
 
 
-def describe() -> dict[str, object]:
-    """Describe machine and software, so that a figure can be told from another machine's."""
-    import numpy
-    import torch
-
-    record: dict[str, object] = {
-        "system": f"{platform.system()} {platform.release()}",
-        "architecture": platform.machine(),
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        "memory_gb": _memory_gb(),
-        "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
-        "python": sys.version.split()[0],
-        "torch": str(torch.__version__),
-        "numpy": numpy.__version__,
-        "torch_threads": torch.get_num_threads(),
-        "thread_limits": {
-            name: os.environ[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ
-        },
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-    }
-    return record
-
-
 def _stat_fields(pid: int) -> list[str] | None:
     """Fields of /proc/PID/stat from the state on; the name before them may itself hold spaces and brackets."""
     try:
@@ -156,20 +113,3 @@ def _process_cpu_s(pid: int) -> float | None:
     except OSError:
         fields = _stat_fields(pid)  # sandboxed kernels have no such clock; a dead process has neither
         return None if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-def _cpu_model() -> str:
-    try:
-        lines = (_PROC / "cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    known = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
-    fields = {name.strip(): value.strip() for name, value in known.items()}
-    return fields.get("model name") or f"implementer {fields.get('CPU implementer')} part {fields.get('CPU part')}"
-
-
-def _memory_gb() -> float | None:
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
-    except (AttributeError, ValueError, OSError):
-        return None
