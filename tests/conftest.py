@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_sharer, resource_tracker
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from feedline.transport import forks
-from tests.thinning import thin
+from tests.thinning import THOROUGH, thin, try_fewer_examples
 
 ENGINES = ("inline", "thread", "process")
 
@@ -47,10 +48,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+hypothesis.settings.register_profile(THOROUGH)
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out combinations that `make slow` runs."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `make slow` runs."""
     thin(items)
+    if config.getoption("--hypothesis-profile") != THOROUGH:
+        try_fewer_examples(items)
 
 
 def pytest_collection_finish() -> None:
