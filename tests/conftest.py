@@ -22,6 +22,7 @@ import hypothesis
 import pytest
 
 from feedline.transport import forks
+from tests import program_server
 from tests.thinning import THOROUGH, thin, try_fewer_examples
 
 ENGINES = ("inline", "thread", "process")
@@ -159,8 +160,10 @@ class Surroundings:
 
 
 def _descendants() -> set[int]:
-    """Every process below this one, less the two servers that multiprocessing keeps for the life of a program."""
+    """Every process below this one, less the servers that multiprocessing and tests keep for the life of a program."""
+    programs = program_server.running()
     servers = {
+        programs and programs.pid,
         getattr(resource_tracker._resource_tracker, "_pid", None),
         getattr(forkserver._forkserver, "_forkserver_pid", None),
     }
@@ -225,12 +228,14 @@ def _is_ours(name: str) -> bool:
 
 
 def _open_files() -> dict[int, str]:
-    """Open descriptors and what they are, less those that multiprocessing keeps for the life of a program.
+    """Open descriptors and what they are, less those that multiprocessing and tests keep for the life of a program.
 
-    Those are the pipes to its two servers and the socket on which a process hands descriptors to others.
+    Those are the ways to their servers and the socket on which a process hands descriptors to others.
     """
+    programs = program_server.running()
     listener = getattr(getattr(_sharer, "_listener", None), "_listener", None)
     servers = {
+        programs and programs.connection.fileno(),
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
         listener._socket.fileno() if listener is not None else None,
