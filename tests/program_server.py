@@ -10,6 +10,7 @@ and writes its status into a pipe, whose other end `Forked` has.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import functools
@@ -129,8 +130,14 @@ def run(
         tempfile.TemporaryFile("w+") as stderr,
         open(os.devnull) as nothing,
     ):
-        fds = {"stdin": nothing.fileno(), "stdout": stdout.fileno(), "stderr": stderr.fileno()}
-        forked = start(program, arguments, cwd=cwd, **fds)
+        forked = start(
+            program,
+            arguments,
+            stdin=nothing.fileno(),
+            stdout=stdout.fileno(),
+            stderr=stderr.fileno(),
+            cwd=cwd,
+        )
         try:
             forked.wait(timeout_s)
         finally:
@@ -166,6 +173,7 @@ def _server() -> Server:
             cwd=_ROOT,
             start_new_session=True,  # Ctrl-C is for the tests
         )
+    atexit.register(ours.close)
     process.returncode = 0  # nobody waits for it: it ends when this process does
     return Server(process.pid, ours)
 

@@ -21,7 +21,11 @@ CIRCUMSTANCES = {"engine", "loader_kind", "method", "persistent", "start_method"
 EVERY = {
     "benchmarks/test_scripts.py": 8,
     "datasets/cache": 2,
+    "datasets/hdf5/test_dataset.py": 2,
+    "datasets/sql": 2,
+    "datasets/test_mixture_stream.py": 2,
     "datasets/streams/test_failures.py": 5,
+    "faults": 2,
     "faults/bad_samples": 4,
     "faults/test_ends.py": 6,
     "faults/test_fault_log.py": 3,
@@ -33,7 +37,7 @@ EVERY = {
     "faults/worker_killed": 3,
     "order": 5,
     "packing": 3,
-    "parity": 2,
+    "parity": 4,
     "sources/test_process_group.py": 2,
 }
 """One in so many of the combinations that are left of each test, in a file or in all files of a folder."""
