@@ -256,9 +256,10 @@ def _run(request: _Request) -> None:
 def _show_what_the_program_raised(
     kind: type[BaseException], exception: BaseException, traceback: types.TracebackType | None
 ) -> None:
-    for _ in range(2):  # the lines of this file
-        traceback = traceback.tb_next if traceback is not None else None
-    sys.__excepthook__(kind, exception, traceback)
+    names = vars(sys.modules["__main__"])
+    while traceback is not None and traceback.tb_frame.f_globals is not names:  # the lines that led to the program
+        traceback = traceback.tb_next
+    sys.__excepthook__(kind, exception.with_traceback(traceback), traceback)
 
 
 if __name__ == "__main__":
