@@ -6,10 +6,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
 CHECKED := src tests $(wildcard benchmarks examples scripts)
-# Test processes at a time: most tests wait for workers most of the time.
+# Test processes at a time. Three keep two cores busy, and each of them has to collect all tests first.
 JOBS ?= 3
-# A container may forbid Python to write bytecode. Every process that a test starts would then compile all modules anew:
-# a third of all the time.
+# A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
+# every test process all tests.
 unexport PYTHONDONTWRITEBYTECODE
 # How long the soak drill runs, and the seed that repeats one; another seed every time if none is given.
 MINUTES ?= 5
