@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.engine import Engine
+from feedline.core.decisions import GIVE, LOOK_AT, START, TAKE_BACK
 from feedline.core.epoch import Epoch
-from feedline.core.machine import GIVE, LOOK_AT, START, TAKE_BACK, Machine
+from feedline.core.machine import Machine
 from feedline.core.recovery import Seen
 from feedline.engines import interrupts
 from feedline.errors import GrowingWorker, tell
