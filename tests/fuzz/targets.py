@@ -541,7 +541,7 @@ _OTHERS = [
         "files-text", _csv_file, at("/a.txt"), lambda path: all_of(FileDataset(path.parent, read="text", cache=False))
     ),
 ]
-_LOOKED_AT = [one for one in _FILES if one.name not in ("tar-random", "duckdb", "csv.gz")]
+_LOOKED_AT = [one for one in _FILES if one.name not in ("tar-random", "duckdb", "csv.gz", "json")]
 TARGETS = {one.name: one for one in [*_FILES, *_OTHERS, *map(inspected, _LOOKED_AT)]}
 
 PROCESSES = {one.name: [one.name] for one in _FILES} | {

@@ -317,23 +317,20 @@ def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
     Raises:
         CorruptSource: one of them is damaged, or larger than is accepted.
     """
-    if not zipfile.is_zipfile(path):
-        return None
     wanted = fields.values() if isinstance(fields, Mapping) else [fields] if isinstance(fields, str) else fields
-    with open(path, "rb") as file, opened_zip(file) as archive:
-        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
-        if all(info.compress_type == zipfile.ZIP_STORED for info in chosen.values()):
-            return None
-        arrays = {}
-        for name, info in chosen.items():
-            check_size(f"{info.filename!r} of {path}", info.file_size, limit=most_bytes())
-            try:
+    arrays: dict[str, Any] = {}
+    try:
+        with open(path, "rb") as file, opened_zip(file) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
+            if all(info.compress_type == zipfile.ZIP_STORED for info in chosen.values()):
+                return None
+            for name, info in chosen.items():
+                check_size(f"{info.filename!r} of {path}", info.file_size, limit=most_bytes())
                 arrays[name] = decode_npy(archive.read(info))
-            except (CorruptSource, ValueError, OSError, zlib.error, zipfile.BadZipFile) as exc:
-                raise CorruptSource(
-                    f"{name!r} of {path} cannot be read: {words(exc)}. Choose fields that can be with fields=."
-                ) from exc
+    except (CorruptSource, ValueError, OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as exc:
+        advice = f" Choose fields that can be read with fields=: {', '.join(arrays)}." if arrays else ""
+        raise CorruptSource(f"{path} cannot be read: {words(exc)}.{advice}") from exc
     return arrays
 
 
