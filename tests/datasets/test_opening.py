@@ -233,3 +233,9 @@ def test_sqlite(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100] + bytes(5000))
     with pytest.raises(CorruptSource, match=r"a #1\.db"):
         open_dataset(path)
+
+
+def test_a_name_that_looks_like_a_pattern(tmp_path: Path) -> None:
+    tar(tmp_path / "a{1,2}*.tar", 0)
+    with contextlib.closing(open_dataset(tmp_path / "a{1,2}*.tar")) as dataset:
+        assert len(dataset) == COUNT

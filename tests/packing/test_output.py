@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tarfile
 from pathlib import Path
 
@@ -209,4 +208,14 @@ def test_delivery(tmp_path: Path, is_folder: bool, is_there: bool) -> None:
     work.close()
     assert os.listdir(tmp_path) == ["out"]
     assert (out / "file" if is_folder else out).read_text() == "new"
-    shutil.rmtree(out, ignore_errors=True)
+
+
+def test_what_was_there_comes_back_if_the_new_output_gets_no_name(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "file").write_text("old")
+    work = WorkFolder(out, JOB, restart=False)
+    with pytest.raises(FileNotFoundError):
+        work.deliver(work.path / "not built")
+    work.close()
+    assert (out / "file").read_text() == "old"

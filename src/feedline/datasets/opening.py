@@ -134,7 +134,8 @@ class Recognised:
             if "query" not in options:
                 options = {**_table_in(self.path), **options}
             return SQLDataset(_address_of(self.path), options.pop("query"), **options)
-        place: Any = self.files or self.path
+        # A path that is there is no pattern, whatever characters it has.
+        place: Any = self.files or (Path(self.path) if os.path.exists(self.path) else self.path)
         if self.format == "precomputed" and os.path.isfile(self.path):
             place = os.path.dirname(os.path.abspath(self.path))
         if self.format == "npz":

@@ -18,7 +18,6 @@ class Format:
     """One way to store samples."""
 
     name: str
-    writer_name: str
     package: str
     """That it needs; "" if none."""
     extra: str = ""
@@ -40,18 +39,18 @@ class Format:
     @property
     def writer(self) -> type[Writer]:
         """The class of the writer."""
-        kind: type[Writer] = getattr(self.module, self.writer_name)
+        kind: type[Writer] = getattr(self.module, f"{self.name.capitalize()}Writer")
         return kind
 
 
 FORMATS = {
     found.name: found
     for found in (
-        Format("lmdb", "LmdbWriter", "lmdb", "lmdb"),
-        Format("hdf5", "Hdf5Writer", "h5py", "hdf5", has_shards=True),
-        Format("tar", "TarWriter", "", has_shards=True),
-        Format("parquet", "ParquetWriter", "pyarrow", "parquet", has_shards=True),
-        Format("npy", "NpyWriter", ""),
+        Format("lmdb", "lmdb", "lmdb"),
+        Format("hdf5", "h5py", "hdf5", has_shards=True),
+        Format("tar", "", has_shards=True),
+        Format("parquet", "pyarrow", "parquet", has_shards=True),
+        Format("npy", ""),
     )
 }
 

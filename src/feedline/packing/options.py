@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,6 @@ class Options:
     def is_sharded(self) -> bool:
         """True if a size of shards was given."""
         return self.samples_per_shard is not None or self.shard_bytes is not None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all that decides about the output, in values that JSON keeps."""
-        return asdict(self)
 
 
 def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool) -> bool:

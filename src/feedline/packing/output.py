@@ -88,10 +88,16 @@ class WorkFolder:
 
     def deliver(self, built: Path) -> None:
         """Give the output its name, in the place of what was there."""
+        replaced = self.path / "replaced"
         if self._out.is_dir():
             # A folder is not replaced in one step. Whoever looks in between finds nothing, not half of something.
-            os.rename(self._out, self.path / "replaced")
-        os.replace(built, self._out)
+            os.rename(self._out, replaced)
+        try:
+            os.replace(built, self._out)
+        except BaseException:
+            if replaced.exists() and not self._out.exists():
+                os.rename(replaced, self._out)
+            raise
         sync(self._out.parent)
         (self.path / _NOTE).unlink(missing_ok=True)
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -148,7 +148,7 @@ def pack(
             seed=0,
         )
         loader._rank_watch.is_over = True  # one process packs everything, on whatever rank
-        job = {"samples": total, "format": format_.name, **options.as_json(), **named}
+        job = {"samples": total, "format": format_.name, **asdict(options), **named}
         work = WorkFolder(path, job, restart=restart)
         output = Output(work.path, format_, options.layout, sharded=sharded)
         run = Run(Job(loader, work, output, format_, options, total, partial(called, dataset)), report)

@@ -72,4 +72,5 @@ def digest_of_all(samples: Iterable[Sample], report: Callable[[int], Any] = lamb
 
 def size_on_disk(paths: Iterable[Path]) -> int:
     """Return how many bytes files have, and all files in folders."""
-    return sum(file.stat().st_size for path in paths for file in (path, *path.rglob("*")) if file.is_file())
+    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+    return sum(file.stat().st_size for file in files if file.is_file())
