@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
 
+from feedline.cli.sheet import picture_of
 from feedline.datasets import ImageFolder, TarDataset
 from feedline.datasets.lmdb.decoding import Picture
 from feedline.datasets.pictures import eight_bits, open_picture
 from feedline.errors import CorruptSource
 from feedline.packing.inspection import inspect
 from feedline.packing.pictures import Pictures
-from feedline.packing.sheet import picture_of
 from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
 

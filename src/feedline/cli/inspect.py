@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
+from feedline.cli.sheet import write_sheet
 from feedline.packing.inspection import inspect, look_into, take
 from feedline.packing.line import reading_lines
-from feedline.packing.sheet import write_sheet
 from feedline.shown import printable
 from feedline.sizes import bytes_text
 

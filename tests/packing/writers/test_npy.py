@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from feedline.datasets.opening import FACTS
 from feedline.packing.schema import Column, Schema, Unfit
-from feedline.packing.writers.npy import FACTS, NpyWriter, header_of, stored
+from feedline.packing.writers.npy import NpyWriter, header_of, stored
 from tests.packing.writers.outputs import samples_in, written
 
 
