@@ -168,7 +168,8 @@ def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
             `key=`.
 
     Raises:
-        BadOption: the path holds several datasets, or the source has no such option.
+        BadOption: the path holds several datasets.
+        TypeError: the source has no such option.
         SourceError: there is nothing, or nothing that a source reads.
         CorruptSource: the file is damaged.
 
