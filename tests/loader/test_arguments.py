@@ -19,8 +19,8 @@ from feedline import DataLoader, DataLoader2, Loader
 from feedline.datasets import ParquetDataset, StreamDataset, TarDataset
 from feedline.datasets.streams import GrowingFile
 from feedline.errors import BadOption, DoubtfulArgument
-from feedline.policies import InOrder
 from feedline.samplers import LengthBucketBatchSampler
+from feedline.schedulers import InOrder
 
 X = np.zeros((100, 3))
 Y = np.arange(100)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
-from feedline.keys import epoch_key, mix
 from feedline.labels import refuse_dataset
+from feedline.randomness.keys import epoch_key, mix
 from feedline.samplers.seeded import shuffled_passes
 from feedline.samplers.seeded_batches import SeededBatches, refuse_sampler
 from feedline.types import Key

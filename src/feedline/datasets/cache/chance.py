@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from feedline.randomness import GlobalStates, Scope, enter, enter_task, numpy_has_one_in_store, rng
+from feedline.randomness.scope import GlobalStates, Scope, enter, enter_task, numpy_has_one_in_store, rng
 
 
 class Watch(Scope):
