@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.loader.counters import Counters
 from feedline.loader.inline_batches import InlineBatches
 from feedline.state import Snapshot

@@ -38,7 +38,7 @@ from feedline.datasets import (
 )
 from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable, SourceError
 from feedline.packing.contents.look import look
-from feedline.shown import HIDDEN
+from feedline.values.shown import HIDDEN
 from tests.datasets.remote.servers import Request, WebServer, start_fsspec, web_server
 from tests.datasets.tar.writing import tar_bytes
 

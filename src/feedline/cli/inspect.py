@@ -15,7 +15,7 @@ from feedline.packing.line import reading_lines
 from feedline.packing.quantities import bytes_text
 from feedline.packing.schema import Sample
 from feedline.packing.verify import verify as verify_digest
-from feedline.shown import printable
+from feedline.values.shown import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -18,10 +18,10 @@ import numpy as np
 import feedline
 from feedline._optional import require
 from feedline.cli.finding import Finding
-from feedline.cores import core_count
 from feedline.engines import abilities
 from feedline.errors import MissingExtra
 from feedline.loader.settings import local_rank_count, memory_limit
+from feedline.system.process import core_count
 
 OLDEST_TORCH = (2, 4)
 LOADER_FILES = 5  # measured on Linux: an epoll, the arena, a pipe for stacks

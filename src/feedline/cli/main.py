@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from feedline import __version__
 from feedline._optional import require
 from feedline.errors import FeedlineError
-from feedline.shown import printable
+from feedline.values.shown import printable
 
 T = TypeVar("T")
 

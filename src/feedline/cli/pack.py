@@ -18,7 +18,7 @@ from feedline.packing.opening import open_source
 from feedline.packing.options import as_fields, check_apart
 from feedline.packing.quantities import bytes_text
 from feedline.packing.work import WorkFolder
-from feedline.shown import printable
+from feedline.values.shown import printable
 
 _REASONS_SHOWN = 10
 

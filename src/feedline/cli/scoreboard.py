@@ -14,7 +14,7 @@ from rich.table import Table
 
 import feedline
 from feedline.cli.contest import Comparison, Round
-from feedline.cores import core_count
+from feedline.system.process import core_count
 
 EVEN = 0.05  # ratios this close to 1 are called even
 BUSY_CORES = 0.1  # other load above this spoils a measurement

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from feedline import memory, randomness
+from feedline import randomness
+from feedline.abc import memory
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
 from feedline.engines.bonds import Bonds

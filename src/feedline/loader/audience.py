@@ -12,7 +12,7 @@ from typing import Any
 
 from feedline.errors import BadOption
 from feedline.loader.crew import Crew
-from feedline.references import References
+from feedline.system.references import References
 from feedline.types import Call
 
 

@@ -38,7 +38,7 @@ from feedline.packing.progress import Unused
 from feedline.packing.recognition import COMPRESSED, ENVIRONMENT, Folder, class_for, folder_at, shown, suffixes
 from feedline.packing.schema import Schema, listed
 from feedline.packing.writers.npy import stored as stored_in_folder
-from feedline.shown import shown_address
+from feedline.values.shown import shown_address
 
 _IN_FOLDERS = (ENVIRONMENT, SAMPLES)
 _KEYS = (

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from feedline.cores import core_count
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption, PackError
@@ -31,6 +30,7 @@ from feedline.packing.run import Job, Run
 from feedline.packing.work import WorkFolder
 from feedline.packing.writers.contract import Layout
 from feedline.sizes import byte_count
+from feedline.system.process import core_count
 from feedline.types import DatasetKind, EngineName
 
 BATCH = 16

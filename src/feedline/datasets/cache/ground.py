@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.handle import Handle
-from feedline.dumps import leave_out_of_dumps
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
+from feedline.system.process import leave_out_of_dumps
 
 if sys.platform != "win32":
     import fcntl

@@ -16,7 +16,7 @@ from feedline.datasets.parted import PartedSource
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
-from feedline.shown import shown_address
+from feedline.values.shown import shown_address
 
 _WAIT_S = 0.2
 """How long one wait for messages lasts: as long as it may take to notice that the dataset was closed."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from feedline.datasets.handle import Handle
 from feedline.datasets.streams.feed import Feed, Message
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.shown import shown_address
+from feedline.values.shown import shown_address
 
 _PIECE = 1 << 16
 _LOOK_S = 0.05

@@ -34,7 +34,7 @@ from feedline.packing.recognition import (
 )
 from feedline.packing.schema import Sample
 from feedline.packing.writers import npy
-from feedline.shown import shown_address
+from feedline.values.shown import shown_address
 
 _MAGIC = (
     (b"\x89HDF\r\n\x1a\n", "hdf5", "look"),

@@ -1,9 +1,20 @@
-"""Core dumps, as far as memory is concerned of which far more is mapped than is used."""
+"""This process in the eyes of the system: the cores it may run on, the memory that goes into its core dumps."""
 
 from __future__ import annotations
 
 import errno
 import mmap
+import os
+
+
+def core_count() -> int:
+    """Return on how many cores this process may run, which a container or `taskset` often limits.
+
+    Example:
+        >>> 1 <= core_count() <= os.cpu_count()
+        True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def leave_out_of_dumps(mapping: mmap.mmap) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from feedline.references import References
+from feedline.system.references import References
 
 
 class Thing:

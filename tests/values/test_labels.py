@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from feedline.errors import BadOption
-from feedline.labels import classes_of
 from feedline.samplers import BalancedSampler, LengthBucketBatchSampler, WeightedRandomSampler
+from feedline.values.labels import classes_of
 
 
 @pytest.mark.parametrize(
