@@ -44,8 +44,9 @@ class CachedDataset(Source, EpochAware, Derived):
             transform, has left there is dropped.
         disk_limit: how much disk they may take; half of what is free on it, if not given.
         version: anything with a `repr`; a cache on disk of another version is dropped. Without it these changes are
-            noticed: of the dataset's attributes, of its code and yours that it uses, and of size or time of files that
-            its attributes name. Change it when anything else does, such as the rows of a database.
+            noticed: of the dataset's attributes, of the code of its class and of functions that it holds, and of size
+            or time of files that its attributes name. Change it when anything else does: functions that this code
+            calls, constants of a module, the rows of a database.
         transform: applied to each sample that is delivered, and not cached.
         pickle: True to pickle samples that a record cannot hold. Only for folders that nobody else can write to.
         freeze_random: True to keep samples that draw random numbers, which then are the same in all epochs.
