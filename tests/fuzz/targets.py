@@ -38,8 +38,8 @@ from feedline.datasets import (
     SQLDataset,
     TarDataset,
 )
-from feedline.datasets.cache.folder import FILE, make_vault, open_vault
-from feedline.datasets.cache.vault import Head, Kind
+from feedline.datasets.cache.folder import FILE, write_store
+from feedline.datasets.cache.sample_store import Encoded, Head, Kind
 from feedline.datasets.streams import GrowingFile
 from feedline.packing.contents.look import look
 from tests.fuzz.damage import FLIP, SPLICE, TRUNCATE
@@ -379,12 +379,11 @@ def _record_place(folder: Path, data: bytes) -> Path:
     """Put a damaged record into a store, with the right checksum."""
     path = folder / VICTIM
     head = Head(bytes(32), 1)
-    make_vault(path, head)
-    vault = open_vault(path, 1 << 30)
-    vault.open(head)
-    vault.put(0, Kind.RECORD, data)
-    vault.note_whole()
-    vault.close()
+    store = write_store(path, 1 << 30)
+    store.open(head)
+    store.put(0, Encoded(Kind.RECORD, data))
+    store.note_whole()
+    store.close()
     return path
 
 

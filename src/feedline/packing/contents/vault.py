@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from feedline._optional import is_tensor
-from feedline.datasets.cache.codec import decode
-from feedline.datasets.cache.folder import FILE, read_vault
-from feedline.datasets.cache.vault import Found, Kind, Vault
+from feedline.datasets.cache.folder import FILE, read_store
+from feedline.datasets.cache.sample_store import Encoded, Kind, SampleStore, decode
 from feedline.errors import CorruptSource
 from feedline.packing.contents.contents import Contents, fields_of
 from feedline.packing.schema import Sample
@@ -21,7 +20,7 @@ _TYPED = 8
 def look(path: Path) -> Contents:
     """Look into the folder, or the file of samples in it."""
     folder = path if path.is_dir() else path.parent
-    vault = read_vault(folder)
+    vault = read_store(folder)
     try:
         head = vault.head()
         if head is None:
@@ -36,7 +35,7 @@ def look(path: Path) -> Contents:
         vault.close()
 
     def take(wanted: int) -> list[Sample]:
-        opened = read_vault(folder)
+        opened = read_store(folder)
         try:
             opened.open(head)
             return _samples(opened, head.count, wanted)[0]
@@ -59,17 +58,17 @@ def look(path: Path) -> Contents:
     )
 
 
-def _samples(vault: Vault, count: int, wanted: int) -> tuple[list[Sample], bool]:
+def _samples(vault: SampleStore, count: int, wanted: int) -> tuple[list[Sample], bool]:
     """Return the first samples that are there, and whether there are pickled ones among them."""
     found = list(itertools.islice(_found(vault, count), wanted))
     records = [one for one in found if one.kind is Kind.RECORD]
     return [_sample(decode(one, pickles=False)) for one in records], len(records) < len(found)
 
 
-def _found(vault: Vault, count: int) -> Iterator[Found]:
+def _found(vault: SampleStore, count: int) -> Iterator[Encoded]:
     for index in range(count):
-        one = vault.get(index) if vault.has(index) else None
-        if isinstance(one, Found):
+        one = vault.get(index)
+        if isinstance(one, Encoded):
             yield one
 
 

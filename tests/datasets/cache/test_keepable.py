@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import feedline
-from feedline.datasets.cache.chance import Watch
+from feedline.datasets.cache.keepable import RandomWatch
 
 DRAWS: dict[str, Callable[[], Any]] = {
     "feedline.rng()": lambda: feedline.rng().random(),
@@ -23,14 +23,14 @@ DRAWS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("name", DRAWS)
 def test_each_generator_is_watched(name: str) -> None:
-    watch = Watch()
+    watch = RandomWatch()
     with watch.watching():
         DRAWS[name]()
     assert watch.generators == [name]
 
 
 def test_nothing_is_drawn() -> None:
-    watch = Watch()
+    watch = RandomWatch()
     with watch.watching():
         np.random.default_rng(3).random()
         random.Random(3).random()
@@ -39,7 +39,7 @@ def test_nothing_is_drawn() -> None:
 
 def test_a_normal_number_out_of_store_is_noticed() -> None:
     np.random.normal()
-    watch = Watch()
+    watch = RandomWatch()
     if not np.random.get_state(legacy=False)["has_gauss"]:
         np.random.normal()
     with watch.watching():
@@ -48,7 +48,7 @@ def test_a_normal_number_out_of_store_is_noticed() -> None:
 
 
 def test_on_other_threads_only_rng_is_watched() -> None:
-    watch = Watch()
+    watch = RandomWatch()
 
     def act() -> None:
         with watch.watching():
@@ -63,7 +63,7 @@ def test_on_other_threads_only_rng_is_watched() -> None:
 
 def test_coroutines_are_watched_one_by_one() -> None:
     async def draw(*, draws: bool) -> list[str]:
-        watch = Watch()
+        watch = RandomWatch()
         with watch.watching_task():
             await asyncio.sleep(0)
             if draws:
@@ -78,7 +78,7 @@ def test_coroutines_are_watched_one_by_one() -> None:
 
 
 def test_exceptions_leave_no_watch_behind() -> None:
-    watch = Watch()
+    watch = RandomWatch()
     with pytest.raises(KeyError), watch.watching():
         raise KeyError
     feedline.rng()
