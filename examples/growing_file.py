@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import feedline
 from feedline.datasets import StreamDataset
@@ -40,7 +40,6 @@ class GrowingFile(Feed):
     def __init__(self, path: str | os.PathLike[str], *, offsets: str | os.PathLike[str] | None = None) -> None:
         self.path = Path(path).absolute()
         self.offsets = None if offsets is None else Path(offsets).absolute()
-        self._file: IO[bytes] | None = None
         self._place = Place(0, 0, 0, 1)
         self._done: dict[int, Place] = {}
 
@@ -64,18 +63,17 @@ class GrowingFile(Feed):
             time.sleep(min(0.05, left_s))
 
     def _lines(self, most: int) -> list[Message]:
-        if self._file is None:
-            self._file = open(self.path, "rb")  # noqa: SIM115  `close` closes it
-        self._file.seek(self._place.offset)
         messages: list[Message] = []
-        while len(messages) < most:
-            line = self._file.readline()
-            if not line.endswith(b"\n"):  # nothing, or a line that is not whole yet
-                break
-            offset, number, reader, readers = self._place
-            self._place = Place(offset + len(line), number + 1, reader, readers)
-            if number % readers == reader:
-                messages.append(Message(line, self._place))
+        with open(self.path, "rb") as file:
+            file.seek(self._place.offset)
+            while len(messages) < most:
+                line = file.readline()
+                if not line.endswith(b"\n"):  # nothing, or a line that is not whole yet
+                    break
+                offset, number, reader, readers = self._place
+                self._place = Place(offset + len(line), number + 1, reader, readers)
+                if number % readers == reader:
+                    messages.append(Message(line, self._place))
         return messages
 
     def decode(self, message: Message) -> Any:
@@ -110,9 +108,7 @@ class GrowingFile(Feed):
         self._place = Place(*state)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Nothing: the file is open only while it is read."""
 
     def __repr__(self) -> str:
         return f"GrowingFile({str(self.path)!r})"
