@@ -126,7 +126,11 @@ def _way_to_failure(root: Any) -> tuple[list[Any], Exception | None]:
     return way[: whole + 1], failure
 
 
-class _Pickler(pickle._Pickler):  # that of Python, which can be asked where it is
+# That of Python, which can be asked where it is. Any: its stubs name none of its methods.
+_PythonPickler: Any = pickle._Pickler
+
+
+class _Pickler(_PythonPickler):  # type: ignore[misc]
     """Pickles into nothing; arrays, tensors and plain values, which can be sent, are not even looked at."""
 
     def __init__(self) -> None:

@@ -599,6 +599,15 @@ def test_what_cannot_work_is_refused(make: Any, message: str) -> None:
         make()
 
 
+def test_a_dataset_that_outgrows_its_memory_is_told() -> None:
+    dataset = [1, 2, 3]
+    cached = CachedDataset(dataset, memory="32KB")
+    assert list(cached) == [1, 2, 3]
+    dataset += [4] * 1000
+    with pytest.raises(BadOption, match="too few"):
+        cached.set_epoch(1)
+
+
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(SourceError, match="has to be a folder that can be written to"):

@@ -116,7 +116,14 @@ class CachedDataset(Source, EpochAware, Derived):
         return self.dataset, index
 
     def _head_now(self) -> Head:
-        return Head(fingerprint(self.dataset, repr(self._version), self._pickles), len(self.dataset))
+        head = Head(fingerprint(self.dataset, repr(self._version), self._pickles), len(self.dataset))
+        least = SampleStore.least_bytes(head.count)
+        if self._memory is not None and least >= self._memory.limit:
+            raise BadOption(
+                f"memory={self._memory.limit} bytes are too few: the index of {head.count} samples alone takes "
+                f"{least}. Give more, or use disk=."
+            )
+        return head
 
     def _open(self) -> Head:
         """Return what the cache is about; opens it first if need be."""
@@ -124,12 +131,6 @@ class CachedDataset(Source, EpochAware, Derived):
             return self._head
         head = self._head_now()
         if self._memory is not None:
-            least = SampleStore.least_bytes(head.count)
-            if least >= self._memory.limit:
-                raise BadOption(
-                    f"memory={self._memory.limit} bytes are too few: the index of {head.count} samples alone takes "
-                    f"{least}. Give more, or use disk=."
-                )
             self._memory.open(head)
         if self._folder is not None:
             self._open_disk(self._folder, head)

@@ -65,7 +65,11 @@ def fingerprint(dataset: Any, *more: Any) -> bytes:
     return found.digest()
 
 
-class _HashPickler(pickle._Pickler):  # that of Python: the one in C asks nobody about strings and sets
+# That of Python: the one in C asks nobody about strings and sets. Any: its stubs name none of its methods.
+_PythonPickler: Any = pickle._Pickler
+
+
+class _HashPickler(_PythonPickler):  # type: ignore[misc]
     def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=4)
         self._seen: dict[int, tuple[int, Any]] = {}
