@@ -55,17 +55,18 @@ class BoundedCache(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return a value, None if it is not there, or not any more."""
-        with self._own_lock():
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
+        try:  # without the lock, for speed: each step is whole by itself
+            value = self._entries[key][0]
             self._entries.move_to_end(key)
-            return entry[0]
+        except KeyError:  # at the second step: another thread has dropped it meanwhile
+            return None
+        return value
 
     def load(self, key: K, make: Callable[[], tuple[V, int]]) -> V:
         """Return a value; `make` returns it, and its size, if it is not there. Of several threads one calls it."""
         value = self.get(key)
         if value is None:
+            self._own_lock()  # before the doors: in a forked process they are new as well
             with self._doors[hash(key) % _DOORS]:
                 value = self.get(key)
                 if value is None:
