@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from feedline import DataLoader, Loader, memory
+from feedline import DataLoader, Loader
+from feedline.abc import memory
 from feedline.core.counters import Counters
 from feedline.driver.inline_batches import InlineBatches
 from feedline.state import Snapshot

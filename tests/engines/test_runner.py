@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.engines.runner import Runner
 from feedline.faults import Retry
 from feedline.faults.policy import policy_of

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.datasets import ArrayDataset
 from feedline.fetch import fetcher_for
 from feedline.frameworks.torch import TorchFramework

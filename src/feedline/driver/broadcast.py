@@ -12,7 +12,7 @@ from typing import Any
 
 from feedline.driver.driver import Driver
 from feedline.errors import BadOption
-from feedline.references import References
+from feedline.system.references import References
 from feedline.types import Call
 
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from feedline.errors import ReentrantCall
-from feedline.references import References
+from feedline.system.references import References
 
 _PATIENCE_S = 5.0
 """How long `close` waits for another thread that is inside of the user's own code, such as a sampler. Once that
