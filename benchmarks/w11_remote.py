@@ -130,7 +130,7 @@ def write_objects(shards: list[str], folder: Path) -> None:
 
     part = folder.with_suffix(".part")
     part.mkdir(exist_ok=True)
-    samples: Any = TarDataset(shards, fields="npy", decode=False)
+    samples: Any = TarDataset(shards, fields="npy", decode=False).stream()
     for number, data in enumerate(samples):
         (part / f"{number}.npy").write_bytes(data)
     part.rename(folder)

@@ -149,7 +149,7 @@ def litdatas(kind: str, shards: list[str], workers: int, size: int) -> Any:
         from feedline.datasets import TarDataset
 
         folder.mkdir(exist_ok=True)
-        samples = list(TarDataset(shards, fields=FIELDS[kind], decode=kind != "jpeg"))
+        samples = list(TarDataset(shards, fields=FIELDS[kind], decode=kind != "jpeg").stream())
         writer = BinaryWriter(str(folder), chunk_size=-(-len(samples) // len(shards)))
         for number, (value, label) in enumerate(samples):
             writer[number] = value, int(label)
@@ -180,7 +180,7 @@ def streamed(kind: str, shards: list[str], workers: int, size: int, engine: str)
     from feedline.datasets import TarDataset
 
     decode = "rgb8" if kind == "jpeg" else True
-    dataset: Any = TarDataset(shards, fields=FIELDS[kind], decode=decode, shuffle=True, buffer=BUFFER, seed=1)
+    dataset: Any = TarDataset(shards, fields=FIELDS[kind], decode=decode).stream(shuffle=True, buffer=BUFFER, seed=1)
     return DataLoader(dataset, batch_size=size, engine=engine, **harness.worker_arguments(workers))
 
 
@@ -191,7 +191,7 @@ def random(kind: str, shards: list[str], workers: int, size: int, engine: str, *
 
     decode = "rgb8" if kind == "jpeg" else True
     kept = index or Path(shards[0]).parent / "index"
-    dataset: Any = TarDataset(shards, mode="random", fields=FIELDS[kind], decode=decode, index=kept)
+    dataset: Any = TarDataset(shards, fields=FIELDS[kind], decode=decode, cache=kept)
     options = harness.worker_arguments(workers)
     return DataLoader(dataset, batch_size=size, shuffle=True, seed=1, engine=engine, **options)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 STREAMS = {
-    "tar": 'feedline.datasets.TarDataset("a.tar", fields="txt")',
+    "tar": 'feedline.datasets.TarDataset("a.tar", fields="txt").stream()',
     "parquet": 'feedline.datasets.ParquetDataset("a.parquet", fields="x").stream()',
     "sql": 'feedline.datasets.SQLDataset("sqlite:///a.db", "SELECT x FROM numbers", key="x").stream()',
     "growing file": 'feedline.datasets.StreamDataset(feedline.datasets.GrowingFile("a.jsonl"), idle_s=0.1)',
-    "mixture": 'feedline.datasets.mix([feedline.datasets.TarDataset("a.tar", fields="txt")])',
+    "mixture": 'feedline.datasets.mix([feedline.datasets.TarDataset("a.tar", fields="txt").stream()])',
 }
 PROGRAM = """
 import io, json, sqlite3, sys, tarfile

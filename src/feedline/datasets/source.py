@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 
 from feedline import memory
 from feedline.abc.source import ColumnSource
+from feedline.datasets.cache_file import Cache
+from feedline.datasets.columns import Empty, is_column
 from feedline.errors import BadOption, SourceError
 from feedline.shown import shown_address
 
 Indices = NDArray[np.int64]
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """How an address begins, also one that a Path was made of; one letter is a drive."""
-
-Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-"""Makes an array to be filled: ordinary memory, or the place where the batch is wanted."""
 
 # Any: a sample is what its user makes of it.
 Transform = Callable[[Any], Any]
@@ -122,24 +121,18 @@ class TableSource(Source, ColumnSource):
     def _build(self, values: list[Any]) -> Any:
         """Put the values of a sample, or columns, together."""
 
-    def _is_stackable(self, column: Any) -> bool:
-        """True if the default collate function would make the column of its values."""
-        if isinstance(column, np.ndarray):
-            return column.dtype.kind in "biufc" and column.dtype.isnative
-        return all(isinstance(value, (str, bytes)) for value in column)
-
     def _read(self, indices: Indices) -> list[Any]:
         columns = self._read_columns(indices, np.empty)
         return [self._build([column[row] for column in columns]) for row in range(len(indices))]
 
     def read_columns(self, indices: Indices) -> Any:
-        if self.transform is not None or _has_own_samples(type(self)):
+        if self.transform is not None or has_own_samples(type(self)):
             return None
         columns = self._read_columns(self._checked(indices), memory.empty)
-        return self._build(columns) if all(map(self._is_stackable, columns)) else None
+        return self._build(columns) if all(map(is_column, columns)) else None
 
 
-def _has_own_samples(kind: type[Source]) -> bool:
+def has_own_samples(kind: type[Source]) -> bool:
     """True if a user's subclass has its own idea of a sample."""
     return kind.__getitem__ is not Source.__getitem__ or kind.__getitems__ is not Source.__getitems__
 
@@ -153,6 +146,17 @@ def checked_transform(transform: Transform | None) -> Transform | None:
     if transform is not None and not callable(transform):
         raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
     return transform
+
+
+def checked_cache(cache: Cache) -> Cache:
+    """Return whether or where something is cached, or refuse what says neither.
+
+    Raises:
+        BadOption: it is neither True, False nor a path.
+    """
+    if not isinstance(cache, (bool, str, os.PathLike)):
+        raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
+    return cache
 
 
 def checked_path(given: str | os.PathLike[str]) -> str:

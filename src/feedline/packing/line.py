@@ -40,25 +40,25 @@ def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str
         "HDF5Dataset('train.h5')"
     """
     fields = fields_for(format_name, schema, form)
-    options = (", mode='random'" if format_name == "tar" else "") + ("" if fields is None else f", fields={fields!r}")
+    options = "" if fields is None else f", fields={fields!r}"
     return f"{CLASSES[format_name]}({place!r}{options}{unpacked_option(place) if format_name == 'parquet' else ''})"
 
 
 def unpacked_option(place: str) -> str:
-    """Return `unpack_to=` for Parquet files, without which random access is slow: a folder beside them.
+    """Return `cache=` for Parquet files, without which random access is slow: a folder beside them.
 
     Args:
         place: the path of a file, or the pattern that shards in a folder fit.
 
     Example:
         >>> unpacked_option("data/train.parquet"), unpacked_option("data/train/shard-*.parquet")
-        (", unpack_to='data/train.unpacked'", ", unpack_to='data/train.unpacked'")
+        (", cache='data/train.unpacked'", ", cache='data/train.unpacked'")
     """
     path = Path(place)
     while glob.has_magic(path.name):
         path = path.parent
     stem = path.with_suffix("") if path.suffix.lower() in FORMATS["parquet"].suffixes else path
-    return f", unpack_to={f'{stem}.unpacked' if path.name else 'unpacked'!r}"
+    return f", cache={f'{stem}.unpacked' if path.name else 'unpacked'!r}"
 
 
 # Any: what JSON keeps.
@@ -98,7 +98,7 @@ def loader_text(dataset: str, collate: str = "") -> str:
         >>> loader_text("HDF5Dataset('train.h5')")
         "loader = feedline.Loader(feedline.datasets.HDF5Dataset('train.h5'), batch_size=32, shuffle=True, workers=4)"
     """
-    shuffle = "" if "mode='stream'" in dataset else ", shuffle=True"  # a stream has an order of its own
+    shuffle = "" if dataset.endswith(".stream()") else ", shuffle=True"  # a stream has an order of its own
     given = f", collate={collate}" if collate else ""
     hint = "  # batches are lists of samples, which do not stack as they are" if collate == LISTS else ""
     return f"loader = feedline.Loader(feedline.datasets.{dataset}, batch_size=32{shuffle}, workers=4{given}){hint}"

@@ -162,13 +162,12 @@ def _open_store(name: str, source: str, files: list[str], wanted: list[str] | No
     if fields is not None:
         options["fields"] = fields
     unused = Unused()
-    if name == CLASSES["tar"]:
-        compressed = any(one.lower().endswith(COMPRESSED) for one in files or [source])
-        options |= {"mode": "stream", "shuffle": False} if compressed else {"mode": "random"}
-        if stored is None and fields is None:
-            unused = Unused(notes=(_KEYS,))
+    if name == CLASSES["tar"] and stored is None and fields is None:
+        unused = Unused(notes=(_KEYS,))
     unpacked = _unpacked(path, wanted) if path.suffix.lower() == ".npz" else None
     dataset = getattr(datasets, name)(files or source if unpacked is None else unpacked, **options)
+    if name == CLASSES["tar"] and any(one.lower().endswith(COMPRESSED) for one in files or [source]):
+        dataset = dataset.stream()
     facts = stored.get("facts", {}) if stored else {}
     return Opened(dataset, f"{source} {_stamp(source)}", None, facts, unused)
 

@@ -27,7 +27,7 @@ def read_as_printed(format_name: str, place: Path, schema: Schema, form: str, si
     # Any: options of any source.
     options: dict[str, Any] = {"fields": fields_for(format_name, schema, form)}
     if format_name == "tar":
-        options |= {"mode": "random", "index": False}
+        options["cache"] = False
     # Parquet keeps seconds as milliseconds.
     in_seconds = [column.name for column in schema.columns if format_name == "parquet" and column.dtype == "<M8[s]"]
     dataset = getattr(datasets, CLASSES[format_name])(str(place), **options)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline.datasets.cache_file import Cache
+from feedline.datasets.columns import Empty
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.lmdb import decoding
@@ -18,7 +19,7 @@ from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
 from feedline.datasets.lmdb.keys import Computed, Keys, Numbered, given, read_keys
 from feedline.datasets.lmdb.meta import META_KEY, Meta
-from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_path
+from feedline.datasets.source import Indices, TableSource, Transform, checked_path
 from feedline.datasets.tar.images import SPECS
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 

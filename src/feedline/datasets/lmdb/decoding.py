@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from feedline import records
+from feedline.datasets.columns import Empty, is_column, stacked
 from feedline.datasets.form import Form
-from feedline.datasets.source import Empty
 from feedline.datasets.tar.images import image_decoder
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import add_note, words
@@ -157,11 +157,10 @@ class Records(Decoder):
     def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any] | None:
         rows = [self._fields(records.decode(value)) for value in values]
         columns: list[Any] = []
-        for number in range(len(self._form.names)):
-            column = _stacked([row[number] for row in rows], empty)
-            if column is None:
+        for values_of_field in zip(*rows, strict=True):
+            columns.append(stacked(list(values_of_field), empty))
+            if not is_column(columns[-1]):
                 return None
-            columns.append(column)
         return columns
 
     def _fields(self, record: Any) -> list[Any]:
@@ -220,44 +219,3 @@ def tell_key(exc: Exception, key: bytes, path: str) -> Exception:
     if not isinstance(exc, FeedlineError):
         add_note(exc, f"while decoding the value of key {key!r} in {path}")
     return exc
-
-
-def _stacked(values: list[Any], empty: Empty) -> Any:
-    """Return a column of values of one kind, None if they have to be collated."""
-    first = values[0]
-    kind = type(first)
-    if any(type(value) is not kind for value in values):
-        return None
-    if kind is np.ndarray:
-        return _stacked_arrays(values, empty)
-    if kind is str or kind is bytes:
-        return values
-    if kind is int:
-        return _filled(values, np.dtype(np.int64), empty)
-    if kind is float or kind is bool:
-        return _filled(values, np.dtype(kind), empty)
-    if isinstance(first, np.generic) and first.dtype.kind in "biufc":
-        return _filled(values, first.dtype, empty)
-    return None
-
-
-def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> NDArray[Any] | None:
-    first = values[0]
-    dtype, shape = first.dtype, first.shape
-    if dtype.kind not in "biufc" or not dtype.isnative:
-        return None
-    if any(value.shape != shape or value.dtype != dtype for value in values):
-        return None
-    out = empty((len(values), *shape), dtype)
-    for row, value in enumerate(values):
-        out[row] = value
-    return out
-
-
-def _filled(values: list[Any], dtype: np.dtype[Any], empty: Empty) -> NDArray[Any] | None:
-    out = empty((len(values),), dtype)
-    try:
-        out[:] = values
-    except OverflowError:
-        return None
-    return out

@@ -84,10 +84,10 @@ class Unpacked:
             mapped = self._mapped(path)
             if mapped is None:
                 raise CorruptSource(
-                    f"{str(path)!r} was just written, and cannot be read. Is the disk of unpack_to= damaged?"
+                    f"{str(path)!r} was just written, and cannot be read. Is the disk of cache= damaged?"
                 )
         batches = [mapped.batch(batch) for batch in range(mapped.count)]
-        table = require("pyarrow", extra="parquet", purpose="unpack_to=").Table.from_batches(batches, mapped.schema)
+        table = require("pyarrow", extra="parquet", purpose="cache=").Table.from_batches(batches, mapped.schema)
         return [table.column(name) for name in names], mapped.addresses
 
     def _write(self, table: Any, place: Path, path: Path, file: File) -> bool:
@@ -99,7 +99,7 @@ class Unpacked:
             _make(place, file)
             fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=place)
             with os.fdopen(fd, "wb") as opened:
-                ipc = require("pyarrow.ipc", extra="parquet", purpose="unpack_to=")
+                ipc = require("pyarrow.ipc", extra="parquet", purpose="cache=")
                 summed = _Summed(opened)
                 with ipc.new_file(summed, table.schema) as writer:
                     writer.write_table(table.combine_chunks())
@@ -113,7 +113,7 @@ class Unpacked:
             self._cannot_write = True
             tell(
                 f"Row groups cannot be unpacked to {str(self.folder)!r} ({exc.strerror or exc}), so that each process "
-                "decodes them for itself, again and again. Give unpack_to= a folder that can be written to, with room "
+                "decodes them for itself, again and again. Give cache= a folder that can be written to, with room "
                 "for all of the columns as they are in memory.",
                 FeedlineWarning,
             )
@@ -122,7 +122,7 @@ class Unpacked:
 
     def _mapped(self, path: Path) -> Mapped | None:
         """Map a row group that is kept; None if it is not, or is damaged."""
-        pa = require("pyarrow", extra="parquet", purpose="unpack_to=")
+        pa = require("pyarrow", extra="parquet", purpose="cache=")
         try:
             found = path.stat()
             buffer = buffer_of(File(str(path), found.st_size, found.st_mtime_ns))
@@ -210,7 +210,7 @@ def _own(folder: Path) -> None:
     )  # another process may have been quicker
     if foreign is not None and not (folder / _MARK).exists():
         raise BadOption(
-            f"unpack_to={str(folder)!r} holds other files, such as {foreign!r}, and nothing is stored among files that "
+            f"cache={str(folder)!r} holds other files, such as {foreign!r}, and nothing is stored among files that "
             f"are not feedline's own. Give a folder that is new or empty, such as {str(folder / 'unpacked')!r}."
         )
     (folder / _MARK).touch()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline._optional import require
-from feedline.datasets.tar import arrays, tenbin
+from feedline.datasets.tar import arrays
 from feedline.datasets.tar.images import EXTENSIONS, SPECS, image_decoder
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.failures import add_note
@@ -170,7 +170,7 @@ class Decoder:
         if extension == "npz":
             return arrays.decode_npz
         if extension in ("ten", "tb"):
-            return lambda data, total: tenbin.decode(data)
+            return lambda data, total: arrays.decode_ten(data)
         if extension in _PICKLES:
             return self._unpickle
         if extension == "pth":

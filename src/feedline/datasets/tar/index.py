@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.tar.grouping import field_twice, key_again
+from feedline.datasets.tar.grouping import field_twice, key_again, split_name
 from feedline.datasets.tar.members import Bytes, Members
-from feedline.datasets.tar.naming import split_name
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption
 from feedline.shown import identity_of
@@ -109,7 +108,7 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
     if packing is not None:
         raise BadOption(
             f"{blob.name} is compressed as a whole ({packing}), so that a sample in the middle cannot be read without "
-            'all before it. Use mode="stream", or unpack the shards: what is in them is usually compressed already.'
+            "all before it. Use .stream(), or unpack the shards: what is in them is usually compressed already."
         )
     # Headers are every few KB; far apart, a window over the network costs less than a request for each.
     members = Members(Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=None)
@@ -208,3 +207,30 @@ def _index_from(value: Any) -> ShardIndex | None:
         return None
     whole = all(array.dtype == (np.uint8 if name == "keys" else np.int64) for name, array in arrays.items())
     return index if whole and all(array.ndim == 1 for array in arrays.values()) and index.is_sound() else None
+
+
+class Index:
+    """The indices of all shards, one after the other."""
+
+    def __init__(self, shards: list[ShardIndex]) -> None:
+        self.shards = shards
+        self.starts: Numbers = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)
+        """The number of the first sample of each shard, and of all together."""
+        self.names = list(dict.fromkeys(name for shard in shards for name in shard.names))
+
+    def key(self, shard: int, place: int) -> str:
+        one = self.shards[shard]
+        start = one.key_ends[place - 1] if place else 0
+        return one.keys[start : one.key_ends[place]].tobytes().decode("utf-8", "surrogateescape")
+
+    def fields(self, shard: int, place: int) -> list[tuple[str, int, int]]:
+        """Return the fields of a sample: name, offset, size."""
+        one = self.shards[shard]
+        own = slice(int(one.first[place]), int(one.first[place + 1]))
+        names = one.names
+        return [
+            (names[number], offset, size)
+            for number, offset, size in zip(
+                one.fields[own].tolist(), one.offsets[own].tolist(), one.sizes[own].tolist(), strict=True
+            )
+        ]

@@ -84,9 +84,9 @@ def look(path: Path) -> Contents:
         Field(name, _type(name, found), counts=(("members", count), ("bytes", sizes[name])))
         for name, count in counts.items()
     )
-    text = stored_text("tar", str(path), stored, f"TarDataset({str(path)!r}, mode='random')")
+    text = stored_text("tar", str(path), stored, f"TarDataset({str(path)!r})")
     if not is_plain(path):
-        text = text.replace("mode='random'", "mode='stream'")
+        text = f"{text}.stream()"
     details: dict[str, Any] = {}
     if per_sample:
         least, most = min(per_sample), max(per_sample)
