@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -16,13 +14,9 @@ from feedline import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.cache_file import Cache
 from feedline.datasets.columns import Empty, is_column
-from feedline.errors import BadOption, SourceError
-from feedline.shown import shown_address
+from feedline.errors import BadOption
 
 Indices = NDArray[np.int64]
-_PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""How an address begins, also one that a Path was made of; one letter is a drive."""
-
 # Any: a sample is what its user makes of it.
 Transform = Callable[[Any], Any]
 """Takes a sample and returns another."""
@@ -157,35 +151,3 @@ def checked_cache(cache: Cache) -> Cache:
     if not isinstance(cache, (bool, str, os.PathLike)):
         raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
     return cache
-
-
-def checked_path(given: str | os.PathLike[str]) -> str:
-    """Return the path of a local file, or a pattern, as a text.
-
-    Every source that reads local files only asks here first, so that no error shows what is secret in an address.
-
-    Raises:
-        BadOption: it is the address of something remote.
-        SourceError: it looks like one without a protocol, and there is no such file.
-
-    Example:
-        >>> checked_path("/data/a.h5")
-        '/data/a.h5'
-        >>> checked_path("https://ada:secret@host/a.h5")
-        Traceback (most recent call last):
-        feedline.errors.BadOption: 'https://***@host/a.h5' is an address, and only local files are read here. ...
-    """
-    path = os.fspath(given)
-    shown = shown_address(path)
-    is_address = _PROTOCOL.match(path) is not None
-    if not is_address and shown == path:
-        return path
-    local = os.path.expanduser(path)
-    if os.path.exists(local) or glob.glob(local, recursive=True):
-        return path
-    if is_address:
-        raise BadOption(
-            f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and give "
-            "their path, without file://. Of the sources, TarDataset reads remote files: tar shards."
-        )
-    raise SourceError(f"There is no file {shown!r}. Is the path right?")

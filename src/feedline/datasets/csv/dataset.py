@@ -19,11 +19,11 @@ from feedline.datasets.csv.rows import LONGEST_ROW, UTF16, Unclosed, parts
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.condition import checked_condition, kept_groups, mask_of
-from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
 from feedline.datasets.parquet.parquet import CACHE_BYTES
 from feedline.datasets.parquet.table import RowGroupSource, types_of
 from feedline.datasets.parquet.unpacked import Unpacked
+from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
 from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.errors import BadOption, CorruptSource, SourceError

@@ -16,7 +16,8 @@ from feedline.datasets.files.listing import list_files
 from feedline.datasets.files.reading import Read, reader
 from feedline.datasets.files.scan import Choice
 from feedline.datasets.form import Fields, Form
-from feedline.datasets.source import Indices, Source, Transform, checked_path
+from feedline.datasets.paths import checked_path
+from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, SourceError
 from feedline.sharing.packed import Packed
 

@@ -15,8 +15,8 @@ from feedline.datasets.handle import Handle
 from feedline.datasets.hdf5.field import NUMBERS, Field
 from feedline.datasets.hdf5.files import OpenFile, OpenFiles
 from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, look, reading
-from feedline.datasets.hdf5.paths import PathLike, files_of
 from feedline.datasets.hdf5.rows import Rows, ValueRows
+from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.source import Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
 from feedline.failures import words
@@ -33,7 +33,8 @@ class HDF5Dataset(TableSource):
     feedline="bytes", and arrays of their own length for other variable-length fields.
 
     Args:
-        path: a file, a pattern such as "data/*.h5", or a list of these. The samples of the files follow each other.
+        paths: a file, a folder (all `.h5` and `.hdf5` files below it), a pattern such as "data/*.h5", or a list of
+            these. The samples of the files follow each other.
         fields: which datasets; "group/x" names one in a group. A name gives its values; a tuple of names gives
             tuples; a list gives dicts; a dict {"image": "group/x"} gives dicts with other names. All by default.
         transform: applied to each sample; batches are then made sample by sample.
@@ -43,9 +44,9 @@ class HDF5Dataset(TableSource):
             datasets. Whoever wrote the file decides which files these are.
 
     Raises:
-        BadOption: there is no such file or field, fields differ in length, or files differ in their fields.
+        BadOption: there is no such field, fields differ in length, or files differ in their fields.
         CorruptSource: a file is no HDF5 file, or not whole.
-        SourceError: a file cannot be opened.
+        SourceError: a file is not there, or cannot be opened.
         MissingExtra: h5py is not installed.
 
     Example:
@@ -68,7 +69,7 @@ class HDF5Dataset(TableSource):
 
     def __init__(
         self,
-        path: PathLike | Iterable[PathLike],
+        paths: Paths,
         fields: Fields = None,
         *,
         transform: Transform | None = None,
@@ -80,7 +81,7 @@ class HDF5Dataset(TableSource):
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self.swmr = bool(swmr)
         self.external = bool(external)
-        first, *others = files_of(path)
+        first, *others = found_files(paths, (".h5", ".hdf5"))
         part, self._shape, self._fields = look(first, fields, swmr=swmr, external=self.external)
         # One object for all copies of the dataset that threads have, also when more samples are found.
         self._parts = Parts([part, *(self._part(other, first) for other in others)])

@@ -19,7 +19,8 @@ from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
 from feedline.datasets.lmdb.keys import Computed, Keys, Numbered, given, read_keys
 from feedline.datasets.lmdb.meta import META_KEY, Meta
-from feedline.datasets.source import Indices, TableSource, Transform, checked_path
+from feedline.datasets.paths import checked_path
+from feedline.datasets.source import Indices, TableSource, Transform
 from feedline.datasets.tar.images import SPECS
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 

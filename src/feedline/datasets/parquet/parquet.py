@@ -10,11 +10,11 @@ from feedline.datasets.cache_file import Cache
 from feedline.datasets.form import Fields
 from feedline.datasets.packed_facts import check_count, check_shapes
 from feedline.datasets.parquet.condition import checked_condition, kept_groups
-from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
 from feedline.datasets.parquet.mapped import validate
 from feedline.datasets.parquet.table import RowGroupSource, types_of
 from feedline.datasets.parquet.values import shape_of
+from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
 
 CACHE_BYTES = 256 << 20

@@ -19,12 +19,12 @@ from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.parquet.block import Block, joined, joined_rows, taken
 from feedline.datasets.parquet.blocks import Blocks
 from feedline.datasets.parquet.condition import condition_of
-from feedline.datasets.parquet.files import File, Paths, found_files
 from feedline.datasets.parquet.layout import Footer, Layout
 from feedline.datasets.parquet.stream import GroupedSource, RowGroupStream
 from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.parquet.values import prepared, text_of, whole
 from feedline.datasets.parquet.waste import Waste
+from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.source import Indices, Transform, checked_cache
 from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.failures import words

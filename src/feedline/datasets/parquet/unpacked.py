@@ -27,8 +27,8 @@ import numpy as np
 
 from feedline._optional import require
 from feedline.datasets.cache_file import refuse_foreign
-from feedline.datasets.parquet.files import File
 from feedline.datasets.parquet.mapped import Mapped, buffer_of
+from feedline.datasets.paths import File
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
 
 _MARK = "unpacked.feedline"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.parquet.files import File
 from feedline.datasets.parquet.mapped import Mapped
+from feedline.datasets.paths import File
 from feedline.packing.contents.contents import Contents, Field, spread
 from feedline.packing.line import stored_text, unpacked_option
 from feedline.packing.schema import Sample

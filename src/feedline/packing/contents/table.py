@@ -11,7 +11,7 @@ from typing import Any
 
 from feedline.datasets.csv.dataset import ENDINGS, PACKED, CSVDataset
 from feedline.datasets.csv.rows import delimiter_of
-from feedline.datasets.parquet.files import found_files
+from feedline.datasets.paths import found_files
 from feedline.errors import CorruptSource
 from feedline.failures import words
 from feedline.packing.contents import folder, parquet

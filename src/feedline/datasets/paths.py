@@ -1,16 +1,19 @@
-"""Which files make a dataset, and whether they are still the ones that were looked at."""
+"""Which files a user means, and whether they are still the ones that were looked at."""
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from feedline.datasets.natural import natural
-from feedline.datasets.source import checked_path
 from feedline.errors import BadOption, SourceChanged, SourceError
+from feedline.shown import shown_address
+
+_PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How an address begins, also one that a Path was made of; one letter is a drive."""
 
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 """A file, a folder, a pattern, or several of these."""
@@ -54,7 +57,9 @@ class File:
 
 
 def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the files that are meant, those of a folder or pattern in natural order: `part-9` before `part-10`.
+    """Return the absolute paths of the files that are meant.
+
+    Those of a folder or pattern come in natural order, `part-9` before `part-10`; a list keeps its order.
 
     Args:
         paths: a file, a folder, a pattern with `*`, `?`, `[...]` or `**`, or several of these.
@@ -64,16 +69,16 @@ def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
         BadOption: these are no paths, or addresses of something remote.
         SourceError: nothing is there.
     """
-    if isinstance(paths, (str, os.PathLike)):
-        given = [checked_path(paths)]
-    else:
-        given = [checked_path(path) for path in paths]
+    given = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
     if not given:
         raise BadOption("The list of files is empty: there is nothing to read.")
     return tuple(file for path in given for file in _of_one(path, endings))
 
 
-def _of_one(path: str, endings: tuple[str, ...]) -> list[str]:
+def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str]:
+    if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str):
+        raise BadOption(f"{given!r} is not a path, a pattern or a list of these.")
+    path = os.path.abspath(os.path.expanduser(checked_path(given)))
     if os.path.isdir(path):
         inside = [str(file) for ending in endings for file in Path(path).rglob(f"*{ending}")]
         found = sorted((file for file in inside if not os.path.basename(file).startswith((".", "_"))), key=natural)
@@ -84,5 +89,47 @@ def _of_one(path: str, endings: tuple[str, ...]) -> list[str]:
         return [path]  # should it not be there, that is said when it is looked at
     found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=natural)
     if not found:
-        raise SourceError(f"No file fits the pattern {path!r}. Is the folder the right one?")
+        raise SourceError(f"No file fits the pattern {os.fspath(given)!r}. Is the folder the right one?")
     return found
+
+
+def natural(path: str) -> list[tuple[int, str]]:
+    """Return what to sort by, so that numbers in names count as numbers, as people expect.
+
+    Example:
+        >>> sorted(["part-10", "part-9"], key=natural)
+        ['part-9', 'part-10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
+
+
+def checked_path(given: str | os.PathLike[str]) -> str:
+    """Return the path of a local file, or a pattern, as a text.
+
+    Every source that reads local files only asks here first, so that no error shows what is secret in an address.
+
+    Raises:
+        BadOption: it is the address of something remote.
+        SourceError: it looks like one without a protocol, and there is no such file.
+
+    Example:
+        >>> checked_path("/data/a.h5")
+        '/data/a.h5'
+        >>> checked_path("https://ada:secret@host/a.h5")
+        Traceback (most recent call last):
+        feedline.errors.BadOption: 'https://***@host/a.h5' is an address, and only local files are read here. ...
+    """
+    path = os.fspath(given)
+    shown = shown_address(path)
+    is_address = _PROTOCOL.match(path) is not None
+    if not is_address and shown == path:
+        return path
+    local = os.path.expanduser(path)
+    if os.path.exists(local) or glob.glob(local, recursive=True):
+        return path
+    if is_address:
+        raise BadOption(
+            f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and give "
+            "their path, without file://. Of the sources, TarDataset reads remote files: tar shards."
+        )
+    raise SourceError(f"There is no file {shown!r}. Is the path right?")
