@@ -169,9 +169,9 @@ def decode_jpeg(sample: Any) -> Any:
 
 @functools.cache
 def _decoder() -> Callable[[bytes], Any]:
-    from feedline.datasets.tar.images import image_decoder
+    from feedline.datasets.pictures import picture_decoder
 
-    return image_decoder("rgb8")
+    return picture_decoder("rgb8")
 
 
 def streamed(kind: str, shards: list[str], workers: int, size: int, engine: str) -> Any:

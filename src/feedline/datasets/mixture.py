@@ -164,12 +164,20 @@ def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
     """
     if weights is None:
         weights = [1.0] * len(sizes)
+    # A dataset in the place of weights is refused before its samples are read.
+    if hasattr(type(weights), "__len__") and len(weights) != len(sizes):
+        raise _wrong_number(len(weights), len(sizes))
+    if not hasattr(type(weights), "__len__") and not hasattr(type(weights), "__next__"):
+        raise BadOption(
+            f"weights is a {type(weights).__name__}, not a list of numbers. Give all datasets in one list, as in "
+            "mix([speech, music], [0.75, 0.25])."
+        )
     try:
         numbers = [float(weight) for weight in weights]
     except (TypeError, ValueError) as exc:
         raise BadOption(f"weights={weights!r} is not a list of numbers, one for each dataset.") from exc
     if len(numbers) != len(sizes):
-        raise BadOption(f"There are {len(numbers)} weights for {len(sizes)} datasets. Give one for each.")
+        raise _wrong_number(len(numbers), len(sizes))
     wrong = [number for number, weight in enumerate(numbers) if not (math.isfinite(weight) and weight >= 0)]
     if wrong:
         raise BadOption(f"weights[{wrong[0]}]={numbers[wrong[0]]} is not a weight: it must be 0 or more, and finite.")
@@ -179,6 +187,13 @@ def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
         if weight and size == 0:
             raise BadOption(f"datasets[{number}] is empty but has the weight {weight}. Leave it out, or weigh it 0.")
     return numbers
+
+
+def _wrong_number(weights: int, datasets: int) -> BadOption:
+    return BadOption(
+        f"There are {weights} weights for {datasets} datasets. Give one for each. If weights is a dataset itself, it "
+        "belongs into the list of datasets."
+    )
 
 
 def forward_epoch(datasets: Iterable[Any], epoch: int) -> None:

@@ -270,10 +270,16 @@ def test_chunks_are_blocks_of_a_sampler(tmp_path: Path) -> None:
 class TestWhatCannotBe:
     @pytest.mark.parametrize(
         ("given", "message"),
-        [("none-*.h5", "matches no file"), ([], "empty"), (3, "not a path"), ([b"x"], "not a path"), (".", "folder")],
+        [
+            ("none-*.h5", "No file fits"),
+            ([], "empty"),
+            (3, "not a path"),
+            ([b"x"], "not a path"),
+            (".", "has no files"),
+        ],
     )
     def test_files(self, given: Any, message: str) -> None:
-        with pytest.raises(BadOption, match=message):
+        with pytest.raises((BadOption, SourceError), match=message):
             HDF5Dataset(given)
 
     def test_a_file_that_is_not_there(self, tmp_path: Path) -> None:

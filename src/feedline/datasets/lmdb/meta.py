@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from feedline.datasets.tar.images import EXTENSIONS
+from feedline.datasets.pictures import EXTENSIONS
 from feedline.errors import CorruptSource
 
 META_KEY = b"__feedline__"

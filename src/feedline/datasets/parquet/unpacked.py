@@ -21,7 +21,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -99,11 +99,9 @@ class Unpacked:
             _make(place, file)
             fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=place)
             with os.fdopen(fd, "wb") as opened:
-                ipc = require("pyarrow.ipc", extra="parquet", purpose="cache=")
-                summed = _Summed(opened)
-                with ipc.new_file(summed, table.schema) as writer:
-                    writer.write_table(table.combine_chunks())
-                opened.write(_TAIL + summed.crc.to_bytes(4, "little"))
+                content = _arrow_file(table)
+                opened.write(content)
+                opened.write(_TAIL + zlib.crc32(content).to_bytes(4, "little"))
                 opened.flush()
                 os.fsync(fd)  # a name without its content would survive a loss of power
             os.replace(name, path)
@@ -166,21 +164,13 @@ def _key(file: os.stat_result) -> int:
     return hash((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)) or 1  # 0 is an empty slot
 
 
-class _Summed:
-    """A file that sums up what is written to it."""
-
-    closed = False
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.crc = 0
-
-    def write(self, data: Any) -> int:
-        self.crc = zlib.crc32(data, self.crc)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
+def _arrow_file(table: Any) -> Any:
+    """Return a table as an Arrow file, in a buffer."""
+    pa = require("pyarrow", extra="parquet", purpose="cache=")
+    sink = pa.BufferOutputStream()
+    with require("pyarrow.ipc", extra="parquet", purpose="cache=").new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return sink.getvalue()
 
 
 def _digest(*about: object) -> str:

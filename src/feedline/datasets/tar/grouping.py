@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,15 +47,25 @@ class Grouping:
         selection: what is wanted.
         ordinal: the number of the sample at which `members` begins.
         unique: True to refuse a key that has come before.
+        take: takes what is wanted of the current file; all of its bytes by default.
     """
 
+    # Any: whatever is taken of files.
     def __init__(
-        self, members: Members, shard: str, selection: Selection, *, ordinal: int = 0, unique: bool = True
+        self,
+        members: Members,
+        shard: str,
+        selection: Selection,
+        *,
+        ordinal: int = 0,
+        unique: bool = True,
+        take: Callable[[Members], Any] = Members.read,
     ) -> None:
         self._members = members
         self._shard = shard
         self._selection = selection
         self._unique = unique
+        self._take = take
         self._keys: set[str] = set()
         self._count = 0
         """Samples so far, also those that are to be left out."""
@@ -109,7 +120,11 @@ class Grouping:
         while here[0] == key:
             field = here[1]
             if field in seen:
-                raise field_twice(self._shard, key, field, members)
+                raise CorruptSource(
+                    f"{self._shard}: sample {key!r} has the field {field!r} twice, the second time in the file "
+                    f"{members.name!r} at byte {members.start}. Names of fields are told apart without regard to upper "
+                    "and lower case, and a sample has each once."
+                )
             seen.add(field)
             if field == "__bad__" and members.size:
                 is_bad = True
@@ -117,7 +132,7 @@ class Grouping:
                 size += members.size
                 if size > members.most:
                     members.check_limit(f"sample {key!r}, as far as it was read,", size)
-                data[field] = members.read()
+                data[field] = self._take(members)
             following = self._advance()
             if following is None:
                 self._next = None
@@ -136,26 +151,12 @@ class Grouping:
 
     def _note(self, key: str) -> None:
         if key in self._keys:
-            raise key_again(self._shard, key, self._members)
+            raise CorruptSource(
+                f"{self._shard}: the key {key!r} comes again at byte {self._members.start}, after other samples. The "
+                "files of a sample have to follow each other: sort them by name when the shard is written. If they are "
+                "samples of their own, unique_keys=False takes them as such."
+            )
         self._keys.add(key)
-
-
-def field_twice(shard: str, key: str, field: str, members: Members) -> CorruptSource:
-    """Return the error about a field that a sample has already."""
-    return CorruptSource(
-        f"{shard}: sample {key!r} has the field {field!r} twice, the second time in the file {members.name!r} at byte "
-        f"{members.start}. Names of fields are told apart without regard to upper and lower case, and a sample has "
-        "each once."
-    )
-
-
-def key_again(shard: str, key: str, members: Members) -> CorruptSource:
-    """Return the error about a key that has come before."""
-    return CorruptSource(
-        f"{shard}: the key {key!r} comes again at byte {members.start}, after other samples. The files of a sample "
-        "have to follow each other: sort them by name when the shard is written. If they are samples of their own, "
-        "unique_keys=False takes them as such."
-    )
 
 
 def split_name(name: str) -> tuple[str, str] | None:
