@@ -17,8 +17,7 @@ from feedline.datasets.handle import Handle
 from feedline.datasets.lmdb import decoding
 from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
-from feedline.datasets.lmdb.keys import Computed, Keys, Numbered, given, read_keys
-from feedline.datasets.lmdb.meta import META_KEY, Meta
+from feedline.datasets.lmdb.keys import META_KEY, Computed, Keys, Meta, Numbered, given, read_keys
 from feedline.datasets.paths import checked_path
 from feedline.datasets.pictures import SPECS
 from feedline.datasets.source import Indices, TableSource, Transform, checked_cache

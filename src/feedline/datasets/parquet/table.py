@@ -6,8 +6,9 @@ import functools
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -234,24 +235,18 @@ class RowGroupSource(GroupedSource):
         return f"{super().__repr__()[:-1]}{filters})"
 
 
-class reading:  # noqa: N801  (used like a function)
-    """Turns errors of pyarrow into such of feedline, which say of which file."""
-
-    def __init__(self, file: File, doing: str) -> None:
-        self._file = file
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, exc: Any, traceback: Any) -> None:
-        if not isinstance(exc, Exception) or isinstance(exc, FeedlineError):
-            return
-        # Whatever pyarrow raises, and Python of what it is given: names and texts that are not UTF-8, for example.
-        self._file.check()  # somebody writing to it is the better explanation
+@contextmanager
+def reading(file: File, doing: str) -> Iterator[None]:
+    """Turn errors of pyarrow into such of feedline, which say of which file."""
+    try:
+        yield
+    except FeedlineError:
+        raise
+    except Exception as exc:  # whatever pyarrow raises, and Python of what it is given: names that are not UTF-8, say
+        file.check()  # somebody writing to it is the better explanation
         raise CorruptSource(
-            f"Something went wrong while {self._doing} ({self._file.size} bytes): {words(exc)}. It is cut off, "
-            "damaged, or no file of this kind: make it anew, or leave it out."
+            f"Something went wrong while {doing} ({file.size} bytes): {words(exc)}. It is cut off, damaged, or no file "
+            "of this kind: make it anew, or leave it out."
         ) from exc
 
 

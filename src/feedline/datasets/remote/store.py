@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from feedline.datasets.remote.blob import Blob
@@ -79,27 +80,20 @@ class StoreBlob(Blob):
         """Nothing: the connections belong to the file system."""
 
 
-class _told_as:  # noqa: N801  (used like a function)
-    """Turns exceptions of fsspec and what is below it into those of feedline."""
-
-    def __init__(self, address: str, system: Any) -> None:
-        self._name = shown_url(address)
-        self._address = address
-        self._options = getattr(system, "storage_options", {})
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _traceback: Any) -> None:
-        if exc is None or not isinstance(exc, Exception):
-            return
-        said = f"{type(exc).__name__}: {exc}"
-        text = without_secrets(without_values(said, self._options), self._address)
+# Any: fsspec has no types.
+@contextmanager
+def _told_as(address: str, system: Any) -> Iterator[None]:
+    """Turn exceptions of fsspec and what is below it into those of feedline."""
+    try:
+        yield
+    except Exception as exc:
+        name, said = shown_url(address), f"{type(exc).__name__}: {exc}"
+        text = without_secrets(without_values(said, getattr(system, "storage_options", {})), address)
         cause = exc if text == said else None
         if isinstance(exc, FileNotFoundError):
-            raise SourceError(f"{self._name}: there is no such object ({text}).") from cause
+            raise SourceError(f"{name}: there is no such object ({text}).") from cause
         if isinstance(exc, _FINAL) or "Credentials" in type(exc).__name__:
-            raise SourceError(f"{self._name} cannot be read: {text.rstrip('.')}.") from cause
+            raise SourceError(f"{name} cannot be read: {text.rstrip('.')}.") from cause
         raise Transient(text) from cause
 
 
