@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from feedline.errors import BadOption, SourceChanged, SourceError
 from feedline.shown import shown_address
@@ -76,7 +77,8 @@ def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str]:
-    if not isinstance(given, (str, os.PathLike)) or not isinstance(os.fspath(given), str):
+    name: Any = given  # whatever the user gave
+    if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
         raise BadOption(f"{given!r} is not a path, a pattern or a list of these.")
     path = os.path.abspath(os.path.expanduser(checked_path(given)))
     if os.path.isdir(path):

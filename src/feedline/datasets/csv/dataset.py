@@ -25,7 +25,7 @@ from feedline.datasets.parquet.table import RowGroupSource, types_of
 from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
-from feedline.datasets.tar.packed import Unpacking, packing_of
+from feedline.datasets.tar.packed import UnpackedFile, packing_of
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.sizes import byte_count
 
@@ -35,7 +35,6 @@ PART_BYTES = 1 << 20
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", *PACKED))
 
-_PIECE = 1 << 18
 _LARGEST_PART = 1 << 28
 """Bytes: it is parsed at once, and pyarrow counts these in 31 bits."""
 # Any, throughout: pyarrow has no types to check against.
@@ -137,7 +136,7 @@ class CSVDataset(RowGroupSource):
         """Columns whose parts have different types, so that the one that holds them all may be too narrow."""
         self._unzipped_once: set[str] = set()
         """Compressed files whose parts this process has put into `cache`, as far as they were not there."""
-        self._opened: Handle[dict[str, Unzipped]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
+        self._opened: Handle[dict[str, UnpackedFile]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
 
     @property
     def column_types(self) -> dict[str, Any]:
@@ -153,7 +152,7 @@ class CSVDataset(RowGroupSource):
         first_row = 1 if columns is not None else 2
         kinds: dict[str, Any] = {}
         with open(file.path, "rb") as opened:
-            read = opened.read if packing is None else Unzipped(file.path, packing).read
+            read = opened.read if packing is None else UnpackedFile(file.path, packing).read
             try:
                 for part in parts(read, self._delimiter(file), self.part_bytes):
                     content, ends, start = part.content, part.ends, part.start
@@ -307,7 +306,7 @@ class CSVDataset(RowGroupSource):
         if unzipped is None or unzipped.place > start:
             if unzipped is not None:
                 self._waste.went_back = True
-            unzipped = opened[file.path] = Unzipped(file.path, packing)
+            unzipped = opened[file.path] = UnpackedFile(file.path, packing)
         unzipped.skip_to(start)
         return unzipped.read(stop - start)
 
@@ -374,47 +373,3 @@ class CSVDataset(RowGroupSource):
         if self._known is not None:
             return super().__repr__()
         return f"CSVDataset({self.paths!r}, not read yet)"
-
-
-class Unzipped:
-    """The bytes of a compressed file, from the first to the last. It is open only while some are read.
-
-    Args:
-        path: of the file.
-        packing: how it is compressed.
-    """
-
-    def __init__(self, path: str, packing: str) -> None:
-        self._path = path
-        self._raw = 0
-        self._unpacking = Unpacking(packing, self._next_piece, repr(path))
-        self._left = b""
-        self.place = 0
-        """How many bytes were read."""
-
-    def _next_piece(self) -> bytes:
-        with open(self._path, "rb") as file:
-            file.seek(self._raw)
-            piece = file.read(_PIECE)
-        self._raw += len(piece)
-        return piece
-
-    def read(self, size: int) -> bytes:
-        """Return so many bytes more, fewer only at the end of the file.
-
-        Raises:
-            CorruptSource: the file is damaged or cut off.
-        """
-        pieces, missing = [self._left], size - len(self._left)
-        while missing > 0 and (piece := self._unpacking.next_chunk()):
-            pieces.append(piece)
-            missing -= len(piece)
-        content = b"".join(pieces)
-        self._left = content[size:]
-        self.place += min(size, len(content))
-        return content[:size]
-
-    def skip_to(self, place: int) -> None:
-        """Leave out what comes before a place."""
-        while self.place < place and self.read(min(place - self.place, _PIECE)):
-            pass
