@@ -12,6 +12,7 @@ Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 """Makes an array to be filled: ordinary memory, or the place where the batch is wanted."""
 
 _NUMBERS = "biufc"
+_TEXTS = {str, bytes}
 _PLAIN: dict[type, np.dtype[Any]] = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dtype(np.bool_)}
 
 
@@ -20,7 +21,7 @@ def is_column(column: Any) -> bool:
     """True if the default collate function would make this column of its values: numbers, or strings or bytes."""
     if isinstance(column, np.ndarray):
         return column.dtype.kind in _NUMBERS and column.dtype.isnative
-    return all(type(value) is str or type(value) is bytes for value in column)
+    return {*map(type, column)} <= _TEXTS
 
 
 def stacked(values: list[Any], empty: Empty) -> Any:
@@ -30,12 +31,13 @@ def stacked(values: list[Any], empty: Empty) -> Any:
         >>> stacked([1, 2], np.empty), stacked([1, 2.5], np.empty), stacked(["a", "b"], np.empty)
         (array([1, 2]), [1, 2.5], ['a', 'b'])
     """
-    kind = type(values[0]) if values else None
-    if kind is None or any(type(value) is not kind for value in values):
+    kinds = {*map(type, values)}
+    if len(kinds) != 1:
         return values
+    (kind,) = kinds
     if kind is np.ndarray:
         return _stacked_arrays(values, empty)
-    dtype = _PLAIN.get(kind) or (values[0].dtype if issubclass(kind, np.generic) else None)
+    dtype = values[0].dtype if issubclass(kind, np.generic) else _PLAIN.get(kind)
     if dtype is None or dtype.kind not in _NUMBERS:
         return values
     column = empty((len(values),), dtype)

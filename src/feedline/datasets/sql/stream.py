@@ -66,7 +66,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         self._has_ended = False
 
     def _make(self, item: tuple[Any, ...]) -> Any:
-        return self._stream.dataset._build(list(item[1:]))
+        return self._stream.dataset._shape.build(item[1:])
 
     def _take(self) -> tuple[Any, ...]:
         """Return the next row of this part.
