@@ -177,7 +177,7 @@ def opened(
         dataset = HandWritten(path, kept)
     else:
         group_bytes = GROUP * ((PIXELS * 4 + 8) if kind == "image" else (NUMBERS * 4 + 32)) + 8192
-        folder = path.with_suffix(".unpacked") if fits == "unpacked" else None
+        folder = path.with_suffix(".unpacked") if fits == "unpacked" else False
         dataset = ParquetDataset(path, cache_bytes=kept * group_bytes, cache=folder)
     started = harness.worker_arguments(workers, start_method=arguments.start_method)
     return side.open(dataset, batch_size=arguments.batch_size, shuffle=True, drop_last=True, **started)

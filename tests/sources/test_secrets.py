@@ -145,6 +145,11 @@ def shards(written: Written, place: str, mode: Any, *, scheme: str = "http", **o
     return dataset.stream() if mode == "stream" else dataset
 
 
+def first_of(address: str, mode: str) -> Any:
+    dataset = TarDataset(address, retries=0)
+    return next(iter(dataset.stream() if mode == "stream" else dataset))
+
+
 FILES = ["a.tar", "none.tar", "cut.tar", "zero.tar", "twice.tar", "field.tar", "odd.tar", "text.tar", "packed.tar"]
 FAULTS = ["404", "403", "500", "refuse", "drop", "whole", "lie", "/none.tar", "ftp://elsewhere/a", "http://[", "/a.tar"]
 
@@ -195,8 +200,7 @@ class TestShards:
     def test_passwords_that_are_not_quoted(self, written: Written, mode: str, password: str) -> None:
         address = f"http://{written.user}:{password.format(written.password)}@127.0.0.1:9/a.tar"
         with pytest.raises(FeedlineError) as caught:
-            dataset = TarDataset(address, retries=0)
-            next(iter(dataset.stream() if mode == "stream" else dataset))
+            first_of(address, mode)
         written.note(caught.value)
 
     @pytest.mark.parametrize("protocol", ["memory", "unheard", "s3", "gs"])

@@ -35,11 +35,11 @@ class SQLDataset(QuerySource):
             connect; it is neither in the repr nor in errors. PostgreSQL's `PGPASSWORD` and `~/.pgpass` work as well.
         query: a SELECT statement. Placeholders are those of the driver: `?` or `:name` for SQLite, `?` or `$name` for
             DuckDB, `%s` or `%(name)s` for PostgreSQL.
+        fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
+            names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
         key: a column of the result by which rows are found: unique, never null, and with an index if it is to be quick.
         parameters: what stands for the placeholders: a list, or a dict for those with names. It never becomes part of
             the query's text.
-        fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
-            names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
         transform: applied to each sample.
         external: of DuckDB: True to let the query, and views in the database, read other files and addresses.
 

@@ -37,10 +37,10 @@ class QuerySource(TableSource):
         self,
         address: str,
         query: str,
+        fields: Fields = None,
         *,
         key: str,
         parameters: Any = None,
-        fields: Fields = None,
         transform: Transform | None = None,
         external: bool = False,
     ) -> None:
