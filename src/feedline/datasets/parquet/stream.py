@@ -102,12 +102,13 @@ class RowGroupPass(ResumablePass[int]):
         self._starts = np.cumsum(sizes) - sizes
         self._ends = np.cumsum(sizes[self._groups])
         """Where the row groups end, in places of this pass."""
+        self._count = int(self._ends[-1]) if len(self._ends) else 0
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return self._count
 
     def _take(self) -> int:
-        if self._place >= len(self):
+        if self._place >= self._count:
             raise StopIteration
         self._place += 1
         return self._place - 1
