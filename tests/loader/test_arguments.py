@@ -174,7 +174,7 @@ def streams(folder: Path) -> list[Any]:
     pq.write_table(pa.table({"x": [1, 2]}), folder / "a.parquet")
     (folder / "a.jsonl").write_text("{}\n")
     return [
-        TarDataset(folder / "a.tar"),
+        TarDataset(folder / "a.tar").stream(),
         ParquetDataset(folder / "a.parquet").stream(),
         StreamDataset(GrowingFile(folder / "a.jsonl")),
     ]
