@@ -122,7 +122,7 @@ class Driver:
                 if not machine.decisions:
                     self._collect(pause_s, worker)
                     machine.judge_lateness()
-            if machine.decisions:
+            if machine.decisions or machine.fatal is not None:  # the last worker may be gone, with nothing to decide
                 self._perform()
 
     def _hand_out(self, ordinal: int) -> Any:
