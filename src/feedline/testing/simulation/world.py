@@ -184,7 +184,7 @@ class World:
                 if not machine.decisions:
                     self._collect(pause_s, worker)
                     machine.judge_lateness()
-            if machine.decisions:
+            if machine.decisions or machine.fatal is not None:
                 self.perform()
             idle = 0 if self.now_s > before_s else idle + 1
             if idle > _MOST_IDLE:
@@ -299,7 +299,7 @@ class World:
         self.machine.now_s = self.now_s
         for said in heard:
             self._tell(*said)
-        if not self.machine.decisions:
+        if not self.machine.decisions and self.machine.fatal is None:
             books.check()
 
     def _tell(self, worker: Worker | None, result: Result) -> None:
