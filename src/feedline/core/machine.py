@@ -391,10 +391,18 @@ class Machine:
     def _may_move(self, source: int, target: int) -> bool:
         """True if work may go from one worker to the other without changing what comes out.
 
+        Not from one that is still to hear a call, or where to go on: what is taken back and has to stay is given again
+        behind the rest, and the tasks after it are not to be made before it.
+
         If batches may depend on their workers, both must have made one, and nobody may have found that it does. The
         task that is late may still be the first that draws a random number: then the numbers are not those of a run in
         which it was not late. Nobody can know before.
         """
+        if any(
+            flight.worker == source and (flight.is_call or flight.task.resume is not None)
+            for flight in self._flights.values()
+        ):
+            return False
         return not self._binds or (not self._bound and {source, target} <= self._unbound)
 
     def judge_lateness(self) -> None:
@@ -664,6 +672,8 @@ class Machine:
         if left.begun is not None:
             self._redo(left.begun, left.death)
         self._give_again(worker, left.waiting)
+        if worker in self._owed and epoch is not None and not view.outstanding:
+            epoch.owe(worker, self._owed.pop(worker))
 
     def not_started(self, worker: int, exc: Exception) -> None:
         """No other worker could be started: there is no going on."""
@@ -730,8 +740,6 @@ class Machine:
                 if worker in self._owed:
                     flight.task.resume = self._owed.pop(worker)
                 self._give(flight, flight.task.slot)
-        if worker in self._owed and self.epoch is not None and not self.workers[worker].outstanding:
-            self.epoch.owe(worker, self._owed.pop(worker))
 
 
 def _turn(flight: Flight) -> int:
