@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +38,9 @@ class Blocked(BaseException):
     """The worker that makes this sample never answers."""
 
 
+_T = TypeVar("_T", bound="_Troubled")
+
+
 class _Troubled:
     """What the datasets have in common."""
 
@@ -47,6 +51,12 @@ class _Troubled:
         """The calls that this copy of the dataset has heard."""
         self._special = _special(scenario.troubles)
         self._failed: set[int] = set()
+
+    def copy(self: _T) -> _T:
+        """Return what a worker gets."""
+        twin = copy.copy(self)
+        twin.calls, twin._failed = self.calls.copy(), set()
+        return twin
 
     def note(self, number: int, *, fails: bool) -> None:
         """Hear a call."""

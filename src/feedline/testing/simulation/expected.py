@@ -32,6 +32,9 @@ class Expected(ABC):
     def follow(self, world: World) -> None:
         """Go on with a loader that was begun where the last one was."""
 
+    def left(self) -> None:  # noqa: B027  most have nothing to note
+        """Note what nobody got of a loader that is gone."""
+
     @abstractmethod
     def twin(self) -> Expected:
         """Return what somebody else must get who goes on from here."""
@@ -84,9 +87,17 @@ class Planned(Expected):
         self._told = 0
         self._next = 0
         self._already = set(world.early)
+        self._progress = world.bookmark.entry.progress
         state = self._account.state()
         self._seen, self._lost = state.get("seen", 0), state.get("lost", 0)
         world.on_hand_out = self.got
+
+    def left(self) -> None:
+        progress = self._progress
+        dealt = [*range(self._next, progress.delivered), *sorted(progress.early)]
+        for ordinal in dealt:
+            if ordinal in self._open or ordinal >= self._told:
+                self._pass_over(ordinal)
 
     def twin(self) -> Planned:
         return Planned(self._scenario, Counter())

@@ -88,6 +88,10 @@ def simulate(scenario: Scenario, *, events: int = 2000) -> Run:
     return training.finish()
 
 
+class _Left(Exception):
+    """The epoch is left, whatever it was at."""
+
+
 class _Over(Exception):
     """Enough has happened."""
 
@@ -102,7 +106,7 @@ class _Training:
         self._trace = Trace()
         self._run = Run(scenario)
         self._worlds: list[World] = []
-        self._states: list[dict[str, Any] | None] = []
+        self._states: list[dict[str, Any]] = []
 
     def finish(self) -> Run:
         """Return what came of it."""
@@ -117,7 +121,10 @@ class _Training:
         try:
             number = 0
             while self._trace.events < self._events:
-                self._epoch(number)
+                try:
+                    self._epoch(number)
+                except _Left:
+                    self._part()
                 self._run.epochs += 1
                 number = self._dice.randrange(100) if self._dice.random() < 0.1 else number + 1  # set_epoch
         except _Over:
@@ -135,9 +142,11 @@ class _Training:
         if not scenario.persistent:
             self._part()
         if not self._worlds:
+            ranks = len(self._states) or ranks
             self._worlds = [self._world(rank, ranks, workers) for rank in range(ranks)]
-        for world, state in zip(self._worlds, self._after() or [None] * ranks, strict=True):
-            world.begin(number, None if state is None else _next_epoch(state, number))
+        states = self._after()
+        for rank, world in enumerate(self._worlds):
+            world.begin(number, _next_epoch(states[rank], number) if states else None)
             expected.append(self._expect(world, tally))
         while True:
             target = self._until_leaving(dice, habits)
@@ -147,7 +156,7 @@ class _Training:
                 for world in self._worlds:
                     world.epoch.progress.ended = True
                 if dice.random() < habits.move:
-                    self._states = [world.state() for world in self._worlds]
+                    self._states = self._saved() or []
                     self._part()
                 return
             if "spent" in ends or "ended" in ends:
@@ -159,7 +168,7 @@ class _Training:
                 return
             expected = self._move(number, tally, expected)
 
-    def _after(self) -> list[dict[str, Any] | None]:
+    def _after(self) -> list[dict[str, Any]]:
         states, self._states = self._states, []
         return states
 
@@ -214,10 +223,19 @@ class _Training:
         """Return how many workers there are elsewhere; those with streams of their own are as many as before."""
         return before if self._scenario.kind == OWN else dice.choice((1, 2, 3, before))
 
+    def _saved(self) -> list[dict[str, Any]] | None:
+        """Return the states of all ranks; None if one cannot be told."""
+        states = [state for world in self._worlds if (state := world.state()) is not None]
+        return states if len(states) == len(self._worlds) else None
+
     def _move(self, number: int, tally: Counter[int], expected: list[Expected]) -> list[Expected]:
         """Save the states of all ranks, and go on elsewhere, perhaps with another number of ranks."""
         scenario, dice = self._scenario, self._dice
-        states = [world.state() for world in self._worlds]
+        states = self._saved()
+        if states is None or any(world.closed for world in self._worlds):
+            raise _Left
+        for one in expected:
+            one.left()
         ranks, workers = len(states), self._workers_elsewhere(dice, len(self._worlds[0].workers))
         self._trace.add(0.0, "move", ranks, workers)
         self._run.moves += 1
@@ -247,6 +265,8 @@ class _Training:
         """Let somebody else go on from a saved state, and see that the rest is the same."""
         scenario, number = self._scenario, world.epoch.number
         state = world.state()
+        if state is None or world.closed:
+            return
         self._run.looks += 1
         calm = replace(scenario, accidents=Accidents(), habits=Habits(), restarts=1000)
         dice = random.Random(self._dice.random())
@@ -328,20 +348,23 @@ class _Training:
         counts = scenario.kind == MAP and not scenario.accidents.death_at_start
         if isinstance(exc, WorkerDied) and world.closed and has_left and counts:
             raise LawBroken(f"the epoch is given up after {books.epoch_deaths} deaths") from exc
-        if isinstance(exc, WorkerTimeout) and not (world.closed or world.is_anyone_late()):
-            raise LawBroken("the training loop is told of a time-out, and nobody is late") from exc
+        if isinstance(exc, WorkerTimeout) and not any(worker.outstanding for worker in world.workers):
+            raise LawBroken("the training loop is told of a time-out, and nobody is at work") from exc
         return isinstance(exc, _RAISED) and not isinstance(exc, LawBroken)
 
     def _revive(self, rank: int, expected: Expected) -> None:
         """Begin again where the training loop was, after an error from which there is no going on."""
         old = self._worlds[rank]
         state, number = old.state(), old.epoch.number
+        if state is None:
+            raise _Left
         old.close()
         self._part_from(old)
         workers = self._workers_elsewhere(self._dice, len(old.workers))
         world = self._worlds[rank] = self._world(rank, old.share.world_size, workers)
         self._trace.add(0.0, "revived", rank, workers)
         _restore(world, number, state)
+        expected.left()
         expected.follow(world)
 
 

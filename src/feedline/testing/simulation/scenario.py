@@ -211,7 +211,7 @@ def _draw_loader(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
         "workers": dice.choice((1, 2, 2, 3, 5)),
         "depth": dice.choice((1, 2, 2, 4)),
         "order": dice.choice(orders),
-        "restarts": dice.choice((2, 8, 1000)),
+        "restarts": dice.choice((2, 8, 1000, 1000)),
         "persistent": dice.random() < 0.8,
         "slots": slots,
         "budget_bytes": (1 << 20) * dice.randint(2, 8) if slots and dice.random() < 0.3 else None,
@@ -241,14 +241,15 @@ def _draw_trouble(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
     bad = some(0.1) if has() < 0.5 else frozenset()
     flaky = some(0.1) - bad if is_map and has() < 0.3 else frozenset()
     # In a stream there is no going past a sample that kills.
-    fatal = some(0.02) - bad - flaky if is_map and drawn["restarts"] == 1000 and has() < 0.4 else frozenset()
+    fatal = some(0.05) - bad - flaky if is_map and drawn["restarts"] == 1000 and has() < 0.6 else frozenset()
+    mends = 0.0 if fatal and has() < 0.7 else 1.0  # without accidents it is known who is to blame
     blocks = drawn["timeout_s"] > 0 and drawn["kills_stuck"] and has() < 0.3
     actions = ("raise", "skip", Retry(2, wait_s=0.01, then="skip"), *(("replace", Replace()) if is_map else ()))
     budget = dice.choice((None, None, 3))
     policy = Policy(otherwise=dice.choice(actions), max_failures=budget, max_share=dice.choice((None, 1.0)))
     accidents = Accidents(
-        death=dice.choice((0.0, 0.0, 0.01, 0.05)),
-        hang=0.02 if drawn["timeout_s"] and has() < 0.3 else 0.0,
+        death=mends * dice.choice((0.0, 0.0, 0.01, 0.05)),
+        hang=mends * 0.02 if drawn["timeout_s"] and has() < 0.3 else 0.0,
         death_at_start=dice.choice((0.0, 0.0, 0.2)),
         no_start=0.02 if has() < 0.1 else 0.0,
         growth=dice.choice((0.0, 0.0, 0.05)),

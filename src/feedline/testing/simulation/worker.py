@@ -92,14 +92,15 @@ class Worker:
         """True if it is at the first of them."""
         self.is_ready = False
         self.is_dead = False
+        self.has_grown = False
+        self.is_leaving = False
+        """True if it is to be replaced, and has been asked for what it has not begun."""
         self.unheard = 0
         """Answers that the machine was not told of yet."""
-        self.since_s = 0.0
-        """When it began its task."""
         self._scenario = scenario
         self._dice = dice
         self._paused_s = 0.0
-        self._dataset = copy.deepcopy(spec.dataset)
+        self._dataset = spec.dataset.copy()
         policy = _Repeatable(spec.on_error, dice)
         own = replace(spec, dataset=self._dataset, on_error=policy)
         identity = WorkerIdentity(number, spec.worker_count, 0, self._dataset, threaded=True)

@@ -19,7 +19,7 @@ from feedline.core.counters import Counters
 from feedline.core.epoch import Epoch
 from feedline.core.machine import GIVE, START, TAKE_BACK, Machine
 from feedline.core.recovery import Care, Recovery, Seen
-from feedline.errors import WorkerDied, WorkerStartError
+from feedline.errors import WorkerDied, WorkerError, WorkerStartError
 from feedline.keys import epoch_key
 from feedline.loader.batches import begin_epoch
 from feedline.loader.bookmark import Bookmark
@@ -37,6 +37,9 @@ from feedline.types import Call, Key, Parcel, Result, ResultKind, Share, Task
 
 _MOST_IDLE = 10_000
 """Turns of the machine in which nothing happens and no time passes."""
+
+
+_TICK_S = 1e-9
 
 
 class Trace:
@@ -109,8 +112,6 @@ class World:
         """What workers have said, and the machine was not told."""
         self._needs: dict[int, int] = {}
         """How many calls a worker must have heard before it begins a task."""
-        self._born_s = [0.0] * workers
-        """When each worker was started."""
         self.early: tuple[int, ...] = ()
         """Batches of the epoch that had been delivered before it was entered."""
         for worker in self.workers:
@@ -186,7 +187,7 @@ class World:
                     machine.judge_lateness()
             if machine.decisions or machine.fatal is not None:
                 self.perform()
-            idle = 0 if self.now_s > before_s else idle + 1
+            idle = 0 if self.now_s > before_s + 2 * _TICK_S else idle + 1
             if idle > _MOST_IDLE:
                 raise LawBroken("the machine goes round in circles: no time passes, and nothing is delivered")
 
@@ -207,6 +208,8 @@ class World:
                 epoch.ask_again(worker)
                 machine.fill()
                 self.perform()
+        except LawBroken:
+            raise
         except BaseException as exc:
             epoch.note(ordinal, worker, notes, read)
             epoch.progress.missing += 1
@@ -233,24 +236,28 @@ class World:
         self.machine.call(Call("note", (number,), {"fails": fails}))
         self.perform()
 
-    def state(self) -> dict[str, Any]:
-        """Return where the loader is."""
-        machine = self.machine
-        if not (self.closed or self.epoch.is_opened()):
-            machine.now_s = self.now_s
-            machine.ask()
-            while machine.await_openings():
-                if not machine.decisions:
-                    self._collect(self.scenario.timeout_s or None, None)
-                self.perform()
-                self._speak()
+    def state(self) -> dict[str, Any] | None:
+        """Return where the loader is; None if that cannot be told, because workers did not tell how they began."""
+        epoch = self.epoch
+        if not (epoch.is_opened() or self.closed):
+            try:
+                self._await_openings()
+            except WorkerError:
+                pass  # of one that is late or gone: it is raised again by `next`
+        if not epoch.is_opened() and not epoch.assume_openings():
+            return None
         assert self.bookmark is not None
         return {**self.bookmark.snapshot().as_dict(), "faults": self.account.state()}
 
-    def is_anyone_late(self) -> bool:
-        """True if a worker has been at something for as long as a batch may take."""
-        since_s = [self._born_s[one.number] if not one.has_begun else one.since_s for one in self.workers if one.queue]
-        return any(self.now_s - one >= self.scenario.timeout_s * 0.99 for one in since_s)
+    def _await_openings(self) -> None:
+        machine = self.machine
+        machine.now_s = self.now_s
+        machine.ask()
+        while machine.await_openings():
+            if not machine.decisions:
+                self._collect(self.scenario.timeout_s or None, None)
+            self.perform()
+            self._speak()
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass in which the training loop asks for nothing."""
@@ -292,7 +299,8 @@ class World:
                     continue
                 raise LawBroken("the machine waits, and nothing will ever happen")
             if until_s is not None and (next_s is None or next_s > until_s):
-                self.now_s = self.machine.now_s = max(until_s, self.now_s)
+                # A clock goes on, however short the pause: the rest of it may be less than a float can add.
+                self.now_s = self.machine.now_s = max(until_s, self.now_s + _TICK_S)
                 return
             assert next_s is not None
             self.now_s = max(self.now_s, next_s)
@@ -320,6 +328,7 @@ class World:
         growth = self.scenario.accidents.growth
         if worker is not None and growth and self.dice.random() < growth:
             self.trace.add(self.now_s, "grown", worker.number)
+            worker.has_grown = True
             machine.grown(worker.number)
 
     def _at(self, seconds: float, what: str, worker: Worker, fact: Any = None) -> None:
@@ -362,7 +371,6 @@ class World:
         if not (worker.is_at_call or worker.has_heard(self._needs.get(task.id, 0))):
             raise LawBroken(f"worker {worker.number} begins task {task.id}, and has not heard a call before it")
         outcome = worker.begin(self.dataset.calls)
-        worker.since_s = self.now_s
         if outcome.result is not None:
             self._at(outcome.seconds, "done", worker, outcome.result)
         elif outcome.dies:
@@ -402,6 +410,7 @@ class World:
                 self._give(self.workers[worker], rest[0])
             elif what is TAKE_BACK:
                 taken = self._revoke(self.workers[worker], rest[0])
+                self.workers[worker].is_leaving = self.workers[worker].has_grown
                 self.trace.add(self.now_s, "taken back", worker, taken)
                 machine.taken_back(worker, taken)
             elif what is START:
@@ -421,6 +430,8 @@ class World:
         if not_sent and type(task.indices) is not Call and self.dice.random() < not_sent:
             self.machine.not_given(task.id, NotSent("indices that cannot be sent"))
             return
+        if worker.is_leaving and type(task.indices) is not Call:
+            raise LawBroken(f"worker {worker.number} is to be replaced, and gets task {task.id}")
         self._let_happen()
         self._needs[task.id] = len(self.dataset.calls)
         worker.queue.append(task)
@@ -447,7 +458,6 @@ class World:
             task = dice.choice(old.queue)
             late = Result(ResultKind.DONE, number, task.id, Parcel(["too late"], task.slot, 1))
             self._heard.append((None, late))
-        self._born_s[number] = self.now_s
         worker = self.workers[number] = Worker(number, old.life + 1, self._spec, self.scenario, dice)
         self._get_ready(worker)
         self.machine.started(number)

@@ -1,0 +1,135 @@
+"""Faults of one line, planted in the core: the simulation must find each of them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from feedline.core.account import Account
+from feedline.core.epoch import Epoch
+from feedline.core.machine import Machine
+from feedline.core.own_streams import OwnStreamsEpoch
+from feedline.core.recovery import Recovery
+from feedline.state.progress import Progress
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A line of a method, and what stands there instead."""
+
+    what: str
+    owner: type
+    method: str
+    line: str
+    instead: str
+    seed: int = 0
+    """Of a world in which it is found."""
+
+    def grow(self, patches: pytest.MonkeyPatch) -> None:
+        """Put it in its place."""
+        function = inspect.unwrap(getattr(self.owner, self.method))
+        source = textwrap.dedent(inspect.getsource(function))
+        assert source.count(self.line) == 1, f"{self.line!r} is not one line of {self.method}"
+        names = dict(vars(sys.modules[self.owner.__module__]))
+        grown: dict[str, Any] = {}  # apart: a method may have the name of a function that it calls
+        exec(compile(source.replace(self.line, self.instead), f"<{self.what}>", "exec"), names, grown)
+        patches.setattr(self.owner, self.method, grown[self.method])
+
+
+PLANTS = [
+    Plant("the slot of a task whose worker died is lost", Machine, "_redo", "self._drop(begun)", "pass"),
+    Plant(
+        "the slot of a batch that failed is lost",
+        Machine,
+        "_settle",
+        "not flight.wanted or result.kind is not ResultKind.DONE",
+        "not flight.wanted",
+    ),
+    Plant("a task that nobody wants keeps its slot", Machine, "taken_back", "self._drop(flight)", "pass"),
+    Plant("a slot is released while its batch is ready", Machine, "_settle", "if not flight.wanted or", "if True or"),
+    Plant("batches that nobody wants keep their slots", Epoch, "leave", "list(self.ready.values())", "[]"),
+    Plant("a death counts twice", Recovery, "end_by", "self._left -= 1", "self._left -= 2"),
+    Plant("a death is not counted", Machine, "died", "self._counters.restarts += 1", "pass"),
+    Plant("an epoch has what is left of the last one's budget", Recovery, "begin_epoch", "self._left =", "_ ="),
+    Plant("samples that failed count twice", Account, "write", "self._lost += fault", "self._lost += 2 * fault"),
+    Plant("samples that were seen count twice", Account, "write", "self._seen += count", "self._seen += 2 * count"),
+    Plant(
+        "a late answer of a worker that was replaced is taken",
+        Machine,
+        "_give_again",
+        "self._give(flight, flight.task.slot)",
+        "self._flights[flight.task.id] = flight; self._hand_over(flight)",
+    ),
+    Plant("a task that was taken back still counts", Machine, "taken_back", "view.outstanding -= 1", "pass"),
+    Plant("a task that could not be sent still counts", Machine, "not_given", ".outstanding -= 1", ".outstanding -= 0"),
+    Plant("a task that waits for another worker is forgotten", Machine, "_hand_over", "].append(flight)", "].copy()"),
+    Plant("a call is given again to a new worker", Machine, "_give_again", "if flight.is_call:", "if False:"),
+    Plant(
+        "the leftover of an epoch comes in the next",
+        Machine,
+        "leave_epoch",
+        "flight.whole.wanted = flight.wanted = flight.is_call",
+        "pass",
+    ),
+    Plant("the window is too large by one", Machine, "fill", "epoch.done < self._window", "epoch.done <= self._window"),
+    Plant("a batch leaves the window twice", Epoch, "pop", "self.done += 1", "self.done += 2"),
+    Plant(
+        "a new worker is not told where to go on",
+        Machine,
+        "_give_again",
+        "flight.task.resume = self._owed.pop(worker)",
+        "self._owed.pop(worker)",
+    ),
+    Plant(
+        "a new worker is told too late where to go on",
+        Machine,
+        "_redo",
+        "self._give_again(begun.worker, [begun])",
+        "self.epoch.owe(begun.worker, self._owed.pop(begun.worker)) if begun.worker in self._owed else None",
+    ),
+    Plant(
+        "a new worker goes on one sample too late",
+        OwnStreamsEpoch,
+        "resume_for",
+        "- origin.place, least=0",
+        "- origin.place + 1, least=0",
+    ),
+    Plant(
+        "a task that moves is given to both",
+        Machine,
+        "taken_back",
+        "flight.worker = target",
+        "flight.worker = target; self.decisions.append((GIVE, worker, flight.task))",
+    ),
+    Plant("a call comes after tasks that were given later", Machine, "_may_move", "flight.is_call or", ""),
+    Plant("batches out of turn are not noted", Progress, "note", "self.early.add(ordinal)", "pass"),
+    Plant("batches out of turn are made again", Epoch, "next", "while self._already and", "while False and"),
+    Plant("streams begin with another turn", OwnStreamsEpoch, "open", "deque(in_turn *", "deque(active *"),
+    Plant("a stream that has ended is asked again", OwnStreamsEpoch, "end_stream", "flight.wanted = False", "pass"),
+    Plant(
+        "another sample is blamed than the one that kills",
+        Recovery,
+        "_search_on",
+        "self._found(suspect, search.found,",
+        "self._found(suspect, search.found - 1,",
+    ),
+    Plant("a worker that has grown keeps its tasks", Machine, "grown", "self._parked[worker] = []", "pass"),
+    Plant(
+        "a worker is replaced while it is at work",
+        Machine,
+        "_replace_if_idle",
+        "if self.workers[worker].outstanding > len(self._parked[worker])",
+        "if False",
+    ),
+    Plant("nobody fills the place of a batch that is left out", Machine, "_pass_over", "epoch.pop(ordinal)", "None"),
+    Plant("samples that are known to fail are asked for", Account, "treat", "treated.skip += (place,)", "pass"),
+    Plant(
+        "what is waiting when a worker dies is forgotten", Machine, "started", "self._give_again(worker, left.waiting)", "pass"
+    ),
+    Plant("a wait for a batch never ends", Machine, "judge_lateness", "self._look_at(epoch, due)", "pass"),
+]
