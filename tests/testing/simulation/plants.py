@@ -129,7 +129,11 @@ PLANTS = [
     Plant("nobody fills the place of a batch that is left out", Machine, "_pass_over", "epoch.pop(ordinal)", "None"),
     Plant("samples that are known to fail are asked for", Account, "treat", "treated.skip += (place,)", "pass"),
     Plant(
-        "what is waiting when a worker dies is forgotten", Machine, "started", "self._give_again(worker, left.waiting)", "pass"
+        "what is waiting when a worker dies is forgotten",
+        Machine,
+        "started",
+        "self._give_again(worker, left.waiting)",
+        "pass",
     ),
     Plant("a wait for a batch never ends", Machine, "judge_lateness", "self._look_at(epoch, due)", "pass"),
 ]

@@ -77,7 +77,9 @@ def _go_through(seeds: Iterable[int], events: int) -> int:
             return 1
         total, worlds = total + run.events, worlds + 1
     seconds = time.perf_counter() - begun
-    _say(f"{worlds} worlds, {total:,} events in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f}/s): no law was broken")
+    _say(
+        f"{worlds} worlds, {total:,} events in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f}/s): no law was broken"
+    )
     return 0
 
 

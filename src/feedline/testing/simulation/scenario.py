@@ -18,6 +18,7 @@ KINDS = (MAP, SHARED, OWN)
 
 IN_ORDER, UNORDERED, CUSTOM = "in order", "unordered", "custom"
 
+
 class LawBroken(AssertionError):
     """Something happened in a world that must not happen: a bug, as long as the world is right."""
 
