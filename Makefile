@@ -6,18 +6,21 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 CONSTRAINTS := requirements/constraints.txt
 CHECKED := src tests $(wildcard benchmarks examples scripts)
-# Test processes at a time: most tests wait for workers most of the time.
+# Test processes at a time. Three keep two cores busy, and each of them has to collect all tests first.
 JOBS ?= 3
+# A container may forbid Python to write bytecode. Every process that a test starts would then compile feedline anew, and
+# every test process all tests.
+unexport PYTHONDONTWRITEBYTECODE
 # How long the soak drill runs, and the seed that repeats one; another seed every time if none is given.
 MINUTES ?= 5
 SEED ?=
 
-.PHONY: help demo test slow frameworks drill quick lint format types bench hooks clean
+.PHONY: help demo test pytest slow frameworks drill quick lint format types bench hooks clean
 
 help:
 	@echo "make demo    make a dataset, train on it, compare with torch's loader (about a minute)"
-	@echo "make test    lint, types, tests: what CI runs (about twelve minutes on two cores)"
-	@echo "make slow    the slow tests: spawned workers on every engine, benchmarks, the demo"
+	@echo "make test    lint, types, tests: what CI runs (about six minutes on two cores)"
+	@echo "make slow    every combination, more examples of properties, spawned workers, benchmarks, the demo"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
 	@echo "make drill   faults injected into simulated and real loaders for MINUTES=5, drawn from SEED="
 	@echo "make quick   the tests that start few processes"
@@ -50,13 +53,18 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
-test: lint types
+# Types are checked beside the tests; what is said of them comes in one piece, when they are through.
+test: lint
 	@$(BIN)/python -m tests.servers
-	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target types pytest
+
+# The + leaves the output alone that --output-sync would hold back until the end.
+pytest: $(VENV)/.installed-dev
+	+$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist worksteal
 
 slow: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.servers
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile=thorough
 
 # Some of them bring torchvision or torchaudio in a build for CUDA, which does not load beside torch's build for CPUs.
 frameworks:

@@ -15,12 +15,11 @@ compares batches per second.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 
-from benchmarks import harness, rows, workloads
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 
 COLUMNS = (
     rows.RATE,
@@ -34,38 +33,27 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.0, warmup=32, engine=["process", "thread"])
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--batch-size", nargs="+", type=int, default=[1, 64])
-    parser.add_argument("--batches", type=int, default=1_000_000, help="batches per epoch (1,000,000)")
+    parser = flags.parser(
+        __doc__,
+        engine=["process", "thread"],
+        seconds=1.0,
+        warmup=32,
+        workers=[0, 1, 2],
+        batch_size=[1, 64],
+        batches=1_000_000,
+    )
     arguments = parser.parse_args(argv)
-    outcomes = rows.measure_entries(entries(arguments), arguments)
+    entries: list[harness.Entry] = []
+    for size in arguments.batch_size:
+        dataset = workloads.Nothing(arguments.batches * size)
+        entries += rows.loaders(arguments, {"batch size": size}, rows.same(dataset), batch_size=size)
+    outcomes = rows.measure(entries, arguments)
     for outcome in outcomes:
         for figures in outcome.rounds:
             figures["batch_us"] = 1e6 / (figures["batches_per_s"] or 1.0)
             figures["cpu_us"] = (figures["cpu_s_per_1000"] or 0.0) * 1e3 * int(outcome.case["batch size"])
     rows.publish("overhead", outcomes, arguments, columns=COLUMNS)
     return 0
-
-
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
-    return [
-        harness.Entry(
-            case={"batch size": batch_size, "workers": workers},
-            side=side,
-            open=partial(
-                side.open,
-                workloads.Nothing(arguments.batches * batch_size),
-                batch_size=batch_size,
-                **harness.worker_arguments(workers),
-            ),
-            consume=workloads.touch,
-            batch_size=batch_size,
-        )
-        for batch_size in arguments.batch_size
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
 
 
 if __name__ == "__main__":

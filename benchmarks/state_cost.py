@@ -17,7 +17,6 @@ round by round; above 1 is better.
 
 from __future__ import annotations
 
-import argparse
 import pickle
 import statistics
 import sys
@@ -26,49 +25,32 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from rich.table import Table
-
-from benchmarks import harness, machine, rows, workloads
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 
 PEER = "torchdata"
 COLUMNS = (
-    rows.Column("save_us", "save\nus", digits=1, with_range=True),
-    rows.Column("state_bytes", "state\nbytes"),
-    rows.Column("steps_per_s", "steps/s", with_range=True),
-    rows.Column("restore_ms", "restore\nms", digits=1, with_range=True),
+    rows.Column("save_us", "save\nus", digits=1, with_range=True, better="lower"),
+    rows.Column("state_bytes", "state\nbytes", better="lower"),
+    rows.Column("steps_per_s", "steps/s", with_range=True, better="higher"),
+    rows.Column("restore_ms", "restore\nms", digits=1, with_range=True, better="lower"),
 )
-RATIOS = {"save_us": "x save", "state_bytes": "x bytes", "steps_per_s": "x steps", "restore_ms": "x restore"}
 BATCH_SIZE = 64
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=None, engine=[])
-    parser.add_argument("--sizes", nargs="+", type=_size, default=[10**5, 10**6, 10**7], help="samples (1e5 1e6 1e7)")
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2])
-    parser.add_argument("--steps", type=int, default=100, help="batches before the state is taken (100)")
+    parser = flags.parser(__doc__, sizes=[10**5, 10**6, 10**7], workers=[0, 2], steps=100)
     arguments = parser.parse_args(argv)
-    outcomes = measure(arguments)
-    comparisons = [compare(outcome, outcomes) for outcome in outcomes]
-    rows.write_rows("state_cost", outcomes, comparisons, arguments)
-    if arguments.json != "-":
-        show(outcomes, comparisons, arguments)
+    entries: list[harness.Entry] = []
+    for size in arguments.sizes:
+        for workers in arguments.workers:
+            for library in (PEER, harness.FEEDLINE):
+                once = partial(measure, library, size, workers, arguments.steps)
+                case: harness.Case = {"samples": size, "workers": workers}
+                entries.append(harness.Entry(case, harness.Side(library), partial(harness.watched, once)))
+    outcomes = rows.measure(entries, arguments)
+    rows.publish("state_cost", outcomes, arguments, columns=COLUMNS, peer=PEER, details=False)
     return 0
-
-
-def measure(arguments: argparse.Namespace) -> list[harness.Outcome]:
-    outcomes = [
-        harness.Outcome({"samples": size, "workers": workers}, harness.Side(library))
-        for size in arguments.sizes
-        for workers in arguments.workers
-        for library in (PEER, harness.FEEDLINE)
-    ]
-    settings = rows.settings(arguments)
-    with rows.progress(len(outcomes) * settings.rounds) as step:
-        for number in range(settings.rounds):
-            for outcome in outcomes:
-                step(f"round {number + 1} of {settings.rounds}: {outcome.side.name} {outcome.case}")
-                outcome.rounds.append(harness.undisturbed(partial(one_round, outcome, arguments.steps), settings))
-    return outcomes
 
 
 # Any: both loaders, which share no class that has a state.
@@ -81,13 +63,11 @@ def open_loader(library: str, samples: int, workers: int) -> Any:
         return StatefulDataLoader(dataset, **arguments)
     from feedline import DataLoader
 
-    return DataLoader(dataset, **arguments, seed=1)  # type: ignore[arg-type]  # a dataset as torch knows it
+    return DataLoader(dataset, **arguments, seed=1)
 
 
-def one_round(outcome: harness.Outcome, steps: int) -> harness.Figures:
-    samples, workers = int(outcome.case["samples"]), int(outcome.case["workers"])
-    before = machine.load_of_others()
-    loader = open_loader(outcome.side.library, samples, workers)
+def measure(library: str, samples: int, workers: int, steps: int) -> harness.Figures:
+    loader = open_loader(library, samples, workers)
     batches = iter(loader)
     for _ in range(max(8, steps // 10)):
         next(batches)
@@ -100,21 +80,17 @@ def one_round(outcome: harness.Outcome, steps: int) -> harness.Figures:
         begun = time.perf_counter()
         state = loader.state_dict()
         saving.append(time.perf_counter() - begun)
-    size = len(pickle.dumps(state))
     del batches
-    middle = halfway(outcome.side.library, state, samples // BATCH_SIZE // 2)
-    loader = open_loader(outcome.side.library, samples, workers)
+    middle = halfway(library, state, samples // BATCH_SIZE // 2)
+    loader = open_loader(library, samples, workers)
     begun = time.perf_counter()
     loader.load_state_dict(middle)
     next(iter(loader))
-    restore_ms = (time.perf_counter() - begun) * 1e3
-    after = machine.load_of_others()
     return {
         "save_us": statistics.median(saving) * 1e6,
-        "state_bytes": float(size),
+        "state_bytes": float(len(pickle.dumps(state))),
         "steps_per_s": steps_per_s,
-        "restore_ms": restore_ms,
-        "other_cores": None if before is None or after is None else max(before, after),
+        "restore_ms": (time.perf_counter() - begun) * 1e3,
     }
 
 
@@ -134,38 +110,6 @@ def halfway(library: str, state: Any, batch: int) -> Any:
     else:
         state["_num_yielded"] = batch
     return state
-
-
-def compare(outcome: harness.Outcome, outcomes: Sequence[harness.Outcome]) -> dict[str, harness.Spread | None]:
-    base = next(other for other in outcomes if other.side.library == PEER and other.case == outcome.case)
-    if base is outcome:
-        return dict.fromkeys(RATIOS)
-    return {figure: harness.ratio(outcome, base, figure, lower_is_better=figure != "steps_per_s") for figure in RATIOS}
-
-
-def show(
-    outcomes: Sequence[harness.Outcome],
-    comparisons: Sequence[dict[str, harness.Spread | None]],
-    arguments: argparse.Namespace,
-) -> None:
-    table = Table(title=f"state_cost: median of {arguments.rounds} interleaved rounds \\[lowest..highest]")
-    for title in ("samples", "workers", "loader", *(c.title for c in COLUMNS), *RATIOS.values(), "note"):
-        table.add_column(title, justify="left" if title == "loader" else "right", no_wrap=True)
-    for outcome, found in zip(outcomes, comparisons, strict=True):
-        table.add_row(
-            f"{outcome.case['samples']:,}",
-            str(outcome.case["workers"]),
-            outcome.side.name,
-            *(rows.cell(harness.spread(outcome, column.figure), column) for column in COLUMNS),
-            *(rows.times(found[figure]) for figure in RATIOS),
-            rows.note(outcome),
-            end_section=outcome.side.library == harness.FEEDLINE,
-        )
-    rows.show(table)
-
-
-def _size(text: str) -> int:
-    return int(float(text))
 
 
 if __name__ == "__main__":

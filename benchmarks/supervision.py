@@ -15,13 +15,12 @@ Torch's loader, which replaces nobody, stands beside the default.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from benchmarks import harness, rows, workloads
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 from feedline.faults import Policy, Retry
 
 MODES: dict[str, dict[str, Any]] = {  # Any: the loader's arguments
@@ -34,46 +33,30 @@ MODES: dict[str, dict[str, Any]] = {  # Any: the loader's arguments
 COLUMNS = (
     rows.RATE,
     rows.Column("of_nothing", "of nothing", digits=3, with_range=True),
-    rows.Column("consumer_cpu_us", "consumer\nCPU us", digits=1),
+    rows.CONSUMER,
 )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.0, warmup=32, engine=[])
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2])
-    parser.add_argument("--samples", type=int, default=10_000_000)
+    parser = flags.parser(
+        __doc__, engine=["process"], seconds=1.0, warmup=32, workers=[0, 2], samples=10_000_000, batch_size=64
+    )
     arguments = parser.parse_args(argv)
-    outcomes = rows.measure_entries(entries(arguments), arguments)
+    dataset = workloads.Nothing(arguments.samples)
+    entries = [
+        entry
+        for mode, options in MODES.items()
+        for entry in rows.loaders(arguments, {"prepared for": mode}, rows.same(dataset), ours=options)
+        if entry.side.library == harness.FEEDLINE or mode == "deaths"
+        if entry.case["workers"] or mode != "limits"  # without workers there is nobody to limit
+    ]
+    outcomes = rows.measure(entries, arguments)
     for workers in arguments.workers:
         own = [o for o in outcomes if o.case["workers"] == workers and o.side.library == harness.FEEDLINE]
         for outcome in own:
-            for figures, bare in zip(outcome.rounds, own[0].rounds, strict=True):
-                figures["of_nothing"] = (figures["samples_per_s"] or 0.0) / (bare["samples_per_s"] or 1.0)
+            harness.add_share(outcome, own[0], "samples_per_s", "of_nothing")
     rows.publish("supervision", outcomes, arguments, columns=COLUMNS)
     return 0
-
-
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
-    return [
-        harness.Entry(
-            case={"workers": workers, "prepared for": mode},
-            side=side,
-            open=partial(
-                side.open,
-                workloads.Nothing(arguments.samples),
-                batch_size=64,
-                **harness.worker_arguments(workers),
-                **(options if side.library == harness.FEEDLINE else {}),
-            ),
-            consume=workloads.touch,
-            batch_size=64,
-        )
-        for workers in arguments.workers
-        for mode, options in MODES.items()
-        if workers or mode != "limits"  # without workers there is nobody to limit
-        for side in harness.sides(workers, ["process"])
-        if side.library == harness.FEEDLINE or mode == "deaths"
-    ]
 
 
 if __name__ == "__main__":

@@ -15,48 +15,31 @@ run. The most that one request at a time can reach is workers / 20 ms. With a re
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 
-from benchmarks import harness, rows, workloads
-
-COLUMNS = (rows.RATE, *rows.COSTS)
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.5, warmup=2, engine=["process", "thread"])
-    parser.add_argument("--workers", nargs="+", type=int, default=[1, 4, 16])
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser = flags.parser(
+        __doc__,
+        engine=["process", "thread"],
+        seconds=1.5,
+        warmup=2,
+        workers=[1, 4, 16],
+        batch_size=64,
+        sample_bytes=16384,
+        samples=100_000,
+    )
     parser.add_argument("--latency-ms", type=float, default=20.0)
-    parser.add_argument("--sample-bytes", type=int, default=16384)
-    parser.add_argument("--samples", type=int, default=100_000, help="in an epoch (100,000)")
     arguments = parser.parse_args(argv)
-    outcomes = rows.measure_entries(entries(arguments), arguments)
-    rows.publish("w10_async", outcomes, arguments, columns=COLUMNS)
-    return 0
-
-
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
     store = (arguments.samples, arguments.latency_ms / 1e3, arguments.sample_bytes)
     one_by_one, at_once = workloads.Remote(*store), workloads.AsyncRemote(*store)
-    return [
-        harness.Entry(
-            case={"workers": workers},
-            side=side,
-            open=partial(
-                side.open,
-                one_by_one if side.library == harness.TORCH else at_once,
-                batch_size=arguments.batch_size,
-                **harness.worker_arguments(workers),
-            ),
-            consume=workloads.touch,
-            batch_size=arguments.batch_size,
-        )
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
+    entries = list(rows.loaders(arguments, {}, lambda side: one_by_one if side.library == harness.TORCH else at_once))
+    rows.publish("w10_async", rows.measure(entries, arguments), arguments)
+    return 0
 
 
 if __name__ == "__main__":

@@ -34,30 +34,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import harness, rows, workloads
-from benchmarks.w8_tar import Loader, random, streamed, theirs, write_shards
+from benchmarks import flags, workloads
+from benchmarks.w8_tar import random, streamed, theirs, write_shards
+from feedline.bench import harness, rows
 
-COLUMNS = (rows.Column("samples_per_s", "samples/s", with_range=True), *rows.COSTS)
 WAYS = ("webdataset", "stream", "random", "objects", "async")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=2.0, warmup=4, engine=["process"])
-    parser.add_argument("--way", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--workers", nargs="+", type=int, default=[2])
-    parser.add_argument("--shards", type=int, default=16)
-    parser.add_argument("--samples", type=int, default=8192)
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser = flags.parser(
+        __doc__, engine=["process"], seconds=2.0, warmup=4, workers=[2], shards=16, samples=8192, batch_size=64
+    )
+    flags.choose(parser, "--way", WAYS)
     parser.add_argument("--latency-ms", type=float, default=30.0)
     parser.add_argument("--mb-per-s", type=float, default=50.0, help="of one connection (50)")
-    parser.add_argument("--data", type=Path, help="folder for the shards; kept in the temporary folder if unset")
+    flags.add_data(parser)
     arguments = parser.parse_args(argv)
     shards = write_shards("array", arguments.shards, arguments.samples, arguments.data)
     folder = Path(shards[0]).parent
-    write_objects(shards, folder / "objects")
+    workloads.stored(folder, "objects", partial(write_objects, shards))
     with serving(folder, arguments) as port:
-        outcomes = rows.measure_entries(entries(shards, port, arguments), arguments)
-    rows.publish("w11_remote", outcomes, arguments, columns=COLUMNS)
+        outcomes = rows.measure(entries(shards, port, arguments), arguments)
+    rows.publish("w11_remote", outcomes, arguments, columns=(rows.SAMPLES, *rows.COSTS))
     return 0
 
 
@@ -105,35 +103,19 @@ def entries(shards: list[str], port: int, arguments: argparse.Namespace) -> list
             side, make = ways[way]
             if way == "webdataset" and shutil.which("curl") is None:
                 continue
-            made.append(
-                harness.Entry(
-                    case={"workers": workers},
-                    side=side,
-                    open=partial(_opened, make, workers, count // size),
-                    consume=workloads.touch,
-                    batch_size=size,
-                )
-            )
+            case: harness.Case = {"workers": workers}
+            made.append(rows.steady(case, side, make, arguments, batch_size=size, length=count // size))
     return made
 
 
-# Any: a loader of any library.
-def _opened(make: Callable[[], Any], workers: int, length: int) -> Loader:
-    return Loader(make(), workers, length)
-
-
 def write_objects(shards: list[str], folder: Path) -> None:
-    """Write a file per sample, unless they are there."""
-    if folder.exists():
-        return
+    """Write a file per sample."""
     from feedline.datasets import TarDataset
 
-    part = folder.with_suffix(".part")
-    part.mkdir(exist_ok=True)
+    folder.mkdir()
     samples: Any = TarDataset(shards, fields="npy", decode=False)
     for number, data in enumerate(samples):
-        (part / f"{number}.npy").write_bytes(data)
-    part.rename(folder)
+        (folder / f"{number}.npy").write_bytes(data)
 
 
 class Objects:
@@ -190,18 +172,14 @@ def _array(content: bytes) -> NDArray[np.float32]:
     return array
 
 
-def one_by_one(port: int, count: int, workers: int, size: int) -> Any:
-    from torch.utils.data import DataLoader
-
-    dataset: Any = Objects(port, count)
-    return DataLoader(dataset, batch_size=size, shuffle=True, **harness.worker_arguments(workers))
+def one_by_one(port: int, count: int, workers: int, size: int) -> harness.LoaderLike:
+    side = harness.Side(harness.TORCH)
+    return side.open(Objects(port, count), batch_size=size, shuffle=True, **harness.worker_arguments(workers))
 
 
-def at_once(port: int, count: int, workers: int, size: int, engine: str) -> Any:
-    from feedline import DataLoader
-
-    dataset: Any = AsyncObjects(port, count)
-    return DataLoader(dataset, batch_size=size, shuffle=True, engine=engine, **harness.worker_arguments(workers))
+def at_once(port: int, count: int, workers: int, size: int, engine: str) -> harness.LoaderLike:
+    side = harness.Side(harness.FEEDLINE, engine)
+    return side.open(AsyncObjects(port, count), batch_size=size, shuffle=True, **harness.worker_arguments(workers))
 
 
 if __name__ == "__main__":

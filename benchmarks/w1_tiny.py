@@ -15,51 +15,28 @@ torch best (often none), `x own inline` with the same library without workers: b
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 
-from benchmarks import harness, rows, workloads
+from benchmarks import flags
+from feedline.bench import harness, rows, workloads
 
 DATASETS = {"tensors": workloads.tiny_tensors, "map": workloads.TinyMap}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.0, warmup=32, engine=["process"])
-    parser.add_argument("--dataset", nargs="+", choices=sorted(DATASETS), default=sorted(DATASETS))
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--samples", type=int, default=100_000, help="length of the dataset (100,000)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument(
-        "--start-method", choices=rows.START_METHODS, help="how workers start; Python's default if unset"
+    parser = flags.parser(
+        __doc__, engine=["process"], seconds=1.0, warmup=32, workers=[0, 1, 2], samples=100_000, batch_size=64
     )
+    flags.choose(parser, "--dataset", sorted(DATASETS))
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    rows.publish("w1_tiny", rows.measure_entries(entries(arguments), arguments), arguments)
+    entries: list[harness.Entry] = []
+    for name in arguments.dataset:
+        dataset = DATASETS[name](arguments.samples)
+        entries += rows.loaders(arguments, {"dataset": name}, rows.same(dataset), shuffle=True, drop_last=True)
+    rows.publish("w1_tiny", rows.measure(entries, arguments), arguments)
     return 0
-
-
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
-    made = {name: DATASETS[name](arguments.samples) for name in arguments.dataset}
-    return [
-        harness.Entry(
-            case={"dataset": name, "workers": workers},
-            side=side,
-            open=partial(
-                side.open,
-                dataset,
-                batch_size=arguments.batch_size,
-                shuffle=True,
-                drop_last=True,
-                **harness.worker_arguments(workers, start_method=arguments.start_method),
-            ),
-            consume=workloads.touch,
-            batch_size=arguments.batch_size,
-        )
-        for name, dataset in made.items()
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
 
 
 if __name__ == "__main__":

@@ -16,57 +16,32 @@ the page cache: the first, untimed pass brings them there.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
-from benchmarks import harness, rows, workloads
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 
-COLUMNS = (rows.Column("samples_per_s", "images/s", with_range=True), *rows.COSTS)
+COLUMNS = (rows.Column("samples_per_s", "images/s", with_range=True, better="higher"), *rows.COSTS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=3.0, warmup=6, engine=["process", "thread"])
-    parser.add_argument("--decoder", nargs="+", choices=["opencv", "pillow"], default=["pillow", "opencv"])
-    parser.add_argument("--workers", nargs="+", type=int, default=[2])
-    parser.add_argument("--images", type=int, default=2000, help="files (2,000)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument(
-        "--data", type=Path, help="folder for the files; they are kept in the temporary folder if unset"
+    parser = flags.parser(
+        __doc__, engine=["process", "thread"], seconds=3.0, warmup=6, workers=[2], images=2000, batch_size=64
     )
-    parser.add_argument(
-        "--start-method", choices=rows.START_METHODS, help="how workers start; Python's default if unset"
-    )
+    flags.choose(parser, "--decoder", ("pillow", "opencv"))
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    rows.publish("w3_images", rows.measure_entries(entries(arguments), arguments), arguments, columns=COLUMNS)
-    return 0
-
-
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
     paths = workloads.jpeg_files(arguments.images, arguments.data)
     # Long enough that no round meets the end of the epoch.
     length = max(arguments.images, arguments.batch_size * 1000)
-    made = {name: workloads.JpegFiles(paths, decoder=name, length=length) for name in arguments.decoder}
-    return [
-        harness.Entry(
-            case={"decoder": decoder, "workers": workers},
-            side=side,
-            open=partial(
-                side.open,
-                dataset,
-                batch_size=arguments.batch_size,
-                shuffle=True,
-                **harness.worker_arguments(workers, start_method=arguments.start_method),
-            ),
-            consume=workloads.touch,
-            batch_size=arguments.batch_size,
-        )
-        for decoder, dataset in made.items()
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
+    entries: list[harness.Entry] = []
+    for decoder in arguments.decoder:
+        dataset = workloads.JpegFiles(paths, decoder, length)
+        entries += rows.loaders(arguments, {"decoder": decoder}, rows.same(dataset), shuffle=True)
+    rows.publish("w3_images", rows.measure(entries, arguments), arguments, columns=COLUMNS)
+    return 0
 
 
 if __name__ == "__main__":

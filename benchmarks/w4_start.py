@@ -26,99 +26,106 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 
-from rich.table import Table
+# What training scripts import: it is there before the loader is, in this program as in workers that import it anew.
+import PIL.Image  # noqa: F401
+import torch.nn.functional
+import torch.optim.lr_scheduler
+import torch.utils.data  # noqa: F401
 
-from benchmarks import harness, machine, program, rows
+from benchmarks import flags, program, workloads
+from feedline.bench import harness, rows
 
-FIGURES = {"first": "first", "restart": "restart", "pass": "pass", "later": "later", "restart_kept": "restart, kept"}
+COLUMNS = tuple(
+    rows.Column(figure, title, with_range=True, better="lower")
+    for figure, title in {
+        "first": "first",
+        "restart": "restart",
+        "pass": "pass",
+        "later": "later",
+        "restart_kept": "restart, kept",
+    }.items()
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=None, engine=["process"])
-    parser.add_argument("--start-method", nargs="+", choices=rows.START_METHODS, default=list(rows.START_METHODS))
-    parser.add_argument("--workers", nargs="+", type=int, default=[2, 4])
-    parser.add_argument("--dataset-mb", type=int, default=1024, help="megabytes of arrays the dataset holds (1,024)")
-    parser.add_argument("--strings", type=int, default=0, help="path strings the dataset holds besides (none)")
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--batches", type=int, default=32, help="batches per epoch (32)")
+    parser = flags.parser(
+        __doc__, engine=["process"], workers=[2, 4], dataset_mb=1024, strings=0, batch_size=16, batches=32
+    )
+    flags.choose(parser, "--start-method", flags.START_METHODS)
     arguments = parser.parse_args(argv)
-    outcomes = measure(arguments)
-    comparisons = [compare(outcome, outcomes) for outcome in outcomes]
-    rows.write_rows("w4_start", outcomes, comparisons, arguments)
-    if arguments.json != "-":
-        show(outcomes, comparisons, arguments)
+    outcomes = rows.measure(entries(arguments), arguments)
+    rows.publish("w4_start", outcomes, arguments, columns=COLUMNS, details=False)
     return 0
 
 
-def measure(arguments: argparse.Namespace) -> list[harness.Outcome]:
-    outcomes = [
-        harness.Outcome({"start method": method, "workers": workers}, side)
-        for method in arguments.start_method
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
-    settings = rows.settings(arguments)
-    with rows.progress(len(outcomes) * settings.rounds + 1) as step:
-        step("a first program, not counted")
-        one_program(outcomes[-1], arguments)
-        for number in range(settings.rounds):
-            for outcome in outcomes:
-                step(f"round {number + 1} of {settings.rounds}: {outcome.side.name} {outcome.case}")
-                outcome.rounds.append(harness.undisturbed(partial(one_program, outcome, arguments), settings))
-    return outcomes
+def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
+    made = []
+    for method in arguments.start_method:
+        for workers in arguments.workers:
+            for side in harness.sides(workers, arguments.engine):
+                run = partial(
+                    program.run,
+                    "w4_start",
+                    side,
+                    start_method=method,
+                    workers=workers,
+                    batch_size=arguments.batch_size,
+                    batches=arguments.batches,
+                    dataset_mb=arguments.dataset_mb,
+                    strings=arguments.strings,
+                )
+                case: harness.Case = {"start method": method, "workers": workers}
+                made.append(harness.Entry(case, side, partial(harness.watched, run)))
+    return made
 
 
-def one_program(outcome: harness.Outcome, arguments: argparse.Namespace) -> harness.Figures:
-    """Run one program. Workers end inside it, uncounted, so the load of others is read just before and after."""
-    before = machine.load_of_others()
-    figures = program.run(
-        "benchmarks.start_program",
-        outcome.side,
-        {
-            "start-method": outcome.case["start method"],
-            "workers": outcome.case["workers"],
-            "batch-size": arguments.batch_size,
-            "batches": arguments.batches,
-            "dataset-mb": arguments.dataset_mb,
-            "strings": arguments.strings,
-        },
+def measure(
+    side: harness.Side, start_method: str, workers: int, batch_size: int, batches: int, dataset_mb: int, strings: int
+) -> harness.Figures:
+    """Start two loaders in this program; the second keeps its workers."""
+    dataset = workloads.HeldArrays(dataset_mb, length=batches * batch_size, strings=strings)
+    opened = partial(
+        side.open, dataset, batch_size=batch_size, num_workers=workers, multiprocessing_context=start_method
     )
-    after = machine.load_of_others()
-    return {**figures, "other_cores": None if before is None or after is None else max(before, after)}
+    construct, first, (restart, whole) = two_epochs(partial(opened, persistent_workers=False))
+    _, later, (kept, _) = two_epochs(partial(opened, persistent_workers=True))
+    return {
+        "construct": construct,
+        "first": first[0],
+        "restart": restart,
+        "pass": whole,
+        "later": later[0],
+        "restart_kept": kept,
+    }
 
 
-def compare(outcome: harness.Outcome, outcomes: Sequence[harness.Outcome]) -> dict[str, harness.Spread | None]:
-    base = harness.torch_at_same_case(outcome, outcomes)
-    if base is None or base is outcome:
-        return dict.fromkeys(FIGURES)
-    return {figure: harness.ratio(outcome, base, figure, lower_is_better=True) for figure in FIGURES}
+def two_epochs(opened: partial[harness.LoaderLike]) -> tuple[float, tuple[float, float], tuple[float, float]]:
+    """Return milliseconds for the constructor, and for the first batch and the whole of two epochs."""
+    began = time.perf_counter()
+    loader = opened()
+    constructed = time.perf_counter() - began
+    try:
+        first, second = epoch_ms(loader), epoch_ms(loader)
+    finally:
+        harness.close(loader)
+    return constructed * 1e3, first, second
 
 
-def show(
-    outcomes: Sequence[harness.Outcome],
-    comparisons: Sequence[dict[str, harness.Spread | None]],
-    arguments: argparse.Namespace,
-) -> None:
-    table = Table(
-        title=f"w4_start: ms to the first batch, median of {arguments.rounds} rounds \\[lowest..highest], x torch"
-    )
-    for title in ("start method", "workers", "loader"):
-        table.add_column(title, no_wrap=True)
-    for title in FIGURES.values():
-        table.add_column(title, justify="right", no_wrap=True)
-        table.add_column("x torch", justify="right", no_wrap=True)
-    table.add_column("note")
-    for outcome, found in zip(outcomes, comparisons, strict=True):
-        cells: list[str] = []
-        for figure, title in FIGURES.items():
-            column = rows.Column(figure, title, with_range=True)
-            cells += [rows.cell(harness.spread(outcome, figure), column), rows.times(found[figure])]
-        table.add_row(*(str(value) for value in outcome.case.values()), outcome.side.name, *cells, rows.note(outcome))
-    rows.show(table)
+def epoch_ms(loader: harness.LoaderLike) -> tuple[float, float]:
+    """Iterate one epoch to its end; return the milliseconds until its first batch was there and touched, and all."""
+    began = time.perf_counter()
+    iterator = iter(loader)
+    workloads.touch(next(iterator))
+    waited = time.perf_counter() - began
+    for batch in iterator:
+        workloads.touch(batch)
+    del iterator
+    return waited * 1e3, (time.perf_counter() - began) * 1e3
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program.main(main, measure))

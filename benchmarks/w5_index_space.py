@@ -20,126 +20,137 @@ the sampler, at its highest; weights themselves are not counted. Ratios are roun
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
+from typing import Any
 
-from rich.table import Table
+import numpy as np
+import torch
 
-from benchmarks import harness, machine, program, rows
+from benchmarks import flags, program
+from feedline import abc
+from feedline.bench import harness, rows
+from feedline.types import Key
 
 SAMPLERS = ("random", "distributed", "weighted")
-SIZES = (10**6, 10**7, 10**8, 10**9)
-WEIGHTS = (10**6, 10**7, 16 * 10**6, 10**8)
 TORCH_BYTES = 48
 """What torch's samplers hold for each index: 8 bytes in the permutation, 8 in a list, 32 for the integer itself."""
 TORCH_WEIGHTS = 1 << 24
+FIRST = 64
+BLOCK = 1 << 14
+RANK, WORLD_SIZE = 3, 8
 
 COLUMNS = (
-    rows.Column("first_ms", "first\nms", digits=2, with_range=True),
+    rows.Column("first_ms", "first\nms", digits=2, with_range=True, better="lower"),
     rows.Column("next_ms", "next\nms", digits=2),
-    rows.Column("indices_per_s", "million\nindices/s", scale=1e-6, digits=1),
+    rows.Column("indices_per_s", "million\nindices/s", scale=1e-6, digits=1, better="higher"),
     rows.Column("block_indices_per_s", "million/s\nin blocks", scale=1e-6, digits=1),
-    rows.Column("memory_mb", "memory\nMB", digits=1),
+    rows.Column("memory_mb", "memory\nMB", digits=1, better="lower"),
 )
-RATIOS = {"first_ms": "x\nfirst", "indices_per_s": "x\nrate", "memory_mb": "x\nmemory"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=None, engine=[])
-    parser.set_defaults(rounds=3)  # torch's programs take long, and differ by orders of magnitude
-    parser.add_argument("--sampler", nargs="+", choices=SAMPLERS, default=list(SAMPLERS))
-    parser.add_argument("--sizes", nargs="+", type=_size, default=list(SIZES), help="samples (1e6 1e7 1e8 1e9)")
-    parser.add_argument("--weights", nargs="+", type=_size, default=list(WEIGHTS), help="weights (1e6 1e7 1.6e7 1e8)")
-    parser.add_argument("--torch-max", type=_size, default=10**8, help="largest size that torch is run with (1e8)")
-    parser.add_argument("--count", type=_size, default=10**7, help="indices over which feedline is timed (1e7)")
+    parser = flags.parser(
+        __doc__,
+        rounds=3,  # torch's programs take long, and differ by orders of magnitude
+        sizes=[10**6, 10**7, 10**8, 10**9],
+        weights=[10**6, 10**7, 16 * 10**6, 10**8],
+        torch_max=10**8,
+        count=10**7,
+    )
+    flags.choose(parser, "--sampler", SAMPLERS)
     parser.add_argument("--quick", action="store_true", help="tiny sizes: see that it runs")
     arguments = parser.parse_args(argv)
     if arguments.quick:
         arguments.sizes, arguments.weights, arguments.count = [20_000], [20_000], 20_000
-    outcomes = measure(arguments)
-    comparisons = [compare(outcome, outcomes) for outcome in outcomes]
-    rows.write_rows("w5_index_space", outcomes, comparisons, arguments)
-    if arguments.json != "-":
-        show(outcomes, comparisons, arguments)
-    return 0
-
-
-def cases(arguments: argparse.Namespace) -> list[harness.Case]:
-    return [
-        {"sampler": sampler, "size": size}
+    cases = [
+        (sampler, size)
         for sampler in arguments.sampler
         for size in (arguments.weights if sampler == "weighted" else arguments.sizes)
     ]
+    reasons = {case: why_not_torch(*case, arguments.torch_max) for case in cases}
+    entries = [
+        harness.Entry(
+            {"sampler": sampler, "size": size},
+            side,
+            partial(
+                harness.watched,
+                partial(program.run, "w5_index_space", side, sampler=sampler, size=size, count=arguments.count),
+            ),
+        )
+        for sampler, size in cases
+        for side in (harness.Side(harness.TORCH), harness.Side(harness.FEEDLINE))
+        if side.library == harness.FEEDLINE or reasons[sampler, size] is None
+    ]
+    outcomes = rows.measure(entries, arguments)
+    rows.publish("w5_index_space", outcomes, arguments, columns=COLUMNS, details=False)
+    if arguments.json != "-":
+        for (sampler, size), reason in reasons.items():
+            if reason is not None:
+                print(f"torch, {sampler}, {size:,} not run: {reason}")
+    return 0
 
 
-def why_not_torch(case: harness.Case, arguments: argparse.Namespace) -> str | None:
+def why_not_torch(sampler: str, size: int, most: int) -> str | None:
     """Say why torch's sampler is not run, or None."""
-    size = int(case["size"])
-    if case["sampler"] == "weighted" and size > TORCH_WEIGHTS:
-        return f"not run: torch takes up to {TORCH_WEIGHTS:,} weights"
-    if size > arguments.torch_max:
-        return f"not run: would need ~{size * TORCH_BYTES / 1e9:,.0f} GB"
+    if sampler == "weighted" and size > TORCH_WEIGHTS:
+        return f"torch takes up to {TORCH_WEIGHTS:,} weights"
+    if size > most:
+        return f"would need ~{size * TORCH_BYTES / 1e9:,.0f} GB"
     return None
 
 
-def measure(arguments: argparse.Namespace) -> list[harness.Outcome]:
-    outcomes = [
-        harness.Outcome(case, side)
-        for case in cases(arguments)
-        for side in (harness.Side(harness.TORCH), harness.Side(harness.FEEDLINE))
-        if side.library == harness.FEEDLINE or why_not_torch(case, arguments) is None
-    ]
-    settings = rows.settings(arguments)
-    with rows.progress(len(outcomes) * settings.rounds) as step:
-        for number in range(settings.rounds):
-            for outcome in outcomes:
-                step(f"round {number + 1} of {settings.rounds}: {outcome.side.name} {outcome.case}")
-                outcome.rounds.append(harness.undisturbed(partial(one_program, outcome, arguments), settings))
-    return outcomes
-
-
-def one_program(outcome: harness.Outcome, arguments: argparse.Namespace) -> harness.Figures:
-    before = machine.load_of_others()
-    figures = program.run("benchmarks.index_program", outcome.side, {**outcome.case, "count": arguments.count})
-    after = machine.load_of_others()
-    return {**figures, "other_cores": None if before is None or after is None else max(before, after)}
-
-
-def compare(outcome: harness.Outcome, outcomes: Sequence[harness.Outcome]) -> dict[str, harness.Spread | None]:
-    base = harness.torch_at_same_case(outcome, outcomes)
-    if base is None or base is outcome:
-        return dict.fromkeys(RATIOS)
+def measure(side: harness.Side, sampler: str, size: int, count: int) -> harness.Figures:
+    """Go through one sampler in this program."""
+    make = maker(side.library, sampler, size)
+    program.forget_peak()
+    before = program.resident_mb("VmHWM")
+    began = time.perf_counter()
+    made = make()
+    first_ms = (time.perf_counter() - began) * 1e3 + ms_of(islice(made, FIRST))
+    next_ms = ms_of(islice(made, FIRST))
+    count = len(made) if side.library == harness.TORCH else min(len(made), count)
+    all_ms = ms_of(islice(made, count))
     return {
-        figure: harness.ratio(outcome, base, figure, lower_is_better=figure != "indices_per_s") for figure in RATIOS
+        "first_ms": first_ms,
+        "next_ms": next_ms,
+        "indices_per_s": count / all_ms * 1e3,
+        "block_indices_per_s": block_rate(made, count) if isinstance(made, abc.Sampler) else None,
+        "memory_mb": max(0.0, program.resident_mb("VmHWM") - before),
     }
 
 
-def show(
-    outcomes: Sequence[harness.Outcome],
-    comparisons: Sequence[dict[str, harness.Spread | None]],
-    arguments: argparse.Namespace,
-) -> None:
-    table = Table(title=f"w5_index_space: median of {arguments.rounds} programs \\[lowest..highest]")
-    for title in ("sampler", "size", "library"):
-        table.add_column(title, no_wrap=True)
-    for title in (*(column.title for column in COLUMNS), *RATIOS.values(), "note"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for outcome, found in zip(outcomes, comparisons, strict=True):
-        names = (str(outcome.case["sampler"]), f"{outcome.case['size']:,}")
-        if (reason := why_not_torch(outcome.case, arguments)) is not None:
-            table.add_row(*names, harness.TORCH, *[""] * (len(COLUMNS) + len(RATIOS)), reason)
-        cells = (rows.cell(harness.spread(outcome, column.figure), column) for column in COLUMNS)
-        ratios = (rows.times(found[figure]) for figure in RATIOS)
-        last = outcome.side.library == harness.FEEDLINE
-        table.add_row(*names, outcome.side.name, *cells, *ratios, rows.note(outcome), end_section=last)
-    rows.show(table)
+# Any: a sampler of torch or of feedline.
+def maker(library: str, name: str, size: int) -> Callable[[], Any]:
+    if library == harness.TORCH:
+        from torch.utils import data as samplers
+    else:
+        from feedline import samplers  # type: ignore[no-redef]
+    dataset = range(size)
+    if name == "random":
+        return lambda: samplers.RandomSampler(dataset)
+    if name == "distributed":
+        return lambda: samplers.DistributedSampler(dataset, WORLD_SIZE, RANK)  # type: ignore[arg-type]
+    weights = torch.from_numpy(np.random.default_rng(0).random(size))
+    return lambda: samplers.WeightedRandomSampler(weights, size)  # type: ignore[arg-type]
 
 
-def _size(text: str) -> int:
-    return int(float(text))
+def ms_of(indices: Iterable[int]) -> float:
+    began = time.perf_counter()
+    deque(indices, maxlen=0)
+    return (time.perf_counter() - began) * 1e3
+
+
+def block_rate(sampler: abc.Sampler, count: int) -> float:
+    began = time.perf_counter()
+    for start in range(0, count, BLOCK):
+        sampler.at(np.arange(start, min(start + BLOCK, count)), Key(0, 0))
+    return count / (time.perf_counter() - began)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program.main(main, measure))

@@ -19,12 +19,11 @@ single measurement may be off by a slow sample or two; the spread over the round
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
 
-from benchmarks import harness, rows, workloads
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 
 COLUMNS = (
     rows.RATE,
@@ -34,10 +33,9 @@ COLUMNS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=0.0, warmup=16, engine=["process", "thread"])
-    parser.add_argument("--workers", nargs="+", type=int, default=[4])
-    parser.add_argument("--batches", type=int, default=200, help="batches counted per round (200)")
-    parser.add_argument("--batch-size", type=int, default=16)
+    parser = flags.parser(
+        __doc__, engine=["process", "thread"], seconds=0.0, warmup=16, workers=[4], batches=200, batch_size=16
+    )
     parser.add_argument("--usual-ms", type=float, default=1.0)
     parser.add_argument("--slow-ms", type=float, default=200.0)
     parser.add_argument("--slow-share", type=float, default=0.01)
@@ -54,7 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         slow_share=arguments.slow_share,
         draws=arguments.draws,
     )
-    outcomes = rows.measure_entries(entries(dataset, arguments), arguments, batches=arguments.batches)
+    arguments.counted_batches = arguments.batches
+    case: harness.Case = {"order": "as finished" if arguments.unordered else "in order"}
+    entries = list(rows.loaders(arguments, case, rows.same(dataset), in_order=not arguments.unordered))
+    outcomes = rows.measure(entries, arguments)
     for outcome in outcomes:
         for figures in outcome.rounds:
             figures["share_of_ideal"] = share_of_ideal(
@@ -62,26 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
     rows.publish("w6_stragglers", outcomes, arguments, columns=COLUMNS)
     return 0
-
-
-def entries(dataset: workloads.Stragglers, arguments: argparse.Namespace) -> list[harness.Entry]:
-    return [
-        harness.Entry(
-            case={"order": "as finished" if arguments.unordered else "in order", "workers": workers},
-            side=side,
-            open=partial(
-                side.open,
-                dataset,
-                batch_size=arguments.batch_size,
-                in_order=not arguments.unordered,
-                **harness.worker_arguments(workers, prefetch=arguments.prefetch),
-            ),
-            consume=workloads.touch,
-            batch_size=arguments.batch_size,
-        )
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
 
 
 def share_of_ideal(

@@ -19,92 +19,103 @@ What `feedline.share` makes of a list is arrays. `dataset` is the whole program 
 
 from __future__ import annotations
 
-import argparse
 import sys
+import time
 from collections.abc import Sequence
+from functools import partial
 
-from rich.table import Table
-
-from benchmarks import harness, program, rows
+from benchmarks import flags, program, workloads
+from feedline.bench import harness, rows
 
 COLUMNS = (
     rows.Column("dataset", "dataset\nMB"),
     rows.Column("started", "started\nMB", with_range=True),
     rows.Column("growth", "growth\nMB", digits=1, with_range=True),
-    rows.Column("peak", "peak\nMB"),
+    rows.Column("peak", "peak\nMB", better="lower"),  # of the growth there is no ratio: it may be nothing or below
     rows.Column("seconds", "s", digits=1),
 )
+HELD = {"arrays": workloads.HeldArrays, "strings": workloads.HeldStrings, "shared": workloads.SharedStrings}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=None, engine=["process"])
-    parser.set_defaults(rounds=3)  # memory varies far less than time
-    parser.add_argument("--workers", nargs="+", type=int, default=[4])
-    parser.add_argument("--start-method", nargs="+", choices=rows.START_METHODS, default=["fork"])
+    parser = flags.parser(
+        __doc__,
+        engine=["process"],
+        rounds=3,  # memory varies far less than time
+        workers=[4],
+        dataset_mb=1024,
+        string_count=5_000_000,
+        batch_size=256,
+    )
+    flags.choose(parser, "--start-method", flags.START_METHODS, ["fork"])
     parser.add_argument("--strings", action="store_true", help="the dataset holds a list of strings instead of arrays")
-    parser.add_argument("--dataset-mb", type=int, default=1024, help="megabytes of arrays (1,024)")
-    parser.add_argument("--string-count", type=int, default=5_000_000, help="strings in the list (5,000,000)")
-    parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--share", type=float, default=0.5, help="of an epoch to run (0.5)")
     arguments = parser.parse_args(argv)
-    outcomes = measure(arguments)
-    comparisons = [compare(outcome, outcomes) for outcome in outcomes]
-    rows.write_rows("w7_memory", outcomes, comparisons, arguments)
-    if arguments.json != "-":
-        show(outcomes, arguments)
-    return 0
-
-
-def measure(arguments: argparse.Namespace) -> list[harness.Outcome]:
-    outcomes = [
-        harness.Outcome({"holds": holds, "start method": method, "workers": workers}, side)
+    entries = [
+        harness.Entry(
+            {"holds": holds, "start method": method, "workers": workers},
+            side,
+            partial(
+                program.run,
+                "w7_memory",
+                side,
+                holds=holds,
+                size=arguments.string_count if arguments.strings else arguments.dataset_mb,
+                workers=workers,
+                start_method=method,
+                batch_size=arguments.batch_size,
+                share=arguments.share,
+            ),
+        )
         for holds in (("strings", "shared") if arguments.strings else ("arrays",))
         for method in arguments.start_method
         for workers in arguments.workers
         for side in harness.sides(workers, arguments.engine)
     ]
-    with rows.progress(len(outcomes) * arguments.rounds) as step:
-        for number in range(arguments.rounds):
-            for outcome in outcomes:
-                step(f"round {number + 1} of {arguments.rounds}: {outcome.side.name} {outcome.case}")
-                outcome.rounds.append(one_program(outcome, arguments))
-    return outcomes
+    outcomes = rows.measure(entries, arguments)
+    rows.publish("w7_memory", outcomes, arguments, columns=COLUMNS, details=False)
+    return 0
 
 
-def one_program(outcome: harness.Outcome, arguments: argparse.Namespace) -> harness.Figures:
-    return program.run(
-        "benchmarks.memory_program",
-        outcome.side,
-        {
-            "holds": outcome.case["holds"],
-            "size": arguments.string_count if arguments.strings else arguments.dataset_mb,
-            "workers": outcome.case["workers"],
-            "start-method": outcome.case["start method"],
-            "batch-size": arguments.batch_size,
-            "share": arguments.share,
-        },
+def measure(
+    side: harness.Side, holds: str, size: int, workers: int, start_method: str, batch_size: int, share: float
+) -> harness.Figures:
+    """Read the memory of one loader over a part of an epoch in this program."""
+    dataset = HELD[holds](size)
+    program.trim()
+    alone = program.pss_mb()
+    loader = side.open(
+        dataset, batch_size=batch_size, shuffle=True, num_workers=workers, multiprocessing_context=start_method
     )
-
-
-def compare(outcome: harness.Outcome, outcomes: Sequence[harness.Outcome]) -> dict[str, harness.Spread | None]:
-    """Compare peaks; growth may be nothing or below, of which there is no ratio."""
-    base = harness.torch_at_same_case(outcome, outcomes)
+    # A few batches from every worker: each has started, and the loader's own memory has reached its working size.
+    first = min(len(loader) // 4, 8 * workers)
+    last = max(first + 1, int(len(loader) * share))
+    started = peak = began = read_at = 0.0
+    iterator = iter(loader)  # kept by name: workers that nobody holds any more would end before the last reading
+    try:
+        for number, batch in enumerate(iterator, start=1):
+            workloads.touch(batch)
+            if number == first:
+                started = peak = program.pss_mb()
+                began = read_at = time.perf_counter()
+            elif number == last:
+                break
+            elif number > first and time.perf_counter() - read_at > 0.5:
+                peak = max(peak, program.pss_mb())
+                read_at = time.perf_counter()
+        seconds = time.perf_counter() - began
+        ended = program.pss_mb()
+    finally:
+        del iterator
+        harness.close(loader)
     return {
-        "peak": None if base is None or base is outcome else harness.ratio(outcome, base, "peak", lower_is_better=True)
+        "dataset": alone,
+        "started": started - alone,
+        "growth": ended - started,
+        "peak": max(peak, ended),
+        "seconds": seconds,
     }
 
 
-def show(outcomes: Sequence[harness.Outcome], arguments: argparse.Namespace) -> None:
-    table = Table(title=f"w7_memory: summed PSS, median of {arguments.rounds} rounds \\[lowest..highest]")
-    for title in ("holds", "start method", "workers", "loader"):
-        table.add_column(title, no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column.title, justify="right", no_wrap=True)
-    for outcome in outcomes:
-        cells = (rows.cell(harness.spread(outcome, column.figure), column) for column in COLUMNS)
-        table.add_row(*(str(value) for value in outcome.case.values()), outcome.side.name, *cells)
-    rows.show(table)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program.main(main, measure))

@@ -16,11 +16,8 @@ time is not part of the figure.
 
 from __future__ import annotations
 
-import argparse
 import csv
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,10 +27,10 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from benchmarks import harness, rows, workloads
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 from feedline.datasets import CSVDataset
 
-COLUMNS = (rows.Column("samples_per_s", "samples/s", with_range=True), *rows.COSTS)
 AGAINST = ("pandas", "csv")
 NUMBERS = 16
 
@@ -69,63 +66,35 @@ class Lines(Dataset[Any]):
         return torch.tensor([float(cell) for cell in row[:-1]]), int(row[-1])
 
 
-def csv_file(count: int, folder: Path | None) -> Path:
-    """Write the table, unless it is there; return its path."""
-    folder = folder or Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}" / "csv"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{count}.csv"
-    if not path.exists():
-        part = path.with_suffix(f".{os.getpid()}.part")
-        numbers = np.random.default_rng(0).standard_normal((count, NUMBERS))
-        table = np.column_stack([numbers, np.arange(count) % 10])
-        names = ",".join([*(f"x{number}" for number in range(NUMBERS)), "label"])
-        np.savetxt(part, table, ["%.6f"] * NUMBERS + ["%d"], ",", header=names, comments="")
-        part.rename(path)
-    return path
+def write(count: int, path: Path) -> None:
+    """Write the table."""
+    numbers = np.random.default_rng(0).standard_normal((count, NUMBERS))
+    table = np.column_stack([numbers, np.arange(count) % 10])
+    names = ",".join([*(f"x{number}" for number in range(NUMBERS)), "label"])
+    np.savetxt(path, table, ["%.6f"] * NUMBERS + ["%d"], ",", header=names, comments="")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.0, warmup=8, engine=["process"])
-    parser.add_argument("--against", nargs="+", choices=AGAINST, default=list(AGAINST))
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2])
-    parser.add_argument("--samples", type=int, default=200_000, help="rows in the file (200,000)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--data", type=Path, help="folder for the file; it is kept in the temporary folder if unset")
-    parser.add_argument(
-        "--start-method", choices=rows.START_METHODS, help="how workers start; Python's default if unset"
-    )
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=200_000, batch_size=64)
+    flags.choose(parser, "--against", AGAINST)
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    rows.publish("w8_csv", rows.measure_entries(entries(arguments), arguments), arguments, columns=COLUMNS)
+    path = workloads.stored(arguments.data, f"csv/{arguments.samples}.csv", partial(write, arguments.samples))
+    entries: list[harness.Entry] = []
+    for against in arguments.against:
+        made = partial(dataset, path, against)
+        entries += rows.loaders(arguments, {"against": against}, made, drop_last=True, shuffle=True)
+    rows.publish("w8_csv", rows.measure(entries, arguments), arguments, columns=(rows.SAMPLES, *rows.COSTS))
     return 0
 
 
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
-    path = csv_file(arguments.samples, arguments.data)
-    return [
-        harness.Entry(
-            case={"against": against, "workers": workers},
-            side=side,
-            open=partial(opened, side, path, against, workers, arguments),
-            consume=workloads.touch,
-            batch_size=arguments.batch_size,
-        )
-        for against in arguments.against
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
-
-
-def opened(
-    side: harness.Side, path: Path, against: str, workers: int, arguments: argparse.Namespace
-) -> harness.SizedIterable:
-    dataset: Any  # of one class or the other
+def dataset(path: Path, against: str, side: harness.Side) -> object:
     if side.library == harness.TORCH:
-        dataset = Frame(path) if against == "pandas" else Lines(path)
-    else:
-        dataset = CSVDataset(path, types={f"x{number}": "float32" for number in range(NUMBERS)})
-        dataset.__getitems__(range(len(dataset)))  # which workers go on with, as they do with the peers' tables
-    started = harness.worker_arguments(workers, start_method=arguments.start_method)
-    return side.open(dataset, batch_size=arguments.batch_size, drop_last=True, shuffle=True, **started)
+        return Frame(path) if against == "pandas" else Lines(path)
+    ours = CSVDataset(path, types={f"x{number}": "float32" for number in range(NUMBERS)})
+    ours.__getitems__(range(len(ours)))  # which workers go on with, as they do with the peers' tables
+    return ours
 
 
 if __name__ == "__main__":

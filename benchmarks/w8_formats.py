@@ -17,11 +17,8 @@ files the number of reads.
 
 from __future__ import annotations
 
-import argparse
 import io
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -29,16 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import harness, rows, workloads
+from benchmarks import flags, workloads
 from feedline import datasets, pack
+from feedline.bench import harness, rows
 
 FORMATS = ("npy", "hdf5", "lmdb", "parquet", "tar", "files")
 SUFFIXES = {"npy": "", "hdf5": ".h5", "lmdb": ".lmdb", "parquet": ".parquet", "tar": ".tar", "files": ""}
-COLUMNS = (
-    rows.Column("samples_per_s", "samples/s", with_range=True),
-    rows.Column("disk_mb", "MB"),
-    *rows.COSTS,
-)
+COLUMNS = (rows.SAMPLES, rows.Column("disk_mb", "MB"), *rows.COSTS)
 
 
 class Samples:
@@ -64,25 +58,19 @@ class Samples:
         return {"image": file.getvalue(), "label": index % 1000}
 
 
-def stored(kind: str, name: str, count: int, folder: Path | None) -> Path:
-    """Write the samples in a format, unless they are there; return where."""
-    folder = folder or Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}" / "formats"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{kind}-{count}-{name}{SUFFIXES[name]}"
-    if path.exists():
-        return path
-    if name == "files":
-        partial_path = path.with_suffix(".part")
-        partial_path.mkdir(exist_ok=True)
-        for number, sample in enumerate(map(Samples(kind, count).__getitem__, range(count))):
-            if kind == "array":
-                np.save(partial_path / f"{number:09d}.npy", sample["image"])
-            else:
-                (partial_path / f"{number:09d}.jpg").write_bytes(sample["image"])
-        partial_path.rename(path)
-        return path
-    pack(Samples(kind, count), path, format=name, verify=False)
-    return path
+def write(kind: str, name: str, count: int, path: Path) -> None:
+    """Write the samples in a format."""
+    samples = Samples(kind, count)
+    if name != "files":
+        pack(samples, path, format=name, verify=False)
+        return
+    path.mkdir()
+    for number in range(count):
+        image = samples[number]["image"]
+        if kind == "array":
+            np.save(path / f"{number:09d}.npy", image)
+        else:
+            (path / f"{number:09d}.jpg").write_bytes(image)
 
 
 # Any: any of feedline's datasets.
@@ -110,49 +98,37 @@ def size_mb(path: Path) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.0, warmup=8, engine=["process"])
-    parser.add_argument("--format", nargs="+", choices=FORMATS, default=list(FORMATS))
-    parser.add_argument("--sample", nargs="+", choices=("array", "picture"), default=["array", "picture"])
-    parser.add_argument("--order", nargs="+", choices=("random", "sequential"), default=["random", "sequential"])
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2])
-    parser.add_argument("--samples", type=int, default=10_000)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument(
-        "--data", type=Path, help="folder for the files; they are kept in the temporary folder if unset"
-    )
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=10_000, batch_size=64)
+    flags.choose(parser, "--format", FORMATS)
+    flags.choose(parser, "--sample", ("array", "picture"))
+    flags.choose(parser, "--order", ("random", "sequential"))
+    flags.add_data(parser)
     arguments = parser.parse_args(argv)
-    outcomes = rows.measure_entries(entries(arguments), arguments)
+    entries: list[harness.Entry] = []
+    sizes = {}
+    for kind in arguments.sample:
+        for order in arguments.order:
+            for name in arguments.format:
+                if kind == "picture" and name == "npy":  # pictures differ in size
+                    continue
+                count = arguments.samples
+                place = f"formats/{kind}-{count}-{name}{SUFFIXES[name]}"
+                path = workloads.stored(arguments.data, place, partial(write, kind, name, count))
+                sizes[kind, name] = size_mb(path)
+                dataset = source(kind, name, path)
+                entries += rows.loaders(
+                    arguments,
+                    {"sample": kind, "order": order, "format": name},
+                    rows.same(dataset),
+                    drop_last=True,
+                    shuffle=order == "random",
+                )
+    outcomes = rows.measure(entries, arguments)
     for outcome in outcomes:
-        kind, name = str(outcome.case["sample"]), str(outcome.case["format"])
         for figures in outcome.rounds:
-            figures["disk_mb"] = size_mb(stored(kind, name, arguments.samples, arguments.data))
+            figures["disk_mb"] = sizes[str(outcome.case["sample"]), str(outcome.case["format"])]
     rows.publish("w8_formats", outcomes, arguments, columns=COLUMNS)
     return 0
-
-
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
-    return [
-        harness.Entry(
-            case={"sample": kind, "order": order, "format": name, "workers": workers},
-            side=side,
-            open=partial(
-                side.open,
-                source(kind, name, stored(kind, name, arguments.samples, arguments.data)),
-                batch_size=arguments.batch_size,
-                drop_last=True,
-                shuffle=order == "random",
-                **harness.worker_arguments(workers),
-            ),
-            consume=workloads.touch,
-            batch_size=arguments.batch_size,
-        )
-        for kind in arguments.sample
-        for order in arguments.order
-        for name in arguments.format
-        if not (kind == "picture" and name == "npy")  # pictures differ in size
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
 
 
 if __name__ == "__main__":

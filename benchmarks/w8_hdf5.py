@@ -17,67 +17,96 @@ all of the time goes to unpacking, which both leave to the same library.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness, rows, workloads
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 from feedline.datasets import HDF5Dataset
 from feedline.samplers import BlockSampler
 
-COLUMNS = (rows.Column("samples_per_s", "samples/s", with_range=True), *rows.COSTS)
-ORDERS = ("random", "blocks")
+SHAPE = (3, 64, 64)
+# Any: arguments of h5py's create_dataset.
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "contiguous": {},
+    "chunked": {"chunks": (16, *SHAPE)},
+    "gzip": {"chunks": (1, *SHAPE), "compression": "gzip"},
+    "gzip-16": {"chunks": (16, *SHAPE), "compression": "gzip"},
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.0, warmup=8, engine=["process"])
-    parser.add_argument(
-        "--layout", nargs="+", choices=workloads.HDF5_LAYOUTS, default=["contiguous", "chunked", "gzip"]
-    )
-    parser.add_argument("--order", nargs="+", choices=ORDERS, default=["random"])
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2])
-    parser.add_argument("--samples", type=int, default=20_000, help="samples in the file (20,000)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument(
-        "--data", type=Path, help="folder for the files; they are kept in the temporary folder if unset"
-    )
-    parser.add_argument(
-        "--start-method", choices=rows.START_METHODS, help="how workers start; Python's default if unset"
-    )
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=20_000, batch_size=64)
+    flags.choose(parser, "--layout", list(LAYOUTS), ["contiguous", "chunked", "gzip"])
+    flags.choose(parser, "--order", ("random", "blocks"), ["random"])
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    rows.publish("w8_hdf5", rows.measure_entries(entries(arguments), arguments), arguments, columns=COLUMNS)
+    entries: list[harness.Entry] = []
+    for layout in arguments.layout:
+        name = f"hdf5/{layout}-{arguments.samples}.h5"
+        path = workloads.stored(arguments.data, name, partial(write, arguments.samples, layout))
+        for order in arguments.order:
+            blocks = BlockSampler(HDF5Dataset(path).chunk_sizes, 16) if order == "blocks" else None
+            entries += rows.loaders(
+                arguments,
+                {"layout": layout, "order": order},
+                partial(dataset, path),
+                drop_last=True,
+                shuffle=blocks is None,
+                sampler=blocks,
+            )
+    rows.publish("w8_hdf5", rows.measure(entries, arguments), arguments, columns=(rows.SAMPLES, *rows.COSTS))
     return 0
 
 
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
-    paths = {layout: workloads.hdf5_file(arguments.samples, layout, arguments.data) for layout in arguments.layout}
-    return [
-        harness.Entry(
-            case={"layout": layout, "order": order, "workers": workers},
-            side=side,
-            open=partial(opened, side, path, order, workers, arguments),
-            consume=workloads.touch,
-            batch_size=arguments.batch_size,
-        )
-        for layout, path in paths.items()
-        for order in arguments.order
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
+def dataset(path: Path, side: harness.Side) -> object:
+    return HandWritten(path) if side.library == harness.TORCH else HDF5Dataset(path, fields=("image", "label"))
 
 
-def opened(
-    side: harness.Side, path: Path, order: str, workers: int, arguments: argparse.Namespace
-) -> harness.SizedIterable:
-    ours = HDF5Dataset(path, fields=("image", "label"))
-    dataset = workloads.HandWrittenHDF5(path) if side.library == harness.TORCH else ours
-    # Any: arguments of torch's DataLoader.
-    how: dict[str, Any] = {"sampler": BlockSampler(ours.chunk_sizes, 16)} if order == "blocks" else {"shuffle": True}
-    started = harness.worker_arguments(workers, start_method=arguments.start_method)
-    return side.open(dataset, batch_size=arguments.batch_size, drop_last=True, **how, **started)
+def write(count: int, layout: str, path: Path) -> None:
+    """Write images of 3x64x64 float32 and labels."""
+    import h5py
+
+    generator = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        images = file.create_dataset("image", (count, *SHAPE), np.float32, **LAYOUTS[layout])
+        file["label"] = np.arange(count) % 1000
+        for start in range(0, count, 1024):
+            rows = (min(1024, count - start), *SHAPE)
+            # What an 8-bit image becomes when it is normalised: 256 different numbers.
+            images[start : start + 1024] = (generator.integers(0, 256, rows) / 255 - 0.45) / 0.225
+
+
+class HandWritten(Dataset[tuple[torch.Tensor, int]]):
+    """An HDF5 file as people read it: opened when the first sample is asked for, one sample per index."""
+
+    def __init__(self, path: Path) -> None:
+        import h5py
+
+        self.path = str(path)
+        # Any: h5py has no type annotations.
+        self.file: Any = None
+        with h5py.File(self.path, "r") as file:
+            self.length = len(file["label"])
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if self.file is None:
+            import h5py
+
+            self.file = h5py.File(self.path, "r")
+            self.images, self.labels = self.file["image"], self.file["label"]
+        return torch.from_numpy(self.images[index]), int(self.labels[index])
 
 
 if __name__ == "__main__":

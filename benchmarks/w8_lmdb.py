@@ -17,65 +17,102 @@ database is read from the page cache, which the first, untimed pass fills: a dis
 
 from __future__ import annotations
 
-import argparse
+import json
+import pickle
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import harness, rows, workloads
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from benchmarks import flags, workloads
+from feedline import records
+from feedline.bench import harness, rows
 from feedline.datasets import LMDBDataset
 
-COLUMNS = (rows.Column("samples_per_s", "samples/s", with_range=True), *rows.COSTS)
-VALUES = ("raw", "record")
+SHAPE = (3, 64, 64)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.0, warmup=8, engine=["process"])
-    parser.add_argument("--values", nargs="+", choices=VALUES, default=list(VALUES))
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2])
-    parser.add_argument("--samples", type=int, default=20_000, help="samples in the database (20,000)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument(
-        "--data", type=Path, help="folder for the databases; they are kept in the temporary folder if unset"
-    )
-    parser.add_argument(
-        "--start-method", choices=rows.START_METHODS, help="how workers start; Python's default if unset"
-    )
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=20_000, batch_size=64)
+    flags.choose(parser, "--values", ("raw", "record"))
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    rows.publish("w8_lmdb", rows.measure_entries(entries(arguments), arguments), arguments, columns=COLUMNS)
+    entries: list[harness.Entry] = []
+    for values in arguments.values:
+        made = partial(dataset, values, arguments.samples, arguments.data)
+        entries += rows.loaders(arguments, {"values": values}, made, drop_last=True, shuffle=True)
+    rows.publish("w8_lmdb", rows.measure(entries, arguments), arguments, columns=(rows.SAMPLES, *rows.COSTS))
     return 0
 
 
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
-    return [
-        harness.Entry(
-            case={"values": values, "workers": workers},
-            side=side,
-            open=partial(opened, side, values, workers, arguments),
-            consume=workloads.touch,
-            batch_size=arguments.batch_size,
-        )
-        for values in arguments.values
-        for workers in arguments.workers
-        for side in harness.sides(workers, arguments.engine)
-    ]
-
-
-def opened(side: harness.Side, values: str, workers: int, arguments: argparse.Namespace) -> harness.SizedIterable:
-    dataset: Any  # of one class or the other
+def dataset(values: str, count: int, data: Path | None, side: harness.Side) -> object:
+    if side.library == harness.TORCH and values == "record":
+        values = "pickle"
+    path = workloads.stored(data, f"lmdb/{values}-{count}", partial(write, count, values))
     if side.library == harness.TORCH:
-        kept = "pickle" if values == "record" else values
-        dataset = workloads.HandWrittenLMDB(
-            workloads.lmdb_folder(arguments.samples, kept, arguments.data), pickled=kept == "pickle"
-        )
-    else:
-        path = workloads.lmdb_folder(arguments.samples, values, arguments.data)
-        raw = {"dtype": "float32", "shape": workloads.LMDB_SHAPE}
-        dataset = LMDBDataset(path, fields=("image", "label")) if values == "record" else LMDBDataset(path, decode=raw)
-    started = harness.worker_arguments(workers, start_method=arguments.start_method)
-    return side.open(dataset, batch_size=arguments.batch_size, drop_last=True, shuffle=True, **started)
+        return HandWritten(path, pickled=values == "pickle")
+    if values == "record":
+        return LMDBDataset(path, fields=("image", "label"))
+    return LMDBDataset(path, decode={"dtype": "float32", "shape": SHAPE})
+
+
+def write(count: int, values: str, path: Path) -> None:
+    """Write images of 3x64x64 float32.
+
+    Values are the images' memory ("raw"), or image and label, as people pickle them or as `feedline pack` writes them.
+    """
+    import lmdb
+
+    generator = np.random.default_rng(0)
+    with lmdb.open(str(path), map_size=1 << 36) as database, database.begin(write=True) as transaction:
+        for number in range(count):
+            image = generator.random(SHAPE, np.float32)
+            if values == "raw":
+                value = image.tobytes()
+            elif values == "pickle":
+                value = pickle.dumps((image, number % 1000))
+            else:
+                value = records.encode({"image": image, "label": number % 1000})
+            transaction.put(b"%012d" % number, value)
+        if values == "record":
+            fields = [{"name": "image"}, {"name": "label"}]
+            meta = {"feedline": 1, "count": count, "encoding": "record", "fields": fields}
+            transaction.put(b"__feedline__", json.dumps(meta).encode())
+
+
+class HandWritten(Dataset[Any]):
+    """An LMDB database as people read it: opened when the first sample is asked for, one sample per index."""
+
+    def __init__(self, path: Path, *, pickled: bool) -> None:
+        import lmdb
+
+        self.path = str(path)
+        self.pickled = pickled
+        # Any: lmdb's type annotations are its own affair.
+        self.database: Any = None
+        with lmdb.open(self.path, readonly=True, lock=False) as database:
+            self.length = database.stat()["entries"]
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        if self.database is None:
+            import lmdb
+
+            self.database = lmdb.open(self.path, readonly=True, lock=False, readahead=False, meminit=False)
+        with self.database.begin(buffers=True) as transaction:
+            value = transaction.get(b"%012d" % index)
+            if self.pickled:
+                image, label = pickle.loads(value)
+                return torch.from_numpy(image), label
+            return torch.from_numpy(np.frombuffer(value, np.float32).reshape(SHAPE).copy())
 
 
 if __name__ == "__main__":

@@ -21,12 +21,9 @@ in Arrow files. Both libraries' files are made before the clock starts.
 
 from __future__ import annotations
 
-import argparse
 import bisect
 import functools
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -34,10 +31,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import harness, rows, workloads
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 from feedline.datasets import ParquetDataset
 
-COLUMNS = (rows.Column("samples_per_s", "samples/s", with_range=True), *rows.COSTS)
 AGAINST = ("pyarrow", "datasets", "same object")
 FITS = ("all", "quarter", "unpacked")
 MEANT = {"pyarrow": ("all", "quarter"), "datasets": ("all", "unpacked"), "same object": ("all",)}
@@ -47,31 +44,20 @@ PIXELS = 3 * 64 * 64
 NUMBERS = 16
 
 
-# Any: a table of pyarrow.
-def table(kind: str, count: int) -> Any:
+def write(kind: str, count: int, path: Path) -> None:
+    """Write the file."""
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
     generator = np.random.default_rng(0)
     labels = pa.array(np.arange(count) % 1000)
     if kind == "image":
         pixels = pa.array(generator.random(count * PIXELS, np.float32))
-        return pa.table({"image": pa.FixedSizeListArray.from_arrays(pixels, PIXELS), "label": labels})
-    numbers = {f"x{number}": generator.random(count, np.float32) for number in range(NUMBERS)}
-    return pa.table({**numbers, "name": [f"row number {number}" for number in range(count)], "label": labels})
-
-
-def parquet_file(kind: str, count: int, folder: Path | None) -> Path:
-    """Write the file, unless it is there; return where."""
-    import pyarrow.parquet as pq
-
-    folder = folder or Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}" / "parquet"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{kind}-{count}-{PIXELS}.parquet"
-    if not path.exists():
-        part = path.with_suffix(".part")
-        pq.write_table(table(kind, count), part, row_group_size=GROUP)
-        part.rename(path)
-    return path
+        table = pa.table({"image": pa.FixedSizeListArray.from_arrays(pixels, PIXELS), "label": labels})
+    else:
+        numbers = {f"x{number}": generator.random(count, np.float32) for number in range(NUMBERS)}
+        table = pa.table({**numbers, "name": [f"row number {number}" for number in range(count)], "label": labels})
+    pq.write_table(table, path, row_group_size=GROUP)
 
 
 class HandWritten:
@@ -122,65 +108,37 @@ def hugging_face(path: Path) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=1.0, warmup=8, engine=["process"])
-    parser.add_argument("--against", nargs="+", choices=AGAINST, default=list(AGAINST))
-    parser.add_argument("--sample", nargs="+", choices=("image", "table"), default=["image", "table"])
-    parser.add_argument("--fits", nargs="+", choices=FITS, default=list(FITS))
-    parser.add_argument("--workers", nargs="+", type=int, default=[0, 2])
-    parser.add_argument("--samples", type=int, default=20_000, help="samples in the file (20,000)")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument(
-        "--data", type=Path, help="folder for the files; they are kept in the temporary folder if unset"
-    )
-    parser.add_argument(
-        "--start-method", choices=rows.START_METHODS, help="how workers start; Python's default if unset"
-    )
+    parser = flags.parser(__doc__, engine=["process"], seconds=1.0, workers=[0, 2], samples=20_000, batch_size=64)
+    flags.choose(parser, "--against", AGAINST)
+    flags.choose(parser, "--sample", ("image", "table"))
+    flags.choose(parser, "--fits", FITS)
+    flags.add_data(parser)
+    flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
-    rows.publish("w8_parquet", rows.measure_entries(entries(arguments), arguments), arguments, columns=COLUMNS)
+    count = arguments.samples
+    entries: list[harness.Entry] = []
+    for kind in arguments.sample:
+        path = workloads.stored(arguments.data, f"parquet/{kind}-{count}.parquet", partial(write, kind, count))
+        for against in arguments.against:
+            for fits in arguments.fits:
+                if fits in MEANT[against]:
+                    case: harness.Case = {"sample": kind, "against": against, "fits": fits}
+                    made = partial(dataset, path, count, kind, against, fits)
+                    entries += rows.loaders(arguments, case, made, shuffle=True, drop_last=True)
+    rows.publish("w8_parquet", rows.measure(entries, arguments), arguments, columns=(rows.SAMPLES, *rows.COSTS))
     return 0
 
 
-def entries(arguments: argparse.Namespace) -> list[harness.Entry]:
-    paths = {kind: parquet_file(kind, arguments.samples, arguments.data) for kind in arguments.sample}
-    cases = [
-        (kind, against, fits, workers)
-        for kind in arguments.sample
-        for against in arguments.against
-        for fits in arguments.fits
-        if fits in MEANT[against]
-        for workers in arguments.workers
-    ]
-    return [
-        harness.Entry(
-            case={"sample": kind, "against": against, "fits": fits, "workers": workers},
-            side=side,
-            open=partial(opened, side, paths[kind], (kind, against, fits), workers, arguments),
-            consume=workloads.touch,
-            batch_size=arguments.batch_size,
-        )
-        for kind, against, fits, workers in cases
-        for side in harness.sides(workers, arguments.engine)
-    ]
-
-
-def opened(
-    side: harness.Side, path: Path, case: tuple[str, str, str], workers: int, arguments: argparse.Namespace
-) -> harness.SizedIterable:
-    kind, against, fits = case
-    groups = -(-arguments.samples // GROUP)
+def dataset(path: Path, count: int, kind: str, against: str, fits: str, side: harness.Side) -> object:
+    groups = -(-count // GROUP)
     kept = groups if fits == "all" else -(-groups // 4)
-    # Any: one of three kinds of datasets.
-    dataset: Any
     if against == "same object" or (against == "datasets" and side.library == harness.TORCH):
-        dataset = hugging_face(path)
-    elif side.library == harness.TORCH:
-        dataset = HandWritten(path, kept)
-    else:
-        group_bytes = GROUP * ((PIXELS * 4 + 8) if kind == "image" else (NUMBERS * 4 + 32)) + 8192
-        folder = path.with_suffix(".unpacked") if fits == "unpacked" else None
-        dataset = ParquetDataset(path, cache_bytes=kept * group_bytes, unpack_to=folder)
-    started = harness.worker_arguments(workers, start_method=arguments.start_method)
-    return side.open(dataset, batch_size=arguments.batch_size, shuffle=True, drop_last=True, **started)
+        return hugging_face(path)
+    if side.library == harness.TORCH:
+        return HandWritten(path, kept)
+    group_bytes = GROUP * ((PIXELS * 4 + 8) if kind == "image" else (NUMBERS * 4 + 32)) + 8192
+    folder = path.with_suffix(".unpacked") if fits == "unpacked" else None
+    return ParquetDataset(path, cache_bytes=kept * group_bytes, unpack_to=folder)
 
 
 if __name__ == "__main__":

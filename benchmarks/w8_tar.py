@@ -22,40 +22,34 @@ import argparse
 import functools
 import importlib.util
 import io
-import os
 import sys
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks import harness, rows, workloads
+from benchmarks import flags, workloads
+from feedline.bench import harness, rows
 
-COLUMNS = (rows.Column("samples_per_s", "samples/s", with_range=True), *rows.COSTS)
 FIELDS = {"array": ("npy", "cls"), "jpeg": ("jpg", "cls")}
 BUFFER = 1000
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=2.0, warmup=6, engine=["process"])
-    parser.add_argument("--sample", nargs="+", choices=list(FIELDS), default=list(FIELDS))
-    parser.add_argument("--peers", nargs="*", choices=["litdata"], default=["litdata"], help="beside webdataset")
-    parser.add_argument("--workers", nargs="+", type=int, default=[2])
-    parser.add_argument("--shards", type=int, default=16)
-    parser.add_argument(
-        "--samples", type=int, default=8192, help="samples of arrays, and twice as many as images (8,192)"
+    parser = flags.parser(
+        __doc__, engine=["process"], seconds=2.0, warmup=6, workers=[2], shards=16, samples=8192, batch_size=64
     )
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--data", type=Path, help="folder for the shards; kept in the temporary folder if unset")
+    flags.choose(parser, "--sample", list(FIELDS))
+    parser.add_argument("--peers", nargs="*", choices=["litdata"], default=["litdata"], help="beside webdataset")
+    flags.add_data(parser)
     arguments = parser.parse_args(argv)
     with warnings.catch_warnings():  # of the images that the webdataset package hands to torch
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        outcomes = rows.measure_entries(entries(arguments), arguments)
-    rows.publish("w8_tar", outcomes, arguments, columns=COLUMNS)
+        outcomes = rows.measure(entries(arguments), arguments)
+    rows.publish("w8_tar", outcomes, arguments, columns=(rows.SAMPLES, *rows.COSTS))
     return 0
 
 
@@ -90,39 +84,9 @@ def _entries_of(
             (harness.Side(harness.FEEDLINE, f"{engine}, random"), partial(random, kind, shards, workers, size, engine)),
         ]
     return [
-        harness.Entry(
-            case={"sample": kind, "workers": workers},
-            side=side,
-            open=partial(_opened, make, workers, length),
-            consume=workloads.touch,
-            batch_size=size,
-        )
+        rows.steady({"sample": kind, "workers": workers}, side, make, arguments, batch_size=size, length=length)
         for side, make in ways
     ]
-
-
-class Loader:
-    """What the harness needs of a loader, of which an iterable dataset lacks the length."""
-
-    # Any: a loader of any library.
-    def __init__(self, loader: Any, workers: int, length: int) -> None:
-        self._loader = loader
-        self.num_workers = workers
-        self.prefetch_factor = 2 if workers else None
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._loader)
-
-    def close(self) -> None:
-        harness.close(self._loader)
-
-
-def _opened(make: Callable[[], Any], workers: int, length: int) -> Loader:
-    return Loader(make(), workers, length)
 
 
 def theirs(kind: str, shards: list[str], workers: int, size: int, *, batched: bool) -> Any:
@@ -176,42 +140,40 @@ def _decoder() -> Callable[[bytes], Any]:
 
 def streamed(kind: str, shards: list[str], workers: int, size: int, engine: str) -> Any:
     """Return feedline's loader over the shards as a stream."""
-    from feedline import DataLoader
     from feedline.datasets import TarDataset
 
     decode = "rgb8" if kind == "jpeg" else True
     dataset: Any = TarDataset(shards, fields=FIELDS[kind], decode=decode, shuffle=True, buffer=BUFFER, seed=1)
-    return DataLoader(dataset, batch_size=size, engine=engine, **harness.worker_arguments(workers))
+    side = harness.Side(harness.FEEDLINE, engine)
+    return side.open(dataset, batch_size=size, **harness.worker_arguments(workers))
 
 
 def random(kind: str, shards: list[str], workers: int, size: int, engine: str, *, index: Path | None = None) -> Any:
     """Return feedline's loader over the shards with random access; their index is made before the clock starts."""
-    from feedline import DataLoader
     from feedline.datasets import TarDataset
 
     decode = "rgb8" if kind == "jpeg" else True
     kept = index or Path(shards[0]).parent / "index"
     dataset: Any = TarDataset(shards, mode="random", fields=FIELDS[kind], decode=decode, index=kept)
-    options = harness.worker_arguments(workers)
-    return DataLoader(dataset, batch_size=size, shuffle=True, seed=1, engine=engine, **options)
+    side, options = harness.Side(harness.FEEDLINE, engine), harness.worker_arguments(workers)
+    return side.open(dataset, batch_size=size, shuffle=True, seed=1, **options)
 
 
-def write_shards(kind: str, shard_count: int, count: int, folder: Path | None) -> list[str]:
+def write_shards(kind: str, shard_count: int, count: int, data: Path | None) -> list[str]:
     """Write the shards with the webdataset package, unless they are there."""
+    home = workloads.stored(data, f"tar-{kind}-{shard_count}-{count}", partial(_write, kind, shard_count, count))
+    return [str(path) for path in sorted(home.glob("*.tar"))]
+
+
+def _write(kind: str, shard_count: int, count: int, home: Path) -> None:
     import webdataset
 
-    home = (folder or Path(tempfile.gettempdir())) / f"feedline-w8-tar-{kind}-{shard_count}-{count}"
-    paths = [str(home / f"{place:05d}.tar") for place in range(shard_count)]
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir()
     generator = np.random.default_rng(0)
-    for place, path in enumerate(paths):
-        if Path(path).exists():
-            continue
-        with webdataset.TarWriter(f"{path}.part") as writer:
+    for place in range(shard_count):
+        with webdataset.TarWriter(str(home / f"{place:05d}.tar")) as writer:
             for number in range(place, count, shard_count):
                 writer.write({"__key__": f"{number:08d}", "cls": number % 1000, **_sample(kind, generator)})
-        os.replace(f"{path}.part", path)
-    return paths
 
 
 def _sample(kind: str, generator: np.random.Generator) -> dict[str, Any]:

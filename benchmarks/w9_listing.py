@@ -18,59 +18,46 @@ waiting takes far longer than anything measured here, and there threads help.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from rich.table import Table
-
-from benchmarks import harness, program, rows
+from benchmarks import flags, program
+from feedline.bench import harness, rows
 
 COLUMNS = (
-    rows.Column("seconds", "s", digits=3, with_range=True),
-    rows.Column("held", "held\nMB", digits=1, with_range=True),
+    rows.Column("seconds", "s", digits=3, with_range=True, better="lower"),
+    rows.Column("held", "held\nMB", digits=1, with_range=True, better="lower"),
     rows.Column("bytes", "bytes\nper file", digits=1),
     rows.Column("peak", "peak\nMB", digits=1),
 )
 LONG_AGO_NS = 1_600_000_000_000_000_000
 SIDES = (harness.Side(harness.TORCH), harness.Side(harness.FEEDLINE), harness.Side(harness.FEEDLINE, "cache"))
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = rows.flags(__doc__, seconds=None, engine=[])
-    parser.add_argument("--files", type=int, default=20_000, help="files in the folder (20,000)")
+    parser = flags.parser(__doc__, files=20_000)
     parser.add_argument("--full", action="store_true", help="a million files")
     parser.add_argument("--data", type=Path, help="folder to make the files in; the temporary folder if unset")
     arguments = parser.parse_args(argv)
     if arguments.full:
         arguments.files = 1_000_000
-    with tempfile.TemporaryDirectory(prefix="feedline-listing-", dir=arguments.data) as folder:
-        outcomes = measure(Path(folder), arguments)
-    comparisons = [compare(outcome, outcomes) for outcome in outcomes]
-    rows.write_rows("w9_listing", outcomes, comparisons, arguments)
-    if arguments.json != "-":
-        show(outcomes, comparisons, arguments)
-    return 0
-
-
-def measure(folder: Path, arguments: argparse.Namespace) -> list[harness.Outcome]:
-    outcomes = [harness.Outcome({"files": arguments.files}, side) for side in SIDES]
-    settings = rows.settings(arguments)
-    with rows.progress(len(outcomes) * (settings.rounds + 1) + 1) as step:
-        step(f"making {arguments.files} files")
+    with tempfile.TemporaryDirectory(prefix="feedline-listing-", dir=arguments.data) as name:
+        folder = Path(name)
         make_files(folder / "root", arguments.files)
-        for outcome in outcomes:
-            step(f"a first program, not counted: {outcome.side.name}")
-            one_program(outcome, folder)
-        for number in range(settings.rounds):
-            for outcome in outcomes if number % 2 == 0 else outcomes[::-1]:
-                step(f"round {number + 1} of {settings.rounds}: {outcome.side.name}")
-                outcome.rounds.append(harness.undisturbed(partial(one_program, outcome, folder), settings))
-    return outcomes
+        entries: list[harness.Entry] = []
+        for side in SIDES:
+            once = partial(one_program, side, folder, arguments.files)
+            entries.append(harness.Entry({"files": arguments.files}, side, once, partial(warm_up, once)))
+        outcomes = rows.measure(entries, arguments)
+    rows.publish("w9_listing", outcomes, arguments, columns=COLUMNS, details=False)
+    return 0
 
 
 def make_files(root: Path, count: int) -> None:
@@ -89,50 +76,59 @@ def make_files(root: Path, count: int) -> None:
     os.utime(root, ns=(LONG_AGO_NS, LONG_AGO_NS))
 
 
-def one_program(outcome: harness.Outcome, folder: Path) -> harness.Figures:
+def warm_up(once: partial[harness.Figures]) -> None:
+    """Run a first program, whose figures are not counted."""
+    once()
+
+
+def one_program(side: harness.Side, folder: Path, count: int) -> harness.Figures:
     cache = folder / "cache"
-    if outcome.side.engine is None:
+    run = partial(program.run, "w9_listing", side, root=str(folder / "root"), cache=str(cache))
+    if side.engine is None:
         for file in cache.glob("*.listing"):
             file.unlink()
     elif not any(cache.glob("*.listing")):
-        program.run("benchmarks.listing_program", outcome.side, {"root": str(folder / "root"), "cache": str(cache)})
-    figures = program.run(
-        "benchmarks.listing_program", outcome.side, {"root": str(folder / "root"), "cache": str(cache)}
-    )
+        run()
+    figures = run()
     found = figures["files"]
-    if found != outcome.case["files"]:
-        raise RuntimeError(f"{outcome.side.name} found {found} of {outcome.case['files']} files")
+    if found != count:
+        raise RuntimeError(f"{side.name} found {found} of {count} files")
     return {**figures, "bytes": (figures["held"] or 0.0) * 1e6 / found}
 
 
-def compare(outcome: harness.Outcome, outcomes: Sequence[harness.Outcome]) -> dict[str, harness.Spread | None]:
-    base = harness.torch_at_same_case(outcome, outcomes)
-    if base is None or base is outcome:
-        return {"seconds": None, "held": None}
-    return {figure: harness.ratio(outcome, base, figure, lower_is_better=True) for figure in ("seconds", "held")}
+def measure(side: harness.Side, root: str, cache: str) -> harness.Figures:
+    """List the folder in this program."""
+    from feedline.datasets import ImageFolder  # before the clock starts, as the other has nothing to import
+
+    program.trim()
+    program.forget_peak()
+    before = program.resident_mb()
+    began = time.perf_counter()
+    # Any: a dataset, or a list of pairs.
+    held: Any
+    if side.library == harness.FEEDLINE:
+        held = ImageFolder(root, decode="bytes", cache=Path(cache))
+    else:
+        held = make_dataset(root)
+    seconds = time.perf_counter() - began
+    peak = program.resident_mb("VmHWM")
+    program.trim()
+    after = program.resident_mb()
+    return {"seconds": seconds, "held": after - before, "peak": peak - before, "files": float(len(held))}
 
 
-def show(
-    outcomes: Sequence[harness.Outcome],
-    comparisons: Sequence[dict[str, harness.Spread | None]],
-    arguments: argparse.Namespace,
-) -> None:
-    table = Table(title=f"w9_listing: {arguments.files} files, median of {arguments.rounds} rounds \\[lowest..highest]")
-    table.add_column("listed by", no_wrap=True)
-    for column in COLUMNS:
-        table.add_column(column.title, justify="right", no_wrap=True)
-        if column.figure in ("seconds", "held"):
-            table.add_column("x torch", justify="right", no_wrap=True)
-    table.add_column("note")
-    for outcome, found in zip(outcomes, comparisons, strict=True):
-        cells: list[str] = []
-        for column in COLUMNS:
-            cells.append(rows.cell(harness.spread(outcome, column.figure), column))
-            if column.figure in ("seconds", "held"):
-                cells.append(rows.times(found[column.figure]))
-        table.add_row(outcome.side.name, *cells, rows.note(outcome))
-    rows.show(table)
+def make_dataset(directory: str) -> list[tuple[str, int]]:
+    """List an image folder as torchvision does."""
+    classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+    instances = []
+    for number, name in enumerate(classes):
+        for root, _, names in sorted(os.walk(os.path.join(directory, name), followlinks=True)):
+            for file in sorted(names):
+                path = os.path.join(root, file)
+                if path.lower().endswith(EXTENSIONS):
+                    instances.append((path, number))
+    return instances
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program.main(main, measure))

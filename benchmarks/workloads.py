@@ -7,87 +7,25 @@ is plain: nothing in it knows which loader reads it.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import json
-import mmap
 import os
-import pickle
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from feedline.bench.steady import touch as touch
 
 IMAGE_WIDTH, IMAGE_HEIGHT, CROP = 500, 375, 224
-_byte_at = ctypes.c_ubyte.from_address
 _MEAN = np.array([0.485, 0.456, 0.406], dtype=np.float32)
 _STD = np.array([0.229, 0.224, 0.225], dtype=np.float32)
-
-
-# Any: a batch is a tensor or a nesting of lists and tuples of them.
-def touch(batch: Any) -> None:
-    """Read one element of every page of the batch, so that memory mapped but never read does not look free."""
-    if isinstance(batch, (str, bytes)):
-        _ = batch[::4096]
-        return
-    if not isinstance(batch, torch.Tensor):
-        for part in batch:
-            touch(part)
-    elif batch.nbytes > mmap.PAGESIZE:
-        array = batch.numpy()
-        array.reshape(-1)[:: mmap.PAGESIZE // array.itemsize].max()
-    elif batch.nbytes:
-        # By address: half a microsecond. Any tensor operation takes three to seven, a tenth of what a batch of the tiny
-        # workload costs, and would be measured as if the loader had spent it.
-        _byte_at(batch.data_ptr()).value  # noqa: B018
-
-
-def read(batch: torch.Tensor) -> None:
-    """Read every element, on the consumer's own core: NumPy's maximum runs at the speed of memory, in one thread."""
-    batch.numpy().max()
-
-
-def tiny_tensors(length: int) -> TensorDataset:
-    """Make the tiny dataset as torch's own array-backed class."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(0, 10, (length,), generator=generator)
-    return TensorDataset(torch.randn(length, 10, generator=generator), labels)
-
-
-class TinyMap(Dataset[tuple[torch.Tensor, int]]):
-    """The tiny dataset as people write it: one small tensor and one int per index."""
-
-    def __init__(self, length: int) -> None:
-        tensors = tiny_tensors(length).tensors
-        self.rows = tensors[0]
-        self.labels: list[int] = tensors[1].tolist()
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        return self.rows[index], self.labels[index]
-
-
-class ReadySamples(Dataset[torch.Tensor]):
-    """Finished float32 samples handed out from a small pool: whatever time a loader takes is its own."""
-
-    def __init__(self, length: int, *, pool: int = 32, shape: tuple[int, ...] = (3, CROP, CROP)) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.pool = [torch.randn(shape, generator=generator) for _ in range(pool)]
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return self.pool[index % len(self.pool)]
 
 
 class Nothing(Dataset[int]):
@@ -101,6 +39,28 @@ class Nothing(Dataset[int]):
 
     def __getitem__(self, index: int) -> int:
         return 0
+
+
+class Integers(IterableDataset[int]):
+    """A stream of integers, as people write one: the whole of it for everybody who iterates."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(self.length)
+
+
+class SplitIntegers(Integers):
+    """The same stream, of which every worker of torch's makes its own part."""
+
+    def __iter__(self) -> Iterator[int]:
+        worker = get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        yield from range(first, self.length, step)
 
 
 class Stragglers(Dataset[int]):
@@ -258,7 +218,7 @@ class JpegFiles(Dataset[torch.Tensor]):
     they are then read again.
     """
 
-    def __init__(self, paths: list[Path], *, decoder: str, length: int) -> None:
+    def __init__(self, paths: list[Path], decoder: str, length: int) -> None:
         self.paths = [str(path) for path in paths]
         self.length = length
         self.decoder = decoder
@@ -278,154 +238,39 @@ class JpegFiles(Dataset[torch.Tensor]):
         return torch.from_numpy(np.ascontiguousarray(scaled.transpose(2, 0, 1)))
 
 
-def jpeg_files(count: int, folder: Path | None = None) -> list[Path]:
+def stored(data: Path | None, name: str, write: Callable[[Path], None]) -> Path:
+    """Have `write` make a file or folder, unless it is there; return its path.
+
+    It is made beside and renamed when complete: an interrupted run leaves nothing half-written for the next one.
+    """
+    root = data or Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}"
+    path = root / name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{os.getpid()}-{path.name}")
+        write(part)
+        part.rename(path)
+    return path
+
+
+def jpeg_files(count: int, data: Path | None = None) -> list[Path]:
     """Write `count` synthetic JPEGs of 500x375, about 100 KB each, unless they are there; return their paths."""
+    folder = stored(data, f"jpeg-500x375-{count}", partial(_write_jpegs, count))
+    return sorted(folder.iterdir())
+
+
+def _write_jpegs(count: int, folder: Path) -> None:
     from PIL import Image
 
-    if folder is None:
-        folder = Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}" / "jpeg-500x375"
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{number:06d}.jpg" for number in range(count)]
-    missing = [(number, path) for number, path in enumerate(paths) if not path.exists()]
-    if not missing:
-        return paths
+    folder.mkdir()
     texture = np.random.default_rng(0).normal(0, 25, (IMAGE_HEIGHT * 2, IMAGE_WIDTH * 2, 3))
     ramp = np.linspace(60, 190, IMAGE_WIDTH)[None, :, None]
-    for number, path in missing:
+    for number in range(count):
         dice = random.Random(number)
         top, left = dice.randrange(IMAGE_HEIGHT), dice.randrange(IMAGE_WIDTH)
         noise = texture[top : top + IMAGE_HEIGHT, left : left + IMAGE_WIDTH]
         pixels = np.clip(ramp + noise, 0, 255).astype(np.uint8)
-        # Renamed when complete: an interrupted run leaves no half-written image for the next one to find.
-        partial = path.with_suffix(f".{os.getpid()}.part")
-        Image.fromarray(pixels).save(partial, format="JPEG", quality=90)
-        partial.replace(path)
-    return paths
-
-
-HDF5_SHAPE = (3, 64, 64)
-# Any: arguments of h5py's create_dataset.
-HDF5_LAYOUTS: dict[str, dict[str, Any]] = {
-    "contiguous": {},
-    "chunked": {"chunks": (16, *HDF5_SHAPE)},
-    "gzip": {"chunks": (1, *HDF5_SHAPE), "compression": "gzip"},
-    "gzip-16": {"chunks": (16, *HDF5_SHAPE), "compression": "gzip"},
-}
-
-
-def hdf5_file(count: int, layout: str, folder: Path | None = None) -> Path:
-    """Write images of 3x64x64 float32 and labels to an HDF5 file, unless it is there; return its path."""
-    import h5py
-
-    if folder is None:
-        folder = Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}" / "hdf5"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{layout}-{count}.h5"
-    if path.exists():
-        return path
-    partial = path.with_suffix(f".{os.getpid()}.part")
-    generator = np.random.default_rng(0)
-    with h5py.File(partial, "w") as file:
-        images = file.create_dataset("image", (count, *HDF5_SHAPE), np.float32, **HDF5_LAYOUTS[layout])
-        file["label"] = np.arange(count) % 1000
-        for start in range(0, count, 1024):
-            rows = (min(1024, count - start), *HDF5_SHAPE)
-            # What an 8-bit image becomes when it is normalised: 256 different numbers.
-            images[start : start + 1024] = (generator.integers(0, 256, rows) / 255 - 0.45) / 0.225
-    partial.replace(path)
-    return path
-
-
-class HandWrittenHDF5(Dataset[tuple[torch.Tensor, int]]):
-    """An HDF5 file as people read it: opened when the first sample is asked for, one sample per index."""
-
-    def __init__(self, path: Path) -> None:
-        import h5py
-
-        self.path = str(path)
-        # Any: h5py has no type annotations.
-        self.file: Any = None
-        with h5py.File(self.path, "r") as file:
-            self.length = len(file["label"])
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
-        if self.file is None:
-            import h5py
-
-            self.file = h5py.File(self.path, "r")
-            self.images, self.labels = self.file["image"], self.file["label"]
-        return torch.from_numpy(self.images[index]), int(self.labels[index])
-
-
-LMDB_SHAPE = (3, 64, 64)
-LMDB_VALUES = ("raw", "pickle", "record")
-
-
-def lmdb_folder(count: int, values: str, folder: Path | None = None) -> Path:
-    """Write images of 3x64x64 float32 to an LMDB database, unless it is there; return its path.
-
-    Values are the images' memory ("raw"), or image and label, as people pickle them or as `feedline pack` writes them.
-    """
-    import lmdb
-
-    from feedline import records
-
-    if folder is None:
-        folder = Path(tempfile.gettempdir()) / f"feedline-benchmarks-{os.getuid()}" / "lmdb"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{values}-{count}"
-    if path.exists():
-        return path
-    partial = folder / f"{values}-{count}.{os.getpid()}.part"
-    generator = np.random.default_rng(0)
-    with lmdb.open(str(partial), map_size=1 << 36) as database, database.begin(write=True) as transaction:
-        for number in range(count):
-            image = generator.random(LMDB_SHAPE, np.float32)
-            if values == "raw":
-                value = image.tobytes()
-            elif values == "pickle":
-                value = pickle.dumps((image, number % 1000))
-            else:
-                value = records.encode({"image": image, "label": number % 1000})
-            transaction.put(b"%012d" % number, value)
-        if values == "record":
-            fields = [{"name": "image"}, {"name": "label"}]
-            meta = {"feedline": 1, "count": count, "encoding": "record", "fields": fields}
-            transaction.put(b"__feedline__", json.dumps(meta).encode())
-    partial.replace(path)
-    return path
-
-
-class HandWrittenLMDB(Dataset[Any]):
-    """An LMDB database as people read it: opened when the first sample is asked for, one sample per index."""
-
-    def __init__(self, path: Path, *, pickled: bool) -> None:
-        import lmdb
-
-        self.path = str(path)
-        self.pickled = pickled
-        # Any: lmdb's type annotations are its own affair.
-        self.database: Any = None
-        with lmdb.open(self.path, readonly=True, lock=False) as database:
-            self.length = database.stat()["entries"]
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __getitem__(self, index: int) -> Any:
-        if self.database is None:
-            import lmdb
-
-            self.database = lmdb.open(self.path, readonly=True, lock=False, readahead=False, meminit=False)
-        with self.database.begin(buffers=True) as transaction:
-            value = transaction.get(b"%012d" % index)
-            if self.pickled:
-                image, label = pickle.loads(value)
-                return torch.from_numpy(image), label
-            return torch.from_numpy(np.frombuffer(value, np.float32).reshape(LMDB_SHAPE).copy())
+        Image.fromarray(pixels).save(folder / f"{number:06d}.jpg", quality=90)
 
 
 class SharedStrings(HeldStrings):

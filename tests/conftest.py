@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_sharer, resource_tracker
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from feedline.transport import forks
-from tests.thinning import thin
+from tests import program_server
+from tests.thinning import THOROUGH, thin, try_fewer_examples
 
 ENGINES = ("inline", "thread", "process")
 
@@ -47,10 +49,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+hypothesis.settings.register_profile(THOROUGH)
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out combinations that `make slow` runs."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `make slow` runs."""
     thin(items)
+    if config.getoption("--hypothesis-profile") != THOROUGH:
+        try_fewer_examples(items)
 
 
 def pytest_collection_finish() -> None:
@@ -153,8 +160,10 @@ class Surroundings:
 
 
 def _descendants() -> set[int]:
-    """Every process below this one, less the two servers that multiprocessing keeps for the life of a program."""
+    """Every process below this one, less the servers that multiprocessing and tests keep for the life of a program."""
+    programs = program_server.running()
     servers = {
+        programs and programs.pid,
         getattr(resource_tracker._resource_tracker, "_pid", None),
         getattr(forkserver._forkserver, "_forkserver_pid", None),
     }
@@ -219,12 +228,14 @@ def _is_ours(name: str) -> bool:
 
 
 def _open_files() -> dict[int, str]:
-    """Open descriptors and what they are, less those that multiprocessing keeps for the life of a program.
+    """Open descriptors and what they are, less those that multiprocessing and tests keep for the life of a program.
 
-    Those are the pipes to its two servers and the socket on which a process hands descriptors to others.
+    Those are the ways to their servers and the socket on which a process hands descriptors to others.
     """
+    programs = program_server.running()
     listener = getattr(getattr(_sharer, "_listener", None), "_listener", None)
     servers = {
+        programs and programs.connection.fileno(),
         getattr(resource_tracker._resource_tracker, "_fd", None),
         getattr(forkserver._forkserver, "_forkserver_alive_fd", None),
         listener._socket.fileno() if listener is not None else None,

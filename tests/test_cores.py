@@ -5,7 +5,7 @@ import os
 import pytest
 import torch  # noqa: F401  it keeps files open from its import on, which a test would seem to leave behind
 
-from feedline.cli import machine
+from feedline.bench import machine
 from feedline.cores import core_count
 
 

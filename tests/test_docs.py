@@ -6,8 +6,6 @@ import ast
 import doctest
 import importlib
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
 
 from feedline import errors
+from tests import program_server
 from tests.frameworks_real.conftest import need
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,9 +65,7 @@ def test_code_of_page_runs(page: Path, tmp_path: Path) -> None:
     # As a file and in a process of its own: spawned workers import it, as they would a reader's script.
     script = tmp_path / f"{page.stem.replace('-', '_')}_page.py"
     script.write_text(runnable_lines(page.read_text(encoding="utf-8")), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = program_server.run(script, cwd=tmp_path)
     assert done.returncode == 0, f"{page_id(page)} (line numbers are the page's)\n{done.stderr}"
 
 

@@ -1,19 +1,31 @@
-"""Which combinations `make test` runs of tests that take long; `make slow` runs all of them.
+"""What `make test` runs of tests that take long; `make slow` runs all of it.
 
 Every test runs in at least one combination of its parameters, and which one differs from test to test, so that every
-engine, loader and format is met many times over.
+engine, loader and format is met many times over. Of properties fewer examples are tried.
 """
 
+import functools
 import zlib
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from pathlib import Path, PurePosixPath
 
+import hypothesis
 import pytest
+
+THOROUGH = "thorough"
+"""The profile of Hypothesis (`--hypothesis-profile`) in which all examples are tried."""
+
+CIRCUMSTANCES = {"engine", "loader_kind", "method", "persistent", "start_method", "worker_parity", "workers"}
+"""Parameters that say where a test runs and not what it is about: it runs in one of their combinations."""
 
 EVERY = {
     "benchmarks/test_scripts.py": 8,
     "datasets/cache": 2,
+    "datasets/hdf5/test_dataset.py": 2,
+    "datasets/sql": 2,
+    "datasets/test_mixture_stream.py": 2,
     "datasets/streams/test_failures.py": 5,
+    "faults": 2,
     "faults/bad_samples": 4,
     "faults/test_ends.py": 6,
     "faults/test_fault_log.py": 3,
@@ -23,12 +35,12 @@ EVERY = {
     "faults/test_resources.py": 4,
     "faults/test_stuck.py": 2,
     "faults/worker_killed": 3,
-    "order": 3,
-    "packing": 2,
-    "parity": 3,
+    "order": 5,
+    "packing": 3,
+    "parity": 4,
     "sources/test_process_group.py": 2,
 }
-"""One in so many combinations of each test, in a file or in all files of a folder."""
+"""One in so many of the combinations that are left of each test, in a file or in all files of a folder."""
 
 SLOW = {
     "test_batches_are_the_same_with_every_start_method": ("hdf5/test_dataset.py", "sql/test_dataset.py"),
@@ -40,24 +52,61 @@ _TESTS = Path(__file__).parent
 
 def thin(items: Iterable[pytest.Item]) -> None:
     """Mark what is left out as slow."""
-    combinations: dict[tuple[str, str], list[pytest.Item]] = {}
+    places: dict[Hashable, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("slow") is not None or not item.path.is_relative_to(_TESTS):
             continue
-        file = item.path.relative_to(_TESTS).as_posix()
         name = item.name.partition("[")[0]
-        if name in SLOW and not file.endswith(SLOW[name]):
+        if name in SLOW and not item.path.as_posix().endswith(SLOW[name]):
             item.add_marker(pytest.mark.slow)
-        elif _every(file) > 1:
-            combinations.setdefault((file, name), []).append(item)
-    for (file, name), members in combinations.items():
-        every = _every(file)
-        chosen = zlib.crc32(name.encode()) % min(every, len(members))
-        for number, item in enumerate(members):
-            if number % every != chosen:
-                item.add_marker(pytest.mark.slow)
+        else:
+            places.setdefault((item.path, name, _subject(item)), []).append(item)
+    tests: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for members in places.values():
+        (item,) = _kept(members, every=len(members), key=members[0].nodeid)
+        tests.setdefault((item.path, item.name.partition("[")[0]), []).append(item)
+    for (path, name), members in tests.items():
+        _kept(members, every=_every(path), key=name)
 
 
-def _every(file: str) -> int:
-    folders = [folder.as_posix() for folder in PurePosixPath(file).parents]
-    return next((EVERY[place] for place in (file, *folders) if place in EVERY), 1)
+def try_fewer_examples(items: Iterable[pytest.Item]) -> None:
+    """Let properties be tried on a quarter of their examples, and on five at least."""
+    for item in items:
+        test = getattr(item, "obj", None)
+        if item.get_closest_marker("hypothesis") is not None:
+            test = getattr(test, "__func__", test)
+            given = getattr(test, _SETTINGS, None) or hypothesis.settings()
+            count = min(given.max_examples, max(5, given.max_examples // 4))
+            setattr(test, _SETTINGS, hypothesis.settings(given, max_examples=count))
+
+
+# Where Hypothesis keeps the settings of a test. Its decorator cannot be used twice.
+_SETTINGS = "_hypothesis_internal_use_settings"
+
+
+def _subject(item: pytest.Item) -> Hashable:
+    """The parameters of a test, without its circumstances; the same object is the same parameter."""
+    callspec = getattr(item, "callspec", None)
+    if callspec is None:
+        return None
+    return tuple((name, id(value)) for name, value in callspec.params.items() if not _is_circumstance(name, value))
+
+
+def _is_circumstance(name: str, value: object) -> bool:
+    return name in CIRCUMSTANCES and not (name == "workers" and not (isinstance(value, int) and value >= 0))
+
+
+def _kept(members: list[pytest.Item], *, every: int, key: str) -> list[pytest.Item]:
+    """Keep one in `every`, and mark the others."""
+    chosen = zlib.crc32(key.encode()) % min(every, len(members))
+    for number, item in enumerate(members):
+        if number % every != chosen:
+            item.add_marker(pytest.mark.slow)
+    return members[chosen::every]
+
+
+@functools.cache
+def _every(path: Path) -> int:
+    file = PurePosixPath(path.relative_to(_TESTS))
+    folders = [folder.as_posix() for folder in file.parents]
+    return next((EVERY[place] for place in (file.as_posix(), *folders) if place in EVERY), 1)

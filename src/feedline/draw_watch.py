@@ -42,14 +42,14 @@ class DrawWatch:
         self._numpy_mark = _numpy_mark(self._numpy)
         torch = sys.modules.get("torch")
         self._torch_mark = None if torch is None else _torch_mark(torch)
-        in_store = numpy_has_one_in_store() or (torch is not None and _torch_has_one_in_store(torch))
-        self._before = None if in_store else self._marks()
+        self._before = None if has_one_in_store() else self.marks()
 
     def has_drawn(self) -> bool:
         """True if a generator is not what it was."""
-        return self._before is None or self._marks() != self._before
+        return self._before is None or self.marks() != self._before
 
-    def _marks(self) -> tuple[Any, ...]:
+    def marks(self) -> tuple[Any, ...]:
+        """Return what tells the states of this moment from others."""
         numpy = np.random.get_bit_generator()  # type: ignore[attr-defined]
         return (
             random.getstate() if _PYTHON_MARK is None else _PYTHON_MARK.raw,
@@ -58,6 +58,12 @@ class DrawWatch:
             repr(numpy.state) if self._numpy_mark is None else self._numpy_mark.raw,
             _torch_state() if self._torch_mark is None else self._torch_mark.raw,
         )
+
+
+def has_one_in_store() -> bool:
+    """True if NumPy or torch has made a normal number that it has not handed out, which would come without a trace."""
+    torch = sys.modules.get("torch")
+    return numpy_has_one_in_store() or (torch is not None and _torch_has_one_in_store(torch))
 
 
 # Any, below: an array of ctypes, whose type is made on the spot; None if it is not sure where the words are.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import importlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("rich")
+
+from feedline.bench.harness import Side
 
 BRIEF = ["--rounds", "1", "--repeats", "0"]
 STEADY = [*BRIEF, "--seconds", "0.01", "--warmup", "2"]
@@ -91,7 +95,7 @@ def test_steady_state_scripts(name: str, flags: list[str], figure: str, loaders:
     assert set(found) == loaders
     for side, row in found.items():
         assert row["figures"][figure]["median"] >= 0
-        assert (row["ratios"]["torch"] is None) == (side == "torch")
+        assert ("torch" in row["ratios"]) == (side != "torch")
 
 
 def test_supervision(tmp_path: Path) -> None:
@@ -102,6 +106,27 @@ def test_supervision(tmp_path: Path) -> None:
     assert all(share > 0 for share in shares)
 
 
+def test_worker_cost(tmp_path: Path) -> None:
+    found = summaries(rows_of("worker_cost", [*STEADY, "--samples", "1200", "--workers", "1"], tmp_path))
+    for row in found.values():
+        figures = {name: spread["median"] for name, spread in row["figures"].items() if spread}
+        assert figures["beyond_us"] == pytest.approx(figures["worker_us"] - figures["own_us"])
+        assert figures["own_us"] > 0
+
+
+def test_seeded_stream(tmp_path: Path) -> None:
+    rows = rows_of("seeded_stream", [*STEADY, "--samples", "6400"], tmp_path)
+    shares = [row["figures"]["of_unseeded"]["median"] for row in rows if "of_unseeded" in row.get("figures", {})]
+    assert len(shares) == 2
+    assert shares[0] == 1.0
+
+
+def test_sharded_stream(tmp_path: Path) -> None:
+    found = summaries(rows_of("sharded_stream", [*BRIEF, "--samples", "640", "--workers", "2"], tmp_path))
+    assert set(found) == {"torch", "feedline/process", "feedline/process, shard"}
+    assert all(row["figures"]["again_s"]["median"] > 0 for row in found.values())
+
+
 @pytest.mark.parametrize("decoder", ["pillow", "opencv"])
 def test_images(decoder: str, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
@@ -109,7 +134,7 @@ def test_images(decoder: str, tmp_path: Path) -> None:
     flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", decoder]
     found = summaries(rows_of("w3_images", [*STEADY, *flags, "--workers", "1", "--engine", "thread"], tmp_path))
     assert found["feedline/thread"]["figures"]["batches_per_s"]["median"] > 0
-    sizes = [path.stat().st_size for path in (tmp_path / "jpeg").iterdir()]
+    sizes = [path.stat().st_size for path in (tmp_path / "jpeg").rglob("*.jpg")]
     assert len(sizes) == 4
     assert all(80_000 < size < 130_000 for size in sizes)
 
@@ -119,7 +144,7 @@ def test_lmdb(values: str, tmp_path: Path) -> None:
     pytest.importorskip("lmdb")
     flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "lmdb"), "--values", values]
     found = summaries(rows_of("w8_lmdb", [*STEADY, *flags, "--workers", "0"], tmp_path))
-    assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.parametrize("against", ["pandas", "csv"])
@@ -127,7 +152,7 @@ def test_csv(against: str, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     flags = ["--samples", "120", "--batch-size", "4", "--data", str(tmp_path / "csv"), "--against", against]
     found = summaries(rows_of("w8_csv", [*STEADY, *flags, "--workers", "0"], tmp_path))
-    assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.parametrize(("sample", "count"), [("array", 6), ("picture", 5)])
@@ -151,7 +176,7 @@ def test_hdf5(layout: str, order: str, tmp_path: Path) -> None:
     pytest.importorskip("h5py")
     flags = ["--samples", "128", "--batch-size", "4", "--data", str(tmp_path), "--layout", layout, "--order", order]
     found = summaries(rows_of("w8_hdf5", [*STEADY, *flags, "--workers", "1"], tmp_path))
-    assert found["feedline/process"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/process"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
     assert all(row["figures"]["batches_per_s"]["median"] > 0 for row in found.values())
 
 
@@ -164,7 +189,7 @@ def test_tar(sample: str, tmp_path: Path) -> None:
     found = summaries(rows_of("w8_tar", [*STEADY, *flags, "--peers", "--workers", "0"], tmp_path))
     ours = {"feedline/inline, stream", "feedline/inline, random"}
     assert set(found) == {"torch/webdataset", "webdataset/batched", *ours}
-    assert found["feedline/inline, stream"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/inline, stream"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
     gc.collect()
 
 
@@ -197,14 +222,14 @@ def test_parquet(against: str, fits: str, tmp_path: Path) -> None:
         "table",
     ]
     found = summaries(rows_of("w8_parquet", [*STEADY, *flags, "--fits", fits, "--workers", "0"], tmp_path))
-    assert found["feedline/inline"]["ratios"]["torch"]["median"] > 0
+    assert found["feedline/inline"]["ratios"]["torch"]["samples_per_s"]["median"] > 0
 
 
 @pytest.mark.slow
 def test_start(tmp_path: Path) -> None:
     flags = ["--start-method", "fork", "--workers", "1", "--dataset-mb", "1", "--batches", "4", "--batch-size", "2"]
     found = summaries(rows_of("w4_start", [*BRIEF, *flags], tmp_path))
-    ratios = found["feedline/process"]["ratios"]
+    ratios = found["feedline/process"]["ratios"]["torch"]
     assert all(ratios[figure]["median"] > 0 for figure in ("first", "restart", "later", "restart_kept"))
 
 
@@ -217,7 +242,7 @@ def test_index_space(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "not run: would need" in capsys.readouterr().out
     found = summaries(rows)
     assert all(row["figures"]["indices_per_s"]["median"] > 0 for row in found.values())
-    assert found["feedline"]["ratios"]["first_ms"]["median"] > 0
+    assert found["feedline"]["ratios"]["torch"]["first_ms"]["median"] > 0
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # by torchdata
@@ -226,7 +251,7 @@ def test_state_cost(tmp_path: Path) -> None:
     assert set(found) == {"torchdata", "feedline"}
     assert all(row["figures"]["save_us"]["median"] > 0 for row in found.values())
     assert found["feedline"]["figures"]["state_bytes"]["median"] < 1024
-    assert found["feedline"]["ratios"]["restore_ms"]["median"] > 0
+    assert found["feedline"]["ratios"]["torchdata"]["restore_ms"]["median"] > 0
 
 
 @pytest.mark.slow
@@ -247,18 +272,18 @@ def test_retention(tmp_path: Path) -> None:
     found = summaries(rows_of("w12_retention", [*BRIEF, *TINY_PROGRAM, *flags], tmp_path))
     assert set(found) == {"torch", "feedline/thread"}
     assert found["torch"]["figures"]["above_torch"]["median"] == 0
-    assert found["feedline/thread"]["ratios"]["peak"]["median"] > 0
+    assert found["feedline/thread"]["ratios"]["torch"]["peak"]["median"] > 0
 
 
 HELD_MB = {"keep every tenth": 1.0, "keep half of each": 3.0, "closed, tensors kept": 4.0}
 
 
-@pytest.mark.parametrize("case", list(importlib.import_module("benchmarks.retention_program").CASES))
+@pytest.mark.parametrize("case", list(importlib.import_module("benchmarks.w12_retention").CASES))
 def test_programs_that_keep_something(case: str) -> None:
-    program = importlib.import_module("benchmarks.retention_program")
-    side = importlib.import_module("benchmarks.harness").Side("feedline", "process")
-    flags = ["--library", "feedline", "--case", case, *TINY_PROGRAM, "--idle-s", "0"]
-    figures = program.measure(side, program.parser().parse_args(flags))
+    measure = importlib.import_module("benchmarks.w12_retention").measure
+    figures = measure(
+        Side("feedline", "process"), case, 0.0, workers=1, batches=6, batch_size=2, image_mb=0.5, spike_mb=8
+    )
     assert figures["held"] == pytest.approx(HELD_MB.get(case, 0.0), abs=0.01)
     assert figures["window"] == 2.0
     assert figures["peak"] >= figures["end"]
@@ -270,23 +295,17 @@ def test_epoch_too_short_to_count_says_what_to_do() -> None:
         main([*BRIEF, "--samples", "128", "--workers", "0", "--seconds", "0.01"])
 
 
-def test_measurement_that_others_disturb_is_repeated_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    harness = importlib.import_module("benchmarks.harness")
-    monkeypatch.setattr(harness.machine, "wait_for_quiet", lambda *_, **__: None)
-    loads = iter([0.5, 0.3, 0.05])
-    quiet = harness.undisturbed(lambda: {"other_cores": next(loads)}, harness.Settings(repeats=3))
-    assert (quiet["other_cores"], quiet["disturbed"], quiet["repeats"]) == (0.05, 0.0, 2.0)
-    loads = iter([0.5, 0.3])
-    noisy = harness.undisturbed(lambda: {"other_cores": next(loads)}, harness.Settings(repeats=1))
-    assert (noisy["other_cores"], noisy["disturbed"]) == (0.3, 1.0)
+def test_numbers_may_be_written_short() -> None:
+    parser = importlib.import_module("benchmarks.flags").parser("doc", samples=100, workers=[0, 2])
+    assert parser.parse_args(["--samples", "1e6", "--workers", "4"]).samples == 1_000_000
+    assert parser.parse_args([]).workers == [0, 2]
+    assert parser.parse_args(["--json"]).json == "-"
 
 
-def test_ratios_are_taken_round_by_round() -> None:
-    harness = importlib.import_module("benchmarks.harness")
-    ours = harness.Outcome({}, harness.Side("feedline"), [{"ms": 2.0}, {"ms": 4.0}])
-    theirs = harness.Outcome({}, harness.Side("torch"), [{"ms": 4.0}, {"ms": 16.0}])
-    assert harness.ratio(ours, theirs, "ms", lower_is_better=True) == harness.Spread(3.0, 2.0, 4.0)
-    assert harness.ratio(ours, theirs, "ms") == harness.Spread(0.375, 0.25, 0.5)
+def test_program_that_fails_says_why(tmp_path: Path) -> None:
+    run = importlib.import_module("benchmarks.program").run
+    with pytest.raises(RuntimeError, match="FileNotFoundError"):
+        run("w9_listing", Side("torch"), root=str(tmp_path / "nowhere"), cache=str(tmp_path))
 
 
 def test_plot_names_the_figures_there_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -298,6 +317,33 @@ def test_plot_names_the_figures_there_are(tmp_path: Path, capsys: pytest.Capture
         plot.main([str(tmp_path / "rows.jsonl"), "--figure", "speed", "--out", str(tmp_path / "p.png")])
     assert "batches_per_s" in capsys.readouterr().err
     assert plot.bars([json.dumps(row)], "batches_per_s") == [plot.Bar("workers 1", "torch", 2.0, 1.0, 3.0)]
+
+
+ROOT = BENCHMARKS.parent
+COMMANDS = sorted(
+    {
+        (name, " ".join(flags.split()))
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+        for name, flags in re.findall(r"`(?:python -m )?benchmarks\.(\w+)\b([^`]*)`", page.read_text(encoding="utf-8"))
+        if name != "plot"
+    }
+)
+
+
+@pytest.mark.parametrize(("name", "flags"), COMMANDS)
+def test_commands_in_the_docs_are_understood(name: str, flags: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Understood(Exception):
+        pass
+
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_only(parser: argparse.ArgumentParser, argv: list[str]) -> None:
+        parse(parser, argv)
+        raise Understood
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+    with pytest.raises(Understood):
+        importlib.import_module(f"benchmarks.{name}").main(flags.split())
 
 
 def test_every_script_is_in_the_map() -> None:

@@ -1,36 +1,46 @@
 from __future__ import annotations
 
+import importlib
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import torch
 
+from feedline.bench.harness import Side
 from feedline.cli import bench
+from feedline.cli.main import main
 from feedline.cli.pictures import PictureDataset, write_pictures
+from feedline.errors import InternalError
 
 
 def test_quick_set_covers_inline_transport_and_images(tmp_path: Path) -> None:
-    write_pictures(tmp_path, 4)
-    cases = bench.quick_cases(PictureDataset(tmp_path, range(4)))
-    assert len({case.label for case in cases}) == len(cases)
-    assert {case.worker_count for case in cases} == {0, bench.WORKER_COUNT}
-    for case in cases:
-        image, label = case.dataset[len(case.dataset) - 1]
-        assert image.dtype == torch.float32
-        assert isinstance(label, int)
+    write_pictures(tmp_path, 32)
+    flags = Namespace(seconds=0.1, warmup=8)
+    entries = bench.quick_set(PictureDataset(tmp_path, range(32)), flags)
+    assert [entry.side.library for entry in entries] == ["torch", "feedline"] * 4
+    assert [(entry.case["data"], entry.case["workers"]) for entry in entries[::2]] == [
+        ("tiny", 0),
+        ("tiny", 2),
+        ("38 MB", 2),
+        ("JPEG", 2),
+    ]
 
 
-def test_gigabytes_are_those_of_a_batch(tmp_path: Path) -> None:
-    write_pictures(tmp_path, 4)
-    (case,) = (case for case in bench.quick_cases(PictureDataset(tmp_path, range(4))) if case.unit == "GB")
-    sample, _ = case.dataset[0]
-    assert case.unit_per_batch * 1e9 == sample.nbytes * case.batch_size
+def test_different_batches_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Side, "open", lambda side, *_, **__: [torch.full((2,), float(side.library == "torch"))])
+    with pytest.raises(InternalError, match="'tiny' feedline's first batch differs"):
+        bench.check_equal_batches("tiny", [0], 1)
 
 
 @pytest.mark.slow
-def test_json_lines_are_all_that_goes_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    bench.run(rounds=1, seconds=0.05, as_json=True)
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["case"] for row in rows] == ["tiny", "tiny", "38 MB", "JPEG"]
-    assert all(row["ratio"] > 0 for row in rows)
+def test_what_is_written_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--json", "--rounds", "1", "--seconds", "0.05"]) == 0
+    text = capsys.readouterr().out
+    assert json.loads(text.splitlines()[0])["kind"] == "machine"
+    plot = importlib.import_module("benchmarks.plot")
+    bars = plot.bars(text.splitlines(), "samples_per_s")
+    assert len(bars) == 8
+    assert {bar.side for bar in bars} == {"torch", "feedline/inline", "feedline/auto"}
+    assert all(bar.median > 0 for bar in bars)

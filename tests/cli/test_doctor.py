@@ -10,7 +10,7 @@ from rich.console import Console
 
 from feedline import Loader
 from feedline.cli.doctor import show
-from feedline.cli.finding import Finding
+from feedline.cli.findings import Finding
 from feedline.cli.main import main
 
 

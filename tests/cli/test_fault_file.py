@@ -11,7 +11,7 @@ import torch
 
 from feedline import Loader
 from feedline.cli.fault_file import FaultFile, describe, find, first_lines, read
-from feedline.cli.finding import Finding
+from feedline.cli.findings import Finding
 from feedline.errors import BadState, WorkerDied
 from feedline.faults import Failure, Fault, FaultLog
 from feedline.state import Snapshot

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from feedline import DataLoader
 from feedline.abc import Scheduler, WorkerView
 from feedline.policies import InOrder
 from feedline.testing import SchedulerContract
@@ -131,3 +132,18 @@ def test_what_breaks_the_contract_is_noticed(broken: type[Broken]) -> None:
 def test_a_suite_without_a_scheduler_says_what_is_missing() -> None:
     with pytest.raises(NotImplementedError, match="how the scheduler is made"):
         SchedulerContract().test_every_batch_is_delivered_once()
+
+
+class Patient(Scheduler):
+    """Gives every worker one task at a time, and delivers when three batches are there or nothing else comes."""
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        return next((worker.id for worker in workers if worker.outstanding == 0), None)
+
+    def take(self, ready: Collection[int], expected: int) -> int | None:
+        return min(ready) if len(ready) >= 3 or expected >= 10 else None
+
+
+def test_a_task_that_was_held_back_is_offered_again_when_a_worker_has_answered() -> None:
+    loader = DataLoader(range(12), 1, num_workers=2, scheduler=Patient())
+    assert sorted(int(batch[0]) for batch in loader) == list(range(12))

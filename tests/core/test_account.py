@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
-from feedline.faults import Failure, Fault, Policy
 from feedline.core.account import _LONGEST_CHAIN, _MOST_NAMED, _MOST_NEIGHBOURS, Account, Treated
 from feedline.core.batch_indices import as_list
+from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
+from feedline.faults import Failure, Fault, Policy
 from feedline.types import IndexBlock, Notes, Result, ResultKind, Share
 from tests.loader.dice import Case
 

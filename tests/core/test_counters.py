@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from feedline import Loader
+from feedline.core import counters
 from feedline.errors import ShortPasses
-from feedline.loader import counters
 
 
 def told(passes: list[tuple[float, float]]) -> list[int]:

@@ -8,9 +8,9 @@ import torch
 from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from feedline import DataLoader
+from feedline.core.splitting import Splitter
 from feedline.errors import BadOption
 from feedline.frameworks.torch import TorchFramework
-from feedline.core.splitting import Splitter
 from feedline.transport.codec import Codec, SlotWriter
 from feedline.types import Parcel
 
@@ -118,3 +118,24 @@ def test_whatever_a_batch_sampler_yields(kind: Any) -> None:
 
     loader = DataLoader(Rows(), batch_sampler=Sampler(), num_workers=2, split=2)
     assert [label for _, labels in loader for label in labels.tolist()] == list(range(40))
+
+
+class Mixed(Dataset[Any]):
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 200
+
+    def __getitem__(self, index: int) -> Any:
+        with open(self.path, "ab") as file:
+            file.write(b".")
+        return torch.zeros(1, dtype=torch.float64), float(index), index
+
+
+def test_splitting_makes_no_batch_twice(tmp_path: Any) -> None:
+    path = tmp_path / "reads"
+    loader = DataLoader(Mixed(str(path)), 20, num_workers=2, split=2)
+    labels = torch.cat([batch[2] for batch in loader])
+    assert labels.tolist() == list(range(200))
+    assert path.stat().st_size == 200

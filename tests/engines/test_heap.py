@@ -16,7 +16,7 @@ from feedline import Loader
 from feedline.engines import heap
 from feedline.engines.heap import Glibc, Heap, heap_of_this_process
 from feedline.loader.memory_watch import own_bytes
-from tests.faults.programs import running
+from tests.faults.programs import running_afresh
 
 MIB = 1 << 20
 
@@ -304,6 +304,6 @@ say("given back")
 def test_a_forked_worker_is_not_misled_by_what_the_training_process_has_freed() -> None:
     """It is seen with no more memory than before when it fills what its parent had freed: it takes copies of that."""
     glibc()
-    with running(FREED) as program:
+    with running_afresh(FREED) as program:
         assert program.line() == "freed"
         assert program.line() == "given back"

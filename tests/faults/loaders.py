@@ -36,7 +36,7 @@ everywhere = pytest.mark.parametrize(
 )
 """Both loaders and every engine. Workers do the same for both, so that two of the six are left to the slow tests."""
 
-on_every_crew = pytest.mark.parametrize(
+on_every_engine = pytest.mark.parametrize(
     ("loader_kind", "engine", "workers"),
     [
         ("Loader", "inline", 0),
@@ -288,8 +288,7 @@ def are_gone(pids: Iterable[int]) -> bool:
 
 def pids_of(batches: Any) -> list[int]:
     """Return the worker processes behind an iterator of either loader."""
-    crew_batches = getattr(batches, "_batches", batches)
-    return list(crew_batches.crew.engine.pids)
+    return list(batches.worker_pids)
 
 
 def kill_worker(batches: Any, number: int) -> None:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from tests import program_server
+
 DEADLINE_S = 30.0
 """How long anything may take that has to happen. Far more than it takes."""
 
@@ -52,17 +54,16 @@ def worker_pids():
 class Program:
     """A running program: its output line by line, its workers, its end."""
 
-    def __init__(self, process: subprocess.Popen[str], errors: IO[str]) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str] | program_server.Forked, stdin: IO[str], stdout: IO[str], errors: IO[str]
+    ) -> None:
         self.process = process
+        self.stdin = stdin
+        self._out = stdout
         self._errors = errors
         self.pid = process.pid
         self._watched: list[int] = []
         self._heard = ""
-
-    @property
-    def _out(self) -> IO[str]:
-        assert self.process.stdout is not None
-        return self.process.stdout
 
     def line(self) -> str:
         """Wait for the next line the program says."""
@@ -86,9 +87,8 @@ class Program:
 
     def go_on(self) -> None:
         """Let the program go on that waits in `hear()`."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(".")
-        self.process.stdin.flush()
+        self.stdin.write(".")
+        self.stdin.flush()
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         os.kill(self.pid, number)
@@ -122,38 +122,61 @@ class Program:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        self.stdin.close()
+        self._out.close()
         for watched in self._watched:
             os.close(watched)
 
 
 @contextmanager
-def running(
-    text: str, *arguments: object, keep_open: int | None = None, inside: Sequence[str] = ()
-) -> Iterator[Program]:
+def running(text: str, *arguments: object, keep_open: int | None = None) -> Iterator[Program]:
     """Run a program for the length of the block; whatever is left of it then is killed.
+
+    It is forked from a process that has torch imported, and costs little (see `tests/program_server.py`).
+    """
+    heard, stdin = os.pipe()
+    stdout, said = os.pipe()
+    with tempfile.TemporaryFile("w+") as errors, open(stdin, "w") as to_program, open(stdout) as from_program:
+        try:
+            process = program_server.start(
+                PREAMBLE + textwrap.dedent(text),
+                arguments,
+                stdin=heard,
+                stdout=said,
+                stderr=errors.fileno(),
+                cwd=ROOT,
+                pass_fds=() if keep_open is None else (keep_open,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(heard)
+            os.close(said)
+        with contextlib.closing(Program(process, to_program, from_program, errors)) as program:
+            yield program
+
+
+@contextmanager
+def running_afresh(text: str, *arguments: object, inside: Sequence[str] = ()) -> Iterator[Program]:
+    """Run a program in a new interpreter: one whose memory or threads are what the test is about.
 
     `inside` are the words of a command that becomes the program, in other circumstances (see `limits`).
     """
-    errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed below; a pipe would be held open by workers
-    process = subprocess.Popen(
-        [*inside, sys.executable, "-c", PREAMBLE + textwrap.dedent(text), *map(str, arguments)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        text=True,
-        cwd=ROOT,
-        pass_fds=() if keep_open is None else (keep_open,),
-        start_new_session=True,
-    )
-    program = Program(process, errors)
-    try:
-        yield program
-    finally:
-        program.close()
-        errors.close()
+    with (
+        tempfile.TemporaryFile("w+") as errors,  # a pipe would be held open by workers
+        subprocess.Popen(
+            [*inside, sys.executable, "-c", PREAMBLE + textwrap.dedent(text), *map(str, arguments)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.closing(Program(process, process.stdin, process.stdout, errors)) as program:
+            yield program
 
 
 def shared_memory_names() -> set[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from feedline import Loader
 from feedline.datasets.cache.ground import MemoryGround
-from tests.faults.programs import running
+from tests.faults.programs import running_afresh
 from tests.mappings import Mapping, of_feedline
 
 
@@ -95,7 +95,7 @@ def test_a_core_file_has_what_is_in_use(engine: str, who: str, tmp_path: Path) -
         pytest.skip("core files go elsewhere on this system")
     if resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:
         pytest.skip("core files are limited here")
-    with running(CRASH, engine, who, tmp_path) as program:
+    with running_afresh(CRASH, engine, who, tmp_path) as program:
         if who == "worker":
             assert program.line() == "the worker died"
         program.end()

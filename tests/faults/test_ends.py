@@ -448,7 +448,7 @@ for _ in range(2):
 say("left", files() - before)
 batches = iter(make(workers=1, restarts=0))
 next(batches)
-pid = getattr(batches, "_batches", batches).crew.engine.pids[0]
+pid = batches.worker_pids[0]
 os.kill(pid, signal.SIGKILL)
 try:
     list(batches)

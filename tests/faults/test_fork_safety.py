@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.programs import running
+from tests.faults.programs import running_afresh
 
 START = """
 import threading, warnings
@@ -178,7 +178,7 @@ PROGRAMS = {
 def check(text: str, starts: int) -> None:
     if "cv2" in text:
         pytest.importorskip("cv2")
-    with running(START + text, starts) as program:
+    with running_afresh(START + text, starts) as program:
         for number in range(starts):
             assert program.line().split()[0] == str(number), program.errors()
         assert program.line() == "done"
@@ -227,6 +227,6 @@ importing.join()
 
 def test_a_module_that_another_thread_is_importing_can_be_imported_in_a_worker(tmp_path: Path) -> None:
     (tmp_path / "takes_long.py").write_text(TAKES_LONG)
-    with running(IMPORTING, tmp_path) as program:
+    with running_afresh(IMPORTING, tmp_path) as program:
         assert program.line() == "40 41 42 43"
         assert program.end() == 0, program.errors()

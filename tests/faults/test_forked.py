@@ -88,7 +88,7 @@ child = os.fork()
 if child == 0:
     os.read(read, 1)
     os._exit(0)
-processes = [channel.process for channel in batches.crew.engine._channels]
+processes = [channel.process for channel in batches._batches.driver.engine._channels]
 codes = []
 for process in processes:
     process.close = lambda process=process: codes.append(process.exitcode)

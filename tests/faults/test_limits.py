@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 from feedline import DataLoader, Loader
 from feedline.types import EngineName
 from tests.faults.limits import descriptors_left
-from tests.faults.programs import ROOT, running
+from tests.faults.programs import ROOT, running_afresh
 
 # -- descriptors ---
 
@@ -47,7 +47,7 @@ for left in range(0, 30):
 
 def test_few_descriptors_are_enough_or_the_error_says_so() -> None:
     """Forked workers: the fork server of Python does not survive a client that runs out of descriptors."""
-    with running(FEW_DESCRIPTORS) as program:
+    with running_afresh(FEW_DESCRIPTORS) as program:
         lines = [program.line().split(maxsplit=2) for _ in range(30)]
         assert program.end() == 0, program.errors()
     assert lines[0][2] != "enough"
@@ -86,7 +86,7 @@ say("done")
 
 
 def test_more_than_a_thousand_descriptors_are_no_trouble() -> None:
-    with running(MANY_OPEN) as program:
+    with running_afresh(MANY_OPEN) as program:
         told = program.line()
         if told == "cannot":
             pytest.skip("the hard limit on open files is too low here")
@@ -165,10 +165,10 @@ else:
 
 @pytest.mark.parametrize("engine", ["process", "thread"])
 def test_a_limit_on_addresses(engine: EngineName) -> None:
-    with running(ADDRESS_LIMIT, engine, 1000) as program:
+    with running_afresh(ADDRESS_LIMIT, engine, 1000) as program:
         assert program.line() == "done"
         assert program.end() == 0, program.errors()
-    with running(ADDRESS_LIMIT, engine, 24) as program:  # hardly enough for the interpreter's own stacks
+    with running_afresh(ADDRESS_LIMIT, engine, 24) as program:  # hardly enough for the interpreter's own stacks
         told = program.line()
         assert told == "done" or told.startswith("refused")
         assert program.end() == 0, program.errors()
@@ -225,7 +225,7 @@ def test_a_limit_on_the_size_of_files(limit_mib: int) -> None:
     """It holds for memory that processes share, too. A batch within it travels, in a slot or in a file of its own."""
     most = min(limit_mib << 20, 64 << 20) // 2
     sizes = [1000, most // 4, most - 8192, *([most + 1] if limit_mib <= 64 else [])]
-    with running(FILE_LIMIT, "fork", limit_mib, *sizes) as program:
+    with running_afresh(FILE_LIMIT, "fork", limit_mib, *sizes) as program:
         told = [program.line().partition(" ")[2] for _ in sizes]
         assert program.end() == 0, program.errors()
     assert told[:3] == ["worked"] * 3
@@ -252,7 +252,7 @@ if __name__ == "__main__":
 
 
 def test_a_dataset_beyond_the_limit_on_the_size_of_files() -> None:
-    with running(DATASET_UNDER_A_FILE_LIMIT) as program:
+    with running_afresh(DATASET_UNDER_A_FILE_LIMIT) as program:
         assert program.line() == "True"
         refusal = program.line()
         assert program.end() == 0, program.errors()
@@ -287,7 +287,7 @@ say(status("VmRSS") - before)
 
 
 def test_locked_memory_holds_no_more_than_batches_need(engine: EngineName) -> None:
-    with running(LOCKED, engine, 0 if engine == "inline" else 2) as program:
+    with running_afresh(LOCKED, engine, 0 if engine == "inline" else 2) as program:
         told = program.line()
         if told == "cannot":
             pytest.skip("needs the right to lock memory (CAP_IPC_LOCK, or ulimit -l)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.programs import running
+from tests.faults.programs import running_afresh
 
 CONVOLUTION = """
 import torch
@@ -37,6 +37,6 @@ say("done")
 
 @pytest.mark.slow
 def test_workers_may_compute_on_several_threads_too() -> None:
-    with running(CONVOLUTION) as program:
+    with running_afresh(CONVOLUTION) as program:
         assert program.line() == "done"
         assert program.end() == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.limits import SHARED_MEMORY, as_another_user, with_shared_memory
-from tests.faults.programs import running
+from tests.faults.programs import running_afresh
 
 # -- /dev/shm ---
 
@@ -39,14 +39,14 @@ say(sorted(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else [])
 @pytest.mark.parametrize("memory", SHARED_MEMORY)
 @pytest.mark.parametrize("engine", ["process", "portable"])
 def test_batches_larger_than_the_systems_shared_memory(memory: str, engine: str, tmp_path: Path) -> None:
-    with running(LARGE_BATCHES, engine, 1 << 30, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
+    with running_afresh(LARGE_BATCHES, engine, 1 << 30, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
         assert program.line() == "[]"
         assert program.end() == 0, program.errors()
         assert program.errors() == ""
 
 
 def test_batches_larger_than_the_systems_shared_memory_without_slots(tmp_path: Path) -> None:
-    with running(LARGE_BATCHES, "process", 0, inside=with_shared_memory("0 bytes", tmp_path / "dev")) as program:
+    with running_afresh(LARGE_BATCHES, "process", 0, inside=with_shared_memory("0 bytes", tmp_path / "dev")) as program:
         assert program.line() == "[]"
         assert program.end() == 0, program.errors()
 
@@ -70,7 +70,7 @@ say("done")
 
 def test_the_drop_in_without_shared_memory_of_the_system(tmp_path: Path) -> None:
     inside = with_shared_memory("absent", tmp_path / "dev")
-    with running(TORCH_WITHOUT_SHARED_MEMORY, inside=inside) as program:
+    with running_afresh(TORCH_WITHOUT_SHARED_MEMORY, inside=inside) as program:
         assert program.line() == "done"
         assert program.end() == 0, program.errors()
 
@@ -87,7 +87,7 @@ say("done")
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", SHARED_MEMORY)
 def test_workers_that_are_not_forked_need_no_shared_memory_of_the_system(memory: str, tmp_path: Path) -> None:
-    with running(OTHER_STARTS, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
+    with running_afresh(OTHER_STARTS, inside=with_shared_memory(memory, tmp_path / "dev")) as program:
         assert program.line() == "done"
         assert program.end() == 0, program.errors()
 
@@ -109,7 +109,7 @@ loader.close()
 @pytest.mark.parametrize("engine", ["process", "thread"])
 @pytest.mark.parametrize("memory_budget", [None, 0])
 def test_thousands_of_batches_are_kept_with_few_descriptors(engine: str, memory_budget: int | None) -> None:
-    with running(THOUSANDS_KEPT, engine, memory_budget) as program:
+    with running_afresh(THOUSANDS_KEPT, engine, memory_budget) as program:
         assert program.line() == "done True"
         assert program.end() == 0, program.errors()
 
@@ -173,7 +173,7 @@ say("done")
     ["fork", pytest.param("forkserver", marks=pytest.mark.slow), pytest.param("spawn", marks=pytest.mark.slow)],
 )
 def test_workers_that_the_limit_on_processes_forbids(start_method: str, allowed: int) -> None:
-    with running(FEW_PROCESSES, start_method, allowed, inside=[*as_another_user(), *ONE_THREAD]) as program:
+    with running_afresh(FEW_PROCESSES, start_method, allowed, inside=[*as_another_user(), *ONE_THREAD]) as program:
         told = program.line()
         assert told.startswith("refused"), program.errors()
         assert "4 workers" in told
@@ -205,7 +205,7 @@ say("done")
 
 
 def test_threads_that_the_limit_on_processes_forbids() -> None:
-    with running(FEW_THREADS, inside=[*as_another_user(), *ONE_THREAD]) as program:
+    with running_afresh(FEW_THREADS, inside=[*as_another_user(), *ONE_THREAD]) as program:
         told = program.line()
         assert told.startswith("refused"), program.errors()
         assert "could not be started" in told
@@ -253,7 +253,7 @@ for room in map(int, sys.argv[2:]):
 def test_a_limit_on_addresses_leaves_room_for_batches(engine: str) -> None:
     """Too few addresses for what the samples need are the user's MemoryError; the loader takes only its share."""
     rooms = [5, 20, 50, 100, 150, 250, 800, 1100, 1300, 2100]
-    with running(FEW_ADDRESSES, engine, *rooms) as program:
+    with running_afresh(FEW_ADDRESSES, engine, *rooms) as program:
         told = dict(program.line().split(maxsplit=1) for _ in rooms)
         assert program.end() == 0, program.errors()
     assert told["5"] != "worked"

@@ -8,13 +8,16 @@ import os
 import re
 import select
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import Dataset
 
+from feedline import DataLoader
 from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerTimeout
 from feedline.faults import Policy
 from feedline.testing import Gate
@@ -280,3 +283,33 @@ def test_workers_that_are_merely_slow_are_let_be(loader_kind: str, in_order: boo
     loader = make(loader_kind, Slow(8), 1, workers=2, prefetch=4, timeout_s=TIMEOUT_S, restarts=8, in_order=in_order)
     assert sorted(itertools.chain(*batches_of(loader))) == list(range(8))
     assert loader.stats()["restarted_workers"] == 0
+
+
+class OneStuck(Dataset[int]):
+    """Sample 20 waits for a pipe that nobody writes to; the others take a moment."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+
+    def __len__(self) -> int:
+        return 2000
+
+    def __getitem__(self, index: int) -> int:
+        if index == 20:
+            os.read(self.pipe, 1)
+        time.sleep(0.02)  # the duration of the work, not a way to wait for anything
+        return index
+
+
+def test_the_time_out_is_not_extended_by_batches_that_overtake() -> None:
+    reader, writer = os.pipe()
+    iterator = iter(DataLoader(OneStuck(reader), 1, num_workers=2, timeout=0.5))
+    for _ in range(20):
+        next(iterator)
+    begun = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds"):
+        next(iterator)
+    assert time.monotonic() - begun < 1.5
+    del iterator
+    os.close(reader)
+    os.close(writer)

@@ -15,7 +15,7 @@ IN_THE_MIDDLE = """
 from feedline.testing.engine import Numbers  # under a name that a worker can import
 batches = iter(Loader(Numbers(), 4, workers=2, start_method=sys.argv[1]))
 next(batches)
-say(*batches.crew.engine.pids)
+say(*batches.worker_pids)
 hear()
 """
 
@@ -41,7 +41,7 @@ def train():
     batches = iter(Loader(held, 1, workers=2, start_method=sys.argv[1]))
     for _ in range(4):
         next(batches)
-    say(*batches.crew.engine.pids)
+    say(*batches.worker_pids)
     hear()
 
 if sys.argv[2] == "main":
@@ -84,7 +84,7 @@ def begin():
 thread = threading.Thread(target=begin)
 thread.start()
 thread.join()  # and the thread that started the workers is gone
-say(*batches.crew.engine.pids)
+say(*batches.worker_pids)
 numbers = [int(batch[0, 0]) for batch in batches]
 say(*numbers)
 say(loader.stats()["restarted_workers"])
@@ -162,7 +162,7 @@ def test_a_worker_that_holds_the_interpreter_goes_at_once() -> None:
 WITH_ANOTHER_CHILD = """
 batches = iter(Loader(Numbers(), 4, workers=2))
 next(batches)
-pids = batches.crew.engine.pids
+pids = batches.worker_pids
 read, write = os.pipe()
 if os.fork() == 0:
     os.close(write)
@@ -198,7 +198,7 @@ def long_header(samples):
 
 batches = iter(Loader(Numbers(6400), 1, workers=1, prefetch=64, collate=long_header))
 next(batches)
-pids = batches.crew.engine.pids
+pids = batches.worker_pids
 if os.fork() == 0:
     os.setsid()
     os.read(int(sys.argv[1]), 1)

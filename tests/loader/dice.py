@@ -1,7 +1,7 @@
 """Epochs whose workers answer when dice say so: what they deliver must not depend on that.
 
-The workers are real (`Runner`, with the guard inside), and so are crew, epoch, plan and account. Only the engine is
-not: it has no processes, a task is made when its answer is collected, and a sample may kill its worker.
+The workers are real (`Runner`, with the guard inside), and so are driver, machine, epoch, plan and account. Only the
+engine is not: it has no processes, a task is made when its answer is collected, and a sample may kill its worker.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from typing import Any
 import pytest
 
 from feedline.abc import Engine, ErrorPolicy, Scheduler, WorkerView
+from feedline.core.account import Account
+from feedline.core.counters import Counters
+from feedline.core.epoch import Epoch, Origin, Request
+from feedline.core.prefetch import Limits
+from feedline.core.recovery import Care
 from feedline.engines.runner import Runner
 from feedline.errors import WorkerDied
 from feedline.faults import Policy
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.core.account import Account
+from feedline.loader import driver
 from feedline.loader.bookmark import Bookmark
-from feedline.core.counters import Counters
-from feedline.loader.crew import Crew
 from feedline.loader.inline_batches import InlineBatches
-from feedline.loader.limits import Limits
-from feedline.loader.map_epoch import MapEpoch
 from feedline.loader.order import Entry
-from feedline.state.progress import Progress
-from feedline.loader.rescue import Care
 from feedline.plan.foreign import ForeignPlan
 from feedline.plan.plan import Plan
 from feedline.plan.seekable import SamplePlan
@@ -39,7 +38,9 @@ from feedline.randomness import rng
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.samplers.distributed import Distributed
 from feedline.state import Snapshot
+from feedline.state.progress import Progress
 from feedline.types import DatasetKind, Key, Result, ResultKind, Share, Task, WorkerIdentity, WorkerSpec
+from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock
 
 SKIPS = Policy(otherwise="skip", max_share=1.0)
@@ -255,7 +256,7 @@ class Run:
         )
         self._clock = Clock()
         self.said: list[str] = []
-        """What the user would have been told about workers."""
+        """What the user was told about workers."""
         with self._patched():
             self._iterator = self._workers(snapshot) if case.workers else self._inline(snapshot)
 
@@ -285,19 +286,20 @@ class Run:
         assert plan is not None
         self.engine = DiceEngine(spec, self._clock, random.Random(case.dice), case.kills)
         care = Care(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
-        self.crew = Crew(self.engine, None, NumpyFramework(), self.counters, care=care)
-        self.crew.say = lambda message, category: self.said.append(message)  # type: ignore[method-assign]
-        self.epoch = MapEpoch(
-            self.crew,
-            plan,
-            self._scheduler(),
-            Limits(case.workers * case.depth, case.depth),
-            self._entry.progress,
-            already=() if snapshot is None else snapshot.early,
-            batched=spec.batched,
-            account=self.account,
+        self.driver = driver_of(self.engine, counters=self.counters, care=care)
+        already = () if snapshot is None else snapshot.early
+        self.driver.begin(
+            Epoch(
+                plan,
+                self._scheduler(),
+                Limits(case.workers * case.depth, case.depth),
+                self._entry.progress,
+                self.account,
+                Request(batched=spec.batched),
+                Origin(already),
+            )
         )
-        return self.epoch
+        return Delivered(self.driver)
 
     def _scheduler(self) -> Scheduler:
         if self.case.order == "whim":
@@ -308,6 +310,7 @@ class Run:
     def _patched(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patches:
             self._clock.install(patches)
+            patches.setattr(driver, "tell", lambda message, category: self.said.append(message))
             yield
 
     def take(self, count: int | None = None) -> list[list[int]]:

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from feedline.abc import Scheduler
-from feedline.frameworks.numpy import NumpyFramework
-from feedline.core.counters import Counters
-from feedline.loader.crew import Crew
-from feedline.loader.limits import Limits
-from feedline.loader.map_epoch import MapEpoch
-from feedline.state.progress import Progress
-from feedline.loader.rescue import Care
+from feedline.core.epoch import Epoch, Origin, Request
+from feedline.core.prefetch import Limits
+from feedline.core.recovery import Care
 from feedline.plan.foreign import ForeignPlan
 from feedline.plan.spans import SpanPlan
 from feedline.policies import InOrder
+from feedline.state.progress import Progress
+from feedline.types import Resume
+from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock, Cost, SteppingEngine
 
 
@@ -39,9 +38,11 @@ class Bench:
         engine: type[SteppingEngine] = SteppingEngine,
         spans: SpanPlan | None = None,
         already: Collection[int] = (),
+        resumes: dict[int, Resume] | None = None,
+        turn: int = 0,
+        snapshots: bool = False,
         restarts: int = 0,
         kills_stuck: bool = False,
-        **more: Any,
     ) -> None:
         self.clock = Clock()
         self._patches = pytest.MonkeyPatch()
@@ -50,21 +51,22 @@ class Bench:
         self.engine.fail = {repr(key): value for key, value in (fail or {}).items()}
         if death is not None:
             self.engine.deaths.append((self.clock.now_s + death[0], *death[1:]))
-        self.crew = Crew(self.engine, None, NumpyFramework(), Counters(), care=Care(restarts=restarts))
-        for view in self.crew.workers:
+        self.driver = driver_of(self.engine, care=Care(restarts=restarts))
+        self.machine, self.counters = self.driver.machine, self.driver.counters
+        for view in self.machine.workers:
             view.since_s = 0.0  # they have been there for long
         self.window = workers * depth
-        plan = iter([[number] for number in range(count)]) if plan is None else plan
+        self.epoch = Epoch(
+            ForeignPlan(iter(numbers(count)) if plan is None else plan) if spans is None else spans,
+            scheduler or InOrder(),
+            Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck),
+            Progress(),
+            request=Request(stream_count=0 if spans is None else 2, snapshot_every=int(snapshots)),
+            origin=Origin(tuple(already), dict(resumes or {}), turn),
+        )
+        self.batches = Delivered(self.driver)
         try:
-            self.epoch = MapEpoch(
-                self.crew,
-                ForeignPlan(plan) if spans is None else spans,
-                scheduler or InOrder(),
-                Limits(self.window, depth, timeout_s, kills_stuck=kills_stuck),
-                Progress(),
-                already=tuple(already),
-                **more,
-            )
+            self.driver.begin(self.epoch)
         except BaseException:
             self._patches.undo()
             raise
@@ -78,13 +80,13 @@ class Bench:
     def run(self, step_s: float = 0.0) -> list[Any]:
         """Take every batch, with a training step after each."""
         batches = []
-        for batch in self.epoch:
+        for batch in self.batches:
             batches.append(batch)
             self.clock.now_s += step_s
         return batches
 
     def in_flight(self) -> int:
-        return self.epoch._window.sent - self.epoch._window.delivered
+        return self.epoch.sent - self.epoch.done
 
 
 def numbers(count: int) -> list[list[int]]:

@@ -10,7 +10,7 @@ import pytest
 
 from feedline.abc import Engine
 from feedline.errors import WorkerDied
-from feedline.loader import crew, map_epoch, rescue, roster, window
+from feedline.loader import driver
 from feedline.types import Result, ResultKind, Task, WorkerSpec
 
 
@@ -30,9 +30,8 @@ class Clock:
         return self.now_s
 
     def install(self, patches: pytest.MonkeyPatch) -> None:
-        """Have crews and epochs go by this clock."""
-        for module in (crew, map_epoch, rescue, roster, window):
-            patches.setattr(module, "time", self)
+        """Have drivers go by this clock."""
+        patches.setattr(driver, "time", self)
 
 
 Cost = Callable[[Task], float]

@@ -20,6 +20,7 @@ from feedline.datasets import ParquetDataset, StreamDataset, TarDataset
 from feedline.datasets.streams import GrowingFile
 from feedline.errors import BadOption, DoubtfulArgument
 from feedline.policies import InOrder
+from feedline.samplers import LengthBucketBatchSampler
 
 X = np.zeros((100, 3))
 Y = np.arange(100)
@@ -257,3 +258,11 @@ def test_an_empty_state_is_doubted(kind: Any) -> None:
     with pytest.warns(DoubtfulArgument, match="The state is empty"):
         loader.load_state_dict({})
     assert len(list(loader)) == 4
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_a_batch_sampler_is_no_sampler(kind: Any) -> None:
+    batches = LengthBucketBatchSampler([1, 2, 3, 4], 2)
+    with pytest.raises(BadOption, match="Give it as batch_sampler="):
+        kind(list(range(4)), 2, sampler=batches)
+    assert len(list(kind(list(range(4)), batch_sampler=batches))) == 2

@@ -14,12 +14,11 @@ import pytest
 
 from feedline import Loader
 from feedline.errors import BadOption
-from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader import audience as audience_module
 from feedline.loader.audience import Audience
-from feedline.core.counters import Counters
-from feedline.loader.crew import Crew
+from feedline.loader.driver import Driver
 from feedline.types import Call, EngineName
+from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine
 
 
@@ -43,9 +42,9 @@ class Scaled:
         self.epoch = epoch + offset
 
 
-def hire(worker_count: int = 2) -> tuple[Crew, SteppingEngine]:
+def start(worker_count: int = 2) -> tuple[Driver, SteppingEngine]:
     engine = SteppingEngine(worker_count, Clock(), lambda _: 0.0)
-    return Crew(engine, None, NumpyFramework(), Counters()), engine
+    return driver_of(engine), engine
 
 
 def calls(engine: SteppingEngine) -> list[tuple[int, Call]]:
@@ -58,7 +57,7 @@ def calls(engine: SteppingEngine) -> list[tuple[int, Call]]:
 def test_a_method_is_called_here_and_in_every_worker() -> None:
     dataset = Scaled()
     audience = Audience(dataset)
-    (first, one), (second, two) = hire(2), hire(1)
+    (first, one), (second, two) = start(2), start(1)
     audience.join(first)
     audience.join(second)
     audience.call("set_scale", 3)
@@ -71,14 +70,14 @@ def test_a_method_is_called_here_and_in_every_worker() -> None:
 
 def test_workers_that_are_gone_are_not_told() -> None:
     audience = Audience(Scaled())
-    crew, engine = hire()
-    audience.join(crew)
-    crew.close()
+    driver, engine = start()
+    audience.join(driver)
+    driver.close()
     audience.call("set_scale", 3)
     assert calls(engine) == []
-    del crew, engine
+    del driver, engine
     gc.collect()
-    assert list(audience._crews) == [], "and not kept alive"
+    assert list(audience._drivers) == [], "and not kept alive"
 
 
 def test_without_workers_it_is_an_ordinary_call() -> None:
@@ -95,23 +94,23 @@ def test_what_cannot_be_called_is_refused(name: str) -> None:
 
 def test_an_error_here_is_raised_here_and_nobody_else_is_told() -> None:
     audience = Audience(Scaled())
-    crew, engine = hire()
-    audience.join(crew)
+    driver, engine = start()
+    audience.join(driver)
     with pytest.raises(TypeError):
         audience.call("set_scale")
     assert calls(engine) == []
-    crew.close()
+    driver.close()
 
 
 def test_workers_of_the_process_that_this_one_was_forked_from_are_not_told() -> None:
     dataset = Scaled()
     audience = Audience(dataset)
-    crew, engine = hire(1)
-    audience.join(crew)
-    crew.pid += 1
+    driver, engine = start(1)
+    audience.join(driver)
+    driver.pid += 1
     audience.call("set_scale", 3)
     assert (dataset.scale, calls(engine)) == (3, [])
-    crew.close()
+    driver.close()
 
 
 # -- set_epoch, which programs call on the dataset itself ---
@@ -144,8 +143,8 @@ def test_nobody_watches_for_workers_that_do_not_last() -> None:
 def test_workers_catch_up_with_what_the_dataset_was_told_meanwhile() -> None:
     dataset = Scaled()
     audience = Audience(dataset, watches=True)
-    crew, engine = hire(1)
-    audience.join(crew)
+    driver, engine = start(1)
+    audience.join(driver)
     audience.catch_up()
     assert calls(engine) == [], "nothing has happened"
     dataset.set_epoch(3)
@@ -153,51 +152,51 @@ def test_workers_catch_up_with_what_the_dataset_was_told_meanwhile() -> None:
     audience.catch_up()
     audience.catch_up()
     assert calls(engine) == [(0, Call("set_epoch", (4,), {"offset": 10}))], "the last, as it was said, and once"
-    crew.close()
+    driver.close()
 
 
 def test_workers_that_come_later_have_a_copy_that_knows() -> None:
     dataset = Scaled()
     audience = Audience(dataset, watches=True)
     dataset.set_epoch(3)
-    crew, engine = hire(1)
-    audience.join(crew)
+    driver, engine = start(1)
+    audience.join(driver)
     audience.catch_up()
     assert calls(engine) == []
-    crew.close()
+    driver.close()
 
 
 def test_what_was_broadcast_is_not_told_twice() -> None:
     audience = Audience(Scaled(), watches=True)
-    crew, engine = hire(1)
-    audience.join(crew)
+    driver, engine = start(1)
+    audience.join(driver)
     audience.call("set_epoch", 5)
     audience.catch_up()
     assert len(calls(engine)) == 1
-    crew.close()
+    driver.close()
 
 
 def test_two_loaders_of_one_dataset_both_hear_of_it() -> None:
     dataset = Scaled()
     listeners = [Audience(dataset, watches=True), Audience(dataset, watches=True)]
-    crews = [hire(1), hire(1)]
-    for audience, (crew, _) in zip(listeners, crews, strict=True):
-        audience.join(crew)
+    drivers = [start(1), start(1)]
+    for audience, (driver, _) in zip(listeners, drivers, strict=True):
+        audience.join(driver)
     dataset.set_epoch(3)
-    for audience, (crew, engine) in zip(listeners, crews, strict=True):
+    for audience, (driver, engine) in zip(listeners, drivers, strict=True):
         audience.catch_up()
         assert len(calls(engine)) == 1
-        crew.close()
+        driver.close()
 
 
 def test_other_datasets_of_the_class_do_not_count() -> None:
     audience = Audience(Scaled(), watches=True)
-    crew, engine = hire(1)
-    audience.join(crew)
+    driver, engine = start(1)
+    audience.join(driver)
     Scaled().set_epoch(3)
     audience.catch_up()
     assert calls(engine) == []
-    crew.close()
+    driver.close()
 
 
 # -- the dataset stays what it was ---
@@ -277,12 +276,12 @@ def test_a_dataset_without_set_epoch() -> None:
 
 def test_a_copy_of_the_loader_has_an_audience_of_its_own() -> None:
     audience = Audience(Scaled())
-    crew, engine = hire(1)
-    audience.join(crew)
+    driver, engine = start(1)
+    audience.join(driver)
     copy.deepcopy(audience).call("set_scale", 3)
     copy.copy(audience).call("set_scale", 4)
     assert calls(engine) == []
-    crew.close()
+    driver.close()
 
 
 # -- with workers ---
@@ -348,7 +347,7 @@ def test_a_worker_that_takes_the_place_of_another_has_heard_every_call_once(star
     loader.broadcast("add", 1)
     assert [batch.tolist() for batch in loader] == [[100, 101], [102, 103]]
     loader.broadcast("add", 1)  # on its way when the worker dies
-    pid = batches.crew.engine.pid(0)
+    pid = batches.worker_pids[0]
     handle = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
     assert select.select([handle], [], [], 30)[0]

@@ -11,9 +11,9 @@ import pytest
 from feedline.loader.bookmark import Bookmark, notes_of, resume_of
 from feedline.loader.foreign_order import ForeignOrder
 from feedline.loader.order import Entry, Order, SampleOrder, SpanOrder, StreamOrder
-from feedline.state.progress import StreamProgress
 from feedline.samplers import SequentialSampler
 from feedline.state import VERSION
+from feedline.state.progress import StreamProgress
 from feedline.types import Key, Notes, Resume, Share, StreamSplit
 
 SAMPLES = SampleOrder(SequentialSampler(range(100)), 4, drop_last=False)

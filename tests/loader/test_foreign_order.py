@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feedline import DataLoader, Loader
 from feedline.errors import BadState
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.order import Entry
@@ -366,3 +367,54 @@ def test_a_sampler_may_do_as_it_likes_with_its_state() -> None:
     state = first.state()
     expected = Iteration(order_of(Greedy, 2), state).take()
     assert Iteration(order_of(Greedy, 2), state).take() == expected
+
+
+class Watchful:
+    """A sampler that is a generator function, which wants to be closed."""
+
+    def __init__(self) -> None:
+        self.opened = self.closed = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.opened += 1
+        try:
+            yield from range(10)
+        finally:
+            self.closed += 1
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_samplers_iterator_is_closed_with_the_loop_and_the_state_is_still_known(kind: Any, workers: int) -> None:
+    def make(sampler: Watchful) -> Any:
+        options = {"workers" if kind is Loader else "num_workers": workers}
+        return kind(list(range(10)), 2, sampler=sampler, engine="thread" if workers else "auto", **options)
+
+    sampler = Watchful()
+    loader = make(sampler)
+    for _ in loader:
+        break
+    assert sampler.closed == sampler.opened > 0
+    other = make(Watchful())
+    other.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in other] == [[2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+class Counted:
+    """A sampler that counts who asks for its length."""
+
+    asked = 0
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+    def __len__(self) -> int:
+        self.asked += 1
+        return 4
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_iterating_does_not_ask_for_the_length_of_the_sampler(kind: Any) -> None:
+    sampler = Counted()
+    assert [batch.tolist() for batch in kind(list(range(4)), 2, sampler=sampler)] == [[0, 1], [2, 3]]
+    assert sampler.asked == 0

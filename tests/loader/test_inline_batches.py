@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import pytest
 
-from feedline import memory
+from feedline import DataLoader, Loader, memory
 from feedline.core.counters import Counters
 from feedline.loader.inline_batches import InlineBatches
 from feedline.state import Snapshot
@@ -90,3 +91,39 @@ def test_a_failed_batch_counts_as_delivered() -> None:
     with pytest.raises(ValueError, match="four"):
         next(batches)
     assert bookmark.entry.progress.delivered == 2
+
+
+# -- interrupts ---
+
+
+class Interrupted:
+    """Somebody presses Ctrl-C while sample 5 is made, once."""
+
+    def __init__(self) -> None:
+        self.is_due = True
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5 and self.is_due:
+            self.is_due = False
+            raise KeyboardInterrupt
+        return index
+
+
+def lists(batches: Any) -> list[Any]:
+    return [batch.tolist() for batch in batches]
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_an_interrupt_loses_no_batch(kind: Any) -> None:
+    loader = kind(Interrupted(), 2)
+    batches = iter(loader)
+    assert lists(islice(batches, 2)) == [[0, 1], [2, 3]]
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+    other = kind(list(range(10)), 2)
+    other.load_state_dict(loader.state_dict())
+    assert lists(other) == [[4, 5], [6, 7], [8, 9]]
+    assert lists(batches) == [[4, 5], [6, 7], [8, 9]]

@@ -34,7 +34,7 @@ class Workers(Engine):
 
     def __init__(self, *pids: int | None) -> None:
         self.worker_count = len(pids)
-        self.pids = list(pids)
+        self.processes = list(pids)
 
     def open(self, spec: WorkerSpec) -> None:
         raise NotImplementedError
@@ -49,7 +49,7 @@ class Workers(Engine):
         raise NotImplementedError
 
     def pid(self, worker: int) -> int | None:
-        return self.pids[worker]
+        return self.processes[worker]
 
     def close(self) -> None:
         raise NotImplementedError
@@ -113,7 +113,7 @@ def test_a_worker_that_was_replaced_begins_anew(monkeypatch: pytest.MonkeyPatch)
     bench.look(_SETTLED_AFTER)
     bench.watch.forget(0)
     assert 0 not in bench.watch.records
-    bench.engine.pids[0] = 21
+    bench.engine.processes[0] = 21
     bench.memory[21] = 10 * _NOTABLE_BYTES
     assert bench.look(20) == []
     assert bench.watch.begin(0) is None

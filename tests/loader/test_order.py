@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from feedline import samplers
+from feedline import DataLoader, Loader, samplers
 from feedline.abc.sampler import BatchSampler, Sampler
-from feedline.errors import BadState
+from feedline.errors import BadOption, BadState
 from feedline.loader.order import (
     BatchOrder,
     Entry,
@@ -282,3 +283,19 @@ def test_an_entry_is_at_the_beginning_unless_a_snapshot_says_otherwise() -> None
     assert Entry(KEY, 0).consumed == 0
     assert Entry(KEY, 0, {"consumed": 12}).consumed == 12
     assert Entry(KEY, 0).progress is not Entry(KEY, 0).progress
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_a_last_round_that_cannot_be_split_is_refused_at_the_beginning(kind: Any) -> None:
+    batches = samplers.distribute(samplers.LengthBucketBatchSampler([1] * 5, 2, shuffle=False), 0, 2, tail="exact")
+    loader = kind(list(range(5)), batch_sampler=batches)
+    with pytest.raises(BadOption, match='tail="exact"'):
+        iter(loader)
+
+
+def test_a_budget_of_tokens_is_kept_after_rounding() -> None:
+    lengths = np.random.default_rng(0).integers(1, 60, 500)
+    padded = -(-lengths // 8) * 8
+    batches = list(samplers.TokenBudgetBatchSampler(lengths, 256, seed=1, multiple_of=8))
+    assert max(len(batch) * padded[batch].max() for batch in batches) <= 256
+    assert sorted(itertools.chain.from_iterable(batches)) == list(range(500))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from feedline import DataLoader, Loader, samplers
 from feedline.abc.source import SplitSource, StreamSource
-from feedline.errors import BadOption, SplitTwice
+from feedline.errors import BadOption, SplitTwice, UnequalStreams
 from feedline.loader.sharding import split_of
 from feedline.types import EngineName, Share, StreamSplit
 
@@ -213,3 +215,92 @@ def test_samplers_that_share_out_once_are_not_warned_of(given: dict[str, Any]) -
 def test_shard_and_a_distributed_sampler_exclude_each_other() -> None:
     with pytest.raises(BadOption, match="shard=True is about iterable datasets"):
         DataLoader(EIGHT, sampler=half(), shard=True)
+
+
+# -- streams that the loader shares out ---
+
+
+class Shuffled(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        numbers = list(range(40))
+        random.shuffle(numbers)
+        return iter(numbers)
+
+
+def test_a_stream_that_shuffles_itself_is_the_same_in_every_worker() -> None:
+    loader = DataLoader(Shuffled(), 4, shard=True, num_workers=2)
+    assert sorted(value for batch in loader for value in batch.tolist()) == list(range(40))
+
+
+class Own(IterableDataset[float]):
+    """Its numbers are other ones wherever it is iterated over."""
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(np.random.default_rng().random(12).tolist())
+
+
+def test_workers_that_read_something_else_are_noticed() -> None:
+    loader = DataLoader(Own(), 2, shard=True, num_workers=2, engine="thread")
+    with pytest.warns(UnequalStreams, match=r"feedline\.rng\(\)"):
+        list(loader)
+
+
+class Sized(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(21))
+
+    def __len__(self) -> int:
+        return 21
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+@pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
+def test_the_length_of_a_shared_stream_is_this_ranks(kind: Any, tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        loader = kind(Sized(), 2, shard=tail)
+        assert len(loader) == len(list(loader)) < 11
+
+
+class Spoilt(IterableDataset[int]):
+    """Sample 5 cannot be made; those after it can."""
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self.make, range(12))
+
+    def make(self, number: int) -> int:
+        if number == 5:
+            raise ValueError("five")
+        return number
+
+
+def survivors(batches: Iterator[Any]) -> tuple[list[Any], int]:
+    """Return the batches that come, and how often something was raised instead."""
+    came, failures = [], 0
+    while True:
+        try:
+            came.append(next(batches).tolist())
+        except StopIteration:
+            return came, failures
+        except ValueError:
+            failures += 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_sample_of_a_stream_that_is_shared_out_costs_its_own_batch(workers: int) -> None:
+    loader = DataLoader(Spoilt(), 2, shard=True, num_workers=workers, engine="thread" if workers else "auto")
+    assert survivors(iter(loader)) == ([[0, 1], [2, 3], [6, 7], [8, 9], [10, 11]], 1)
+
+
+@pytest.mark.parametrize("shard", [True, False])
+def test_a_stream_that_is_read_again_gets_over_a_sample_that_raised(shard: bool) -> None:
+    loader = DataLoader(Spoilt(), 2, shard=shard)
+    batches = iter(loader)
+    assert [batch.tolist() for batch in islice(batches, 2)] == [[0, 1], [2, 3]]
+    with pytest.raises(ValueError, match="five"):
+        next(batches)
+    state = loader.state_dict()
+    other = DataLoader(Spoilt(), 2, shard=shard)
+    other.load_state_dict(state)
+    assert survivors(iter(other)) == ([[6, 7], [8, 9], [10, 11]], 0)

@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from feedline.frameworks.numpy import NumpyFramework
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+
+from feedline import DataLoader
 from feedline.core.counters import Counters
+from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.slots import Slots
 from feedline.transport.arena import Arena
-from feedline.transport.codec import SlotWriter
+from feedline.transport.codec import Codec, SlotWriter
 from feedline.transport.reading import LARGE_BYTES, Copies
-from feedline.types import Parcel, Result, ResultKind, Task
-from tests.loader.hand import CODEC, Bench
+from feedline.types import Parcel, Result, ResultKind
+
+CODEC = Codec(NumpyFramework())
+
+
+class Bench:
+    """Slots of an arena, into which batches are written as workers do."""
+
+    def __init__(self, count: int = 4) -> None:
+        self.arena = Arena(count, shared=True, budget=1 << 30)
+        self.counters = Counters()
+        self.slots = Slots(self.arena, NumpyFramework(), self.counters)
+
+    def make(self, number: int, size: int = 1000, *, overflow: bool = False) -> Parcel:
+        """Return a batch full of a number, as it comes from a worker."""
+        slot = self.slots.acquire(0)
+        overflow = overflow or slot < 0
+        memory = np.zeros(1 << 16, np.uint8) if overflow else self.arena.view(slot, 1 << 16)
+        writer = SlotWriter(memory, memory.__array_interface__["data"][0])
+        header = CODEC.encode([np.full(size, number, np.uint8)], writer)
+        return Parcel(header, slot, writer.used, Copies(memory) if overflow else None)
+
+    def batch(self, number: int, size: int = 1000, *, overflow: bool = False) -> Any:
+        """Have a batch made and unpacked."""
+        return self.slots.unpack(self.make(number, size, overflow=overflow))[0]
+
+    def free_slots(self) -> int:
+        slots = []
+        while (slot := self.arena.acquire()) >= 0:
+            slots.append(slot)
+        assert len(slots) == len(set(slots)), "a slot was given back twice"
+        for slot in slots:
+            self.arena.release(slot)
+        return len(slots)
 
 
 def test_a_batch_is_a_view_and_its_slot_comes_back_with_it() -> None:
@@ -33,7 +70,7 @@ def test_a_small_batch_is_a_copy_and_its_slot_is_free_at_once() -> None:
 
 
 def test_batches_that_are_kept_are_copied_when_slots_run_short_and_never_overwritten() -> None:
-    bench = Bench(slots=3)
+    bench = Bench(3)
     kept = [bench.batch(number, size=LARGE_BYTES) for number in range(20)]
     assert [set(batch.tolist()) for batch in kept] == [{number} for number in range(20)]
     assert bench.counters.copied_out == 18, "one slot is always kept for the next task"
@@ -54,11 +91,9 @@ def slots_given(bench: Bench, sizes: list[int]) -> list[bool]:
     """Have batches of these sizes made; returns whether each was given a slot."""
     given = []
     for number, size in enumerate(sizes):
-        pending = bench.crew.submit(bench, number, Task(0, number % 256), 0)
-        given.append(pending.task.slot >= 0)
-        bench.engine.finish(size=size)
-        ((_, result),) = bench.crew.collect(0.0)
-        assert bench.crew.deliver(result)[0].tolist() == [number % 256] * size
+        parcel = bench.make(number, size)
+        given.append(parcel.slot >= 0)
+        assert bench.slots.unpack(parcel)[0].tolist() == [number] * size
     return given
 
 
@@ -88,12 +123,10 @@ def test_what_waits_in_messages_is_bounded() -> None:
 
 def test_a_batch_nobody_wants_is_given_back_once() -> None:
     bench = Bench()
-    bench.crew.submit(bench, 0, Task(0, 0), 0)
-    bench.engine.finish()
-    ((_, result),) = bench.crew.collect(0.0)
-    bench.crew.slots.discard(result)
-    bench.crew.slots.discard(result)
-    bench.crew.close()
+    result = Result(ResultKind.DONE, 0, 1, bench.make(0))
+    bench.slots.discard(result)
+    bench.slots.discard(result)
+    bench.slots.close()
     assert bench.free_slots() == 4
 
 
@@ -115,3 +148,45 @@ def test_what_is_held_comes_back_when_all_ends() -> None:
     slots.close()
     assert slots.acquire(0) == slot
     assert slots.acquire(0) == -1, "it came back once"
+
+
+# -- batches of other loaders ---
+
+
+class Constant(Dataset[Any]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((1000,), float(index))
+
+
+class Holding(Dataset[Any]):
+    """Holds a batch of another loader."""
+
+    def __init__(self, held: torch.Tensor | None) -> None:
+        self.held = held
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> Any:
+        assert self.held is not None
+        return self.held.sum().item()
+
+
+def test_a_batch_that_a_forked_workers_dataset_holds_stays_what_it_was() -> None:
+    source = iter(DataLoader(Constant(400), 4, num_workers=1))
+    held = next(source)
+    expected = held.sum().item()
+    dataset = Holding(held)
+    sums = iter(DataLoader(dataset, 1, num_workers=1, prefetch_factor=1))
+    assert next(sums).item() == expected
+    dataset.held = None
+    del held
+    for _ in range(60):  # long enough for the slot to be written again, were it free
+        next(source)
+    assert {value.item() for value in sums} == {expected}

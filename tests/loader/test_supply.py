@@ -113,9 +113,9 @@ class Together(Numbers):
 def test_batches_are_split_only_where_that_does_not_show(dataset: Any, seeded: bool, split: bool) -> None:
     supply = Supply(Settings(worker_count=2, split=2, memory_budget=1 << 20), NumpyFramework())
     spec = WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=2, base_seed=0, seeded=seeded)
-    crew = supply.crew(spec, None)
+    driver = supply.driver(spec, None)
     try:
-        assert (crew._splitter is not None) == split
+        assert (driver.machine._splitter is not None) == split
     finally:
-        crew.close()
+        driver.close()
         supply.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from torch.utils.data.distributed import DistributedSampler
 
 import feedline
 from feedline import samplers
@@ -204,3 +205,45 @@ def test_batches_that_accelerate_skips_are_entered(kind: str, skips: int) -> Non
     loader = batches(skips)
     assert len(loader) == len(whole) - skips
     assert [[values.tolist() for values in batch] for batch in loader] == whole[skips:]
+
+
+# -- going on ---
+
+
+@pytest.mark.parametrize(
+    "make_sampler",
+    [
+        lambda: SubsetRandomSampler(range(20)),
+        lambda: WeightedRandomSampler([1.0 + number for number in range(20)], 20),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [2, None])
+def test_torchs_samplers_without_a_generator_resume_exactly(
+    make_sampler: Callable[[], Any], batch_size: int | None
+) -> None:
+    torch.manual_seed(1)
+    loader: Any = feedline.DataLoader(range(20), batch_size, sampler=make_sampler())
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    rest = [torch.as_tensor(batch).tolist() for batch in batches]
+    torch.manual_seed(2)
+    other: Any = feedline.DataLoader(range(20), batch_size, sampler=make_sampler())
+    other.load_state_dict(state)
+    assert [torch.as_tensor(batch).tolist() for batch in other] == rest
+
+
+def test_torchs_distributed_sampler_resumes_in_the_epoch_that_it_was_told() -> None:
+    def make() -> tuple[feedline.DataLoader[int], DistributedSampler[int]]:
+        sampler: DistributedSampler[int] = DistributedSampler(range(20), 2, 1, seed=5)  # type: ignore[arg-type]
+        return feedline.DataLoader(range(20), 2, sampler=sampler), sampler
+
+    loader, sampler = make()
+    sampler.set_epoch(3)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    other, fresh = make()
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+    assert fresh.epoch == 3

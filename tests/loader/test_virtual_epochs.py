@@ -9,10 +9,11 @@ from itertools import islice
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline import Loader, samplers
+from feedline import DataLoader, Loader, samplers
 from feedline.errors import BadOption, BadState
 
 
@@ -276,3 +277,54 @@ def test_a_loader_that_is_closed_ends_the_epoch() -> None:
     next(batches)
     loader.close()
     assert list(batches) == []
+
+
+# -- both loaders ---
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_virtual_epochs_are_over_when_the_loader_is_closed(kind: Any) -> None:
+    options = {"persistent" if kind is Loader else "persistent_workers": True}
+    loader = kind(list(range(6)), 2, engine="thread", **{"workers" if kind is Loader else "num_workers": 1}, **options)
+    epochs = loader.virtual_epochs(2)
+    assert [batch.tolist() for batch in next(epochs)] == [[0, 1], [2, 3]]
+    loader.close()
+    assert list(next(epochs)) == []
+    with pytest.raises(StopIteration):
+        next(epochs)
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_virtual_epochs_of_a_foreign_order_go_on_after_an_exception(kind: Any) -> None:
+    class Bad:
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> int:
+            if index == 3:
+                raise ValueError("three")
+            return index
+
+    epochs = kind(Bad(), 2, sampler=list(range(6))).virtual_epochs(2)
+    came: list[Any] = []
+    failures = 0
+    for _ in range(6):
+        epoch = next(epochs)
+        try:
+            came.extend(batch.tolist() for batch in epoch)
+        except ValueError:
+            failures += 1
+    assert failures > 1
+    assert came[:4] == [[0, 1], [4, 5], [0, 1], [4, 5]], "no batch but the bad one is left out, and none comes twice"
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+def test_virtual_epochs_of_two_ranks_without_a_seed_are_disjoint(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    came: list[int] = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        torch.manual_seed(rank)
+        loader = kind(list(range(40)), 2, shuffle=True)
+        came += [index for batch in next(loader.virtual_epochs(10)) for index in batch.tolist()]
+    assert sorted(came) == list(range(40))

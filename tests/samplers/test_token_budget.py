@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -76,3 +77,11 @@ def test_repr() -> None:
     assert repr(sampler) == (
         "TokenBudgetBatchSampler(3 lengths, max_tokens=6, max_batch_size=2, seed=4: 1 bucket, 2 batches)"
     )
+
+
+def test_a_budget_of_tokens_is_kept_after_rounding() -> None:
+    lengths = np.random.default_rng(0).integers(1, 60, 500)
+    padded = -(-lengths // 8) * 8
+    batches = list(TokenBudgetBatchSampler(lengths, 256, seed=1, multiple_of=8))
+    assert max(len(batch) * padded[batch].max() for batch in batches) <= 256
+    assert sorted(itertools.chain.from_iterable(batches)) == list(range(500))

@@ -78,6 +78,11 @@ class Engine(ABC):
         """Return the process id of a worker; None if it is not a process of its own."""
         return None
 
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers, also of one that died and was not replaced yet; none if they are threads."""
+        return []
+
     @abstractmethod
     def close(self) -> None:
         """End all workers and give everything back. May be called twice."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -10,28 +11,26 @@ from tempfile import TemporaryDirectory
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from feedline.cli.bench import WORKER_COUNT, compare_all, quick_cases
+from feedline.cli.bench import WORKER_COUNT, compare
 from feedline.cli.pictures import PATTERNS, PictureDataset, write_pictures
-from feedline.cli.scoreboard import show_table
 from feedline.cli.training import Epoch, count_batches, train
 
 HELD_OUT = 5  # one picture in so many is kept for measuring accuracy
 BAR_WIDTH = 24
 
 
-def run(*, images: int, epochs: int, folder: Path | None, rounds: int, seconds: float) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Run the whole demo; without a `folder` the pictures are deleted at the end."""
-    console = Console()
+    console, images = Console(), arguments.images
     place: AbstractContextManager[str | Path] = (
-        nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="feedline-demo-")
+        nullcontext(arguments.folder) if arguments.folder is not None else TemporaryDirectory(prefix="feedline-demo-")
     )
     with place as name:
         home = Path(name)
         make_pictures(home, images, console)
-        train_on_pictures(home, images, epochs, console)
+        train_on_pictures(home, images, arguments.epochs, console)
         console.print("\nThe same dataset objects through both loaders, in turns:")
-        cases = quick_cases(PictureDataset(home, range(images)))
-        show_table(compare_all(cases, rounds=rounds, seconds=seconds), console)
+        compare(PictureDataset(home, range(images)), arguments)
 
 
 def make_pictures(folder: Path, images: int, console: Console) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.cli import fault_file, machine
-from feedline.cli.finding import Finding
+from feedline.bench import machine
+from feedline.cli import fault_file
+from feedline.cli.findings import Finding, find
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,7 +29,7 @@ def run(*, file: Path | None, as_json: bool) -> None:
     if file is None:
         title = "This machine"
         looked_at = machine.look()
-        findings = machine.find(looked_at)
+        findings = find(looked_at)
         facts: dict[str, Any] = {"machine": asdict(looked_at)}  # values that JSON keeps
     else:
         title = fault_file.one_line(f"Faults in {file.name}")

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from feedline.cli.finding import Finding
+from feedline.cli.findings import Finding
 from feedline.errors import BadState
 from feedline.failures import words
 from feedline.faults import Fault, FaultLog

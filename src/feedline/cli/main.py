@@ -45,12 +45,18 @@ def build_parser() -> argparse.ArgumentParser:
     demo.add_argument("--images", type=_at_least(40), default=480, help="number of pictures to make (%(default)s)")
     demo.add_argument("--epochs", type=_at_least(1), default=8, help="epochs to train (%(default)s)")
     demo.add_argument("--folder", type=Path, help="keep the pictures here instead of in a temporary folder")
-    _add_contest_options(demo)
-    demo.set_defaults(command=_demo)
+    _add_round_options(demo)
+    demo.set_defaults(command=_demo, json=None)
 
     bench = commands.add_parser("bench", help="compare with torch's loader on this machine (about half a minute)")
-    bench.add_argument("--json", action="store_true", help="write JSON lines to standard output instead of a table")
-    _add_contest_options(bench)
+    bench.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write JSON lines to FILE, or to standard output, instead of a table",
+    )
+    _add_round_options(bench)
     bench.set_defaults(command=_bench)
 
     doctor = commands.add_parser("doctor", help="look at this machine, or at saved faults, and say what to change")
@@ -145,9 +151,10 @@ def _add_inspect(commands: Any) -> None:
     inspect.set_defaults(command=_inspect)
 
 
-def _add_contest_options(parser: argparse.ArgumentParser) -> None:
+def _add_round_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=_at_least(1), default=5, help="rounds per loader and case (%(default)s)")
     parser.add_argument("--seconds", type=_positive, default=0.5, help="seconds timed in each round (%(default)s)")
+    parser.set_defaults(repeats=0, max_other_cores=0.1, warmup=8)  # the rest of what a benchmark asks for
 
 
 def _at_least(least: int) -> Callable[[str], int]:
@@ -201,20 +208,14 @@ def _demo(arguments: argparse.Namespace) -> None:
     _require_extra("`feedline demo`")
     from feedline.cli import demo
 
-    demo.run(
-        images=arguments.images,
-        epochs=arguments.epochs,
-        folder=arguments.folder,
-        rounds=arguments.rounds,
-        seconds=arguments.seconds,
-    )
+    demo.run(arguments)
 
 
 def _bench(arguments: argparse.Namespace) -> None:
     _require_extra("`feedline bench`")
     from feedline.cli import bench
 
-    bench.run(rounds=arguments.rounds, seconds=arguments.seconds, as_json=arguments.json)
+    bench.run(arguments)
 
 
 def _doctor(arguments: argparse.Namespace) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
+from feedline.core.batch_indices import as_list, reusable, with_item
 from feedline.errors import BadState, EmptyBatch, TooManyBadSamples
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import exceeded
 from feedline.fetch.guard import neighbour_of
-from feedline.core.batch_indices import as_list, reusable, with_item
 from feedline.types import Result
 from feedline.verdicts import Fault
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from feedline.errors import FeedlineWarning, RepeatedSamples, SplitTwice, UnequalStreams
 from feedline.types import Notes
 
-
 Message = tuple[str, type[FeedlineWarning]]
 """What is to be told to the user."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import pickle
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,8 @@ from feedline.abc.stateful import check_restorable, is_stateful, outlives_epoch,
 from feedline.errors import BadState, WorkerError
 from feedline.failures import broke_generator, is_interrupt
 from feedline.fetch.guard import Guard
-from feedline.randomness import Scope, seed_globals
+from feedline.fetch.seeded import StreamSeeding
+from feedline.randomness import GlobalStates, Scope, seed_globals
 from feedline.records import NotARecord, encode
 from feedline.types import Notes, Resume, WorkerSpec
 
@@ -47,6 +50,8 @@ class Stream:
         """True if the iterator has no more samples after its last exception, as a generator, or one that says so."""
         self.interrupted_by: str | None = None
         """What a signal handler raised inside of a generator, which has ended it: there is no going on."""
+        self.looks, self.drew = False, False
+        """True to see whether samples draw from the generators of the process, and whether one did."""
         self.is_watched = False
         """True to remember what the first sample looks like."""
         self.first_digest: bytes | None = None
@@ -63,6 +68,32 @@ class Stream:
         """Go to a place, or to the end, without reading the samples before it, if the dataset knows how to."""
         if self._skip is not None and self.place >= self._skip_to and place > self.place:
             self.place += self._skip(place - self.place)
+
+    def pass_over(self, count: int) -> None:
+        """Read so many samples that nobody wants, without seeding; raises what `read` raises."""
+        counted = itertools.count()
+        try:
+            deque(zip(itertools.islice(self._iterator, count), counted, strict=False), maxlen=0)
+        except BaseException as exc:
+            self.place += next(counted)
+            self._note_exception(exc)
+            raise
+        passed = next(counted)
+        self.place += passed
+        if passed < count:
+            raise StopIteration
+
+    def reopened(self, place: int) -> Stream | None:
+        """Return the same stream, opened anew and read up to a place; None if it does not get there."""
+        again = Stream(self._dataset, self._scope, None)
+        if again._iterator is self._iterator:
+            return None
+        try:
+            while again.place < place:
+                again._read()
+        except StopIteration:
+            return None
+        return again
 
     def read(self) -> Any:
         """Return the next sample; raises StopIteration at the end."""
@@ -103,20 +134,24 @@ class Stream:
                 ) from None
             raise
         except BaseException as exc:
-            if is_interrupt(exc):  # it says nothing about the sample
-                self.interrupted_by = type(exc).__name__ if inspect.isgenerator(self._iterator) else None
-                raise
-            if not isinstance(exc, Exception):
-                raise
-            self.place += 1  # the sample that could not be made has its place, too
-            self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
-                isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
-            )
+            self._note_exception(exc)
             raise
+        if self.looks and not self.drew:
+            self.drew = not GlobalStates.now().is_seeded_with(scope.key())
         if self.is_watched and self.place == 0:
             self.first_digest = _digest(sample)
         self.place += 1
         return sample
+
+    def _note_exception(self, exc: BaseException) -> None:
+        """Note what became of the iterator and its place by an exception."""
+        if is_interrupt(exc):  # it says nothing about the sample
+            self.interrupted_by = type(exc).__name__ if inspect.isgenerator(self._iterator) else None
+        elif isinstance(exc, Exception):
+            self.place += 1  # the sample that could not be made has its place, too
+            self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
+                isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
+            )
 
     def try_again(self) -> bool:
         """Ask for the sample again that raised an exception; False if the iterator cannot give it.
@@ -132,6 +167,12 @@ class Stream:
     def is_repeatable(self) -> bool:
         """True if the iterator can be asked again for a sample that raised an exception."""
         return isinstance(self._iterator, Repeatable)
+
+    @property
+    def may_reopen(self) -> bool:
+        """True if the stream can be opened anew, and read again, as far as can be known."""
+        is_kept = is_stateful(self._dataset) or is_stateful(self._iterator) or isinstance(self._dataset, Acknowledged)
+        return not is_kept and self._iterator is not self._dataset
 
     @property
     def is_stateful(self) -> bool:
@@ -192,12 +233,25 @@ class StreamFetcher:
         """What was read of a batch that was interrupted, and is now made to its end."""
         self._first = 0
         """Where that batch begins."""
+        self._seeding = StreamSeeding(self, scope, may_look=guard is None and stream.may_reopen)
 
     def __call__(self, count: int) -> Any:
-        with self._scope.kept():
-            return self._make(count)
+        return self._seeding.make(count)
 
-    def _make(self, count: int) -> Any:
+    def place(self) -> Any:
+        """See `Rereadable.place`."""
+        return self._first if self._samples else self.stream.place
+
+    def go_back(self, place: Any) -> bool:
+        """See `Rereadable.go_back`."""
+        again = self.stream.reopened(place)
+        if again is None:
+            return False
+        self.stream, self._samples, self._ended = again, [], False
+        return True
+
+    def make(self, count: int) -> Any:
+        """Make the next batch."""
         if not self._samples:
             self._first = self.stream.place
         samples: list[Any] = self._samples

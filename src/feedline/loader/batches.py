@@ -172,6 +172,11 @@ class WorkerBatches(ExclusiveBatches):
         torn = self._is_torn and self._entrance.free
         return torn or self.leaving or self.driver.closed or self.driver.pid != os.getpid()
 
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers; none of threads."""
+        return [] if self.driver.closed else self.driver.engine.pids
+
     def restart(self, begin_epoch: BeginEpoch, *, inside: bool = False) -> None:
         """Begin another epoch with the same workers; `inside` if the caller is there already, as in `at_first`."""
         if inside:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.loader.order import Entry
-from feedline.state.progress import has_state
 from feedline.plan.plan import Plan
 from feedline.state import Snapshot
+from feedline.state.progress import has_state
 from feedline.types import Notes, Resume
 
 

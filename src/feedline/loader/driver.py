@@ -180,11 +180,9 @@ class Driver:
         machine.now_s = time.monotonic()
         machine.ask()
         while machine.await_openings():
-            if machine.decisions:
-                self._perform()
-            else:
+            if not machine.decisions:
                 self._collect(None, None)
-                self._perform()
+            self._perform()
             self._speak()
 
     # -- what happens, and what is done about it ---------------------------------------------------------------------
@@ -206,7 +204,9 @@ class Driver:
             return
         for result in results:
             if result.kind is ResultKind.DIED:
-                machine.died(result.worker, result.payload, self._revoke(result.worker, None))
+                death, result.payload = result.payload, None  # whose traceback will refer to this frame: no cycle
+                machine.died(result.worker, death, self._revoke(result.worker, None))
+                del death
                 continue
             if result.worker not in watch.records:
                 trouble = watch.begin(result.worker)
@@ -219,6 +219,8 @@ class Driver:
                     machine.grown(found)
                 else:
                     machine.unsaid.append((str(found), GrowingWorker))
+        if machine.fatal is not None:
+            self._give_up()
 
     def _perform(self) -> None:
         """Do what was decided, and tell the machine what came of it."""

@@ -6,16 +6,16 @@ import weakref
 from typing import Any
 
 from feedline.abc.source import Acknowledged
+from feedline.core.account import Account, Treated
+from feedline.core.batch_indices import count_of
+from feedline.core.counters import Counters
 from feedline.engines import interrupts
 from feedline.engines.runner import Runner
 from feedline.errors import BadState, TooManyBadSamples
 from feedline.failures import is_interrupt
 from feedline.faults.policy import policy_of
-from feedline.core.account import Account, Treated
-from feedline.core.batch_indices import count_of
 from feedline.loader.batches import ended_by
 from feedline.loader.bookmark import Bookmark, resume_of
-from feedline.core.counters import Counters
 from feedline.loader.driver import Prepare
 from feedline.loader.exclusive import ExclusiveBatches
 from feedline.loader.receipts import Receipts

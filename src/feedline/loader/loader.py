@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
-from feedline.abc.source import repeats_itself
-from feedline.abc.stateful import outlives_epoch
 from feedline.collate import default
+from feedline.core.account import Account
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError, policy_of
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.keys import epoch_key
-from feedline.core.account import Account
 from feedline.loader.arguments import (
     budget_of,
     check_callable,
@@ -36,13 +32,11 @@ from feedline.loader.arguments import (
     named,
 )
 from feedline.loader.audience import Audience
-from feedline.loader.batches import WorkerBatches, begin_epoch
-from feedline.loader.bookmark import Bookmark
 from feedline.loader.exclusive import Running
 from feedline.loader.foreign_order import CutIndices, ForeignOrder
-from feedline.loader.inline_batches import InlineBatches
+from feedline.loader.iteration import Iteration, Seeds
 from feedline.loader.ledger import Ledger, Start
-from feedline.loader.order import Entry, Order, SpanOrder, StreamOrder, order_of
+from feedline.loader.order import Order, SpanOrder, StreamOrder, order_of
 from feedline.loader.rank_watch import RankWatch, Sharing
 from feedline.loader.resumable import Resumable
 from feedline.loader.settings import DEFAULT_DEPTH, Settings
@@ -52,7 +46,7 @@ from feedline.loader.threads_probe import must_leave_threads
 from feedline.ranks import share_if_known
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.sizes import byte_count
-from feedline.types import DatasetKind, EngineName, Key, StreamSplit, Tail, WorkerSpec
+from feedline.types import DatasetKind, EngineName, StreamSplit, Tail, WorkerSpec
 
 
 class Loader(Resumable):
@@ -185,8 +179,7 @@ class Loader(Resumable):
         self._audience = Audience(self.dataset, watches=self._settings.worker_count > 0)
         self._probed = False
         self._running = Running()
-        self._kept: WorkerBatches | None = None
-        self._kept_spec: WorkerSpec | None = None
+        self._kept: Iteration | None = None
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
         """Return the sampler that `shuffle` stands for, None if the user gave one or there is nothing to sample."""
@@ -272,63 +265,13 @@ class Loader(Resumable):
 
     def _iterate(self, order: Order) -> Iterator[Any]:
         self._probe_threads()
-        settings, supply, account = self._settings, self._supply, self._account
         if self._kept is not None and not self._kept.closed:
-            assert self._kept_spec is not None
-            self._begin_again(self._kept, self._kept_spec, order, inside=False)
+            self._kept.begin_again(self, order)
             return self._kept
-        start, bookmark = self._begin(order)
-        spec = self._spec(bookmark)
-        batches: InlineBatches | WorkerBatches
-        if settings.worker_count == 0:
-            batches = InlineBatches(spec, bookmark, start.snapshot, supply.arena(), supply.counters, None, account)
-        else:
-            driver = supply.driver(spec, None)
-            self._audience.join(driver)
-            batches = WorkerBatches(
-                driver,
-                lambda driver: begin_epoch(driver, settings, spec, bookmark, start.snapshot, account=account),
-                persistent=settings.persistent,
-            )
-            if settings.persistent:
-                self._kept, self._kept_spec = batches, spec
-        self._ledger.begun(start, order, bookmark)
-        self._obey(batches, spec, order)
-        return self._running.add(batches)
-
-    def _begin(self, order: Order) -> tuple[Start, Bookmark]:
-        start = self._begin_epoch(order)
-        self._begin_account(order, start, is_map=self._kind is DatasetKind.MAP)
-        order.prepare({} if start.snapshot is None else start.snapshot.order)
-        self._tell_epoch(start)
-        return start, self._bookmark(order, start)
-
-    def _begin_again(
-        self, batches: InlineBatches | WorkerBatches, spec: WorkerSpec, order: Order, *, inside: bool
-    ) -> None:
-        """Begin another epoch, or the same again if nothing of it was asked for."""
-        start, bookmark = self._begin(order)
-        if isinstance(batches, InlineBatches):
-            batches.begin(self._spec(bookmark), bookmark, start.snapshot)
-        else:
-            settings, account = self._settings, self._account
-            self._audience.catch_up()
-            batches.restart(
-                lambda driver: begin_epoch(driver, settings, spec, bookmark, start.snapshot, account=account),
-                inside=inside,
-            )
-        self._ledger.begun(start, order, bookmark)
-        self._obey(batches, spec, order)
-
-    def _obey(self, batches: InlineBatches | WorkerBatches, spec: WorkerSpec, order: Order) -> None:
-        this = weakref.ref(batches)
-
-        def begin_again(loader: Loader) -> None:
-            batches = this()
-            if batches is not None:
-                loader._begin_again(batches, spec, order, inside=True)
-
-        self._obey_until_first(batches, order, begin_again, kept=self._settings.persistent)
+        iteration = Iteration(self, order)
+        if self._settings.persistent:
+            self._kept = iteration
+        return self._running.add(iteration)
 
     def _probe_threads(self) -> None:
         """Leave threads to datasets that are reproducible on them, once it is known."""
@@ -340,40 +283,20 @@ class Loader(Resumable):
             self._settings = replace(self._settings, engine="process")
             self._supply = Supply(self._settings, NumpyFramework())
 
-    def _bookmark(self, order: Order, start: Start) -> Bookmark:
+    def _seeds_of(self, order: Order, start: Start) -> Seeds:
         snapshot = start.snapshot
         seed = snapshot.seed if snapshot is not None and snapshot.seed is not None else order.seed_for(self.seed)
         drawn = snapshot.draw_seed if snapshot is not None and snapshot.draw_seed is not None else self.seed
         if drawn is None:
             drawn = order.common_seed()
-        if drawn is None:
-            drawn = draw_seed()
-        entry = Entry(
-            Key(drawn if seed is None else seed, start.epoch),
-            epoch_key(drawn, start.epoch),
-            {} if snapshot is None else snapshot.order,
-        )
-        return Bookmark(
-            entry,
-            order.plan(entry),
-            order.unit,
-            functools.cache(order.expected),
-            drawn,
-            self._settings.worker_count,
-            self.batch_size or 1,
-            stride=order.stride(),
-            dataset_epoch=self._audience.told_epoch,
-            keeps_dataset=(self._settings.persistent or not self._settings.worker_count)
-            and outlives_epoch(self.dataset),
-            keeps_last=not repeats_itself(self.dataset),
-        )
+        return Seeds(seed, draw_seed() if drawn is None else drawn)
 
     @property
     def _batched(self) -> bool:
         """False if samples are delivered one by one."""
         return self.batch_size is not None or self.batch_sampler is not None
 
-    def _spec(self, bookmark: Bookmark) -> WorkerSpec:
+    def _spec(self, seeds: Seeds, start: Start) -> WorkerSpec:
         batched = self._batched
         return WorkerSpec(
             dataset=self.dataset,
@@ -381,7 +304,7 @@ class Loader(Resumable):
             collate=self.collate or (default if batched else _as_it_is),
             framework=NumpyFramework(),
             worker_count=self._settings.worker_count,
-            base_seed=bookmark.entry.draw_key >> 1,
+            base_seed=epoch_key(seeds.draw, start.epoch) >> 1,
             batched=batched,
             drop_last=self.drop_last,
             init=self._worker_init,
@@ -403,6 +326,14 @@ class Loader(Resumable):
     @property
     def _worker_count(self) -> int:
         return self._settings.worker_count
+
+    @property
+    def _is_map(self) -> bool:
+        return self._kind is DatasetKind.MAP
+
+    @property
+    def _samples_per_batch(self) -> int:
+        return self.batch_size or 1
 
     def _samplers(self) -> list[Any]:
         return [self.sampler, self.batch_sampler]

@@ -13,12 +13,12 @@ from typing import Any
 
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.errors import BadState
-from feedline.state.progress import Progress
 from feedline.plan.endless import EndlessBatches, EndlessSampler
 from feedline.plan.plan import Plan
 from feedline.plan.seekable import BatchPlan, SamplePlan
 from feedline.plan.spans import SpanPlan
 from feedline.plan.streams import StreamPlan
+from feedline.state.progress import Progress
 from feedline.steps import Steps
 from feedline.types import Key, Share, StreamSplit
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, is_stateful, restore_end, resumed_after
+from feedline.core.account import Account
 from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
-from feedline.core.account import Account
 from feedline.loader.arguments import check_count
 from feedline.loader.audience import Audience
 from feedline.loader.bookmark import resume_of
@@ -20,6 +20,7 @@ from feedline.loader.exclusive import ExclusiveBatches, Running
 from feedline.loader.ledger import Ledger, Start
 from feedline.loader.order import Order
 from feedline.loader.rank_watch import RankWatch, Sharing
+from feedline.loader.supply import Supply
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.ranks import share_if_known
 from feedline.state import Snapshot
@@ -34,6 +35,17 @@ class Resumable:
     _account: Account
     _running: Running
     _rank_watch: RankWatch
+    _supply: Supply
+
+    @property
+    def _is_map(self) -> bool:
+        """True if the dataset has indices."""
+        raise NotImplementedError
+
+    @property
+    def _samples_per_batch(self) -> int:
+        """How many samples a batch has; 1 if samples are delivered one by one."""
+        raise NotImplementedError
 
     def _sharing(self) -> Sharing:
         """Return what decides which rank gets which samples."""

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from feedline.abc.sampler import Ordered
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
+from feedline.core.account import Account
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption
@@ -27,7 +28,6 @@ from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource
-from feedline.core.account import Account
 from feedline.loader.arguments import (
     budget_of,
     check_count,
@@ -361,6 +361,14 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     @property
     def _worker_count(self) -> int:
         return self.num_workers
+
+    @property
+    def _is_map(self) -> bool:  # by the kind that torch noted: frameworks replace the dataset
+        return self._dataset_kind == torch.utils.data._DatasetKind.Map
+
+    @property
+    def _samples_per_batch(self) -> int:
+        return self.batch_size or 1
 
     def _sharing(self) -> Sharing:
         if not _is_map(self.dataset):

@@ -23,7 +23,7 @@ from tests.faults.loaders import (
     indices_of,
     make,
     on,
-    on_every_crew,
+    on_every_engine,
     outcomes_of,
 )
 
@@ -195,7 +195,7 @@ def virtual(kind: str, engine: str, workers: int) -> tuple[Any, ...]:
     return epochs, indices_of(loader.faults)
 
 
-@on_every_crew
+@on_every_engine
 def test_virtual_epochs_keep_their_length(loader_kind: str, engine: str, workers: int) -> None:
     epochs, faults = virtual(loader_kind, engine, workers)
     assert [len(epoch) for epoch in epochs] == [7] * 4

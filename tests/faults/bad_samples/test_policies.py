@@ -18,7 +18,7 @@ from tests.faults.loaders import (
     indices_of,
     make,
     on,
-    on_every_crew,
+    on_every_engine,
     outcomes_of,
     plain,
 )
@@ -82,7 +82,7 @@ def test_a_function_that_fails_or_answers_nonsense(loader_kind: str, engine: str
     assert outcomes[1:] == [[4, 5, 6, 7]]
 
 
-@on_every_crew
+@on_every_engine
 def test_a_budget_of_samples(loader_kind: str, engine: str, workers: int) -> None:
     policy = Policy(otherwise="skip", max_failures=2)
     loader = make(loader_kind, Numbers(40, {2, 9, 20, 30}), on_error=policy, **on(engine, workers))

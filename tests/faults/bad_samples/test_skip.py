@@ -23,7 +23,7 @@ from tests.faults.loaders import (
     indices_of,
     make,
     on,
-    on_every_crew,
+    on_every_engine,
 )
 
 SKIPPING = {
@@ -148,7 +148,7 @@ def expected(kind: str, dataset: type[Numbers], policy: str) -> tuple[Any, Any, 
     return outcome_of(kind, dataset(33, {2, 3, 9, 20, 31}), "inline", on_error=POLICIES[policy], seed=5, shuffle=True)
 
 
-@on_every_crew
+@on_every_engine
 @pytest.mark.parametrize(
     "policy",
     [name if name in ("skip", "replace") else pytest.param(name, marks=pytest.mark.slow) for name in POLICIES],

@@ -22,12 +22,12 @@ from tests.faults.loaders import (
     everywhere,
     make,
     on,
-    on_every_crew,
+    on_every_engine,
     plain,
 )
 
 
-@on_every_crew
+@on_every_engine
 def test_streams_read_on(loader_kind: str, engine: str, workers: int) -> None:
     bad = {0, 5, 6, 7, 19}
     loader = make(loader_kind, Stream(Numbers(20, bad)), 3, shard=False, on_error="skip", **on(engine, workers))
@@ -42,7 +42,7 @@ def test_streams_read_on(loader_kind: str, engine: str, workers: int) -> None:
     assert {fault.message for fault in loader.faults} == {f"sample {index} is bad" for index in bad}
 
 
-@on_every_crew
+@on_every_engine
 @pytest.mark.parametrize("batch_size", [3, None])
 def test_shared_streams_leave_batches_short(
     loader_kind: str, engine: str, workers: int, batch_size: int | None

@@ -1,0 +1,1 @@
+"""Measures loaders side by side, and describes the machine they run on."""

@@ -1,0 +1,115 @@
+"""What the machine and this program's processes are doing: CPU time, memory, load of others.
+
+Everything is read from Linux: `/proc`, and the CPU clock the kernel keeps for each process. Elsewhere the figures
+that cannot be had are left out (None), never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+_PROC = Path("/proc")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+# /proc/stat counts in ticks of 10 ms per core: over less than this the load of others is mostly rounding.
+SHORTEST_LOAD_SPAN_S = 0.5
+
+
+def process_tree() -> list[int]:
+    """List this process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir() if _PROC.is_dir() else ():
+        if entry.name.isdigit() and (fields := _stat_fields(int(entry.name))):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    tree = [os.getpid()]
+    for pid in tree:  # grows while it is walked
+        tree.extend(children.get(pid, ()))
+    return tree
+
+
+def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
+    """Read the CPU seconds each process has used so far, all its threads together; the dead are left out."""
+    return {pid: seconds for pid in pids if (seconds := _process_cpu_s(pid)) is not None}
+
+
+def cpu_used(before: dict[int, float], after: dict[int, float]) -> float:
+    """Sum what the processes used between two readings; one that started in between counts from zero."""
+    return sum(seconds - before.get(pid, 0.0) for pid, seconds in after.items())
+
+
+def pss_bytes(*, kinds: Collection[str] = ("Pss",)) -> int | None:
+    """Sum the proportional set size of this program's processes.
+
+    Shared pages count once in total, which is what makes parent and workers comparable. Reading walks page tables and
+    takes milliseconds per gigabyte: keep it outside timed spans.
+
+    Args:
+        kinds: what to count, in Linux's words: `Pss` is all, `Pss_Anon` and `Pss_Shmem` leave out mapped files.
+    """
+    total, seen = 0, False
+    for pid in process_tree():
+        try:
+            lines = (_PROC / str(pid) / "smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue  # it ended since it was listed, or this kernel has no such file
+        for line in lines:
+            if line.partition(":")[0] in kinds:
+                total += int(line.split()[1]) * 1024
+                seen = True
+    return total if seen else None
+
+
+def busy_seconds() -> float | None:
+    """Read the CPU seconds the whole machine has been busy since it started, stolen time included."""
+    try:
+        first = (_PROC / "stat").read_text().partition("\n")[0].split()
+    except OSError:
+        return None
+    user, nice, system, _idle, _iowait, irq, softirq, steal = (int(field) for field in first[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_S
+
+
+def other_cores(busy_s: float | None, own_cpu_s: float, elapsed_s: float) -> float | None:
+    """Tell how many cores others kept busy, or None where the span was too short or the machine does not say."""
+    if busy_s is None or elapsed_s < SHORTEST_LOAD_SPAN_S:
+        return None
+    return max(0.0, (busy_s - own_cpu_s) / elapsed_s)
+
+
+def load_of_others() -> float | None:
+    """Watch for half a second how many cores other programs keep busy; None where the machine does not say."""
+    busy, cpu, began = busy_seconds(), cpu_seconds(process_tree()), time.perf_counter()
+    time.sleep(SHORTEST_LOAD_SPAN_S)
+    now = busy_seconds()
+    if busy is None or now is None:
+        return None
+    own = cpu_used(cpu, cpu_seconds(process_tree()))
+    return other_cores(now - busy, own, time.perf_counter() - began)
+
+
+def wait_for_quiet(limit_cores: float, *, patience_s: float) -> None:
+    """Wait until others use at most `limit_cores`, but no longer than `patience_s`."""
+    deadline = time.monotonic() + patience_s
+    while (load_of_others() or 0.0) > limit_cores and time.monotonic() < deadline:
+        pass
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the state on; the name before them may itself hold spaces and brackets."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def _process_cpu_s(pid: int) -> float | None:
+    try:
+        # The kernel's CPU clock of another process, as clock_getcpuclockid(3) composes it: nanoseconds, not ticks.
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        fields = _stat_fields(pid)  # sandboxed kernels have no such clock; a dead process has neither
+        return None if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

@@ -1,0 +1,185 @@
+"""What `iter(loader)` begins: an epoch, or the rest of one, and with persistent workers the epochs after it.
+
+Both loaders iterate through this. What the torch drop-in draws, and in which order, stands in `TorchBatches`.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.abc.source import repeats_itself
+from feedline.abc.stateful import outlives_epoch
+from feedline.keys import epoch_key
+from feedline.loader.batches import WorkerBatches, begin_epoch
+from feedline.loader.bookmark import Bookmark
+from feedline.loader.driver import Driver, Prepare
+from feedline.loader.inline_batches import InlineBatches
+from feedline.loader.ledger import Start
+from feedline.loader.order import Entry, Order
+from feedline.loader.resumable import Resumable
+from feedline.types import Key, WorkerSpec
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """What an epoch follows from."""
+
+    order: int | None
+    """The seed of its order; None if the order has none of its own."""
+    draw: int
+    """The seed of its samples' random numbers."""
+
+
+class Iteration(Iterator[Any]):
+    """One iterator of a loader. It does not hold the loader: that may hold it, for its persistent workers.
+
+    Args:
+        loader: whose.
+        order: which batches it delivers.
+        prepare: the last touch to a batch.
+    """
+
+    _batches: InlineBatches | WorkerBatches
+    _shared_seed: int | None = None
+    """For torch's data pipes."""
+
+    def __init__(self, loader: Resumable, order: Order, prepare: Prepare | None = None) -> None:
+        start = loader._begin_epoch(order)
+        self.seeds = self._enter(loader, order, start, first=True)
+        self.spec = self._spec(loader, start)
+        self._before_batches(loader)
+        supply = loader._supply
+        if not loader._worker_count:
+            bookmark = self._bookmark(loader, order, start)
+            arena, counters, account = supply.arena(), supply.counters, loader._account
+            self._batches = InlineBatches(self.spec, bookmark, start.snapshot, arena, counters, prepare, account)
+            loader._ledger.begun(start, order, bookmark)
+        else:
+            driver = supply.driver(self.spec, prepare)
+            loader._audience.join(driver)
+            self._before_workers(loader, order, start)
+            self._batches = WorkerBatches(
+                driver, self._beginning(loader, order, start), persistent=supply.settings.persistent
+            )
+        self._obey_until_first(loader, order)
+
+    def _enter(self, loader: Any, order: Order, start: Start, *, first: bool) -> Seeds:
+        """Get loader, dataset and order ready for an epoch, and draw its seeds."""
+        self._announce(loader, order, start)
+        order.prepare(order_state(start))
+        seeds: Seeds = loader._seeds_of(order, start)
+        return seeds
+
+    def _announce(self, loader: Resumable, order: Order, start: Start) -> None:
+        loader._begin_account(order, start, is_map=loader._is_map)
+        loader._tell_epoch(start)
+
+    def _spec(self, loader: Any, start: Start) -> WorkerSpec:
+        """Return what workers have to know."""
+        spec: WorkerSpec = loader._spec(self.seeds, start)
+        return spec
+
+    def _before_batches(self, loader: Any) -> None:
+        """Do what is done before anybody can make a batch."""
+
+    def _before_workers(self, loader: Any, order: Order, start: Start) -> None:
+        """Do what is done between the start of workers and their first task."""
+
+    def _beginning(self, loader: Resumable, order: Order, start: Start) -> Callable[[Driver], None]:
+        def begin(driver: Driver) -> None:
+            bookmark = self._bookmark(loader, order, start)
+            loader._audience.catch_up()
+            begin_epoch(
+                driver,
+                loader._supply.settings,
+                self.spec,
+                bookmark,
+                start.snapshot,
+                shared_seed=self._shared_seed,
+                account=loader._account,
+            )
+            loader._ledger.begun(start, order, bookmark)
+
+        return begin
+
+    def begin_again(self, loader: Resumable, order: Order, *, inside: bool = False) -> None:
+        """Begin another epoch with the same workers, or the same again if nothing of it was asked for.
+
+        Args:
+            loader: whose.
+            order: which batches it delivers.
+            inside: True if the caller makes a batch right now.
+        """
+        start = loader._ledger.begin(order)
+        self.seeds = self._enter(loader, order, start, first=False)
+        if isinstance(self._batches, WorkerBatches):
+            self._batches.restart(self._beginning(loader, order, start), inside=inside)
+        else:
+            self.spec = self._spec(loader, start)
+            bookmark = self._bookmark(loader, order, start)
+            self._batches.begin(self.spec, bookmark, start.snapshot)
+            loader._ledger.begun(start, order, bookmark)
+        self._obey_until_first(loader, order)
+
+    def _obey_until_first(self, loader: Resumable, order: Order) -> None:
+        this = weakref.ref(self)
+
+        def begin_again(loader: Any) -> None:
+            iteration = this()
+            if iteration is not None:
+                iteration.begin_again(loader, order, inside=True)
+
+        loader._obey_until_first(self._batches, order, begin_again, kept=loader._supply.settings.persistent)
+
+    def __next__(self) -> Any:
+        return self._batches.__next__()  # not next(), after which a signal could come
+
+    @property
+    def closed(self) -> bool:
+        """True when there are no workers any more."""
+        return not isinstance(self._batches, WorkerBatches) or self._batches.closed
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers; none of threads, and none without workers."""
+        return self._batches.worker_pids if isinstance(self._batches, WorkerBatches) else []
+
+    def settle(self) -> None:
+        """See `ExclusiveBatches.settle`."""
+        self._batches.settle()
+
+    @property
+    def leaving(self) -> bool:
+        """True once somebody has closed the iterator."""
+        return self._batches.leaving
+
+    def close(self) -> None:
+        """End this iterator and its workers; see `ExclusiveBatches.close`."""
+        self._batches.close()
+
+    def _bookmark(self, loader: Resumable, order: Order, start: Start) -> Bookmark:
+        seeds, settings, dataset = self.seeds, loader._supply.settings, self.spec.dataset
+        key = Key(seeds.draw if seeds.order is None else seeds.order, start.epoch)
+        entry = Entry(key, epoch_key(seeds.draw, start.epoch), order_state(start))
+        return Bookmark(
+            entry,
+            order.plan(entry),
+            order.unit,
+            functools.cache(order.expected),
+            seeds.draw,
+            settings.worker_count,
+            loader._samples_per_batch,
+            stride=order.stride(),
+            dataset_epoch=loader._audience.told_epoch,
+            keeps_dataset=(settings.persistent or not settings.worker_count) and outlives_epoch(dataset),
+            keeps_last=not repeats_itself(dataset),
+        )
+
+
+def order_state(start: Start) -> dict[str, Any]:
+    """Return what a state says of the order; nothing at the beginning."""
+    return {} if start.snapshot is None else start.snapshot.order

@@ -1,0 +1,312 @@
+"""What the machine decides when it is told what happened: tasks, answers, calls, epochs that are left.
+
+There is no engine: the tests say what workers do. Workers that die, grow or do not answer: test_machine_workers.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from feedline.core.machine import TAKE_BACK, Decision
+from feedline.types import Call, Result, ResultKind, Resume
+from tests.core.world import Halves, World
+
+# -- tasks and answers ---
+
+
+def test_an_epoch_from_its_first_task_to_its_end() -> None:
+    world = World(5)
+    assert world.given() == [[[0], [2]], [[1], [3]]]
+    assert world.take() < 0
+    came: list[int] = []
+    while len(came) < 5:
+        world.answer(len(came) % 2)
+        came.append(world.take())
+    assert came == [0, 1, 2, 3, 4]
+    with pytest.raises(StopIteration):
+        world.take()
+    assert (world.slots.taken, world.outstanding(), world.machine.is_busy) == (set(), [0, 0], False)
+
+
+@pytest.mark.parametrize("kind", [ResultKind.FAILED, ResultKind.ENDED])
+def test_a_task_without_a_batch_gives_its_slot_back(kind: ResultKind) -> None:
+    world = World(1)
+    task = world.answer(0, kind)
+    assert task.slot >= 0
+    assert world.slots.taken == set()
+
+
+def test_indices_that_cannot_be_sent_leave_no_trace_and_fail_in_their_place() -> None:
+    world = World(2)
+    world.decided()
+    (first,) = world.tasks[0]
+    world.tasks[0].clear()
+    world.machine.not_given(first.id, TypeError("cannot be sent"))
+    assert (world.slots.taken, world.outstanding()) == ({1}, [0, 1])
+    assert world.machine.take() == 0
+    assert isinstance(world.epoch.ready[0].payload, TypeError)
+
+
+def test_a_slot_is_waited_for_while_anything_is_in_flight() -> None:
+    world = World(slots=1)
+    assert world.given() == [[[0]], []]
+    world.answer(0)
+    assert world.machine.take() == 0
+    world.epoch.pop(0)  # the training loop keeps it, and its slot
+    world.machine.fill()
+    assert world.given() == [[], [[1]]]
+    assert world.tasks[1][0].slot == -1, "nothing else is in flight: the batch travels without a slot"
+
+
+def test_the_answer_to_a_task_that_another_worker_has_by_now_is_ignored() -> None:
+    world = World(1, restarts=1)
+    world.decided()
+    before = world.tasks[0][0].id
+    world.replace(0)
+    assert world.given() == [[[0]], []]
+    world.machine.answered(Result(ResultKind.DONE, 0, before, 0))
+    assert (world.take(), world.outstanding()) == (-1, [1, 0])
+    world.answer(0)
+    assert world.take() == 0
+
+
+def test_a_number_is_never_used_again() -> None:
+    world = World(8, restarts=2)
+    seen = []
+    for worker in (0, 1):
+        world.decided()
+        seen += [task.id for tasks in world.tasks for task in tasks if task.id not in seen]
+        world.replace(worker)
+    assert world.given() == [[[0], [2]], [[1], [3]]]
+    assert not {task.id for task in world.tasks[1]} & set(seen)
+    assert len(seen) == len(set(seen)) == 6
+
+
+# -- work that moves to an idle worker ---
+
+
+def let_relieve(world: World, kind: ResultKind = ResultKind.DONE) -> list[Decision]:
+    """Let worker 1 do all it has, and what worker 0 is at be late; returns what is decided."""
+    while True:
+        world.decided()
+        if world.tasks[1]:
+            world.answer(1, kind)
+        elif world.take() < 0:
+            break
+    assert world.epoch.in_flight[world.epoch.expected].worker == 0
+    assert world.outstanding()[0] > 1
+    world.machine.now_s += 1000.0
+    world.machine.wait()
+    return world.decided()
+
+
+def test_work_moves_from_a_late_worker_to_an_idle_one() -> None:
+    world = World()
+    assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
+    world.take_back(0)
+    assert world.given() == [[[0]], [[2]]]
+    assert (world.outstanding(), world.counters.relieved) == ([1, 1], 1)
+    world.answer(1)
+    world.answer(0)
+    assert [world.take() for _ in range(4)] == [0, 1, 2, 3]
+
+
+def test_a_worker_that_has_begun_all_it_has_is_not_asked_again_until_somebody_answers() -> None:
+    world = World(6)
+    assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
+    world.take_back(0, begun=2)
+    world.machine.wait()
+    assert world.given() == [[[0], [2], [4]], [[5]]], "work beyond the window is begun instead"
+    assert (world.counters.relieved, world.counters.run_ahead) == (0, 2)
+    assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
+
+
+def test_what_tells_one_worker_where_to_go_on_does_not_move() -> None:
+    world = World(resumes={0: Resume({"n": 1})})
+    assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
+    world.take_back(0, begun=0)  # it has not begun anything
+    assert world.given() == [[[0]], [[2]]], "the first is for this worker, the other for any"
+    assert world.tasks[0][0].resume == Resume({"n": 1})
+    assert world.counters.relieved == 1
+
+
+def test_a_call_does_not_move() -> None:
+    world = World(2)
+    world.machine.call(Call("set_epoch", (3,)))
+    world.decided()
+    world.answer(0)
+    world.answer(1)
+    assert world.take() == 0
+    world.machine.taken_back(0, [world.tasks[0].pop().id])
+    assert world.given() == [[Call("set_epoch", (3,))]] * 2
+    assert world.counters.relieved == 0
+
+
+def test_work_that_may_be_bound_to_its_worker_moves_when_both_have_shown_that_it_is_not() -> None:
+    world = World(8, depth=3, binds=True)
+    assert let_relieve(world) == [], "what the late one does is not known"
+    world.answer(0)
+    assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
+
+
+@pytest.mark.parametrize("kind", [ResultKind.DONE, ResultKind.FAILED])
+def test_work_of_which_one_worker_said_that_it_is_bound_never_moves(kind: ResultKind) -> None:
+    world = World(9, workers=3, depth=3, binds=True, restarts=1)
+    world.answer(0)
+    world.answer(2, kind, bound=True)
+    assert let_relieve(world) == []
+    world.replace(2)
+    assert let_relieve(world) == []
+
+
+@pytest.mark.parametrize("replaced", [0, 1])
+def test_a_worker_that_is_new_has_not_shown_that_work_may_move(replaced: int) -> None:
+    world = World(8, depth=4, binds=True, restarts=1)
+    world.answer(0)
+    world.answer(1)
+    world.replace(replaced)
+    assert let_relieve(world, ResultKind.FAILED if replaced else ResultKind.DONE) == []
+
+
+def test_neither_a_call_nor_a_failure_shows_that_work_may_move() -> None:
+    world = World(8, depth=4, binds=True)
+    world.machine.call(Call("set_epoch", (1,)))
+    world.answer(0, ResultKind.FAILED)
+    assert let_relieve(world, ResultKind.FAILED) == []
+
+
+# -- leaving an epoch ---
+
+
+@pytest.mark.parametrize("kind", [ResultKind.DONE, ResultKind.FAILED, ResultKind.ENDED])
+def test_of_an_epoch_that_is_left_what_has_begun_is_dropped_when_it_is_answered(kind: ResultKind) -> None:
+    world = World(3)
+    world.answer(1)
+    world.decided()
+    world.machine.leave_epoch()
+    assert world.decided() == [(TAKE_BACK, 0, None)]
+    world.take_back(0)
+    assert (world.given(), world.slots.taken, world.outstanding()) == ([[[0]], []], {0}, [1, 0])
+    world.begin(1)
+    world.answer(0, kind)
+    assert world.take() < 0, "it is of the epoch before"
+    assert world.slots.taken == {1}
+    world.answer(0)
+    assert world.take() == 0
+
+
+def test_calls_outlive_the_epoch_in_which_they_were_made() -> None:
+    world = World(3)
+    world.machine.call(Call("set_epoch", (3,)))
+    world.decided()
+    world.machine.leave_epoch()
+    assert sorted(world.decided()) == [(TAKE_BACK, 0, None), (TAKE_BACK, 1, None)]
+    for worker in (0, 1):
+        world.take_back(worker, begun=0)
+    assert world.given() == [[Call("set_epoch", (3,))]] * 2
+    assert world.slots.taken == set()
+
+
+def test_closing_takes_back_every_slot_wherever_its_batch_is() -> None:
+    world = World(6, depth=3, restarts=1)
+    world.answer(0)  # ready, and never delivered
+    world.die(1)  # and no other started
+    world.machine.close()
+    world.machine.close()
+    assert world.slots.taken == set()
+    assert (world.machine.is_busy, list(world.machine.decisions)) == (False, [])
+
+
+# -- calls ---
+
+
+SET_EPOCH = Call("set_epoch", (3,))
+
+
+def test_a_call_goes_to_every_worker_after_what_it_was_given_and_needs_no_slot() -> None:
+    world = World(1)
+    world.machine.call(SET_EPOCH)
+    assert world.given() == [[[0], SET_EPOCH], [SET_EPOCH]]
+    assert (world.outstanding(), world.slots.taken) == ([2, 1], {0})
+    world.answer(1)
+    world.answer(0)
+    world.answer(0)
+    world.machine.ask()
+    assert world.take() == 0
+    with pytest.raises(StopIteration):  # the answer to a call is no batch
+        world.take()
+
+
+def test_a_call_that_fails_is_raised_once() -> None:
+    world = World(0)
+    world.machine.call(SET_EPOCH)
+    world.answer(0, ResultKind.FAILED)
+    world.answer(1, ResultKind.FAILED)
+    with pytest.raises(ValueError, match="torn"):
+        world.machine.ask()
+    world.machine.ask()
+
+
+@pytest.mark.parametrize("begun", [0, 1])
+def test_a_call_that_a_dead_worker_did_not_hear_is_not_repeated_to_the_new_one(begun: int) -> None:
+    """Its copy of the dataset is the one of this process, which has heard it."""
+    world = World(0, restarts=1)
+    world.machine.call(SET_EPOCH)
+    world.replace(0, begun)
+    assert world.given() == [[], [SET_EPOCH]]
+    assert "batch" not in world.machine.unsaid[0][0], "it was making none"
+    world.machine.call(Call("set_epoch", (4,)))
+    assert world.given() == [[Call("set_epoch", (4,))], [SET_EPOCH, Call("set_epoch", (4,))]]
+
+
+# -- batches that several workers make ---
+
+
+def test_a_batch_is_whole_when_its_last_part_is_done() -> None:
+    world = World(2, splitter=Halves())
+    assert world.given() == [["[0] head", "[1] tail"], ["[0] tail", "[1] head"]]
+    assert len(world.slots.taken) == 2
+    world.answer(1)
+    assert world.take() < 0
+    world.answer(0)
+    assert world.take() == 0
+    assert world.slots.taken == {1}
+
+
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_batch_of_which_a_part_is_lost_or_does_not_fit_is_made_as_a_whole(dies: bool) -> None:
+    world = World(1, splitter=Halves(), restarts=1)
+    if dies:
+        world.replace(0)
+    else:
+        world.answer(0, ResultKind.MISFIT)
+    world.answer(1)
+    assert world.given() == [[], [[0]]]
+    assert (world.tasks[1][0].slot, world.tasks[1][0].part) == (0, None)
+    world.answer(1)
+    assert world.take() == 0
+    assert (world.slots.taken, world.outstanding()) == (set(), [0, 0])
+
+
+def test_a_batch_of_which_a_part_failed_fails_when_all_are_done() -> None:
+    world = World(1, splitter=Halves())
+    world.answer(0, ResultKind.FAILED)
+    assert world.take() < 0
+    world.answer(1)
+    assert isinstance(world.epoch.ready[0].payload, ValueError)
+    assert world.slots.taken == set()
+
+
+@pytest.mark.parametrize("begun", [(0, 0), (1, 0), (1, 1)])
+def test_the_slot_of_parts_that_nobody_wants_comes_back_once_with_the_last(begun: tuple[int, int]) -> None:
+    world = World(1, splitter=Halves())
+    world.decided()
+    world.machine.leave_epoch()
+    world.decided()
+    for worker in (0, 1):
+        world.take_back(worker, begun[worker])
+    assert bool(world.slots.taken) == any(begun)
+    for worker in (0, 1):
+        if begun[worker]:
+            world.answer(worker)
+    assert (world.slots.taken, world.outstanding()) == (set(), [0, 0])

@@ -1,0 +1,155 @@
+"""A machine without an engine: tests say what workers do, and read what is decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.core.counters import Counters
+from feedline.core.epoch import Epoch, Origin, Request
+from feedline.core.machine import GIVE, START, Decision, Machine
+from feedline.core.prefetch import Limits
+from feedline.core.recovery import Care, Recovery
+from feedline.core.splitting import Group, Parts
+from feedline.errors import WorkerDied
+from feedline.plan.foreign import ForeignPlan
+from feedline.policies import InOrder
+from feedline.state.progress import Progress
+from feedline.types import Parcel, Part, Result, ResultKind, Resume, Task
+
+
+class Slots:
+    """Numbers; each has one owner at a time. The payload of a batch is the number of its slot."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.taken: set[int] = set()
+
+    def are_left(self) -> bool:
+        return len(self.taken) < self.count
+
+    def acquire(self, worker: int) -> int:
+        if not self.are_left():
+            return -1
+        slot = min(set(range(self.count)) - self.taken)
+        self.taken.add(slot)
+        return slot
+
+    def release(self, slot: int, used: int | None = None) -> None:
+        if slot >= 0:
+            self.taken.remove(slot)
+
+    def discard(self, result: Result) -> None:
+        if result.kind is ResultKind.DONE:
+            self.release(result.payload.slot if isinstance(result.payload, Parcel) else result.payload)
+
+    def fit_messages(self) -> int:
+        return 0
+
+
+class Halves:
+    """Cuts every batch into two halves, until one of them was no half of its batch."""
+
+    def __init__(self) -> None:
+        self.cuts = True
+
+    def learn(self, indices: Any, parcel: Parcel) -> None:
+        return
+
+    def forget(self, indices: Any) -> None:
+        self.cuts = False
+
+    def cut(self, indices: Any, slot: int) -> tuple[Group, Parts] | None:
+        if not self.cuts:
+            return None
+        parts: Parts = [(number, f"{indices} {half}", Part([], None)) for number, half in enumerate(("head", "tail"))]
+        return Group(indices, slot, b"", 0, len(parts)), parts
+
+
+class World:
+    """A machine, and what it has given to each worker."""
+
+    def __init__(
+        self,
+        batches: int = 4,
+        *,
+        workers: int = 2,
+        depth: int = 2,
+        slots: int = 8,
+        restarts: int = 0,
+        timeout_s: float = 0.0,
+        binds: bool = False,
+        splitter: Any = None,
+        resumes: dict[int, Resume] | None = None,
+    ) -> None:
+        self.slots = Slots(slots)
+        self.counters = Counters()
+        recovery = Recovery(Care(restarts=restarts))
+        self.machine = Machine(workers, self.slots, recovery, self.counters, splitter=splitter, binds=binds)
+        self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0)
+        self.tasks: list[list[Task]] = [[] for _ in range(workers)]
+        """What each worker has, oldest first."""
+        self.begin(batches, resumes)
+
+    def begin(self, batches: int, resumes: dict[int, Resume] | None = None) -> None:
+        """Begin an epoch, whose batches are [0], [1], ..."""
+        plan = ForeignPlan(iter([[number] for number in range(batches)]))
+        origin = Origin(resumes=resumes or {})
+        self.epoch = Epoch(plan, InOrder(), self.limits, Progress(), request=Request(snapshot_every=1), origin=origin)
+        self.machine.begin(self.epoch)
+
+    def decided(self) -> list[Decision]:
+        """Have the tasks given that are to be given; returns what else was decided."""
+        others = []
+        while self.machine.decisions:
+            decision = self.machine.decisions.popleft()
+            if decision[0] is GIVE:
+                self.tasks[decision[1]].append(decision[2])
+            else:
+                others.append(decision)
+        return others
+
+    def given(self) -> list[list[Any]]:
+        """Return what each worker has, when nothing but tasks was decided."""
+        assert self.decided() == []
+        return [[task.indices for task in tasks] for tasks in self.tasks]
+
+    def answer(self, worker: int, kind: ResultKind = ResultKind.DONE, **more: Any) -> Task:
+        """Have a worker answer its oldest task."""
+        self.decided()
+        task = self.tasks[worker].pop(0)
+        payload: Any = task.slot if kind is ResultKind.DONE else ValueError("torn")
+        self.machine.answered(Result(kind, worker, task.id, payload, **more))
+        return task
+
+    def take_back(self, worker: int, begun: int = 1) -> None:
+        """Have all taken back that a worker has not begun, as was decided."""
+        waiting = self.tasks[worker][begun:]
+        del self.tasks[worker][begun:]
+        self.machine.taken_back(worker, [task.id for task in waiting])
+
+    def die(self, worker: int, begun: int = 1, death: BaseException | None = None) -> None:
+        """Have a worker die that had begun so many of its tasks."""
+        self.decided()
+        waiting = self.tasks[worker][begun:]
+        self.tasks[worker].clear()
+        death = death or WorkerDied(f"worker {worker} is gone")
+        self.machine.died(worker, death, [task.id for task in waiting])
+
+    def replace(self, worker: int, begun: int = 1) -> None:
+        """Have a worker die and another started in its place."""
+        self.die(worker, begun)
+        assert self.decided() == [(START, worker)]
+        self.machine.started(worker)
+
+    def take(self) -> int:
+        """Deliver the next batch, and let go of it; negative if it is not there."""
+        ordinal = self.machine.take()
+        if ordinal >= 0:
+            result = self.epoch.pop(ordinal)
+            self.slots.discard(result)
+            self.machine.fill()
+            self.epoch.note(ordinal, result.worker, result.notes, None)
+        return ordinal
+
+    def outstanding(self) -> list[int]:
+        return [view.outstanding for view in self.machine.workers]

@@ -1,0 +1,42 @@
+"""Drivers for tests: an engine, the machine that decides for it, and an iterator over what they deliver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from feedline.abc import Engine
+from feedline.core.counters import Counters
+from feedline.core.machine import Machine
+from feedline.core.recovery import Care, Recovery
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.loader.driver import Driver, Prepare
+from feedline.loader.slots import Slots
+from feedline.transport.arena import Arena
+
+
+def driver_of(
+    engine: Engine,
+    arena: Arena | None = None,
+    *,
+    counters: Counters | None = None,
+    care: Care | None = None,
+    prepare: Prepare | None = None,
+    now_s: float = 0.0,
+) -> Driver:
+    """Return a driver of an engine that is open, or needs no opening."""
+    slots = Slots(arena, NumpyFramework(), counters or Counters())
+    machine = Machine(engine.worker_count, slots, Recovery(care or Care()), slots.counters, now_s=now_s)
+    return Driver(engine, machine, slots, prepare=prepare)
+
+
+class Delivered(Iterator[Any]):
+    """What a driver delivers of the epoch that was begun."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __next__(self) -> Any:
+        if self._driver.closed:
+            raise StopIteration
+        return self._driver.next()

@@ -1,0 +1,276 @@
+"""Programs that tests start, forked from a process that has imported torch, NumPy and feedline already.
+
+A new interpreter needs two seconds of a processor for these imports; a fork needs some milliseconds. A forked program
+has arguments, an environment, a folder and descriptors of its own, is `__main__`, and ends as an interpreter does. A
+test of what is imported when, of memory or threads, or of the interpreter's options starts a new one.
+
+Every test process starts one server, which ends with it. The server is the parent of the programs: it waits for each
+and writes its status into a pipe, whose other end `Forked` has.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+
+_ROOT = Path(__file__).resolve().parents[1]
+_STATUS = struct.Struct("i")
+_MOST_BYTES = 1 << 17
+"""Of a request: text, arguments and environment. Sockets take more than this at once."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A program that is to run; its descriptors go beside it, and after them those for `passed`."""
+
+    program: str
+    is_file: bool
+    arguments: list[str]
+    cwd: str
+    env: dict[str, str]
+    passed: list[int]
+    own_session: bool
+
+
+class Forked:
+    """A program that runs; what `subprocess.Popen` has, as far as tests need it."""
+
+    def __init__(self, pid: int, status: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._status = status
+
+    def poll(self) -> int | None:
+        return self._wait(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end of the program, and of its name in the table of processes; returns its exit code."""
+        code = self._wait(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"the forked program {self.pid}", timeout or 0)
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+    def _wait(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None and select.select([self._status], [], [], timeout_s)[0]:
+            (status,) = _STATUS.unpack(os.read(self._status, _STATUS.size))
+            os.close(self._status)
+            self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+def start(
+    program: str | Path,
+    arguments: Sequence[object] = (),
+    *,
+    stdin: int,
+    stdout: int,
+    stderr: int,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+    start_new_session: bool = False,
+) -> Forked:
+    """Start a program: a text, as after `python -c`, or a file. Close your ends of its descriptors afterwards."""
+    request = _Request(
+        program=str(program),
+        is_file=isinstance(program, Path),
+        arguments=[str(argument) for argument in arguments],
+        cwd=str(cwd or Path.cwd()),
+        env=dict(os.environ if env is None else env),
+        passed=list(pass_fds),
+        own_session=start_new_session,
+    )
+    ours, theirs = os.pipe()
+    try:
+        connection = _server().connection
+        text = json.dumps(asdict(request)).encode()
+        socket.send_fds(connection, [text], [theirs, stdin, stdout, stderr, *pass_fds])
+        answer = connection.recv(_STATUS.size)
+        if not answer:
+            raise RuntimeError("the server of programs has ended. Its error output says why")
+        (pid,) = _STATUS.unpack(answer)
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    return Forked(pid, ours)
+
+
+def run(
+    program: str | Path, *arguments: object, cwd: Path | None = None, timeout_s: float = 100
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; it is killed if that takes too long."""
+    with (
+        tempfile.TemporaryFile("w+") as stdout,
+        tempfile.TemporaryFile("w+") as stderr,
+        open(os.devnull) as nothing,
+    ):
+        forked = start(
+            program,
+            arguments,
+            stdin=nothing.fileno(),
+            stdout=stdout.fileno(),
+            stderr=stderr.fileno(),
+            cwd=cwd,
+        )
+        try:
+            forked.wait(timeout_s)
+        finally:
+            forked.kill()
+            code = forked.wait()
+        return subprocess.CompletedProcess([str(program)], code, _read(stdout), _read(stderr))
+
+
+def _read(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
+
+
+class Server(NamedTuple):
+    """The process that programs are forked from, and the way to it."""
+
+    pid: int
+    connection: socket.socket
+
+
+def running() -> Server | None:
+    """The server of this process, if it has started one; it stays."""
+    return _server() if _server.cache_info().currsize else None
+
+
+@functools.cache
+def _server() -> Server:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.program_server", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            cwd=_ROOT,
+            start_new_session=True,  # Ctrl-C is for the tests
+        )
+    atexit.register(ours.close)
+    process.returncode = 0  # nobody waits for it: it ends when this process does
+    return Server(process.pid, ours)
+
+
+# -- in the server ---
+
+
+def _serve(connection: socket.socket) -> _Request | None:
+    """Fork a process per request. Returns in each of these, and in the server when nobody is left to ask."""
+    children: dict[int, tuple[int, int]] = {}  # process and where its status goes, by descriptor of the process
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    while True:
+        for ready, _ in waiting.poll():
+            if ready != connection.fileno():
+                waiting.unregister(ready)
+                _report(*children.pop(ready))
+                os.close(ready)
+                continue
+            text, fds, _, _ = socket.recv_fds(connection, _MOST_BYTES, 16)
+            if not text:
+                return None
+            status, *others = fds
+            pid = os.fork()
+            if pid == 0:
+                connection.close()
+                for fd in (status, *children, *(other for _, other in children.values())):
+                    os.close(fd)
+                request = _Request(**json.loads(text))
+                _become(request, others)
+                return request
+            for fd in others:
+                os.close(fd)
+            handle = os.pidfd_open(pid)
+            children[handle] = (pid, status)
+            waiting.register(handle, select.POLLIN)
+            connection.send(_STATUS.pack(pid))
+
+
+def _report(pid: int, status: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # who started it no longer waits for it
+        os.write(status, _STATUS.pack(os.waitpid(pid, 0)[1]))
+    os.close(status)
+
+
+def _become(request: _Request, fds: list[int]) -> None:
+    """Let this process be as one that was started for the program."""
+    if request.own_session:
+        os.setsid()
+    # First away from the numbers that are wanted, then there.
+    away = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 256) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    for fd, number in zip(away, [0, 1, 2, *request.passed], strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.chdir(request.cwd)
+    os.environ.clear()
+    os.environ.update(request.env)
+    random.seed()
+    np.random.seed()
+
+
+def _run(request: _Request) -> None:
+    """Run the program as `__main__`; what it raises ends the process as it would end an interpreter."""
+    main = types.ModuleType("__main__")
+    if request.is_file:
+        main.__file__ = request.program
+        sys.path[0] = str(Path(request.program).parent)
+        code = compile(Path(request.program).read_bytes(), request.program, "exec")
+    else:
+        sys.path[0] = ""
+        code = compile(request.program, "<string>", "exec")
+    sys.argv = [request.program if request.is_file else "-c", *request.arguments]
+    sys.modules["__main__"] = main
+    sys.excepthook = _show_what_the_program_raised
+    exec(code, main.__dict__)
+
+
+def _show_what_the_program_raised(
+    kind: type[BaseException], exception: BaseException, traceback: types.TracebackType | None
+) -> None:
+    names = vars(sys.modules["__main__"])
+    while traceback is not None and traceback.tb_frame.f_globals is not names:  # the lines that led to the program
+        traceback = traceback.tb_next
+    sys.__excepthook__(kind, exception.with_traceback(traceback), traceback)
+
+
+if __name__ == "__main__":
+    # Looked up so that they are imported. Nothing else happens here: a server that had threads could not be forked.
+    import torch.utils.data  # noqa: F401
+
+    import feedline
+
+    _ = feedline.DataLoader, feedline.Loader
+    _this = sys.modules["__main__"]  # whose names are in use until the end
+    with socket.socket(fileno=int(sys.argv[1])) as _connection:
+        _request = _serve(_connection)
+    if _request is not None:
+        _run(_request)

@@ -1,0 +1,95 @@
+"""A program that is forked has what one has that was started: it cannot tell, and neither can its test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests import program_server
+
+SPAWNING = """
+import multiprocessing
+
+def double(number):
+    return 2 * number
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(double, [1, 2]))
+"""
+
+
+def test_arguments_folder_and_main_are_its_own(tmp_path: Path) -> None:
+    text = "import os, sys\nname = 3\nprint(sys.argv, os.getcwd(), __name__, sys.modules['__main__'].name)"
+    done = program_server.run(text, "a", 1, cwd=tmp_path)
+    assert done.stdout == f"['-c', 'a', '1'] {tmp_path} __main__ 3\n"
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_environment_is_that_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEEDLINE_TOLD", "yes")
+    assert program_server.run("import os; print(os.environ['FEEDLINE_TOLD'])").stdout == "yes\n"
+    monkeypatch.delenv("FEEDLINE_TOLD")
+    assert program_server.run("import os; print(os.environ.get('FEEDLINE_TOLD'))").stdout == "None\n"
+
+
+def test_torch_is_there_already() -> None:
+    assert program_server.run("import sys; print('torch' in sys.modules)").stdout == "True\n"
+
+
+def test_a_traceback_has_the_lines_of_the_program_only() -> None:
+    done = program_server.run("raise ValueError('three')")
+    assert done.returncode == 1
+    assert done.stderr == (
+        'Traceback (most recent call last):\n  File "<string>", line 1, in <module>\nValueError: three\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("import sys; sys.exit(7)", 7),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+    ],
+)
+def test_exit_codes(text: str, code: int) -> None:
+    assert program_server.run(text).returncode == code
+
+
+def test_what_is_to_happen_at_the_end_happens() -> None:
+    done = program_server.run("import atexit, threading\natexit.register(print, 'end')\nprint('begin')")
+    assert done.stdout == "begin\nend\n"
+
+
+def test_random_numbers_differ_from_program_to_program() -> None:
+    text = "import random, numpy; print(random.random(), numpy.random.rand())"
+    first, second = (program_server.run(text).stdout.split() for _ in range(2))
+    assert set(first).isdisjoint(second)
+
+
+def test_spawned_workers_import_the_file(tmp_path: Path) -> None:
+    script = tmp_path / "spawning.py"
+    script.write_text(SPAWNING)
+    done = program_server.run(script, cwd=tmp_path)
+    assert (done.stdout, done.stderr) == ("[2, 4]\n", "")
+
+
+def test_descriptors_keep_their_numbers() -> None:
+    reader, writer = os.pipe()
+    with open(os.devnull, "r+b") as nothing, open(reader, "rb") as answer:
+        fd = nothing.fileno()
+        text = f"import os; os.write({writer}, b'heard')"
+        program = program_server.start(text, stdin=fd, stdout=fd, stderr=fd, pass_fds=[writer])
+        os.close(writer)
+        assert answer.read() == b"heard"
+        assert program.wait(30) == 0
+
+
+def test_a_program_that_takes_too_long_is_killed() -> None:
+    with pytest.raises(subprocess.TimeoutExpired):
+        program_server.run("import signal; signal.pause()", timeout_s=0.1)

@@ -1,0 +1,84 @@
+"""What `make test` leaves to `make slow`, and that every test runs in both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from tests.thinning import CIRCUMSTANCES, EVERY, thin, try_fewer_examples
+
+TESTS = Path(__file__).parent
+
+
+class Item:
+    """A test as pytest collects it, as far as it matters."""
+
+    def __init__(self, file: str, name: str, **parameters: object) -> None:
+        self.path = TESTS / file
+        self.name = f"{name}[{parameters}]"
+        self.nodeid = f"{file}::{self.name}"
+        self.callspec = SimpleNamespace(params=parameters)
+        self.markers: list[str] = []
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.markers else None
+
+    def add_marker(self, marker: pytest.MarkDecorator) -> None:
+        self.markers.append(marker.name)
+
+
+def left(*items: Any) -> list[Any]:
+    """The parameters of what `make test` runs."""
+    thin(items)
+    return [item.callspec.params for item in items if "slow" not in item.markers]
+
+
+def test_a_test_runs_in_one_of_its_circumstances_for_each_of_its_subjects() -> None:
+    engines = ["inline", "thread", "process"]
+    items = [Item("test_a.py", "test_x", engine=engine, case=case) for engine in engines for case in "abcdefgh"]
+    ran = left(*items)
+    assert sorted(parameters["case"] for parameters in ran) == list("abcdefgh")
+    assert len({parameters["engine"] for parameters in ran}) > 1, "not the same one for all"
+
+
+@pytest.mark.parametrize("values", [(-1, 1.5), ("two", None)])
+def test_bad_values_of_a_circumstance_are_what_a_test_is_about(values: tuple[object, ...]) -> None:
+    assert len(left(*(Item("test_a.py", "test_x", workers=value) for value in values))) == len(values)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 40])
+def test_of_many_combinations_some_run_and_of_few_one(count: int) -> None:
+    every = EVERY["order"]
+    ran = left(*(Item("order/test_a.py", "test_x", number=number) for number in range(count)))
+    assert max(1, count // every) <= len(ran) <= -(-count // every)
+
+
+def test_a_file_has_its_own_number_or_that_of_its_folder() -> None:
+    items = [Item("faults/test_kept.py", "test_x", number=number) for number in range(16)]
+    assert len(left(*items)) == 16 // EVERY["faults/test_kept.py"]
+
+
+def test_what_is_thinned_is_there() -> None:
+    assert [place for place in EVERY if not (TESTS / place).exists()] == []
+    assert "engine" in CIRCUMSTANCES
+
+
+@pytest.mark.parametrize(("given", "tried"), [(100, 25), (40, 10), (8, 5), (3, 3)])
+def test_properties_are_tried_on_fewer_examples(given: int, tried: int) -> None:
+    numbers = []
+
+    @hypothesis.settings(max_examples=given, database=None)
+    @hypothesis.given(st.integers())
+    def law(number: int) -> None:
+        numbers.append(number)
+
+    item: Any = Item("test_a.py", "law")
+    item.obj, item.markers = law, ["hypothesis"]
+    try_fewer_examples([item])
+    law()
+    assert len(numbers) == tried
