@@ -46,7 +46,7 @@ def test_everything_happens_in_drawn_worlds() -> None:
     assert all(counts.values()), counts
     assert moves
     assert looks
-    assert {"SampleFailed", "WorkerDied", "WorkerTimeout", "CallFailed", "TooManyBadSamples"} <= raised
+    assert {"SampleFailed", "WorkerDied", "WorkerTimeout", "CallFailed"} <= raised
 
 
 def test_a_training_loop_that_is_faster_than_its_workers_waits() -> None:
@@ -66,6 +66,12 @@ def test_samples_that_kill_are_named() -> None:
     killers = Troubles(killers=frozenset({13}))
     scenario = Scenario(samples=40, restarts=1000, troubles=killers, policy=Policy(otherwise="skip"))
     assert simulate(scenario, events=500).counts["restarts"] >= 3
+
+
+def test_a_budget_that_is_spent_ends_the_epoch() -> None:
+    bad = Troubles(bad=frozenset({2, 3, 4}))
+    run = simulate(Scenario(samples=40, troubles=bad, policy=Policy(otherwise="skip", max_failures=2)), events=200)
+    assert run.raised["TooManyBadSamples"] > 0
 
 
 def test_many_workers_and_a_plan_that_never_ends() -> None:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -33,6 +34,8 @@ class Books:
     counters: Counters
     restarts: int
     """Workers that may be replaced in an epoch."""
+    most_deaths: float = math.inf
+    """Workers that may die in an epoch before the samples that kill are found, if there are no accidents."""
     deaths: int = 0
     """Workers that died and were replaced."""
     epoch_deaths: int = 0
@@ -118,5 +121,7 @@ def _check_window(books: Books) -> None:
 def _check_restarts(books: Books) -> None:
     if books.counters.restarts != books.deaths:
         raise LawBroken(f"{books.deaths} workers died, and {books.counters.restarts} restarts were counted")
+    if books.epoch_deaths > books.most_deaths:
+        raise LawBroken(f"{books.epoch_deaths} workers died in an epoch, and the samples that kill are not found")
     if books.epoch_deaths > books.restarts:
         raise LawBroken(f"{books.epoch_deaths} workers were replaced in an epoch; restarts={books.restarts}")

@@ -82,9 +82,9 @@ def simulate(scenario: Scenario, *, events: int = 2000) -> Run:
         broken.run = training.finish()
         raise
     except Exception as exc:  # whatever the core raises that nobody may get
-        broken = LawBroken(f"{type(exc).__name__}: {exc}")
-        broken.run = training.finish()
-        raise broken from exc
+        strange = LawBroken(f"{type(exc).__name__}: {exc}")
+        strange.run = training.finish()
+        raise strange from exc
     return training.finish()
 
 
@@ -281,7 +281,8 @@ class _Training:
                 try:
                     other.next()
                 except (*_RAISED, TooManyBadSamples) as exc:
-                    if other.closed or isinstance(exc, (WorkerTimeout, TooManyBadSamples)):
+                    is_late = isinstance(exc, WorkerTimeout) and exc is not other.raised
+                    if other.closed or is_late or isinstance(exc, TooManyBadSamples):
                         break
         except StopIteration:
             rest.ended()
@@ -312,7 +313,7 @@ class _Training:
                 if not self._may_come(world, exc):
                     raise
                 self._run.raised[type(exc).__name__] += 1
-                if world.closed or isinstance(exc, WorkerTimeout):
+                if world.closed or (isinstance(exc, WorkerTimeout) and exc is not world.raised):
                     held.clear()
                     self._revive(rank, expected)
                 continue
@@ -343,6 +344,8 @@ class _Training:
 
     def _may_come(self, world: World, exc: Exception) -> bool:
         """True if a loader may raise this; whether it may do so instead of a batch was checked before."""
+        if exc is world.raised:
+            return not isinstance(exc, LawBroken)
         scenario, books = self._scenario, world.books
         has_left = books.epoch_deaths <= scenario.restarts
         counts = scenario.kind == MAP and not scenario.accidents.death_at_start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from typing import Any
 
 from feedline.testing.simulation.run import simulate
 from feedline.testing.simulation.scenario import LawBroken, Scenario, Troubles
@@ -50,7 +51,8 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
                 yield replace(scenario, **{part: replace(kept, **{one.name: one.default})})
     if scenario.troubles != Troubles() and not scenario.troubles.fatal:
         yield replace(scenario, troubles=Troubles())
-    for name, plain in (("late", 0.0), ("ranks", 1), ("slots", 0), ("batch_s", 0.1), ("stateful", False)):
+    calm: dict[str, Any] = {"late": 0.0, "ranks": 1, "slots": 0, "batch_s": 0.1, "stateful": False}
+    for name, plain in calm.items():
         if getattr(scenario, name) != plain:
             yield replace(scenario, **{name: plain})
     if scenario.workers > 1:

@@ -7,9 +7,6 @@ from typing import Any
 from feedline.testing.simulation.scenario import LawBroken
 from feedline.types import Parcel, Result
 
-_FEW = 2
-"""So many slots left, and a batch is copied when it is delivered."""
-
 
 class CountedSlots:
     """A `SlotSource` without memory.
@@ -65,16 +62,13 @@ class CountedSlots:
         return 24 if not self.count else 0
 
     def unpack(self, parcel: Parcel) -> tuple[Any, int]:
-        """Return a batch, and the slot in which it stays; -1 if it is copied."""
+        """Return a batch, and the slot in which it stays until it is dropped; -1 if it came in a message."""
         slot, parcel.slot = parcel.slot, -1
         if slot < 0:
             return parcel.header, -1
         batch = self.memory.get(slot)
         if slot not in self.used or batch is not parcel.header:
             raise LawBroken(f"slot {slot} was written to by somebody else before its batch was delivered")
-        if len(self._free) < _FEW:
-            self.release(slot)
-            return batch, -1
         self.held[slot] = batch
         return batch, slot
 

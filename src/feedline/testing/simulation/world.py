@@ -1,13 +1,15 @@
 """One loader in virtual time: the real machine, and workers, slots and a clock that are not.
 
-This is the other driver: it does what the machine decides, as the loader's own one does, and instead of waiting it moves
+This is the other driver: it does what the machine decides, as the loader's own one does; instead of waiting, it moves
 its clock to the next thing that happens.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import heapq
+import math
 import random
 import zlib
 from collections import deque
@@ -38,6 +40,9 @@ from feedline.types import Call, Key, Parcel, Result, ResultKind, Share, Task
 _MOST_IDLE = 10_000
 """Turns of the machine in which nothing happens and no time passes."""
 
+
+_MOST_DEATHS = 60
+"""Workers that die at most until a sample that kills is found. With batches of 8 and two retries it takes about 30."""
 
 _TICK_S = 1e-9
 
@@ -85,6 +90,8 @@ class World:
         self.warnings: list[str] = []
         self.closed = False
         self.bookmark: Bookmark | None = None
+        self.raised: BaseException | None = None
+        """What came last instead of a batch. What else a loader raises is about the loader itself."""
         self.on_hand_out: Callable[[int, int, Any], None] = lambda ordinal, worker, batch: None
         self._settings = Settings(
             workers,
@@ -105,7 +112,9 @@ class World:
         )
         self.machine = Machine(workers, self.slots, Recovery(care), self.counters)
         self.workers = [Worker(number, 0, self._spec, scenario, dice) for number in range(workers)]
-        self.books = Books(self.machine, self.slots, self.workers, self.counters, scenario.restarts)
+        accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
+        most = math.inf if accidents.blames or accidents.death_at_start else _MOST_DEATHS * fatal
+        self.books = Books(self.machine, self.slots, self.workers, self.counters, scenario.restarts, most)
         self._events: list[tuple[float, int, str, Worker, Any]] = []
         self._count = 0
         self._heard: deque[tuple[Worker | None, Result]] = deque()
@@ -213,6 +222,7 @@ class World:
         except BaseException as exc:
             epoch.note(ordinal, worker, notes, read)
             epoch.progress.missing += 1
+            self.raised = exc
             self.trace.add(self.now_s, "raised", ordinal, type(exc).__name__)
             self.on_hand_out(ordinal, worker, exc)
             raise
@@ -240,10 +250,8 @@ class World:
         """Return where the loader is; None if that cannot be told, because workers did not tell how they began."""
         epoch = self.epoch
         if not (epoch.is_opened() or self.closed):
-            try:
+            with contextlib.suppress(WorkerError):  # of one that is late or gone: `next` raises it again
                 self._await_openings()
-            except WorkerError:
-                pass  # of one that is late or gone: it is raised again by `next`
         if not epoch.is_opened() and not epoch.assume_openings():
             return None
         assert self.bookmark is not None
