@@ -94,6 +94,30 @@ class Items(_Troubled):
         return index
 
 
+class Made(int):
+    """A sample that knows how many were made before it by the same copy of the dataset."""
+
+    before = 0
+
+
+class StatefulItems(Items):
+    """A map-style dataset whose state is how many samples it has made."""
+
+    made = 0
+
+    def __getitem__(self, index: int) -> int:
+        sample = Made(super().__getitem__(index))
+        sample.before = self.made
+        self.made += 1
+        return sample
+
+    def state_dict(self) -> int:
+        return self.made
+
+    def load_state_dict(self, state: int) -> None:
+        self.made = state
+
+
 class _Places(Repeatable, Iterator[Any]):
     """An iterator over the places of a stream."""
 
@@ -172,7 +196,9 @@ def dataset_of(scenario: Scenario) -> Items | SharedStream | OwnStream:
     """Return the dataset of a world."""
     if scenario.kind == SHARED:
         return SharedStream(scenario)
-    return OwnStream(scenario) if scenario.kind == OWN else Items(scenario)
+    if scenario.kind == OWN:
+        return OwnStream(scenario)
+    return StatefulItems(scenario) if scenario.stateful else Items(scenario)
 
 
 class Ragged(BatchSampler):

@@ -11,7 +11,7 @@ from typing import Any
 from feedline.errors import EmptyBatch, WorkerError
 from feedline.faults.log import FaultLog
 from feedline.steps import Steps
-from feedline.testing.simulation.dataset import NotSent, SampleFailed, length_of
+from feedline.testing.simulation.dataset import Made, NotSent, SampleFailed, length_of
 from feedline.testing.simulation.scenario import IN_ORDER, MAP, LawBroken, Scenario
 from feedline.testing.simulation.world import World
 from feedline.types import IndexBlock
@@ -75,6 +75,8 @@ class Planned(Expected):
     def __init__(self, scenario: Scenario, tally: Counter[int]) -> None:
         super().__init__(scenario)
         self._tally = tally
+        self._made: dict[int, int] = {}
+        """How many samples the dataset of each worker has made, in what the training loop has got."""
 
     def follow(self, world: World) -> None:
         assert world.bookmark is not None
@@ -100,7 +102,9 @@ class Planned(Expected):
                 self._pass_over(ordinal)
 
     def twin(self) -> Planned:
-        return Planned(self._scenario, Counter())
+        twin = Planned(self._scenario, Counter())
+        twin._made = self._made.copy()
+        return twin
 
     def _planned(self, world: World) -> Iterator[list[int]]:
         assert world.bookmark is not None
@@ -143,10 +147,22 @@ class Planned(Expected):
         if isinstance(batch, BaseException):
             self._check_reason(batch, samples)
         else:
-            self._match(ordinal, samples, batch if isinstance(batch, list) else [batch])
+            got = batch if isinstance(batch, list) else [batch]
+            self._match(ordinal, samples, got)
+            self._check_made(worker, got)
         self._tally.update(samples)
         if self._scenario.order == IN_ORDER:
             self._check_account(samples)
+
+    def _check_made(self, worker: int, batch: list[Any]) -> None:
+        """Check that a dataset with a state goes on where it was, whichever worker has it now."""
+        for sample in batch:
+            if type(sample) is not Made:
+                return
+            due = self._made.get(worker, sample.before)
+            if sample.before != due:
+                raise LawBroken(f"the dataset of worker {worker} has made {sample.before} samples, and should {due}")
+            self._made[worker] = due + 1
 
     def _pass_over(self, ordinal: int) -> None:
         """Check that a batch that nobody gets has no sample left."""

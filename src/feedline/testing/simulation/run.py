@@ -221,7 +221,8 @@ class _Training:
 
     def _workers_elsewhere(self, dice: random.Random, before: int) -> int:
         """Return how many workers there are elsewhere; those with streams of their own are as many as before."""
-        return before if self._scenario.kind == OWN else dice.choice((1, 2, 3, before))
+        is_bound = self._scenario.kind == OWN or (self._scenario.kind == MAP and self._scenario.stateful)
+        return before if is_bound else dice.choice((1, 2, 3, before))
 
     def _saved(self) -> list[dict[str, Any]] | None:
         """Return the states of all ranks; None if one cannot be told."""
@@ -239,7 +240,7 @@ class _Training:
         ranks, workers = len(states), self._workers_elsewhere(dice, len(self._worlds[0].workers))
         self._trace.add(0.0, "move", ranks, workers)
         self._run.moves += 1
-        may_change = scenario.order == IN_ORDER and scenario.kind != OWN and scenario.tail != "exact"
+        may_change = scenario.order == IN_ORDER and not scenario.stateful and scenario.tail != "exact"
         if ranks > 1 and may_change:
             self._check_agreement(states)
             ranks = dice.choice((2, 3, ranks))
@@ -249,7 +250,7 @@ class _Training:
         follows = []
         for rank, (world, state) in enumerate(zip(self._worlds, states, strict=True)):
             _restore(world, number, state)
-            if scenario.kind == OWN:
+            if scenario.kind == OWN or scenario.stateful:
                 expected[rank].follow(world)
                 follows.append(expected[rank])
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from feedline.abc.error_policy import ErrorPolicy
@@ -115,7 +115,7 @@ class Scenario:
     """True for a batch sampler whose batches have different sizes."""
     drop_last: bool = False
     stateful: bool = False
-    """True for a stream whose iterator has a state."""
+    """True for a stream whose iterator has a state, or a map-style dataset that has one."""
     ranks: int = 1
     tail: Tail = "pad"
     workers: int = 2
@@ -185,7 +185,21 @@ def draw_scenario(seed: int, **changes: Any) -> Scenario:
     drawn: dict[str, Any] = {"seed": seed, "kind": dice.choice((MAP, MAP, MAP, SHARED, OWN))}
     for draw in (_draw_data, _draw_loader, _draw_time, _draw_trouble, _draw_habits):
         drawn |= draw(dice, drawn)
+    if drawn["kind"] == MAP and dice.random() < 0.2:
+        drawn |= {**_STATEFUL, "accidents": replace(drawn["accidents"], hang=0.0)}
     return Scenario(**{**drawn, **changes})
+
+
+_STATEFUL: dict[str, Any] = {
+    "stateful": True,
+    "ranks": 1,
+    "order": IN_ORDER,
+    "batch_s": (0.01,),  # nobody is late, so that every worker keeps its tasks, and its state follows from them
+    "late": 0.0,
+    "start_s": 0.0,
+    "troubles": Troubles(),
+    "policy": Policy(),
+}
 
 
 def _draw_data(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:

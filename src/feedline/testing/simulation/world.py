@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
+from feedline.abc.stateful import is_stateful
 from feedline.core.account import Account
 from feedline.core.counters import Counters
 from feedline.core.epoch import Epoch
@@ -106,6 +107,7 @@ class World:
             scenario.policy,
             self.dataset,
             self._spec.batched,
+            searches=not is_stateful(self.dataset),
             restarts=scenario.restarts,
             wall_s=lambda: self.now_s,
             chance=dice.random,
