@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, ra
 import feedline
 from feedline import DataLoader, DataLoader2, Loader
 from feedline.collate import pad
-from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDataset, mix
+from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDataset, mix, open_dataset
 from feedline.datasets.tar.stream import TarStream
 from feedline.datasets.tar.table import TarTable
 from feedline.errors import BadOption
@@ -99,6 +99,7 @@ def test_datasets_of_feedline(tmp_path: Path) -> None:
     feedline.pack(arrays, tmp_path / "a.parquet", workers=0, engine="auto", on_error="skip")
     parquet = ParquetDataset(tmp_path / "a.parquet", ["x"], unpack_to=tmp_path / "unpacked")
     assert len(DataLoader(parquet, 2)) == 2
+    assert len(DataLoader(open_dataset(tmp_path / "a.parquet", fields="y"), 2)) == 2
     feedline.pack(arrays, tmp_path / "a.tar", workers=0)
     table = TarDataset(tmp_path / "a.tar", mode="random", index=False)
     stream = TarDataset(str(tmp_path / "a.tar"))

@@ -32,6 +32,20 @@ def bytes_in(text: str) -> int | None:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** power)
 
 
+def bytes_text(size: float) -> str:
+    """Return a number of bytes for people.
+
+    Example:
+        >>> bytes_text(1536)
+        '1.5 KiB'
+    """
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
 @overload
 def byte_count(name: str, size: int | str, *, least: int = 1) -> int: ...
 

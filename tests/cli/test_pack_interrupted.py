@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from feedline.packing.contents import look
+from tests.packing.stores import taken
 
 POINTS = """
 import os, threading
@@ -30,7 +30,8 @@ def start(folder: Path, *options: str, stop_at: int) -> subprocess.Popen[str]:
     """Start the command in a process group of its own, as a shell does."""
     (folder / "points.py").write_text(POINTS)
     program = "import sys; from feedline.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", program, "pack", "points:points", "out.lmdb", "--checkpoint-every", "16"]
+    command = [sys.executable, "-c", program, "pack", "points:points", "out"]
+    command += ["--format", "tar", "--samples-per-shard", "16"]
     return subprocess.Popen(
         [*command, *options],
         cwd=folder,
@@ -75,16 +76,16 @@ def test_ctrl_c_and_again(tmp_path: Path, workers: str, everybody: bool, stop_at
     lines = [line for line in complaint.splitlines() if line.startswith("feedline: ")]
     is_kept = stop_at > 100
     assert lines == [
-        "feedline: Interrupted. Run the same command again: it goes on where this one stopped."
+        "feedline: Interrupted. Run the same command again: it goes on after the last complete shard."
         if is_kept
-        else "feedline: Interrupted before anything was kept. Run the same command again to begin anew."
+        else "feedline: Interrupted before a shard was complete. Run the same command again to begin anew."
     ]
     assert "Traceback" not in complaint
     assert group_is_empty(process.pid), "workers are gone"
-    assert (tmp_path / "out.lmdb.packing").exists() == is_kept
-    assert not (tmp_path / "out.lmdb").exists()
+    assert (tmp_path / "out.packing").exists() == is_kept
+    assert not (tmp_path / "out").exists()
     second = start(tmp_path, "--workers", workers, stop_at=-1)
     said, complaint = second.communicate(timeout=60)
     assert second.returncode == 0, complaint
     assert ("were there from the run before" in said) == is_kept
-    assert [sample["index"] for sample in look(tmp_path / "out.lmdb").take(200)] == list(range(200))
+    assert [sample["index"] for sample in taken(tmp_path / "out", 200)] == list(range(200))

@@ -13,20 +13,21 @@ import webdataset
 from PIL import Image
 
 from feedline.cli.main import main
-from feedline.packing.contents import look
+from feedline.packing.inspection import inspect
 from tests.cli.packing import fails, run
+from tests.packing.stores import stored_in, taken
 
 
 def test_pictures_are_resized_and_encoded(tmp_path: Path, pictures: Path) -> None:
     run(pictures, tmp_path / "a.lmdb", "--resize", "16", "--encode", "jpg", "--quality", "80")
-    for sample in look(tmp_path / "a.lmdb").take(12):
+    for sample in taken(tmp_path / "a.lmdb", 12):
         with Image.open(io.BytesIO(sample["image"])) as image:
             assert image.format == "JPEG"
             assert min(image.size) == 16
     run(pictures, tmp_path / "out", "--format", "npy", "--resize", "24x20", "--encode", "raw")
     assert np.load(tmp_path / "out" / "image.npy").shape == (12, 20, 24, 3)
     run(pictures, tmp_path / "b.h5", "--resize", "16")
-    kinds = {Image.open(io.BytesIO(sample["image"])).format for sample in look(tmp_path / "b.h5").take(12)}
+    kinds = {Image.open(io.BytesIO(sample["image"])).format for sample in taken(tmp_path / "b.h5", 12)}
     assert kinds == {"JPEG", "PNG"}, "without --encode, what they are"
 
 
@@ -53,7 +54,7 @@ def test_jpeg_and_png_in_tar_files(
     out = tmp_path / ("out" if options else "out.tar")
     run(pictures, out, "--format", "tar", *options)
     originals = [path.read_bytes() for path in sorted(pictures.rglob("*.*")) if path.suffix in (".jpg", ".png")]
-    for line in (last_line(capsys), look(out).line):
+    for line in (last_line(capsys), inspect(str(out))["line"]):
         loader = loaded(line)
         assert [data for batch in loader for data in batch["image"]] == originals
         loader.dataset.close()
@@ -63,10 +64,7 @@ def test_jpeg_and_png_in_tar_files(
     assert kinds == ["jpg" if data.startswith(b"\xff\xd8") else "png" for data in originals]
     assert {sample[kind].shape[2] for sample, kind in zip(samples, kinds, strict=True)} == {3}
     run(out, tmp_path / "again.lmdb")
-    again, packed = look(tmp_path / "again.lmdb").stored, look(out).stored
-    assert again is not None
-    assert packed is not None
-    assert again["digest"] == packed["digest"]
+    assert stored_in(tmp_path / "again.lmdb")["digest"] == stored_in(out)["digest"]
 
 
 @pytest.fixture
@@ -117,13 +115,13 @@ def test_files_that_are_left_out_are_told(tmp_path: Path, pictures: Path, capsys
     note = "2 files (notes.xyz, cat/notes.txt), not named as pictures are, but .txt, .xyz"
     assert f"\nNot packed:\n  {note}\n" in capsys.readouterr().out
     assert main(["inspect", str(pictures), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["details"]["left out"] == [note]
+    assert json.loads(capsys.readouterr().out)["left out"] == [note]
     (pictures / "notes.xyz").unlink()
     (pictures / "cat" / "notes.txt").unlink()
     run(pictures, tmp_path / "b.lmdb")
     assert "Not packed" not in capsys.readouterr().out
     assert main(["inspect", str(pictures), "--json"]) == 0
-    assert "left out" not in json.loads(capsys.readouterr().out)["details"]
+    assert json.loads(capsys.readouterr().out)["left out"] == []
 
 
 def test_compressed_shards_in_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

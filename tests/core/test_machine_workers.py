@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feedline.core.machine import LOOK_AT, START, TAKE_BACK, Decision
+from feedline.core.decisions import LOOK_AT, START, TAKE_BACK, Decision
 from feedline.core.recovery import Seen
 from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.types import Call, Notes, Resume

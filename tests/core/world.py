@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.core.counters import Counters
+from feedline.core.decisions import GIVE, START, Decision
 from feedline.core.epoch import Epoch, Origin, Request
-from feedline.core.machine import GIVE, START, Decision, Machine
+from feedline.core.machine import Machine
 from feedline.core.prefetch import Limits
 from feedline.core.recovery import Care, Recovery
 from feedline.core.splitting import Group, Parts

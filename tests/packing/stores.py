@@ -13,8 +13,10 @@ import numpy as np
 
 from feedline.packing import Packed, Stage
 from feedline.packing.digest import START, chained, digest_of
-from feedline.packing.formats import FORMATS as WRITERS
-from feedline.packing.output import read_file, shard_paths
+from feedline.packing.inspection import take
+from feedline.packing.opening import open_path
+from feedline.packing.schema import Schema
+from feedline.packing.verify import packed_samples
 
 FORMATS = ("lmdb", "hdf5", "tar", "parquet", "npy")
 SINGLE = {"lmdb": "out.lmdb", "hdf5": "out.h5", "tar": "out.tar", "parquet": "out.parquet", "npy": "out"}
@@ -64,7 +66,7 @@ def content(path: Path) -> dict[str, bytes]:
     return {one.relative_to(path).as_posix(): one.read_bytes() for one in path.rglob("*") if one.is_file()}
 
 
-CRASHES = ("fsync", "fdatasync", "replace", "rename", "pwrite", "ftruncate", "unlink")
+CRASHES = ("fsync", "replace", "rename", "unlink")
 """Functions of `os` at which a process is killed: everything that decides what is found after a crash."""
 
 
@@ -108,9 +110,30 @@ def _kill_at(number: int) -> None:
 
 
 def read(packed: Packed) -> list[dict[str, Any]]:
-    format_ = WRITERS[packed.format]
-    paths = shard_paths(packed.path, format_) if packed.path.is_dir() and packed.format != "npy" else [packed.path]
-    return [sample for path in paths for sample in read_file(format_, path)]
+    """Return all samples, by the names of their fields."""
+    return read_files(packed.format, files_of(packed), stored_in(packed.path))
+
+
+def read_files(format_: str, files: list[Path], stored: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(packed_samples(format_, files, Schema.from_json(stored["fields"]), stored["form"]))
+
+
+def files_of(packed: Packed) -> list[Path]:
+    """Return the shards of an output, or the output itself."""
+    return sorted(packed.path.glob("shard-*")) or [packed.path]
+
+
+def stored_in(path: Path) -> dict[str, Any]:
+    """Return what `pack` stored with the samples."""
+    with open_path(str(path)) as opened:
+        assert opened.stored is not None
+        return opened.stored
+
+
+def taken(path: Path, count: int) -> list[dict[str, Any]]:
+    """Return so many samples of whatever is there, evenly spread."""
+    with open_path(str(path)) as opened:
+        return take(opened, count)
 
 
 def digest(samples: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> str:

@@ -14,7 +14,7 @@ from PIL import Image
 import feedline
 import feedline.datasets
 from feedline.errors import PackError
-from feedline.packing.contents import look
+from feedline.packing.inspection import inspect
 from feedline.packing.line import dataset_text, fields_for, loader_line, reading_lines
 from feedline.packing.schema import Schema
 from tests.packing.stores import FORMATS, SHARDED, SINGLE
@@ -62,7 +62,7 @@ def test_the_lines_of_pack_and_inspect_read_it(tmp_path: Path, format_: str, sam
     outs += [(tmp_path / "bare", {})] if format_ == "lmdb" else []
     for out, options in outs:
         packed = feedline.pack(samples, out, format=format_, workers=0, **options)
-        for line in (packed.line, look(out).line):
+        for line in (packed.line, inspect(str(out))["line"]):
             batches = run(line)
             assert len(batches) == 5, line
             assert type(batches[0]) in (type(samples[0]), list), line
@@ -96,7 +96,7 @@ def test_every_line_gives_its_first_batch(tmp_path: Path, format_: str, name: st
     except PackError:
         assert name != "plain" or format_ == "npy"
         return
-    for line in (packed.line, look(packed.path).line):
+    for line in (packed.line, inspect(str(packed.path))["line"]):
         names: dict[str, Any] = {"feedline": feedline}
         exec(line.replace("workers=4", "workers=0"), names)
         batch = next(iter(names["loader"]))
@@ -129,7 +129,8 @@ def test_lines_for_files_of_others(tmp_path: Path) -> None:
         Image.new("RGB", (size, 2)).save(tmp_path / "photos" / "a" / f"{size}.png")
     for place in ("a.parquet", "parts", "a.tar", "photos"):
         names: dict[str, Any] = {"feedline": feedline}
-        exec(look(tmp_path / place).line.replace("workers=4", "workers=0"), names)
+        chosen = ["y"] if place == "parts" else None
+        exec(inspect(str(tmp_path / place), fields=chosen)["line"].replace("workers=4", "workers=0"), names)
         batch = next(iter(names["loader"]))
         assert list(batch) == ["y"] if place == "parts" else len(batch) == 2
         names["loader"].dataset.close()
@@ -144,7 +145,7 @@ def test_parquet_is_read_from_where_it_is_unpacked_to(tmp_path: Path) -> None:
     for number in range(2):
         pq.write_table(pa.table({"x": [number]}), tmp_path / "foreign" / f"{number}.parquet")
     for path, line in ((packed.path, packed.line), (shards.path, shards.line), (tmp_path / "foreign", "")):
-        for text in filter(None, (line, look(path).line)):
+        for text in filter(None, (line, inspect(str(path))["line"])):
             expected = path.with_suffix("") if path.suffix == ".parquet" else path
             assert f"unpack_to='{expected}.unpacked'" in text
             run(text)
@@ -171,9 +172,7 @@ def test_lines_for_tables(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x,s\n1,a\n2,b\n")
     (tmp_path / "b.csv").write_text("x;s\n1;a\n;b\n")
     (tmp_path / "c.tsv").write_text("x\ts\n1\ta\n.5\t\n")
-    lines = {name: look(tmp_path / name).line for name in ("a.csv", "b.csv", "c.tsv")}
+    lines = {name: inspect(str(tmp_path / name))["line"] for name in ("a.csv", "b.csv", "c.tsv")}
     assert [len(run(line)) for line in lines.values()] == [2, 2, 2]
-    assert "delimiter=';'" in lines["b.csv"]
     assert "collate=list" in lines["b.csv"]  # one of its numbers is None
-    assert "delimiter" not in lines["c.tsv"]
     assert "collate" not in lines["c.tsv"]

@@ -10,9 +10,20 @@ import torch  # noqa: F401  it keeps files open from its import on, which a test
 
 import feedline
 from feedline.errors import PackError
-from feedline.packing.formats import FORMATS as WRITERS
-from feedline.packing.output import read_file, shard_paths
-from tests.packing.stores import FORMATS, SINGLE, DieAt, Mixed, content, digest, in_child, mixed, read
+from tests.packing.stores import (
+    FORMATS,
+    SINGLE,
+    DieAt,
+    Mixed,
+    content,
+    digest,
+    files_of,
+    in_child,
+    mixed,
+    read,
+    read_files,
+    stored_in,
+)
 
 pack = partial(feedline.pack, workers=0)
 
@@ -43,12 +54,12 @@ def test_samples_that_fail(tmp_path: Path, kind: type[Mixed], workers: int) -> N
 
 
 def test_skipped_samples_are_counted_over_an_interruption(tmp_path: Path) -> None:
-    act = partial(pack, on_error="skip", checkpoint_every=16)
-    out = tmp_path / "out.lmdb"
+    act = partial(pack, on_error="skip", format="tar", samples_per_shard=16)
+    out = tmp_path / "out"
     assert not in_child(lambda: act(Broken(), out, report=DieAt(60)))
     packed = act(Broken(), out)
     assert (packed.count, packed.skipped, len(packed.reasons)) == (96, 4, 4)
-    assert content(out) == content(act(Broken(), tmp_path / "whole.lmdb").path)
+    assert content(out) == content(act(Broken(), tmp_path / "whole").path)
 
 
 def test_nothing_but_failures(tmp_path: Path) -> None:
@@ -166,19 +177,19 @@ def test_samples_that_do_not_fit_are_left_out(tmp_path: Path, format_: str, opti
     assert "'extra'" in packed.reasons[1]
     assert digest(read(packed)) == packed.digest == digest(dataset.expected)
     if options:
-        shards = shard_paths(packed.path, WRITERS[format_])
-        counts = [len(list(read_file(WRITERS[format_], shard))) for shard in shards[:3]]
+        stored = stored_in(packed.path)
+        counts = [len(read_files(format_, [shard], stored)) for shard in files_of(packed)[:3]]
         assert counts == [options["samples_per_shard"]] * 3
 
 
 def test_workers_and_interruptions_change_nothing_about_them(tmp_path: Path) -> None:
-    act = partial(pack, on_error="skip", checkpoint_every=64)
-    whole = act(Odd(ODD), tmp_path / "whole.h5")
-    with_workers = act(Odd(ODD), tmp_path / "two.h5", workers=2)
-    out = tmp_path / "out.h5"
+    act = partial(pack, on_error="skip", format="hdf5", samples_per_shard=300)
+    whole = act(Odd(ODD), tmp_path / "whole")
+    with_workers = act(Odd(ODD), tmp_path / "two", workers=2)
+    out = tmp_path / "out"
     assert not in_child(lambda: act(Odd(ODD), out, report=DieAt(400)))
     resumed = act(Odd(ODD), out)
-    assert resumed.resumed > 300
+    assert resumed.resumed == 300
     assert content(out) == content(whole.path) == content(with_workers.path)
     assert resumed.reasons == whole.reasons
     assert resumed.skipped == 7
@@ -257,7 +268,7 @@ def test_too_large_an_array_for_the_format(tmp_path: Path, monkeypatch: pytest.M
 def test_when_all_are_left_out_nothing_is_left_behind(tmp_path: Path) -> None:
     samples: list[Any] = [{"x": "\0", "y": index} for index in range(50)]
     with pytest.raises(PackError, match=r"No sample could be packed.*sample 0: its field 'x'"):
-        pack(samples, tmp_path / "out.h5", on_error="skip", checkpoint_every=16)
+        pack(samples, tmp_path / "out.h5", on_error="skip")
     assert list(tmp_path.iterdir()) == []
 
 

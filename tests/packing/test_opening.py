@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import feedline
-from feedline.errors import BadOption, FeedlineError, SourceError
-from feedline.packing.opening import open_source
+from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
+from feedline.packing.opening import fingerprint, open_source
 from feedline.packing.options import as_fields
-from feedline.packing.recognition import class_for
 from tests.packing.stores import FORMATS, SHARDED, SINGLE
 
 
@@ -111,13 +111,13 @@ def test_compressed_arrays_are_held_in_memory(tmp_path: Path) -> None:
     packed = feedline.pack(path, tmp_path / "out.h5", fields={"z": "x", "y": "y"}, workers=2)
     with h5py.File(packed.path) as file:
         assert file["z"][:].tolist() == np.arange(20).reshape(10, 2).tolist()
-    for fields, message in ((None, r"cannot be read: .*--fields"), (["x", "none"], "none")):
-        with pytest.raises(BadOption, match=message):
+    for fields, message in ((None, r"cannot be read: .*fields="), (["x", "none"], "none")):
+        with pytest.raises(FeedlineError, match=message):
             feedline.pack(path, tmp_path / "no.h5", fields=fields, workers=0)
     data = bytearray(path.read_bytes())
     data[60:70] = bytes(10)
     path.write_bytes(data)
-    with pytest.raises(BadOption, match="cannot be read"):
+    with pytest.raises(CorruptSource, match="cannot be read"):
         feedline.pack(path, tmp_path / "no.h5", fields=["x"], workers=0)
 
 
@@ -209,26 +209,39 @@ def test_a_source_that_changes_is_another_one(tmp_path: Path) -> None:
             assert before.text != after.text
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("a.tar", "TarDataset"),
-        ("a.tar.gz", "TarDataset"),
-        ("a.TGZ", "TarDataset"),
-        ("shard-{000..009}.tar", "TarDataset"),
-        ("s3://bucket/a.parquet", "ParquetDataset"),
-        ("a.feather", "ArrowDataset"),
-        ("a.gz", None),
-        ("photos", None),
-    ],
-)
-def test_which_class_reads_it(path: str, name: str | None) -> None:
-    assert class_for(path) == name
+def test_what_changes_a_fingerprint(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    for name in ("cat/1.jpg", "dog/2.jpg"):
+        (photos / name).parent.mkdir(parents=True)
+        (photos / name).write_bytes(b"picture")
+
+    def now() -> str:
+        with open_source(str(photos)) as opened:
+            return opened.text
+
+    seen = [now()]
+    assert now() == seen[0]
+    (photos / "cat" / "1.jpg").write_bytes(b"longer than before")
+    seen.append(now())
+    os.utime(photos / "cat" / "1.jpg", ns=(1, 1))
+    seen.append(now())
+    (photos / "cat" / "5.jpg").touch()
+    seen.append(now())
+    os.rename(photos / "cat" / "5.jpg", photos / "cat" / "6.jpg")
+    seen.append(now())
+    (photos / "cat" / "1.jpg").unlink()
+    seen.append(now())
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_file_that_is_gone_has_no_fingerprint(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="cannot be looked at"):
+        fingerprint([tmp_path / "none"])
 
 
 def test_what_is_no_source(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
-    with pytest.raises(BadOption, match="of no kind that can be packed"):
+    with pytest.raises(SourceError, match="of no kind that is known"):
         open_source(str(tmp_path / "a.txt"))
     with pytest.raises(SourceError, match="There is nothing at"):
         open_source(str(tmp_path / "none"))

@@ -67,7 +67,7 @@ def test_names() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"on_error": "ignore"}, {"samples_per_shard": 0}, {"shard_bytes": True}, {"checkpoint_every": 1.5}],
+    [{"on_error": "ignore"}, {"samples_per_shard": 0}, {"shard_bytes": True}, {"samples_per_shard": 1.5}],
 )
 def test_options_that_make_no_sense(options: dict[str, Any]) -> None:
     with pytest.raises(BadOption):

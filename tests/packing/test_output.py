@@ -2,136 +2,220 @@ from __future__ import annotations
 
 import json
 import os
+import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from feedline.datasets.opening import FACTS
+from feedline.errors import BadOption
 from feedline.packing.formats import FORMATS as TABLE
-from feedline.packing.output import META, Shards, Single, shard_paths
+from feedline.packing.output import Output, WorkFolder, write_durably
 from feedline.packing.schema import Sample, Schema
 from feedline.packing.writers.contract import Layout, Summary
-from tests.packing.stores import SHARDED, content, mixed
+from tests.packing.stores import SHARDED, content, in_child, mixed, read_files
 
 SAMPLES = [mixed(number) for number in range(20)]
 JPG, PNG = b"\xff\xd8\xff jpg", b"\x89PNG\r\n\x1a\n png"
 every_format = pytest.mark.parametrize("format_", SHARDED)
 
 
-def put(output: Single | Shards, format_: str, samples: list[Sample]) -> None:
+def output_in(folder: Path, format_: str, *, sharded: bool = True) -> Output:
+    folder.mkdir(exist_ok=True)
+    output = Output(folder, TABLE[format_], Layout(), sharded=sharded)
+    output.schema = Schema.of(SAMPLES)
+    return output
+
+
+def put(output: Output, format_: str, samples: list[Sample]) -> None:
     writer = TABLE[format_].writer
     output.write([writer.encoded(output.schema, output.schema.fitted(sample)) for sample in samples])
 
 
-def note(count: int, shard: int) -> dict[str, Any]:
-    return {"count": count, "shard": {"count": shard}}
-
-
-def fill(output: Shards, format_: str, first: int, stop: int, done: int = 0) -> None:
-    """Write a shard, with a checkpoint as `pack` makes it before a shard is left."""
-    put(output, format_, SAMPLES[first + done : stop])
-    output.checkpoint(note(stop, stop - first))
-    output.leave(Summary(stop - first, "00"))
+def fill(output: Output, format_: str, first: int, stop: int) -> None:
+    """Write a shard."""
+    put(output, format_, SAMPLES[first:stop])
+    output.finish_shard(Summary(stop - first, "00"))
 
 
 @every_format
 def test_shards(tmp_path: Path, format_: str) -> None:
-    output = Shards(tmp_path, TABLE[format_], Layout())
-    assert output.resume() is None
-    output.begin(Schema.of(SAMPLES))
+    output = output_in(tmp_path, format_)
     for first, stop in ((0, 7), (7, 14), (14, 20)):
         fill(output, format_, first, stop)
     output.finish(Summary(20, "11"))
-    assert [path.name.partition(".")[0] for path in shard_paths(output.path, TABLE[format_])] == [
-        "shard-000000",
-        "shard-000001",
-        "shard-000002",
-    ]
-    assert [sample["label"] for sample in output.read()] == [sample["label"] for sample in SAMPLES]
-    assert json.loads((output.path / META).read_text())["count"] == 20
+    assert [path.name.partition(".")[0] for path in output.files] == ["shard-000000", "shard-000001", "shard-000002"]
+    stored = json.loads((output.path / FACTS).read_text())
+    assert stored["count"] == 20
+    found = read_files(format_, output.files, stored)
+    assert [sample["label"] for sample in found] == [sample["label"] for sample in SAMPLES]
     output.close()
 
 
 @every_format
-@pytest.mark.parametrize("cut", [0, 3])
-def test_going_on_in_the_middle_of_a_shard_and_between_two(tmp_path: Path, format_: str, cut: int) -> None:
-    whole = Shards(tmp_path / "whole", TABLE[format_], Layout())
-    other = Shards(tmp_path / "other", TABLE[format_], Layout())
+def test_going_on_after_a_shard(tmp_path: Path, format_: str) -> None:
+    whole, other = (output_in(tmp_path / name, format_) for name in ("whole", "other"))
     for output in (whole, other):
-        output._folder.mkdir()
-        output.begin(Schema.of(SAMPLES))
         fill(output, format_, 0, 7)
-        if cut:
-            put(output, format_, SAMPLES[7 : 7 + cut])
-            output.checkpoint(note(7 + cut, cut))
     put(other, format_, SAMPLES[17:])  # which is lost
     other.close()
-    again = Shards(tmp_path / "other", TABLE[format_], Layout())
-    found = again.resume()
-    assert found["count"] == 7 + cut
-    assert again.is_open == bool(cut)
+    again = output_in(tmp_path / "other", format_)
+    assert again.resume(1, 7, other.schema)
     for output in (whole, again):
-        fill(output, format_, 7, 14, cut)
+        fill(output, format_, 7, 14)
         output.finish(Summary(14, "11"))
         output.close()
     assert content(again.path) == content(whole.path)
-
-
-def test_a_shard_left_just_before_its_process_was_killed(tmp_path: Path) -> None:
-    """It has its name in the folder already; what is known of it is beside it."""
-    output = Shards(tmp_path, TABLE["tar"], Layout())
-    output.begin(Schema.of(SAMPLES))
-    fill(output, "tar", 0, 7)
-    output.close()
-    again = Shards(tmp_path, TABLE["tar"], Layout())
-    assert again.resume()["count"] == 7
-    fill(again, "tar", 7, 9)
-    again.close()
-    assert [len(list(TABLE["tar"].module.read(path))) for path in shard_paths(again.path, TABLE["tar"])] == [7, 2]
-    names = sorted(name for name in os.listdir(tmp_path) if name.endswith(".state"))
-    assert names == ["shard-000001.tar.state"], "what is known of the first is not needed any more"
+    again.files[0].unlink()
+    assert not output_in(tmp_path / "other", format_).resume(2, 14, whole.schema), "a shard is missing"
 
 
 def test_keys_go_on_from_shard_to_shard(tmp_path: Path) -> None:
-    import tarfile
-
-    output = Shards(tmp_path, TABLE["tar"], Layout())
-    output.begin(Schema.of(SAMPLES))
+    output = output_in(tmp_path, "tar")
     fill(output, "tar", 0, 2)
     fill(output, "tar", 2, 4)
     output.close()
     keys: list[str] = []
-    for path in shard_paths(output.path, TABLE["tar"]):
+    for path in output.files:
         with tarfile.open(path) as archive:
             keys += dict.fromkeys(name.partition(".")[0] for name in archive.getnames())
     assert keys == [f"{number:09d}" for number in range(4)]
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
-def test_extensions_of_all_shards_are_known_in_the_end(tmp_path: Path, interrupted: bool) -> None:
-    output = Shards(tmp_path, TABLE["tar"], Layout())
-    output.begin(Schema.of([{"x": JPG}]))
-    for number, data in enumerate((JPG, PNG, JPG)):
+def test_extensions_of_all_shards_are_known_in_the_end(tmp_path: Path) -> None:
+    output = output_in(tmp_path, "tar")
+    output.schema = Schema.of([{"x": JPG}])
+    for data in (JPG, PNG, JPG):
         put(output, "tar", [{"x": data}])
-        output.checkpoint(note(number + 1, 1))
-        if number == 1 and interrupted:
-            output.close()
-            output = Shards(tmp_path, TABLE["tar"], Layout())
-            output.resume()
-        output.leave(Summary(1, "00"))
+        output.finish_shard(Summary(1, "00"))
     output.finish(Summary(3, "00"))
-    output.close()
-    assert json.loads((output.path / META).read_text())["fields"][0]["extension"] == "jpg;png"
-    assert [sample["x"] for sample in output.read()] == [JPG, PNG, JPG]
+    stored = json.loads((output.path / FACTS).read_text())
+    assert stored["fields"][0]["extension"] == "jpg;png"
+    assert [sample["x"] for sample in read_files("tar", output.files, stored)] == [JPG, PNG, JPG]
 
 
 def test_a_single_output(tmp_path: Path) -> None:
-    output = Single(tmp_path, TABLE["npy"], Layout())
-    assert output.resume() is None
-    output.begin(Schema.of(SAMPLES))
+    output = output_in(tmp_path, "npy", sharded=False)
     put(output, "npy", SAMPLES)
-    output.checkpoint({"a": 1})
     output.finish(Summary(20, "00"))
     output.close()
-    assert len(list(output.read())) == 20
-    assert output.schema == Schema.of(SAMPLES)
+    assert output.files == [output.path]
+    assert os.listdir(tmp_path) == [output.path.name], "nothing else is left"
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_durably(path, b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space"):
+            write_durably(path, b"new")
+    assert path.read_bytes() == b"old"
+    write_durably(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+# -- the folder -------------------------------------------------------------------------------------------------------
+
+JOB = {"samples": 3, "format": "npy", "fields": [["a", "b"]]}
+
+
+def left(out: Path, job: object = JOB) -> None:
+    """Leave a folder as a killed process does, with something in it to go on with."""
+    folder = out.with_name(f"{out.name}.packing")
+    folder.mkdir()
+    (folder / "job.json").write_text(json.dumps(job))
+    (folder / "note.json").write_text('{"shards": 1}')
+    (folder / "below").mkdir()
+
+
+def test_a_new_folder(tmp_path: Path) -> None:
+    work = WorkFolder(tmp_path / "out", JOB, restart=False)
+    assert work.note is None
+    assert not WorkFolder.is_left(tmp_path / "out")
+    work.close()
+    assert list(tmp_path.iterdir()) == [], "there is nothing to go on with"
+    work.close()
+
+
+def test_a_note_outlives_the_process(tmp_path: Path) -> None:
+    work = WorkFolder(tmp_path / "out", JOB, restart=False)
+    work.write_note({"shards": 3})
+    work.close()
+    assert WorkFolder.is_left(tmp_path / "out")
+    again = WorkFolder(tmp_path / "out", JOB, restart=False)
+    assert again.note == {"shards": 3}
+    again.close()
+
+
+def test_it_is_gone_on_with_by_the_same_job_only(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    left(out)
+    assert WorkFolder.is_left(out)
+    work = WorkFolder(out, {**JOB, "fields": (("a", "b"),)}, restart=False)
+    assert work.note == {"shards": 1}
+    work.close()
+    for other, text in (
+        ({**JOB, "samples": 4}, "samples=3, but now it is 4"),
+        ({**JOB, "new": 1}, "new=None, but now it is 1"),
+        ({"samples": 3, "format": "npy"}, "fields="),
+        ({**JOB, "dataset": "abc"}, "another dataset: what it consists of"),
+    ):
+        with pytest.raises(BadOption, match=text):
+            WorkFolder(out, other, restart=False)
+    assert (tmp_path / "out.packing" / "below").exists()
+    work = WorkFolder(out, {**JOB, "samples": 4}, restart=True)
+    assert work.note is None
+    assert not (tmp_path / "out.packing" / "below").exists()
+    work.close()
+
+
+def test_two_at_once(tmp_path: Path) -> None:
+    work = WorkFolder(tmp_path / "out", JOB, restart=False)
+    for restart in (False, True):
+        with pytest.raises(BadOption, match="Another process is packing"):
+            WorkFolder(tmp_path / "out", JOB, restart=restart)
+    work.close()
+    WorkFolder(tmp_path / "out", JOB, restart=False).close()
+
+
+def test_the_lock_goes_with_the_process(tmp_path: Path) -> None:
+    def die() -> None:
+        WorkFolder(tmp_path / "out", JOB, restart=False)
+        os.kill(os.getpid(), 9)
+
+    assert not in_child(die)
+    WorkFolder(tmp_path / "out", JOB, restart=False).close()
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_delivery(tmp_path: Path, is_folder: bool, is_there: bool) -> None:
+    out = tmp_path / "out"
+    work = WorkFolder(out, JOB, restart=False)
+    work.write_note({"shards": 1})
+    for place, text in ((work.path / "built", "new"), (out, "old"))[: 1 + is_there]:
+        if is_folder:
+            place.mkdir()
+            place = place / "file"
+        place.write_text(text)
+    work.deliver(work.path / "built")
+    work.close()
+    assert os.listdir(tmp_path) == ["out"]
+    assert (out / "file" if is_folder else out).read_text() == "new"
+
+
+def test_what_was_there_comes_back_if_the_new_output_gets_no_name(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "file").write_text("old")
+    work = WorkFolder(out, JOB, restart=False)
+    with pytest.raises(FileNotFoundError):
+        work.deliver(work.path / "not built")
+    work.close()
+    assert (out / "file").read_text() == "old"

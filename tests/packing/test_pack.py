@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,22 @@ import feedline
 from feedline.errors import BadOption, PackError, SourceError
 from feedline.packing import Stage
 from feedline.packing.formats import FORMATS as WRITERS
-from feedline.packing.output import read_file, shard_paths
-from tests.packing.stores import FORMATS, SHARDED, SINGLE, DieAt, Mixed, Stream, content, digest, in_child, mixed, read
+from tests.packing.stores import (
+    FORMATS,
+    SHARDED,
+    SINGLE,
+    DieAt,
+    Mixed,
+    Stream,
+    content,
+    digest,
+    files_of,
+    in_child,
+    mixed,
+    read,
+    read_files,
+    stored_in,
+)
 
 pack = partial(feedline.pack, workers=0)
 
@@ -35,9 +50,9 @@ def test_what_was_packed_is_read_back(tmp_path: Path, format_: str) -> None:
 def test_shards(tmp_path: Path, format_: str, limit: dict[str, Any]) -> None:
     packed = pack(Mixed(), tmp_path / "out", format=format_, **limit)
     assert digest(read(packed)) == packed.digest == digest(list(map(mixed, range(100))))
-    shards = shard_paths(packed.path, WRITERS[format_])
+    shards = files_of(packed)
     if "samples_per_shard" in limit:
-        counts = [len(list(read_file(WRITERS[format_], shard))) for shard in shards]
+        counts = [len(read_files(format_, [shard], stored_in(packed.path))) for shard in shards]
         assert counts == [33, 33, 33, 1]
     assert (len(shards) > 1) == bool(limit)
     meta = json.loads((packed.path / "feedline.json").read_text())
@@ -209,7 +224,6 @@ def test_a_folder_of_someone_else_is_never_replaced(tmp_path: Path) -> None:
         ("out.h5", {"fields": ["a", "a"]}, "twice"),
         ("out.h5", {"fields": []}, "no field"),
         ("out.h5", {"encode": "jpg"}, "no field of the first samples is one"),
-        ("out.h5", {"checkpoint_every": 0}, "at least 1"),
         ("nowhere/out.h5", {}, "no folder"),
     ],
 )
@@ -233,23 +247,36 @@ def test_the_disk_is_full(tmp_path: Path) -> None:
         out = tmp_path / SINGLE[format_]
         assert in_child(partial(_pack_in_little_room, out, format_))
         assert not out.exists()
-        assert pack(Large(), out, format=format_, checkpoint_every=64).count == 400
+        assert os.listdir(tmp_path) == []
+        assert pack(Large(), out, format=format_).count == 400
+        (shutil.rmtree if out.is_dir() else os.unlink)(out)
+
+
+def test_the_disk_is_full_after_some_shards(tmp_path: Path) -> None:
+    for format_ in SHARDED:
+        out = tmp_path / format_
+        assert in_child(partial(_pack_in_little_room, out, format_, samples_per_shard=100, grows=True))
+        packed = pack(Large(grows=True), out, format=format_, samples_per_shard=100, source="large")
+        assert (packed.count, packed.resumed) == (400, 100)
 
 
 class Large(Mixed):
-    def __init__(self) -> None:
+    def __init__(self, *, grows: bool = False) -> None:
         super().__init__(400)
+        self.grows = grows
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        return {"x": np.random.default_rng(index).standard_normal(300), "name": "x" * 50}
+        rng = np.random.default_rng(index)
+        return {"x": rng.standard_normal(300), "name": rng.bytes(20_000 if self.grows and index > 110 else 50).hex()}
 
 
-def _pack_in_little_room(out: Path, format_: str) -> None:
+def _pack_in_little_room(out: Path, format_: str, *, grows: bool = False, **options: Any) -> None:
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
-    with pytest.raises(PackError, match=r"no room left.*run again to go on"):
-        pack(Large(), out, format=format_, checkpoint_every=64)
+    message = r"no room left.*run again and go on" if grows else r"no room left.*run again\.$"
+    with pytest.raises(PackError, match=message):
+        pack(Large(grows=grows), out, format=format_, source="large", **options)
 
 
 # -- what it is that is packed ----------------------------------------------------------------------------------------
@@ -270,13 +297,13 @@ class Numbers:
 
 
 def test_another_dataset_does_not_go_on_with_it(tmp_path: Path) -> None:
-    out = tmp_path / "out.lmdb"
+    out, shards = tmp_path / "out", partial(pack, format="tar", samples_per_shard=16)
     for source in (None, "the first"):
         with pytest.raises(ValueError, match="80"):
-            pack(Numbers(1, 80), out, checkpoint_every=16, source=source, restart=True)
+            shards(Numbers(1, 80), out, source=source, restart=True)
         with pytest.raises(BadOption, match=r"left by a run with (another dataset|source='the first').*--restart"):
-            pack(Numbers(2), out, checkpoint_every=16)
-    packed = pack(Numbers(1), out, checkpoint_every=16, source="the first")  # its name is all that has to be the same
+            shards(Numbers(2), out)
+    packed = shards(Numbers(1), out, source="the first")  # its name is all that has to be the same
     assert packed.resumed == 80
     assert [sample["x"] for sample in read(packed)] == list(range(1000, 1100))
 
@@ -291,7 +318,7 @@ def test_a_run_that_stored_nothing_leaves_nothing(tmp_path: Path, first: int) ->
 
 
 def test_what_was_stored_outlives_a_run_that_fails_at_once(tmp_path: Path) -> None:
-    out = tmp_path / "out.lmdb"
+    out, shards = tmp_path / "out", partial(pack, format="tar", samples_per_shard=16)
     for done in (50, 0):  # the second one goes on, and fails before it stores anything
 
         def stop(stage: Stage, done: int = done) -> None:
@@ -299,8 +326,8 @@ def test_what_was_stored_outlives_a_run_that_fails_at_once(tmp_path: Path) -> No
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            pack(Numbers(1), out, checkpoint_every=16, report=stop)
-    assert pack(Numbers(1), out, checkpoint_every=16).resumed == 64
+            shards(Numbers(1), out, report=stop)
+    assert shards(Numbers(1), out).resumed == 64
 
 
 def test_a_killed_run_that_stored_nothing_is_no_hindrance(tmp_path: Path) -> None:

@@ -22,30 +22,21 @@ pack = partial(feedline.pack, workers=0)
 
 # -- interruption -----------------------------------------------------------------------------------------------------
 
-CASES: list[Any] = [
-    *(pytest.param(format_, {}, id=format_) for format_ in FORMATS),
-    *(pytest.param(format_, {"samples_per_shard": 37}, id=f"{format_}-shards") for format_ in SHARDED),
-]
+shards = partial(pack, samples_per_shard=16)
+few = pytest.mark.parametrize(
+    "format_", ["tar", *(pytest.param(one, marks=pytest.mark.slow) for one in SHARDED if one != "tar")]
+)
 
 
-QUICK = ("lmdb", "hdf5-shards", "tar")
-FEW = [case if case.id in QUICK else pytest.param(*case.values, id=case.id, marks=pytest.mark.slow) for case in CASES]
-
-
-def place_of(folder: Path, format_: str, options: dict[str, Any]) -> Path:
-    return folder / ("out" if options else SINGLE[format_])
-
-
-def crash_everywhere(folder: Path, format_: str, options: dict[str, Any], points: Iterator[int]) -> int:
+def crash_everywhere(folder: Path, act: Any, name: str, points: Iterator[int]) -> int:
     """Kill a run at each of these points, let another go on, compare; return how many came before the end."""
-    act = partial(pack, format=format_, checkpoint_every=32, **options)
-    whole = act(Mixed(), place_of(folder, format_, options))
+    whole = act(Mixed(), folder / name)
     expected = content(whole.path)
     tried = 0
     for point in points:
         base = folder / f"at-{point}"
         base.mkdir()
-        out = place_of(base, format_, options)
+        out = base / name
         ended = in_child(lambda out=out: act(Mixed(), out), kill_at=point)  # type: ignore[misc]
         if ended:
             break
@@ -59,28 +50,35 @@ def crash_everywhere(folder: Path, format_: str, options: dict[str, Any], points
     return tried
 
 
-@pytest.mark.parametrize(("format_", "options"), FEW)
-def test_a_run_killed_at_some_point_is_gone_on_with(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
-    assert crash_everywhere(tmp_path, format_, options, iter((7, 20))) >= 1
+@few
+def test_a_run_killed_at_some_point_is_gone_on_with(tmp_path: Path, format_: str) -> None:
+    act = partial(pack, format=format_, samples_per_shard=37)
+    assert crash_everywhere(tmp_path, act, "out", iter((3, 7, 20))) >= 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("format_", "options"), CASES)
-def test_a_run_killed_at_any_point_is_gone_on_with(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
-    assert crash_everywhere(tmp_path, format_, options, iter(range(1, 10_000))) > 10
+@pytest.mark.parametrize("format_", SHARDED)
+def test_a_run_killed_at_any_point_is_gone_on_with(tmp_path: Path, format_: str) -> None:
+    act = partial(pack, format=format_, samples_per_shard=37)
+    assert crash_everywhere(tmp_path, act, "out", iter(range(1, 10_000))) > 10
 
 
-@pytest.mark.parametrize(("format_", "options"), FEW)
-def test_a_run_killed_again_and_again_comes_to_its_end(tmp_path: Path, format_: str, options: dict[str, Any]) -> None:
-    act = partial(pack, format=format_, checkpoint_every=16, **options)
-    whole = act(Mixed(), place_of(tmp_path, format_, options))
-    again = tmp_path / "again"
-    again.mkdir()
-    out = place_of(again, format_, options)
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_single_file_is_whole_or_not_there(tmp_path: Path, format_: str) -> None:
+    act = partial(pack, format=format_)
+    assert crash_everywhere(tmp_path, act, SINGLE[format_], iter(range(1, 100))) >= 3
+
+
+@few
+def test_a_run_killed_again_and_again_comes_to_its_end(tmp_path: Path, format_: str) -> None:
+    whole = shards(Mixed(), tmp_path / "whole", format=format_)
+    (tmp_path / "again").mkdir()
+    out = tmp_path / "again" / "out"
     kills = 0
-    while not in_child(lambda: act(Mixed(), out, overwrite=True), kill_at=40 + 20 * kills):
+    while not in_child(lambda: shards(Mixed(), out, format=format_, overwrite=True), kill_at=12 + kills):
         kills += 1
         assert kills < 100, "it does not get on"
+    assert kills > 2
     assert content(out) == content(whole.path)
 
 
@@ -90,37 +88,33 @@ import feedline
 from tests.packing.stores import Mixed
 
 def report(stage):
-    sys.stdout.write(f"{stage.name} {stage.done}\\n")
-    sys.stdout.flush()
     if stage.name == "packing" and stage.done >= 60 and "--die" in sys.argv:
         os.kill(os.getpid(), signal.SIGKILL)
 
-packed = feedline.pack(Mixed(), sys.argv[1], workers=2, checkpoint_every=16, report=report)
+packed = feedline.pack(Mixed(), sys.argv[1], format="hdf5", workers=2, samples_per_shard=16, report=report)
 sys.stdout.write(f"resumed {packed.resumed}\\n")
 """
 
 
-@pytest.mark.parametrize("format_", ["hdf5", pytest.param("lmdb", marks=pytest.mark.slow)])
-def test_kill_minus_nine_with_workers(tmp_path: Path, format_: str) -> None:
-    out = tmp_path / SINGLE[format_]
+def test_kill_minus_nine_with_workers(tmp_path: Path) -> None:
+    out = tmp_path / "out"
     command = [sys.executable, "-c", PROGRAM, str(out)]
     root = Path(__file__).resolve().parents[2]
     died = subprocess.run([*command, "--die"], cwd=root, capture_output=True, text=True, timeout=60, check=False)
     assert died.returncode == -9, died.stderr
     assert not out.exists()
-    assert (tmp_path / f"{out.name}.packing").is_dir()
+    assert (tmp_path / "out.packing").is_dir()
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     resumed = int(done.stdout.rpartition("resumed ")[2])
     assert 16 <= resumed < 100, "it went on, and did not begin again"
-    whole = pack(Mixed(), tmp_path / f"whole-{out.name}", checkpoint_every=16)
-    assert content(out) == content(whole.path)
+    assert content(out) == content(shards(Mixed(), tmp_path / "whole", format="hdf5").path)
 
 
 def test_what_is_random_is_the_same_after_an_interruption(tmp_path: Path) -> None:
-    act = partial(pack, checkpoint_every=16)
-    whole = act(Noise(), tmp_path / "whole.lmdb")
-    out = tmp_path / "out.lmdb"
+    act = partial(shards, format="tar")
+    whole = act(Noise(), tmp_path / "whole")
+    out = tmp_path / "out"
     assert not in_child(lambda: act(Noise(), out, report=DieAt(40)))
     assert act(Noise(), out, workers=2).digest == whole.digest
 
@@ -133,24 +127,26 @@ class Noise:
         return {"x": feedline.rng().random(3), "y": np.random.random(2), "z": random.random()}
 
 
-def test_an_iterable_dataset_is_gone_on_with(tmp_path: Path) -> None:
-    act = partial(pack, checkpoint_every=16)
-    whole = act(Stream(), tmp_path / "whole.lmdb")
-    out = tmp_path / "out.lmdb"
+@pytest.mark.parametrize("size", [7, 16, 33])
+def test_an_iterable_dataset_is_gone_on_with(tmp_path: Path, size: int) -> None:
+    """Also where a shard ends in the middle of one of the loader's batches."""
+    act = partial(pack, format="parquet", samples_per_shard=size)
+    whole = act(Stream(), tmp_path / "whole")
+    out = tmp_path / "out"
     assert not in_child(lambda: act(Stream(), out, report=DieAt(40)))
     resumed = act(Stream(), out)
-    assert resumed.resumed >= 16
+    assert resumed.resumed == max(count for count in range(0, 49, size))
     assert content(out) == content(whole.path)
 
 
 def test_other_options_do_not_go_on_with_it(tmp_path: Path) -> None:
-    out = tmp_path / "out.tar"
-    assert not in_child(lambda: pack(Mixed(), out, checkpoint_every=16, report=DieAt(40)))
+    out, act = tmp_path / "out", partial(shards, format="tar")
+    assert not in_child(lambda: act(Mixed(), out, report=DieAt(40)))
     with pytest.raises(BadOption, match=r"samples=100, but now it is 99.*--restart"):
-        pack(Mixed(99), out, checkpoint_every=16)
+        act(Mixed(99), out)
     with pytest.raises(BadOption, match="source="):
-        pack(Mixed(), out, checkpoint_every=16, source="another")
-    packed = pack(Mixed(99), out, checkpoint_every=16, restart=True)
+        act(Mixed(), out, source="another")
+    packed = act(Mixed(99), out, restart=True)
     assert (packed.count, packed.resumed) == (99, 0)
 
 
@@ -164,19 +160,42 @@ def test_two_runs_at_once(tmp_path: Path) -> None:
     pack(Mixed(20), out, report=second)
 
 
+def stop_at(done: int) -> Any:
+    def stop(stage: Stage) -> None:
+        if stage.done >= done:
+            raise KeyboardInterrupt
+
+    return stop
+
+
 def test_an_exception_in_between_is_gone_on_from(tmp_path: Path) -> None:
+    out, act = tmp_path / "out", partial(shards, format="hdf5")
+    with pytest.raises(KeyboardInterrupt):
+        act(Mixed(), out, report=stop_at(50))
+    assert not out.exists()
+    assert act(Mixed(), out).resumed == 64
+    assert content(out) == content(act(Mixed(), tmp_path / "whole").path)
+
+
+def test_a_single_file_is_begun_again(tmp_path: Path) -> None:
     out = tmp_path / "out.h5"
+    with pytest.raises(KeyboardInterrupt):
+        pack(Mixed(), out, report=stop_at(50))
+    assert os.listdir(tmp_path) == [], "there is nothing to go on with"
+    assert pack(Mixed(), out).resumed == 0
+
+
+def test_all_shards_are_there_and_only_the_check_is_missing(tmp_path: Path) -> None:
+    out, act = tmp_path / "out", partial(shards, format="tar")
 
     def stop(stage: Stage) -> None:
-        if stage.done >= 50:
+        if stage.name == "checking":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pack(Mixed(), out, checkpoint_every=16, report=stop)
-    assert not out.exists()
-    packed = pack(Mixed(), out, checkpoint_every=16)
-    assert packed.resumed == 64
-    assert content(out) == content(pack(Mixed(), tmp_path / "whole.h5", checkpoint_every=16).path)
+        act(Mixed(), out, report=stop)
+    assert act(Mixed(), out).resumed == 100
+    assert content(out) == content(act(Mixed(), tmp_path / "whole").path)
 
 
 class MixedPictures(Mixed):
@@ -187,14 +206,12 @@ class MixedPictures(Mixed):
         return {"image": data + bytes([index]), "label": index}
 
 
-@pytest.mark.parametrize("options", [{}, {"samples_per_shard": 9}], ids=["file", "shards"])
-def test_what_pictures_are_is_known_after_an_interruption(tmp_path: Path, options: dict[str, Any]) -> None:
-    act = partial(pack, format="tar", checkpoint_every=16, **options)
-    whole = act(MixedPictures(), place_of(tmp_path, "tar", options))
+def test_what_pictures_are_is_known_after_an_interruption(tmp_path: Path) -> None:
+    act = partial(pack, format="tar", samples_per_shard=9)
+    whole = act(MixedPictures(), tmp_path / "whole")
     assert "'jpg;png;image.bin'" in whole.line
     for point in (40, 70, 95):
-        (tmp_path / f"at-{point}").mkdir()
-        out = place_of(tmp_path / f"at-{point}", "tar", options)
+        out = tmp_path / f"at-{point}"
         assert not in_child(lambda out=out, point=point: act(MixedPictures(), out, report=DieAt(point)))  # type: ignore[misc]
         packed = act(MixedPictures(), out)
         assert packed.resumed > 0
@@ -204,17 +221,18 @@ def test_what_pictures_are_is_known_after_an_interruption(tmp_path: Path, option
 
 @pytest.mark.parametrize("format_", FORMATS)
 def test_one_sample(tmp_path: Path, format_: str) -> None:
-    packed = pack(Mixed(1), tmp_path / SINGLE[format_], format=format_, checkpoint_every=1)
+    packed = pack(Mixed(1), tmp_path / SINGLE[format_], format=format_)
     assert digest(read(packed)) == packed.digest == digest([mixed(0)])
 
 
 @pytest.mark.parametrize("change", ["content", "time", "added", "removed", "renamed"])
 def test_a_folder_that_changed_since_is_not_gone_on_with(tmp_path: Path, change: str) -> None:
-    folder, out = tmp_path / "files", tmp_path / "out.lmdb"
+    folder, out = tmp_path / "files", tmp_path / "out"
+    act = partial(shards, folder, out, format="tar")
     folder.mkdir()
     for number in range(60):
         (folder / f"{number:02d}.bin").write_bytes(b"%d" % number)
-    assert not in_child(lambda: pack(folder, out, checkpoint_every=16, report=DieAt(40)))
+    assert not in_child(lambda: act(report=DieAt(40)))
     if change == "content":
         (folder / "05.bin").write_bytes(b"another")
     elif change == "time":
@@ -226,29 +244,25 @@ def test_a_folder_that_changed_since_is_not_gone_on_with(tmp_path: Path, change:
     else:
         (folder / "59.bin").rename(folder / "61.bin")
     with pytest.raises(BadOption, match=r"was left by a run with (source|samples)=.*--restart"):
-        pack(folder, out, checkpoint_every=16)
-    assert pack(folder, out, checkpoint_every=16, restart=True).resumed == 0
+        act()
+    assert act(restart=True).resumed == 0
 
 
 def test_a_store_that_changed_since_is_not_gone_on_with(tmp_path: Path) -> None:
-    store, out = tmp_path / "a.npy", tmp_path / "out.lmdb"
+    store, out = tmp_path / "a.npy", tmp_path / "out"
     np.save(store, np.arange(60))
-    assert not in_child(lambda: pack(store, out, checkpoint_every=16, report=DieAt(40)))
+    assert not in_child(lambda: shards(store, out, format="tar", report=DieAt(40)))
     np.save(store, np.arange(60) + 1)
     with pytest.raises(BadOption, match="source="):
-        pack(store, out, checkpoint_every=16)
+        shards(store, out, format="tar")
 
 
-def test_a_run_killed_before_its_first_checkpoint_is_begun_anew(tmp_path: Path) -> None:
+def test_a_run_killed_before_its_first_shard_is_begun_anew(tmp_path: Path) -> None:
     """What it left is no reason to say that a later run can go on."""
-    out = tmp_path / "out.lmdb"
-    assert not in_child(lambda: pack(Mixed(300), out, checkpoint_every=1000, report=DieAt(280)))
-
-    def stop(stage: Stage) -> None:
-        raise KeyboardInterrupt
-
+    out, act = tmp_path / "out", partial(pack, format="tar", samples_per_shard=1000)
+    assert not in_child(lambda: act(Mixed(300), out, report=DieAt(280)))
     with pytest.raises(KeyboardInterrupt):
-        pack(Mixed(300), out, checkpoint_every=1000, report=stop)
+        act(Mixed(300), out, report=stop_at(0))
     assert os.listdir(tmp_path) == []
 
 
@@ -262,11 +276,7 @@ def test_a_flipped_bit_is_noticed(tmp_path: Path, format_: str) -> None:
     def flip(stage: Stage) -> None:
         if (stage.name, stage.done) != ("checking", 0):
             return
-        (built,) = (
-            path
-            for path in (tmp_path / f"{out.name}.packing").iterdir()
-            if path.stem == "output" and not path.name.endswith(".state")
-        )
+        (built,) = (path for path in (tmp_path / f"{out.name}.packing").iterdir() if path.stem == "output")
         path = built / "vector.npy" if built.is_dir() else built
         data = bytearray(path.read_bytes())
         searched = mixed(7)["vector"].tobytes()

@@ -37,7 +37,7 @@ from feedline.datasets import (
     TarDataset,
 )
 from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable, SourceError
-from feedline.packing.contents.look import look
+from feedline.packing.inspection import inspect
 from feedline.shown import HIDDEN
 from tests.datasets.remote.servers import Request, WebServer, start_fsspec, web_server
 from tests.datasets.tar.writing import tar_bytes
@@ -335,7 +335,7 @@ def test_sources_of_local_files(written: Written, source: str) -> None:
 
 def test_commands(written: Written) -> None:
     url = written.url("host/a.parquet", scheme="https")
-    for make in (lambda: feedline.pack(url, written.folder / "a.lmdb"), lambda: look(Path(url))):
+    for make in (lambda: feedline.pack(url, written.folder / "a.lmdb"), lambda: inspect(url)):
         with pytest.raises(SourceError, match=r"nothing at https:.*\*\*\*@host") as caught:
             make()
         written.note(caught.value)

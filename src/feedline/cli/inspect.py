@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.packing.contents import Contents, look
-from feedline.packing.contents.contents import value_text
-from feedline.packing.contents.sheet import write_sheet
+from feedline.cli.sheet import write_sheet
+from feedline.packing.inspection import inspect, look_into, take
 from feedline.packing.line import reading_lines
-from feedline.packing.quantities import bytes_text
-from feedline.packing.schema import Sample
-from feedline.packing.verify import verify as verify_digest
 from feedline.shown import printable
+from feedline.sizes import bytes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,22 +20,21 @@ if TYPE_CHECKING:
 _SHEET_PICTURES = 64
 
 
-def run(*, path: str, sample_count: int, sheet: Path | None, verify: bool, as_json: bool) -> None:
+def run(
+    *, path: str, fields: tuple[str, ...] | None, sample_count: int, sheet: Path | None, verify: bool, as_json: bool
+) -> None:
     """Write what is there to standard output.
 
     Raises:
-        SourceError: there is nothing, or nothing that is known.
+        SourceError: there is nothing, or nothing that a source reads.
         CorruptSource: it is damaged.
-        BadOption: a sheet was asked for and there are no pictures, or a check and there is no digest.
+        BadOption: a sheet was asked for and there are no pictures.
         MissingExtra: a table was asked for, and the package that draws it is not installed.
     """
-    contents = look(Path(path))
-    samples = contents.take(sample_count) if sample_count else []
-    facts = described(contents, samples)
+    facts = inspect(path, fields=fields, sample_count=sample_count, verify=verify)
     if sheet is not None:
-        facts["pictures on the sheet"] = write_sheet(contents.take(_SHEET_PICTURES), sheet)
-    if verify:
-        facts["verified"] = verify_digest(contents)
+        with look_into(path, fields) as opened:
+            facts["pictures on the sheet"] = write_sheet(take(opened, _SHEET_PICTURES), sheet)
     if as_json:
         sys.stdout.write(json.dumps(facts) + "\n")
         return
@@ -50,24 +46,7 @@ def run(*, path: str, sample_count: int, sheet: Path | None, verify: bool, as_js
         sys.stdout.write(printable(f"\n{facts['pictures on the sheet']} pictures in {sheet}\n"))
 
 
-# Any: values that JSON keeps.
-def described(contents: Contents, samples: list[Sample]) -> dict[str, Any]:
-    """Return all that is shown, in values that JSON keeps."""
-    stored = contents.stored or {}
-    return {
-        "path": str(contents.path),
-        "kind": contents.kind,
-        "samples": contents.count,
-        "bytes": contents.size,
-        "files": contents.file_count,
-        "fields": [{"name": field.name, "type": field.type, "stored": field.stored} for field in contents.fields],
-        "details": contents.details,
-        "packed": {name: stored[name] for name in ("digest", "skipped", "facts") if stored.get(name)},
-        "examples": [{name: value_text(value) for name, value in sample.items()} for sample in samples],
-        "line": contents.line,
-    }
-
-
+# Any, here and below: values that JSON keeps.
 def show(facts: dict[str, Any], console: Console) -> None:
     """Draw the facts as tables."""
     from rich.box import SIMPLE_HEAD
@@ -81,22 +60,23 @@ def show(facts: dict[str, Any], console: Console) -> None:
         return made
 
     # Text, not str: what a file says is not to be taken for markup.
-    count = "unknown" if facts["samples"] is None else f"{facts['samples']:,}"
     summary = table(facts["path"], "what", "found")
-    summary.add_row("kind", Text(facts["kind"]))
-    summary.add_row("samples", count)
-    summary.add_row(
-        "size", f"{bytes_text(facts['bytes'])} in {facts['files']:,} file{'s' if facts['files'] > 1 else ''}"
-    )
-    for name, value in {**facts["details"], **facts["packed"]}.items():
+    summary.add_row("format", Text(f"{facts['format']}, {facts['form']}, read by {facts['source']}"))
+    count, many = facts["samples"], "s" if facts["files"] > 1 else ""
+    summary.add_row("samples", "unknown: a stream has no length" if count is None else _plain(count))
+    summary.add_row("size", f"{bytes_text(facts['bytes'])} in {facts['files']:,} file{many}")
+    for name, value in {**facts["packed"], **facts["facts"]}.items():
         summary.add_row(Text(str(name)), Text(_plain(value)))
-    if "verified" in facts:
-        summary.add_row("verified", Text("all samples were read, and their digest is the one that was stored"))
+    if facts["left out"]:
+        summary.add_row("left out", Text("\n".join(facts["left out"])))
+    if facts["verified"] is not None:
+        compared = ", and their digest is the one that was stored" if facts["verified"]["digest"] else ""
+        summary.add_row("verified", f"all {facts['verified']['samples']:,} samples were read{compared}")
     console.print(summary)
     if facts["fields"]:
-        fields = table("\nFields", "name", "type", "stored")
+        fields = table(f"\nFields, as {facts['looked at']:,} samples show them", "name", "type", "statistics")
         for field in facts["fields"]:
-            fields.add_row(Text(field["name"]), Text(field["type"]), Text(field["stored"]))
+            fields.add_row(Text(field["name"]), Text(field["type"]), Text(_statistics(field)))
         console.print(fields)
     if facts["examples"]:
         examples = table("\nSamples", "field", *(str(number) for number in range(1, len(facts["examples"]) + 1)))
@@ -109,7 +89,24 @@ def show(facts: dict[str, Any], console: Console) -> None:
             console.print(Text(f"  {line}"), soft_wrap=True)
 
 
-# Any, here and below: values that JSON keeps.
+def _statistics(field: dict[str, Any]) -> str:
+    parts = []
+    if "mean" in field:
+        parts.append(f"{field['min']:.6g} to {field['max']:.6g}, mean {field['mean']:.6g}")
+    if "longest" in field:
+        unit = "characters" if field["type"] == "str" else "bytes"
+        parts.append(f"{_range(field['shortest'], field['longest'])} {unit}")
+    if "largest picture" in field:
+        sizes = (" x ".join(map(str, field[name])) for name in ("smallest picture", "largest picture"))
+        parts.append(f"{_range(*sizes)} pixels")
+    parts += [f"{name}: {field[name]:,}" for name in ("unreadable pictures", "missing") if name in field]
+    return ", ".join(parts)
+
+
+def _range(low: Any, high: Any) -> str:
+    return _plain(low) if low == high else f"{_plain(low)} to {_plain(high)}"
+
+
 def _printable(value: Any) -> Any:
     """Write as escapes what a terminal would obey or cannot show, in names and texts out of files."""
     if isinstance(value, str):
@@ -121,8 +118,7 @@ def _printable(value: Any) -> Any:
 
 def _plain(value: Any) -> str:
     if isinstance(value, dict):
-        between = "\n" if any(isinstance(one, str) for one in value.values()) else ", "
-        return between.join(f"{name}: {_plain(one)}" for name, one in value.items())
+        return ", ".join(f"{name}: {_plain(one)}" for name, one in value.items())
     if isinstance(value, list):
         return ", ".join(map(_plain, value))
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

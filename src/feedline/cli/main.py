@@ -7,14 +7,12 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from feedline import __version__
 from feedline._optional import require
 from feedline.errors import FeedlineError
 from feedline.shown import printable
-
-T = TypeVar("T")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,15 +99,11 @@ def _add_pack(commands: Any) -> None:
     pack.add_argument(
         "--encode", choices=("keep", "jpg", "png", "raw"), default="keep", help="what pictures become (%(default)s)"
     )
-    pack.add_argument(
-        "--resize", type=_picture_size, metavar="N|WxH", help="shorter side, or exact width and height, of pictures"
-    )
+    pack.add_argument("--resize", metavar="N|WxH", help="shorter side, or exact width and height, of pictures")
     pack.add_argument("--quality", type=_at_least(1), default=90, help="of JPEG, up to 100 (%(default)s)")
     pack.add_argument("--ragged", type=_names, metavar="A,B", help="array fields whose shapes differ")
     pack.add_argument("--samples-per-shard", type=_at_least(1), metavar="N", help="samples in a shard")
-    pack.add_argument(
-        "--shard-size", type=_byte_count, metavar="SIZE", help="bytes in a shard, about, such as 500M (1GiB)"
-    )
+    pack.add_argument("--shard-size", metavar="SIZE", help="bytes in a shard, about, such as 500M (1GiB)")
     pack.add_argument("--compression", help="hdf5: gzip, lzf; parquet: snappy, zstd, lz4, gzip, none")
     pack.add_argument(
         "--on-error",
@@ -118,15 +112,8 @@ def _add_pack(commands: Any) -> None:
         help="for samples that cannot be read, or do not fit the others or the format (%(default)s)",
     )
     pack.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
-    pack.add_argument("--restart", action="store_true", help="begin again instead of going on with an interrupted run")
+    pack.add_argument("--restart", action="store_true", help="begin again instead of going on after complete shards")
     pack.add_argument("--no-verify", action="store_true", help="do not read everything again to compare")
-    pack.add_argument(
-        "--checkpoint-every",
-        type=_at_least(1),
-        default=4096,
-        metavar="N",
-        help="samples that an interruption costs, at most (%(default)s)",
-    )
     pack.add_argument(
         "--root", type=Path, help="the folder that the files of a CSV table are relative to (the table's)"
     )
@@ -140,12 +127,15 @@ def _add_inspect(commands: Any) -> None:
     inspect.add_argument(
         "path",
         metavar="PATH",
-        help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, JSON lines, or a folder of these or of files",
+        help="HDF5, LMDB, tar, Parquet, Arrow, .npy, .npz, SQLite, CSV, or a folder of these or of files",
     )
+    inspect.add_argument("--fields", type=_names, metavar="A,B", help="fields to look at (all)")
     inspect.add_argument("--samples", type=_at_least(0), default=3, metavar="N", help="samples to show (%(default)s)")
     inspect.add_argument("--sheet", type=Path, metavar="OUT.png", help="write a contact sheet of pictures")
     inspect.add_argument(
-        "--verify", action="store_true", help="read everything, and compare with the digest stored by feedline pack"
+        "--verify",
+        action="store_true",
+        help="read all samples, and compare with the digest that feedline pack stored",
     )
     inspect.add_argument("--json", action="store_true", help="write JSON to standard output instead of tables")
     inspect.set_defaults(command=_inspect)
@@ -185,25 +175,6 @@ def _fields(text: str) -> dict[str, str]:
     return dict(pairs)
 
 
-def _picture_size(text: str) -> int | tuple[int, int]:
-    from feedline.packing.quantities import size_of
-
-    return _read_by(size_of, text)
-
-
-def _byte_count(text: str) -> int:
-    from feedline.packing.quantities import bytes_of
-
-    return _read_by(bytes_of, text)
-
-
-def _read_by(read: Callable[[str], T], text: str) -> T:
-    try:
-        return read(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(str(exc)) from exc
-
-
 def _demo(arguments: argparse.Namespace) -> None:
     _require_extra("`feedline demo`")
     from feedline.cli import demo
@@ -236,6 +207,7 @@ def _inspect(arguments: argparse.Namespace) -> None:
 
     inspect.run(
         path=arguments.path,
+        fields=arguments.fields,
         sample_count=arguments.samples,
         sheet=arguments.sheet,
         verify=arguments.verify,

@@ -16,9 +16,9 @@ from feedline.packing import Packed, Stage, pack
 from feedline.packing.line import reading_lines
 from feedline.packing.opening import open_source
 from feedline.packing.options import as_fields, check_apart
-from feedline.packing.quantities import bytes_text
-from feedline.packing.work import WorkFolder
+from feedline.packing.output import WorkFolder
 from feedline.shown import printable
+from feedline.sizes import bytes_text
 
 _REASONS_SHOWN = 10
 
@@ -62,7 +62,6 @@ def _packed(arguments: argparse.Namespace) -> Packed:
             overwrite=arguments.overwrite,
             restart=arguments.restart,
             verify=not arguments.no_verify,
-            checkpoint_every=arguments.checkpoint_every,
             source=opened.text,
             facts=opened.facts,
             report=bar.show,
@@ -73,8 +72,8 @@ def _packed(arguments: argparse.Namespace) -> Packed:
 def interruption_of(out: Path) -> str:
     """Say whether an interrupted run can be gone on with."""
     if WorkFolder.is_left(out):
-        return "Interrupted. Run the same command again: it goes on where this one stopped."
-    return "Interrupted before anything was kept. Run the same command again to begin anew."
+        return "Interrupted. Run the same command again: it goes on after the last complete shard."
+    return "Interrupted before a shard was complete. Run the same command again to begin anew."
 
 
 def summary_of(packed: Packed, *, is_checked: bool) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from feedline.datasets.files import FileDataset, ImageFolder
     from feedline.datasets.hdf5 import HDF5Dataset
     from feedline.datasets.lmdb import LMDBDataset
+    from feedline.datasets.opening import open_dataset
     from feedline.datasets.parquet import ArrowDataset, ParquetDataset
     from feedline.datasets.sql import SQLDataset
     from feedline.datasets.streams import GrowingFile, RedisStream, StreamDataset
@@ -36,6 +37,7 @@ __all__ = [
     "StreamDataset",
     "TarDataset",
     "mix",
+    "open_dataset",
 ]
 
 _PLACES = {
@@ -54,6 +56,7 @@ _PLACES = {
     "SQLDataset": "sql",
     "StreamDataset": "streams",
     "TarDataset": "tar",
+    "open_dataset": "opening",
 }
 """Where each name lives. A source is imported when it is first used: a loader needs none of them."""
 

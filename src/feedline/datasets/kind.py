@@ -10,8 +10,8 @@ from feedline.errors import BadOption
 from feedline.types import DatasetKind
 
 INSTEAD_OF_PATH = (
-    "If it is the path of a store, open it with one of feedline.datasets, such as LMDBDataset(path); `feedline inspect "
-    "PATH` shows what is in it, and the line that reads it."
+    "Open a path with feedline.datasets.open_dataset(path), or with one of the sources, such as LMDBDataset(path); "
+    "`feedline inspect PATH` shows what is in it, and the line that reads it."
 )
 """What to say of a path in the place of a dataset."""
 

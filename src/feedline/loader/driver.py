@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.engine import Engine
+from feedline.core.decisions import GIVE, LOOK_AT, START, TAKE_BACK
 from feedline.core.epoch import Epoch
-from feedline.core.machine import GIVE, LOOK_AT, START, TAKE_BACK, Machine
+from feedline.core.machine import Machine
 from feedline.core.recovery import Seen
 from feedline.engines import interrupts
 from feedline.errors import GrowingWorker, tell
@@ -122,7 +123,7 @@ class Driver:
                 if not machine.decisions:
                     self._collect(pause_s, worker)
                     machine.judge_lateness()
-            if machine.decisions or machine.fatal is not None:  # the last worker may be gone, with nothing to decide
+            if machine.decisions:
                 self._perform()
 
     def _hand_out(self, ordinal: int) -> Any:

@@ -1,6 +1,7 @@
 """Datasets into formats that read fast, and what is in such a store."""
 
+from feedline.packing.folders import Unused
 from feedline.packing.pack import pack
-from feedline.packing.progress import Packed, Stage, Unused
+from feedline.packing.run import Packed, Stage
 
 __all__ = ["Packed", "Stage", "Unused", "pack"]

@@ -9,19 +9,31 @@ import csv
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from feedline.datasets.csv.rows import delimiter_of
 from feedline.datasets.files import FileDataset, ImageFolder
 from feedline.datasets.files.image_folder import IMAGES
+from feedline.datasets.opening import Recognised, is_picture_name, some
 from feedline.errors import BadOption, SourceError
-from feedline.failures import words
-from feedline.packing.progress import Unused
 from feedline.packing.schema import Sample, listed
 
-PICTURES = frozenset(IMAGES)
+
+@dataclass(frozen=True)
+class Unused:
+    """What is in a source and is not packed, without being a fault."""
+
+    files: int = 0
+    """Files that are no samples."""
+    notes: tuple[str, ...] = ()
+    """What it is, and why: the first three files of each kind by name."""
+
+    def and_files(self, files: Sequence[Path], root: Path, why: str) -> Unused:
+        """Return it with some files more."""
+        many = "s" if len(files) > 1 else ""
+        note = f"{len(files):,} file{many} ({some(list(files), root)}), {why}"
+        return Unused(self.files + len(files), (*self.notes, note)) if files else self
 
 
 class TableFiles:
@@ -74,19 +86,6 @@ def called(dataset: Any, number: int) -> str:
     return f"sample {number} ({path})" if isinstance(path, (str, os.PathLike)) else f"sample {number}"
 
 
-def fingerprint(files: Files) -> str:
-    """Return a digest of names, sizes and times: another one if a file was changed, added or removed."""
-    hashed = blake2b(digest_size=16)
-    for index in range(len(files)):
-        path = files.path_of(index)
-        try:
-            found = os.stat(path)
-        except OSError as exc:
-            raise SourceError(f"The file {path} cannot be looked at: {words(exc)}.") from exc
-        hashed.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
-    return hashed.hexdigest()
-
-
 @dataclass(frozen=True)
 class Relative:
     """A transform: the path of a sample as seen from its folder."""
@@ -97,36 +96,25 @@ class Relative:
         return {**sample, "path": os.path.relpath(sample["path"], self.root)}
 
 
-def open_folder(root: Path) -> tuple[FileDataset, tuple[str, ...], dict[str, Any]]:
-    """Return a folder as a dataset, the fields that are packed, and facts about all samples.
+def open_folder(found: Recognised) -> tuple[FileDataset, tuple[str, ...], dict[str, Any]]:
+    """Return a folder of files as a dataset, the fields that are packed, and facts about all samples.
 
     Pictures in folders of it are labelled by them, as by `ImageFolder`.
 
     Raises:
-        SourceError: there are no files, or there are folders without pictures among others.
+        SourceError: there are folders without pictures among others.
     """
-    below = Relative(str(root))
-    in_folders, beside = _where_pictures_are(root)
-    if in_folders:
-        fields = ["image", "label", "path"]
-        images = ImageFolder(root, decode="bytes", fields=fields, transform=below, allow_empty=True)
-        _check_classes(images, root)
-        return images, ("image", "label"), {"classes": images.classes}
-    if beside:
+    root = Path(found.path)
+    below = Relative(found.path)
+    if found.format == "files":
+        return FileDataset(root, transform=below), ("data", "path"), {}
+    if "labels" in found.options():  # there are none
         renamed = {"image": "data", "path": "path"}
-        return FileDataset(root, extensions=sorted(PICTURES), fields=renamed, transform=below), ("image", "path"), {}
-    return FileDataset(root, transform=below), ("data", "path"), {}
-
-
-def _where_pictures_are(root: Path) -> tuple[bool, bool]:
-    """Say whether there are pictures in folders of a folder, and in the folder itself; stops at the first."""
-    beside = False
-    for folder, _, names in os.walk(root):
-        if any(map(is_picture_name, names)):
-            if folder != str(root):
-                return True, beside
-            beside = True
-    return False, beside
+        return FileDataset(root, extensions=sorted(IMAGES), fields=renamed, transform=below), ("image", "path"), {}
+    fields = ["image", "label", "path"]
+    images = ImageFolder(root, decode="bytes", fields=fields, transform=below, allow_empty=True)
+    _check_classes(images, root)
+    return images, ("image", "label"), {"classes": images.classes}
 
 
 def _check_classes(images: ImageFolder, root: Path) -> None:
@@ -139,7 +127,7 @@ def _check_classes(images: ImageFolder, root: Path) -> None:
         return
     what = ", ".join(map(repr, empty[:3])) + (f" and {len(empty) - 3} more" if len(empty) > 3 else "")
     raise SourceError(
-        f"In {root}, each folder is a class, but there are no pictures ({', '.join(sorted(PICTURES))}) in {what}. Move "
+        f"In {root}, each folder is a class, but there are no pictures ({', '.join(sorted(IMAGES))}) in {what}. Move "
         "it elsewhere, convert what is in it, or list the files in a CSV file and pack that one. In Python, pack "
         'ImageFolder(..., decode="bytes", allow_empty=True).'
     )
@@ -147,9 +135,8 @@ def _check_classes(images: ImageFolder, root: Path) -> None:
 
 def unused_in(root: Path, fields: Sequence[str]) -> Unused:
     """Return which files of a folder are not packed, given the fields that are."""
-    unused = Unused()
     if "image" not in fields:
-        return unused  # all files are
+        return Unused()  # all files are
     others: list[Path] = []
     outside: list[Path] = []
     for place, folders, names in os.walk(root):
@@ -159,24 +146,9 @@ def unused_in(root: Path, fields: Sequence[str]) -> Unused:
                 others.append(Path(place, name))
             elif "label" in fields and place == str(root):
                 outside.append(Path(place, name))
-    if others:
-        endings = ", ".join(sorted({one.suffix.lower() or "none" for one in others})[:6])
-        why = f"not named as pictures are, but {endings}"
-        unused = unused.and_files(len(others), f"{_files(others, root)}, {why}")
-    if outside:
-        why = "pictures that are beside the folders of classes, and so in none"
-        unused = unused.and_files(len(outside), f"{_files(outside, root)}, {why}")
-    return unused
-
-
-def _files(paths: list[Path], root: Path) -> str:
-    names = ", ".join(str(one.relative_to(root)) for one in paths[:3])
-    return f"{len(paths):,} file{'s' if len(paths) > 1 else ''} ({names}{', ...' if len(paths) > 3 else ''})"
-
-
-def is_picture_name(path: str) -> bool:
-    """True if a file's name says that it is a picture."""
-    return os.path.splitext(path)[1].lower() in PICTURES
+    endings = ", ".join(sorted({one.suffix.lower() or "none" for one in others})[:6])
+    unused = Unused().and_files(others, root, f"not named as pictures are, but {endings}")
+    return unused.and_files(outside, root, "pictures that are beside the folders of classes, and so in none")
 
 
 def first_row(path: Path) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 from feedline._optional import require
+from feedline.datasets.opening import COMPRESSED, SUFFIXES
 from feedline.errors import BadOption
 from feedline.packing.writers.contract import Writer
 
@@ -17,14 +18,16 @@ class Format:
     """One way to store samples."""
 
     name: str
-    writer_name: str
-    suffixes: tuple[str, ...]
-    """Of its files; the first is the one that is written."""
     package: str
     """That it needs; "" if none."""
     extra: str = ""
     has_shards: bool = False
     """True if several files can be read as one dataset."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Of its files; the first is the one that is written."""
+        return tuple(suffix for suffix in SUFFIXES[self.name] if suffix not in COMPRESSED)
 
     @property
     def module(self) -> ModuleType:
@@ -36,18 +39,18 @@ class Format:
     @property
     def writer(self) -> type[Writer]:
         """The class of the writer."""
-        kind: type[Writer] = getattr(self.module, self.writer_name)
+        kind: type[Writer] = getattr(self.module, f"{self.name.capitalize()}Writer")
         return kind
 
 
 FORMATS = {
     found.name: found
     for found in (
-        Format("lmdb", "LmdbWriter", (".lmdb", ".mdb"), "lmdb", "lmdb"),
-        Format("hdf5", "Hdf5Writer", (".h5", ".hdf5", ".hdf"), "h5py", "hdf5", has_shards=True),
-        Format("tar", "TarWriter", (".tar",), "", has_shards=True),
-        Format("parquet", "ParquetWriter", (".parquet", ".pq"), "pyarrow", "parquet", has_shards=True),
-        Format("npy", "NpyWriter", (".npy",), ""),
+        Format("lmdb", "lmdb", "lmdb"),
+        Format("hdf5", "h5py", "hdf5", has_shards=True),
+        Format("tar", "", has_shards=True),
+        Format("parquet", "pyarrow", "parquet", has_shards=True),
+        Format("npy", ""),
     )
 }
 

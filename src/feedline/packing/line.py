@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from feedline.packing.formats import FORMATS
+from feedline.datasets.opening import SOURCES, SUFFIXES
 from feedline.packing.schema import Column, Schema
 from feedline.packing.writers.tar import member_names
-
-CLASSES = {
-    "lmdb": "LMDBDataset",
-    "hdf5": "HDF5Dataset",
-    "tar": "TarDataset",
-    "parquet": "ParquetDataset",
-    "npy": "ArrayDataset",
-}
 
 LISTS = "list"
 """The function that makes batches of samples that cannot be stacked."""
@@ -41,7 +32,8 @@ def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str
     """
     fields = fields_for(format_name, schema, form)
     options = (", mode='random'" if format_name == "tar" else "") + ("" if fields is None else f", fields={fields!r}")
-    return f"{CLASSES[format_name]}({place!r}{options}{unpacked_option(place) if format_name == 'parquet' else ''})"
+    faster = unpacked_option(place) if format_name == "parquet" else ""
+    return f"{SOURCES[format_name].__name__}({place!r}{options}{faster})"
 
 
 def unpacked_option(place: str) -> str:
@@ -57,16 +49,8 @@ def unpacked_option(place: str) -> str:
     path = Path(place)
     while glob.has_magic(path.name):
         path = path.parent
-    stem = path.with_suffix("") if path.suffix.lower() in FORMATS["parquet"].suffixes else path
+    stem = path.with_suffix("") if path.suffix.lower() in SUFFIXES["parquet"] else path
     return f", unpack_to={f'{stem}.unpacked' if path.name else 'unpacked'!r}"
-
-
-# Any: what JSON keeps.
-def stored_text(format_name: str, place: str, stored: Mapping[str, Any] | None, otherwise: str) -> str:
-    """Return the expression that opens a store by what was stored in it, and another one if nothing was."""
-    if stored is None:
-        return otherwise
-    return dataset_text(format_name, place, Schema.from_json(stored["fields"]), stored["form"])
 
 
 # Any: whatever `fields=` of a source takes.
@@ -87,18 +71,19 @@ def loader_line(format_name: str, place: str, schema: Schema, form: str) -> str:
     return loader_text(dataset_text(format_name, place, schema, form), collate_for(schema, form))
 
 
-def loader_text(dataset: str, collate: str = "") -> str:
+def loader_text(dataset: str, collate: str = "", *, is_stream: bool = False) -> str:
     """Return the line that loads the dataset that an expression opens.
 
     Args:
         dataset: the expression, a class of `feedline.datasets` and its arguments.
         collate: the expression for `collate=`; "" if samples stack.
+        is_stream: True for a dataset that has an order of its own.
 
     Example:
         >>> loader_text("HDF5Dataset('train.h5')")
         "loader = feedline.Loader(feedline.datasets.HDF5Dataset('train.h5'), batch_size=32, shuffle=True, workers=4)"
     """
-    shuffle = "" if "mode='stream'" in dataset else ", shuffle=True"  # a stream has an order of its own
+    shuffle = "" if is_stream else ", shuffle=True"
     given = f", collate={collate}" if collate else ""
     hint = "  # batches are lists of samples, which do not stack as they are" if collate == LISTS else ""
     return f"loader = feedline.Loader(feedline.datasets.{dataset}, batch_size=32{shuffle}, workers=4{given}){hint}"

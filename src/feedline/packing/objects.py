@@ -8,7 +8,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -34,14 +33,13 @@ def open_object(source: str) -> Any:
         module_name.endswith(".py")
     ):
         raise BadOption(
-            f"{source!r} is neither the path of something that is there nor module:object. {_meant(source)}"
+            f"{source!r} is neither the path of something that is there nor module:object. A dataset in Python is "
+            "named like package.module:name, without .py, in the folder of the package."
         )
     found: Any = _imported(module_name, source)
     for name in attribute.split("."):
         if not hasattr(found, name):
-            near = [one for one in dir(found) if not one.startswith("_") and one.lower() == name.lower()]
-            hint = f" Is {near[0]!r} meant?" if near else ""
-            raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} asks for.{hint}")
+            raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} asks for.")
         found = getattr(found, name)
     if isinstance(found, type) or (callable(found) and not _is_dataset(found)):
         found = _called(found, source)
@@ -51,15 +49,6 @@ def open_object(source: str) -> Any:
             "Name one, a class of one that needs no arguments, or a function that returns one."
         )
     return found
-
-
-def _meant(source: str) -> str:
-    before, _, attribute = source.rpartition(":")
-    path = Path(before)
-    if path.suffix == ".py" and path.exists() and attribute.isidentifier():
-        place = "" if path.parent == Path() else f" in the folder {path.parent}"
-        return f"Name the module without .py{place}: {path.stem}:{attribute}."
-    return "A dataset in Python is named like package.module:name."
 
 
 def _imported(module_name: str, source: str) -> ModuleType:

@@ -1,56 +1,40 @@
-"""From what users write for a dataset, a path or `module:object`, to the dataset."""
+"""From what users write for a dataset, a path or `module:object`, to the dataset; for `pack` and `inspect` alike."""
 
 from __future__ import annotations
 
 import glob
 import os
-import zipfile
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from feedline import datasets
 from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
-from feedline.datasets.cache.folder import FILE as SAMPLES
-from feedline.datasets.csv.dataset import ENDINGS as CSV_ENDINGS
-from feedline.datasets.csv.dataset import PACKED
-from feedline.datasets.csv.rows import delimiter_of
+from feedline.datasets.opening import FACTS, Recognised, is_picture_name, recognise
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
-from feedline.packing.folders import (
-    fingerprint,
-    first_row,
-    is_picture_name,
-    names_files,
-    open_folder,
-    open_table,
-    unused_in,
-)
+from feedline.packing.folders import Unused, first_row, names_files, open_folder, open_table, unused_in
 from feedline.packing.formats import FORMATS
-from feedline.packing.line import CLASSES, fields_for
+from feedline.packing.line import dataset_text, fields_for, unpacked_option
 from feedline.packing.objects import open_object
 from feedline.packing.options import Renamed
-from feedline.packing.progress import Unused
-from feedline.packing.recognition import COMPRESSED, ENVIRONMENT, Folder, class_for, folder_at, shown, suffixes
 from feedline.packing.schema import Schema, listed
 from feedline.packing.writers.npy import stored as stored_in_folder
-from feedline.shown import shown_address
 
-_IN_FOLDERS = (ENVIRONMENT, SAMPLES)
 _KEYS = (
     "the keys of the samples (__key__): samples get numbers. To keep them, name all fields: --fields key=__key__,..."
 )
 
 
+# Any, throughout: a dataset of any class, and what JSON keeps.
 @dataclass(frozen=True)
 class Opened:
     """A dataset, and what is known of it."""
 
-    dataset: Any  # of any class
+    path: str
+    """What the user named."""
+    dataset: Any
     text: str
     """What it is, for people, and to recognise it by when a run goes on."""
     fields: tuple[str, ...] | None = None
@@ -59,6 +43,14 @@ class Opened:
     """About all samples, such as the names of classes; stored with them."""
     unused: Unused = field(default_factory=Unused)
     """What is in the source and is not packed."""
+    format: str = "Python"
+    """A format of `feedline.datasets.opening`, or "Python" for `module:object`."""
+    files: tuple[Path, ...] = ()
+    """What it is read from, as far as that is known."""
+    stored: dict[str, Any] | None = None
+    """What `feedline pack` stored with the samples; None if it was not written by it."""
+    expression: str = ""
+    """The call of something in `feedline.datasets` that opens it; "" if there is none."""
 
     def __enter__(self) -> Opened:
         return self
@@ -84,160 +76,121 @@ def open_source(
         BadOption: it is nothing of these, or has no such fields.
         SourceError: it is not there, or empty.
     """
-    path = Path(source)
-    if not path.exists() and ":" in source and "://" not in source:
-        found = open_object(source)
-        return Opened(found, f"{source} {dataset_fingerprint(found)}".rstrip())
+    if not os.path.exists(source) and ":" in source and "://" not in source:
+        dataset = open_object(source)
+        return Opened(source, dataset, f"{source} {dataset_fingerprint(dataset)}".rstrip())
+    return open_path(source, fields=fields, root=root, path_column=path_column)
+
+
+def open_path(
+    source: str, *, fields: Renamed | None = None, root: Path | None = None, path_column: str | None = None
+) -> Opened:
+    """Open a path, as `open_source` does; nothing is imported or run."""
+    found = recognise(source)
     wanted = None if fields is None else [old for _, old in fields]
-    if path.is_dir():
-        return _open_folder(path, source, wanted)
-    name = class_for(source)
-    if name is not None:
-        return _open_store(name, source, [], wanted)
-    if source.lower().endswith(CSV_ENDINGS) and (path.suffix.lower() in PACKED or glob.has_magic(source)):
-        return _open_rows(source, wanted)
-    if not path.exists():
-        raise SourceError(
-            f"There is nothing at {shown_address(source)}. A source is a folder, a CSV file, a file or pattern of one "
-            f"of the formats ({', '.join(suffixes())}), or module:object for a dataset in Python."
-        )
-    if path.suffix.lower() not in (".csv", ".tsv"):
-        raise BadOption(f"{source} is of no kind that can be packed: known are {', '.join(suffixes())} and .csv.")
-    # Names of pictures that are not there are a mistake, and no samples.
-    about_files = root or path_column or names_files(path) or any(map(is_picture_name, first_row(path)))
-    if not about_files:
-        return _open_rows(source, wanted)
-    table, names, facts = open_table(path, root=root, path_column=path_column)
-    return Opened(table, f"{source} {fingerprint(table)}", names, facts)
+    if found.format in ("pictures", "files"):
+        return _open_folder(found)
+    if found.format == "csv" and os.path.isfile(source) and Path(source).suffix.lower() in (".csv", ".tsv"):
+        path = Path(source)
+        # Names of pictures that are not there are a mistake, and no samples.
+        if root or path_column or names_files(path) or any(map(is_picture_name, first_row(path))):
+            table, names, facts = open_table(path, root=root, path_column=path_column)
+            files = tuple(Path(table.path_of(number)) for number in range(len(table)))
+            text = f"{source} {fingerprint(files)}"
+            return Opened(source, table, text, names, facts, format="CSV table of files", files=files)
+    return _open_store(found, wanted)
 
 
-def _open_rows(source: str, wanted: list[str] | None) -> Opened:
-    """Open a CSV file, or those that fit a pattern, each row of which is a sample."""
-    delimiter = None
-    if os.path.isfile(source) and not source.lower().endswith(PACKED):
-        with open(source, encoding="utf-8-sig", errors="replace") as file:
-            delimiter = delimiter_of(file.readline())
-    return Opened(datasets.CSVDataset(source, wanted, delimiter=delimiter), f"{source} {_stamp(source)}")
+def _open_folder(found: Recognised) -> Opened:
+    dataset, names, facts = open_folder(found)
+    files = tuple(Path(dataset.path_of(number)) for number in range(len(dataset)))
+    return Opened(
+        found.path,
+        dataset,
+        f"{found.path} {fingerprint(files)}",
+        names,
+        facts,
+        unused_in(Path(found.path), names),
+        found.format,
+        files,
+        expression=f"open_dataset({found.path!r})",
+    )
 
 
-def _open_folder(path: Path, source: str, wanted: list[str] | None) -> Opened:
-    """Open a folder as what `inspect` says it is."""
-    found = folder_at(path)
-    if found.kind == "stores":
-        raise _no_samples(found, path)
-    if found.dataset:
-        shards = [str(one) for one in found.files] if found.kind == "shards" else []
-        opened = _open_store(found.dataset, source, shards, wanted)
-        if not found.beside:
-            return opened
-        note = f"{len(found.beside):,} beside the {len(found.files):,} stores, such as {shown(found.beside, path)}"
-        return replace(opened, unused=opened.unused.and_files(len(found.beside), note))
-    files, names, facts = open_folder(path)
-    return Opened(files, f"{source} {fingerprint(files)}", names, facts, unused_in(path, names))
-
-
-def _no_samples(folder: Folder, path: Path) -> BadOption:
-    first = folder.files[0]
-    one = first.parent if first.name in _IN_FOLDERS else first
-    kinds = {class_for(one.name) for one in folder.files} - {None}
-    why = "which are not read as one dataset" if len(folder.files) > 1 else "which is a store, not a sample"
-    if len(kinds) == 1 and folder.beside and len(folder.files) > 1:
-        why += f" because of what is beside them ({shown(folder.beside, path)})"
-    return BadOption(f"In the folder {path} are {shown(folder.files, path)}, {why}. Pack one of them: {one}.")
-
-
-def _open_store(name: str, source: str, files: list[str], wanted: list[str] | None) -> Opened:
-    """Open a store; what `feedline pack` wrote with samples in the form, and with the names, that they had.
-
-    Args:
-        name: of the class that reads it.
-        source: its path, or a pattern.
-        files: of a folder of shards.
-        wanted: names of fields; None for all.
-    """
-    path = Path(source)
-    options: dict[str, Any] = {}
-    stored = _stored(name, path, files)
-    fields = _fields(name, path, stored, wanted)
-    if fields is not None:
-        options["fields"] = fields
-    unused = Unused()
-    if name == CLASSES["tar"]:
-        compressed = any(one.lower().endswith(COMPRESSED) for one in files or [source])
-        options |= {"mode": "stream", "shuffle": False} if compressed else {"mode": "random"}
-        if stored is None and fields is None:
-            unused = Unused(notes=(_KEYS,))
-    unpacked = _unpacked(path, wanted) if path.suffix.lower() == ".npz" else None
-    dataset = getattr(datasets, name)(files or source if unpacked is None else unpacked, **options)
+def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
+    """Open a store; what `feedline pack` wrote with samples in the form, and with the names, that they had."""
+    stored = _stored(found)
+    fields = _fields(found, stored, wanted)
+    options = {} if fields is None else {"fields": fields}
+    dataset = found.open(**options)
+    unused = Unused().and_files(found.beside, Path(found.path), f"beside the {len(found.files):,} stores")
+    if found.format == "tar" and stored is None and fields is None:
+        unused = Unused(unused.files, (*unused.notes, _KEYS))
+    files = tuple(found.files or _local_files(found.path))
+    if stored is not None and wanted is None:
+        suffix = FORMATS[found.format].suffixes[0]
+        place = os.path.join(found.path, f"*{suffix}") if found.files else found.path
+        expression = dataset_text(found.format, place, Schema.from_json(stored["fields"]), stored["form"])
+    else:
+        given = "" if fields is None else f", fields={fields!r}"
+        faster = unpacked_option(found.path) if found.format == "parquet" else ""
+        expression = f"open_dataset({found.path!r}{given}{faster})"
     facts = stored.get("facts", {}) if stored else {}
-    return Opened(dataset, f"{source} {_stamp(source)}", None, facts, unused)
+    text = f"{found.path} {fingerprint(files)}"
+    return Opened(found.path, dataset, text, None, facts, unused, found.format, files, stored, expression)
 
 
-# Any: arrays of any type.
-def _unpacked(path: Path, wanted: list[str] | None) -> dict[str, Any] | None:
-    """Return the arrays of a compressed .npz file, which cannot be mapped, but held in memory; None if it is no such.
-
-    Raises:
-        BadOption: one of them cannot be read.
-    """
-    if not zipfile.is_zipfile(path):
-        return None
-    with zipfile.ZipFile(path) as archive:
-        members = {info.filename.removesuffix(".npy"): info.compress_type for info in archive.infolist()}
-    names = list(members) if wanted is None else wanted
-    if all(members.get(name, zipfile.ZIP_STORED) == zipfile.ZIP_STORED for name in names):
-        return None
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in names}
-    except (ValueError, KeyError, OSError, zlib.error, zipfile.BadZipFile) as exc:
-        raise BadOption(
-            f"{path} cannot be read: {words(exc)}. Choose fields that can be with --fields (fields=)."
-        ) from exc
+def _local_files(source: str) -> list[Path]:
+    path = Path(source)
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    return [path] if path.exists() else sorted(map(Path, glob.glob(source, recursive=True)))
 
 
 # Any: whatever `fields=` of a source takes.
-def _fields(name: str, path: Path, stored: dict[str, Any] | None, wanted: list[str] | None) -> Any:
+def _fields(found: Recognised, stored: dict[str, Any] | None, wanted: list[str] | None) -> Any:
     """Return `fields=` for a source, so that it looks at no others than are wanted."""
     if stored is None:
-        has_names = name not in (CLASSES["lmdb"], "PrecomputedDataset") and not (
-            name == CLASSES["npy"] and path.suffix.lower() == ".npy"
-        )
-        return wanted if has_names else None
-    format_name = next(one for one, kind in CLASSES.items() if kind == name)
+        is_one_array = found.format == "npy" and os.path.isfile(found.path)
+        return None if found.format in ("lmdb", "precomputed") or is_one_array else wanted
     schema, form = Schema.from_json(stored["fields"]), stored["form"]
     if wanted is None or (form != "dict" and not set(wanted) <= set(schema.names)):
-        return fields_for(format_name, schema, form)  # of tuples, names may also be new ones
+        return fields_for(found.format, schema, form)  # of tuples, names may also be new ones
     missing = next((one for one in wanted if one not in schema.names), None)
     if missing is not None:
-        raise BadOption(f"{path} has no field {missing!r}, only {listed(schema.names)}.")
+        raise BadOption(f"{found.path} has no field {missing!r}, only {listed(schema.names)}.")
     columns = {column.name: column for column in schema.columns}
-    chosen = fields_for(format_name, Schema(tuple(columns[one] for one in wanted)), form)
+    chosen = fields_for(found.format, Schema(tuple(columns[one] for one in wanted)), form)
     return list(wanted) if chosen is None else chosen
 
 
-def _stored(name: str, path: Path, files: Sequence[str]) -> dict[str, Any] | None:
-    """Return what `feedline pack` stored about all samples, None if it was someone else."""
-    format_ = next((one for one in FORMATS.values() if CLASSES[one.name] == name), None)
-    first = Path(files[0]) if files else path
-    if format_ is None or not first.exists() or first.name.lower().endswith(COMPRESSED):
+def _stored(found: Recognised) -> dict[str, Any] | None:
+    """Return what `feedline pack` stored about all samples; None if it was someone else, or the store is damaged."""
+    if found.files and os.path.exists(os.path.join(found.path, FACTS)):
+        return stored_in_folder(Path(found.path))
+    first = found.files[0] if found.files else Path(found.path)
+    is_single_array = found.format == "npy" and first.is_file()
+    if found.format not in FORMATS or not first.exists() or is_single_array or found.is_compressed:
         return None
-    if format_.name == "npy" and first.is_file():
+    try:
+        stored: dict[str, Any] | None = FORMATS[found.format].module.stored(first)
+    except Exception:  # whatever a library makes of damaged bytes: the source says it in words
         return None
-    in_folder = stored_in_folder(path) if files else None
-    found: dict[str, Any] | None = in_folder or format_.module.stored(first)
-    return found
+    return stored
 
 
-def _stamp(source: str) -> str:
-    path = Path(source)
-    if not path.exists():
-        return ""
-    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
-    return " ".join(f"{one.stat().st_size}@{one.stat().st_mtime_ns}" for one in files[:1000])
+def fingerprint(files: Iterable[Path]) -> str:
+    """Return a digest of names, sizes and times: another one if a file was changed, added or removed."""
+    hashed = blake2b(digest_size=16)
+    for path in files:
+        try:
+            found = os.stat(path)
+        except OSError as exc:
+            raise SourceError(f"The file {path} cannot be looked at: {words(exc)}.") from exc
+        hashed.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    return hashed.hexdigest()
 
 
-# Any: a dataset of any class.
 def dataset_fingerprint(dataset: Any) -> str:
     """Return what differs if a dataset in Python does; "" if that cannot be told."""
     try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
 from feedline.packing.formats import Format
 from feedline.packing.pictures import Pictures
@@ -37,11 +38,9 @@ class Options:
     """"raise" or "skip"."""
     facts: dict[str, Any] = field(default_factory=dict)
     """About all samples, stored with them."""
-    checkpoint_every: int = 4096
-    """Samples between two points from which an interrupted run can go on; fewer if they are large."""
 
     def __post_init__(self) -> None:
-        for name in ("samples_per_shard", "shard_bytes", "checkpoint_every"):
+        for name in ("samples_per_shard", "shard_bytes"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise BadOption(f"{name}={value!r} is not a number of at least 1.")
@@ -52,10 +51,6 @@ class Options:
     def is_sharded(self) -> bool:
         """True if a size of shards was given."""
         return self.samples_per_shard is not None or self.shard_bytes is not None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all that decides about the output, in values that JSON keeps."""
-        return asdict(self)
 
 
 def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool) -> bool:
@@ -79,7 +74,7 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
     sharded = format_.has_shards and not is_file_name
     if out.is_symlink() or (out.exists() and not overwrite):
         raise BadOption(f"{out} exists already. Say --overwrite (overwrite=True) to replace it, or give another name.")
-    if out.is_dir() and not (out / "feedline.json").exists():
+    if out.is_dir() and not (out / FACTS).exists():
         raise BadOption(
             f"{out} is a folder that feedline did not write, and is not replaced. Remove it, or give another name."
         )

@@ -1,199 +1,221 @@
-"""An output while it is built: one file or folder, or a folder of shards."""
+"""An output while it is built, in the folder OUT.packing beside it, until it is complete and gets its name.
+
+A single file is built from its first sample to its last: an interrupted run begins it again. A folder of shards grows
+by one complete shard at a time, and with each of them goes a note of where the run is: an interrupted run goes on after
+the last complete shard.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from feedline.datasets.opening import FACTS
+from feedline.errors import BadOption
 from feedline.packing.formats import Format
-from feedline.packing.schema import Sample, Schema
-from feedline.packing.writers.contract import Layout, Summary, Writer, check_schema, sync_folder, write_durably
+from feedline.packing.schema import Schema
+from feedline.packing.writers.contract import Layout, Summary, Writer
 
-META = "feedline.json"
+ENDING = ".packing"
+_JOB, _NOTE, _LOCK = "job.json", "note.json", "lock"
 
 
-class Output(ABC):
-    """What `pack` writes to. As with a `Writer`: `resume`, else `begin`; `write`, `checkpoint`; `finish`.
+class WorkFolder:
+    """The folder in which an output is built. It survives the process if there is something to go on with.
 
-    `path` is complete after `finish`, and gets its name then.
+    Args:
+        out: the output.
+        job: what is being done, in values that JSON keeps. What was left by another job is not gone on with.
+        restart: True to begin again, whatever was left.
+
+    Raises:
+        BadOption: another process is at work there, or another job was.
     """
 
-    path: Path
-    schema: Schema
+    def __init__(self, out: Path, job: dict[str, Any], *, restart: bool) -> None:
+        self.path = out.with_name(out.name + ENDING)
+        self._out = out
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._begin(json.loads(json.dumps(job)), restart=restart)
+        except BaseException:
+            os.close(self._lock)
+            raise
 
-    @abstractmethod
-    def resume(self) -> Any:
-        """Go back to the last checkpoint and return its note; None if there is none."""
+    @classmethod
+    def is_left(cls, out: Path) -> bool:
+        """True if something was left that a run into `out` would go on with."""
+        return (out.with_name(out.name + ENDING) / _NOTE).exists()
 
-    @abstractmethod
-    def begin(self, schema: Schema) -> None:
-        """Begin a new output."""
-
-    # Any: whatever the format's writer makes of a sample.
-    @abstractmethod
-    def write(self, samples: Sequence[Any]) -> None:
-        """Append samples, as the class of the writer encoded them."""
-
-    @abstractmethod
-    def checkpoint(self, note: Any) -> None:
-        """Put everything on the disk, and a note."""
-
-    @abstractmethod
-    def finish(self, summary: Summary) -> None:
-        """Complete `path`, right after a checkpoint."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of everything."""
-
-    @abstractmethod
-    def read(self) -> Iterator[Sample]:
-        """Yield the samples of the finished output."""
-
-
-class Single(Output):
-    """One writer."""
-
-    def __init__(self, folder: Path, format_: Format, layout: Layout) -> None:
-        self._format = format_
-        self._writer = format_.writer(folder / f"output{format_.suffixes[0]}", layout)
-        self.path = self._writer.path
+    def _begin(self, job: dict[str, Any], *, restart: bool) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as exc:
+            raise BadOption(f"Another process is packing into {self._out}: {self.path} is locked.") from exc
+        if self.note is not None and not restart:
+            left = json.loads((self.path / _JOB).read_bytes())
+            changed = [name for name in {**left, **job} if left.get(name) != job.get(name)]
+            if changed:
+                raise BadOption(
+                    f"{self.path} was left by a run with {_difference(changed[0], left, job)} Run again with --restart "
+                    "(restart=True) to begin again, or exactly as then to go on."
+                )
+            return
+        (self.path / _NOTE).unlink(missing_ok=True)
+        for path in self.path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name != _LOCK:
+                path.unlink()
+        write_durably(self.path / _JOB, json.dumps(job).encode())
 
     @property
-    def schema(self) -> Schema:  # type: ignore[override]  # it is the writer's
-        """Of the samples."""
-        return self._writer.schema
+    def note(self) -> dict[str, Any] | None:
+        """What was noted last; None if there is nothing to go on with."""
+        path = self.path / _NOTE
+        found: dict[str, Any] | None = json.loads(path.read_bytes()) if path.exists() else None
+        return found
 
-    def resume(self) -> Any:
-        return self._writer.resume()
+    def write_note(self, note: dict[str, Any]) -> None:
+        """Note where the run is, in values that JSON keeps."""
+        write_durably(self.path / _NOTE, json.dumps(note).encode())
 
-    def begin(self, schema: Schema) -> None:
-        self._writer.begin(schema)
-
-    def write(self, samples: Sequence[Any]) -> None:
-        self._writer.write(samples)
-
-    def checkpoint(self, note: Any) -> None:
-        self._writer.checkpoint(note)
-
-    def finish(self, summary: Summary) -> None:
-        self._writer.finish(summary)
+    def deliver(self, built: Path) -> None:
+        """Give the output its name, in the place of what was there."""
+        replaced = self.path / "replaced"
+        if self._out.is_dir():
+            # A folder is not replaced in one step. Whoever looks in between finds nothing, not half of something.
+            os.rename(self._out, replaced)
+        try:
+            os.replace(built, self._out)
+        except BaseException:
+            if replaced.exists() and not self._out.exists():
+                os.rename(replaced, self._out)
+            raise
+        sync(self._out.parent)
+        (self.path / _NOTE).unlink(missing_ok=True)
 
     def close(self) -> None:
-        self._writer.close()
+        """Give up the lock, and remove the folder if there is nothing to go on with. May be called twice."""
+        if self._lock < 0:
+            return
+        if self.note is None:
+            shutil.rmtree(self.path)
+        os.close(self._lock)
+        self._lock = -1
 
-    def read(self) -> Iterator[Sample]:
-        return read_file(self._format, self.path)
 
+class Output:
+    """One file or folder of arrays, or a folder of shards. `path` is complete after `finish`.
 
-class Shards(Output):
-    """A folder of files, each complete when it appears there.
-
-    A shard begins with its first sample. Before it is left, there is a checkpoint: so either a shard is being written,
-    and its writer knows the last checkpoint, or it is finished and the note of its last checkpoint is still there.
+    Args:
+        folder: in which it is built.
+        format_: of it.
+        layout: choices about it.
+        sharded: True for a folder of shards.
     """
 
-    def __init__(self, folder: Path, format_: Format, layout: Layout) -> None:
-        self.path = folder / "output"
+    def __init__(self, folder: Path, format_: Format, layout: Layout, *, sharded: bool) -> None:
+        self._suffix = format_.suffixes[0]
+        self.path = folder / ("output" if sharded else f"output{self._suffix}")
         self.schema = Schema(())
-        self._folder = folder
+        self.is_sharded = sharded
+        self.shard_count = 0
         self._format = format_
         self._layout = layout
-        self._number = 0
-        self._left: Writer | None = None
-        """Of the shard before, whose note is still needed."""
         self._writer: Writer | None = None
         self._count = 0
-        """Samples in finished shards."""
+        """Samples in complete shards."""
 
     @property
-    def is_open(self) -> bool:
-        """True if a shard was begun and not left."""
-        return self._writer is not None
+    def files(self) -> list[Path]:
+        """What a source is given to read it."""
+        return [self._shard(number) for number in range(self.shard_count)] if self.is_sharded else [self.path]
 
-    def _make_writer(self, number: int) -> Writer:
-        suffix = self._format.suffixes[0]
-        options = {"first": self._count} if self._format.name == "tar" else {}
-        return self._format.writer(self._folder / f"shard-{number:06d}{suffix}", self._layout, **options)
+    def _shard(self, number: int) -> Path:
+        return self.path / f"shard-{number:06d}{self._suffix}"
 
-    def _finished(self, number: int) -> Path:
-        return self.path / f"shard-{number:06d}{self._format.suffixes[0]}"
+    def resume(self, shard_count: int, count: int, schema: Schema) -> bool:
+        """Go on after so many shards, with so many samples; False if they are not there."""
+        if not all(self._shard(number).exists() for number in range(shard_count)):
+            return False
+        self.shard_count, self._count, self.schema = shard_count, count, schema
+        return True
 
-    def resume(self) -> Any:
-        found = [re.match(r"shard-(\d+)\..*\.state$", path.name) for path in self._folder.iterdir()]
-        numbers = sorted(int(match[1]) for match in found if match)
-        if not numbers:
-            return None
-        for number in numbers[:-1]:
-            self._make_writer(number).clear()
-        self._number = numbers[-1]
-        writer = self._make_writer(self._number)
-        if not self._finished(self._number).exists():
-            self._writer = writer
-            note = writer.resume()
-        else:
-            saved = json.loads(writer._state_path.read_bytes())
-            writer.schema, note = Schema.from_json(saved["schema"]), saved["note"]
-            self._left, self._number = writer, self._number + 1
-        self.schema = writer.schema
-        self._count = note["count"] - (note["shard"]["count"] if self._writer is not None else 0)
-        return note
-
-    def begin(self, schema: Schema) -> None:
-        check_schema(self._format.writer, schema)
-        self.schema = schema
-        self.path.mkdir(exist_ok=True)
-
+    # Any: whatever the format's writer makes of a sample.
     def write(self, samples: Sequence[Any]) -> None:
+        """Append samples, as the class of the writer encoded them. `schema` is set before."""
         if self._writer is None:
-            self._writer = self._make_writer(self._number)
-            self._writer.begin(self.schema)
+            path = self.path.with_name(f"shard{self._suffix}") if self.is_sharded else self.path
+            _remove(path)  # an interrupted run may have begun it
+            self._writer = self._format.writer(path, self.schema, self._layout, self._count)
         self._writer.write(samples)
 
-    def checkpoint(self, note: Any) -> None:
-        if self._writer is None:
-            return  # nothing was written since the last one
-        self._writer.checkpoint(note)
-        if self._left is not None:
-            self._left.clear()
-            self._left = None
-
-    def leave(self, summary: Summary) -> None:
-        """Finish the shard, right after a checkpoint."""
+    def finish_shard(self, summary: Summary) -> None:
+        """Complete the file that is being written, if one is."""
         if self._writer is None:
             return
-        self._writer.finish(summary)
-        self.path.mkdir(exist_ok=True)
-        os.replace(self._writer.path, self._finished(self._number))
-        sync_folder(self.path)
-        self.schema = self._writer.schema  # which may know more by now
-        self._left, self._writer = self._writer, None
-        self._number += 1
-        self._count += summary.count
+        writer, self._writer = self._writer, None
+        try:
+            writer.finish(summary)
+        finally:
+            writer.close()
+        self.schema = writer.schema  # which may know more by now
+        for path in (writer.path, *writer.path.glob("*")):
+            sync(path)
+        if self.is_sharded:
+            self.path.mkdir(exist_ok=True)
+            os.replace(writer.path, self._shard(self.shard_count))
+            sync(self.path)
+            self.shard_count += 1
+            self._count += summary.count
 
     def finish(self, summary: Summary) -> None:
-        write_durably(self.path / META, json.dumps(summary.as_json(self.schema)).encode())
+        """Complete the output."""
+        self.finish_shard(summary)
+        if self.is_sharded:
+            write_durably(self.path / FACTS, json.dumps(summary.as_json(self.schema)).encode())
 
     def close(self) -> None:
+        """Let go of everything."""
         if self._writer is not None:
             self._writer.close()
 
-    def read(self) -> Iterator[Sample]:
-        for path in shard_paths(self.path, self._format):
-            yield from read_file(self._format, path)
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace a file, so that at any moment the old or the new content is there as a whole."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_bytes(data)
+    sync(temporary)
+    os.replace(temporary, path)
+    sync(path.parent)
 
 
-def shard_paths(folder: Path, format_: Format) -> list[Path]:
-    """Return the shards in a folder, in order."""
-    return sorted(path for path in folder.glob("shard-*") if path.suffix in format_.suffixes)
+def sync(path: Path) -> None:
+    """Put a file, or the names in a folder, on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
-def read_file(format_: Format, path: Path) -> Iterator[Sample]:
-    """Yield the samples of one finished file or folder, read with nothing but the format's own library."""
-    samples: Iterator[Sample] = format_.module.read(path)
-    return samples
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+
+
+def _difference(name: str, left: dict[str, Any], job: dict[str, Any]) -> str:
+    if name == "dataset":  # a fingerprint, which tells nobody anything
+        return (
+            "another dataset: what it consists of, or the code that makes its samples, is not the same now. (In "
+            "Python, source= names a dataset, and is all that has to stay the same.)"
+        )
+    return f"{name}={left.get(name)!r}, but now it is {job.get(name)!r}."

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -22,13 +22,10 @@ from feedline.packing.folders import called
 from feedline.packing.formats import format_of
 from feedline.packing.opening import Opened, dataset_fingerprint, open_source
 from feedline.packing.options import Options, Renamed, as_fields, as_names, as_path, check_apart, check_place
-from feedline.packing.output import Shards, Single
-from feedline.packing.pictures import Pictures
+from feedline.packing.output import Output, WorkFolder
+from feedline.packing.pictures import Pictures, pixels_of
 from feedline.packing.prepare import Prepare, numbered
-from feedline.packing.progress import Packed, Stage
-from feedline.packing.quantities import size_of
-from feedline.packing.run import Job, Run
-from feedline.packing.work import WorkFolder
+from feedline.packing.run import Job, Packed, Run, Stage
 from feedline.packing.writers.contract import Layout
 from feedline.sizes import byte_count
 from feedline.types import DatasetKind, EngineName
@@ -58,7 +55,6 @@ def pack(
     overwrite: bool = False,
     restart: bool = False,
     verify: bool = True,
-    checkpoint_every: int = 4096,
     engine: EngineName = "auto",
     start_method: str | None = None,
     source: str | None = None,
@@ -67,8 +63,9 @@ def pack(
 ) -> Packed:
     """Write a dataset into one of the formats that read fast.
 
-    The output is built in `OUT.packing`, beside `out`, checked, and only then gets its name. If the run is interrupted
-    in any way, the same call goes on where it was; the result has the same bytes.
+    The output is built in `OUT.packing`, beside `out`, checked, and only then gets its name. If a run that writes
+    shards is interrupted in any way, the same call goes on after the last complete shard; the result has the same
+    bytes. A single file is begun again.
 
     Args:
         dataset: map-style or iterable; an array, or a tuple or dict of arrays. Samples are dicts, tuples or single
@@ -91,7 +88,6 @@ def pack(
         overwrite: True to replace what is there.
         restart: True to begin again instead of going on with an interrupted run.
         verify: False to leave out the check at the end, which reads everything again.
-        checkpoint_every: samples between two points from which an interrupted run goes on.
         engine: of the loader.
         start_method: of the loader's worker processes.
         source: what the dataset is, in words; an interrupted run is gone on with only if it is the same. If not given,
@@ -129,7 +125,6 @@ def pack(
             layout=Layout(compression=compression),
             on_error=on_error,
             facts={**opened.facts, **(facts or {})},
-            checkpoint_every=checkpoint_every,
         )
         format_ = format_of(path, format)
         sharded = check_place(path, format_, options, overwrite=overwrite)
@@ -153,18 +148,16 @@ def pack(
             seed=0,
         )
         loader._rank_watch.is_over = True  # one process packs everything, on whatever rank
-        job = {"samples": total, "format": format_.name, **options.as_json(), **named}
+        job = {"samples": total, "format": format_.name, **asdict(options), **named}
         work = WorkFolder(path, job, restart=restart)
-        output = (Shards if sharded else Single)(work.path, format_, options.layout)
+        output = Output(work.path, format_, options.layout, sharded=sharded)
         run = Run(Job(loader, work, output, format_, options, total, partial(called, dataset)), report)
         try:
-            with _explained(path, work.path, run):
+            with _explained(path, work):
                 packed = run.run(path, str(out), verify=verify)
         finally:
             run.close()
             loader.close()
-            if not run.has_stored:  # there is nothing to go on with
-                work.remove()
             work.close()
     return replace(packed, seconds=time.monotonic() - begin, unused=opened.unused)
 
@@ -173,7 +166,7 @@ def _pixels(resize: int | tuple[int, int] | str | None) -> int | tuple[int, int]
     if not isinstance(resize, str):
         return resize
     try:
-        return size_of(resize)
+        return pixels_of(resize)
     except ValueError as exc:
         raise BadOption(f"resize={words(exc)}.") from exc
 
@@ -189,7 +182,7 @@ def _opened(dataset: Any, out: Path, fields: Renamed | None) -> Iterator[Opened]
             f"{bytes(dataset[:40])!r} is no dataset. Give one, or the path of a folder or store as a string."
         )
     if not isinstance(dataset, str):
-        yield Opened(dataset, "")
+        yield Opened("", dataset, "")
         return
     check_apart(dataset, out)
     with open_source(dataset, fields=fields) as opened:
@@ -200,22 +193,13 @@ def _nameless(dataset: Any) -> dict[str, str]:
     return {"source": type(dataset).__name__, "dataset": dataset_fingerprint(dataset)}
 
 
-class _explained:  # noqa: N801  (a context manager that reads like a word)
-    """Says what to do about a full disk."""
-
-    def __init__(self, out: Path, work: Path, run: Run) -> None:
-        self._out = out
-        self._work = work
-        self._run = run
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            advice = (
-                f"What was written is kept in {self._work}: make room and run again to go on, or remove that folder."
-                if self._run.has_stored
-                else "Make room and run again."
-            )
-            raise PackError(f"There is no room left for {self._out.name}: {words(error)}. {advice}") from error
+@contextmanager
+def _explained(out: Path, work: WorkFolder) -> Iterator[None]:
+    """Say what to do about a full disk."""
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        kept = f" and go on: complete shards are kept in {work.path}" if work.note is not None else ""
+        raise PackError(f"There is no room left for {out.name}: {words(exc)}. Make room, run again{kept}.") from exc

@@ -55,10 +55,9 @@ def numbered(dataset: Any, *, skips: bool) -> Any:
     """
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         return _NumberedStream(dataset)
-    together = getattr(dataset, "__getitems__", None)
     if is_awaited(dataset):
-        return (_AwaitedTogether if inspect.iscoroutinefunction(together) else _Awaited)(dataset, skips)
-    return (_NumberedTogether if together else _Numbered)(dataset, skips)
+        return _Awaited(dataset, skips)
+    return (_NumberedTogether if hasattr(dataset, "__getitems__") else _Numbered)(dataset, skips)
 
 
 class _Numbered:
@@ -70,23 +69,22 @@ class _Numbered:
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> Any:
-        if not self.skips:
-            return index, self.dataset[index], ""
         try:
             return index, self.dataset[index], ""
         except Exception as exc:
+            if not self.skips:
+                raise
             return index, None, f"{type(exc).__name__}: {exc}"
 
 
 class _NumberedTogether(_Numbered):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        if self.skips:
-            try:
-                samples = self.dataset.__getitems__(list(indices))
-            except Exception:
-                return [self[index] for index in indices]  # which of them it is, and that of the others
-        else:
+        try:
             samples = self.dataset.__getitems__(list(indices))
+        except Exception:
+            if not self.skips:
+                raise
+            return [self[index] for index in indices]  # which of them it is, and that of the others
         return [(index, sample, "") for index, sample in zip(indices, samples, strict=True)]
 
 
@@ -94,28 +92,13 @@ class _Awaited(_Numbered):
     """Of a dataset whose samples have to be awaited, as the loader then does, many at once."""
 
     async def __getitem__(self, index: int) -> Any:
-        if not self.skips:
-            return index, await _awaited(self.dataset[index]), ""
         try:
-            return index, await _awaited(self.dataset[index]), ""
+            found = self.dataset[index]
+            return index, await found if inspect.isawaitable(found) else found, ""
         except Exception as exc:
+            if not self.skips:
+                raise
             return index, None, f"{type(exc).__name__}: {exc}"
-
-
-class _AwaitedTogether(_Awaited):
-    async def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        if self.skips:
-            try:
-                samples = await self.dataset.__getitems__(list(indices))
-            except Exception:
-                return [await self[index] for index in indices]  # which of them it is, and that of the others
-        else:
-            samples = await self.dataset.__getitems__(list(indices))
-        return [(index, sample, "") for index, sample in zip(indices, samples, strict=True)]
-
-
-async def _awaited(found: Any) -> Any:
-    return await found if inspect.isawaitable(found) else found
 
 
 class _NumberedStream:

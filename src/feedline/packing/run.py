@@ -1,40 +1,108 @@
 """One run of `pack`, from the first sample to the name of the output.
 
-The loader makes items of samples (in workers), in order. They are written in blocks; every few thousand samples there
-is a checkpoint: everything is on the disk, with a note of where the loader is. A run that finds such a note goes on
-from there, and does what the interrupted one would have done: where checkpoints, blocks and shards end depends on the
-samples alone, never on time or the number of workers. So both leave the same bytes.
+The loader makes items of samples (in workers), in order. They are written in blocks. When a shard is complete, a note
+says where the loader is. A run that finds such a note goes on from there, and does what the interrupted one would have
+done: where blocks and shards end depends on the samples alone, never on time or the number of workers. So both leave
+the same bytes.
 
 The first samples are held back until they are as many as a block: they decide what the fields hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from feedline.errors import BadOption, PackError
 from feedline.failures import words
 from feedline.loader.loader import Loader
-from feedline.packing.agreement import Agreement
 from feedline.packing.digest import START, chained, digest_of
+from feedline.packing.folders import Unused
 from feedline.packing.formats import Format
 from feedline.packing.line import loader_line
 from feedline.packing.options import Options
-from feedline.packing.output import Output, Shards
+from feedline.packing.output import Output, WorkFolder
 from feedline.packing.pictures import extension_of, is_picture
 from feedline.packing.prepare import Item
-from feedline.packing.progress import Packed, Progress, Stage
-from feedline.packing.reading import read_as_printed
-from feedline.packing.schema import Sample, Unfit
-from feedline.packing.work import WorkFolder
+from feedline.packing.schema import Agreement, Sample, Schema, Unfit
+from feedline.packing.verify import digest_of_all, packed_samples, size_on_disk
 from feedline.packing.writers.contract import Summary
 
 _BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24
 """How many are written together, and how many decide what the fields hold."""
-_CHECKPOINT_BYTES = 1 << 28
+_REASONS_KEPT = 20
+_REASON_LENGTH = 400
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What `pack` did."""
+
+    path: Path
+    format: str
+    count: int
+    """Samples in the output."""
+    digest: str
+    """Of all samples, in order: equal for equal samples, whatever the format."""
+    size: int
+    """Bytes of the output."""
+    skipped: int = 0
+    """Samples that were left out: they could not be read, or did not fit."""
+    reasons: tuple[str, ...] = ()
+    """Which these were, and why: the first 20."""
+    resumed: int = 0
+    """Samples in shards that an earlier, interrupted run had written."""
+    seconds: float = 0.0
+    line: str = ""
+    """The line of Python that reads it."""
+    unused: Unused = field(default_factory=Unused)
+    """What is in the source and was not packed, such as files that are no pictures in a folder of pictures."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """How far `pack` is, for whoever shows it."""
+
+    name: str
+    """"packing" or "checking"."""
+    done: int
+    total: int | None
+    """None if the dataset has no length."""
+
+
+@dataclass
+class Progress:
+    """Where a run is. It is noted when a shard is complete."""
+
+    loader: Any = None  # a state of the loader; "finished" behind the last sample
+    done: int = 0
+    """Items of the loader's next batch that were written as well."""
+    taken: int = 0
+    """Samples of the dataset that were dealt with."""
+    count: int = 0
+    digest: str = START
+    form: str = "dict"
+    skipped: int = 0
+    reasons: list[str] = field(default_factory=list)
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """Count a sample that is left out, and note why, of the first ones."""
+        self.taken += 1
+        self.skipped += 1
+        if len(self.reasons) < _REASONS_KEPT:
+            text = " ".join(f"{name}: {reason}".split())
+            self.reasons.append(text if len(text) <= _REASON_LENGTH else f"{text[: _REASON_LENGTH - 3]}...")
+
+
+@dataclass
+class Shard:
+    """What is in the shard that is being written."""
+
+    count: int = 0
+    size: int = 0
+    digest: str = START
 
 
 @dataclass(frozen=True)
@@ -66,17 +134,13 @@ class Run:
         self._options = job.options
         self._report = report or (lambda _: None)
         self._progress = Progress()
+        self._shard = Shard()
         self._first: list[Item] = []
         """Held back until it is decided what the fields hold."""
-        self._first_bytes = 0
         # Any: whatever the format's writer makes of a sample.
         self._block: list[Any] = []
         self._block_bytes = 0
-        self._since = [0, 0]
-        """Samples and bytes since the last checkpoint."""
-        self._has_begun = False
-        self.has_stored = not job.work.is_empty
-        """True if a later run has something to go on with."""
+        self._has_schema = False
 
     def run(self, path: Path, given: str, *, verify: bool) -> Packed:
         """Write, check and deliver the output.
@@ -86,62 +150,51 @@ class Run:
             given: the same, as the user wrote it.
             verify: True to read everything again.
         """
-        done = self._job.work.done
-        format_name = self._job.format.name
-        if done is None:
-            resumed = self._resume()
-            done = {**self._write(), "resumed": resumed}
-            done["size"] = size_on_disk(self._output.path)
-            if verify:
-                self._check(done)
-            place = str(self._place(Path(given)))
-            done["line"] = loader_line(format_name, place, self._output.schema, done.pop("form"))
-            self._job.work.note_done(done)
-        self._job.work.deliver(self._output.path)
-        return Packed(path, format_name, **{**done, "reasons": tuple(done["reasons"])})
-
-    def _place(self, path: Path) -> Path:
-        """Return what a source is given to read the output at a path."""
-        return path / f"shard-*{self._job.format.suffixes[0]}" if isinstance(self._output, Shards) else path
+        resumed = self._resume()
+        if self._progress.loader != "finished":
+            self._write()
+        progress, output = self._progress, self._output
+        output.finish(Summary(progress.count, progress.digest, progress.form, progress.skipped, self._options.facts))
+        size = size_on_disk([output.path])
+        if verify:
+            self._check()
+        place = Path(given) / f"shard-*{self._job.format.suffixes[0]}" if output.is_sharded else given
+        line = loader_line(self._job.format.name, str(place), output.schema, progress.form)
+        self._job.work.deliver(output.path)
+        return Packed(
+            path,
+            self._job.format.name,
+            progress.count,
+            progress.digest,
+            size,
+            progress.skipped,
+            tuple(progress.reasons),
+            resumed,
+            line=line,
+        )
 
     def _resume(self) -> int:
-        note = self._output.resume()
-        if note is None:
-            self.has_stored = False  # whatever is there, it is of a run that was killed before its first checkpoint
+        """Go on where an interrupted run was, and return how many samples it had written."""
+        note = self._job.work.note
+        if note is None or not self._output.resume(
+            note["shards"], note["progress"]["count"], Schema.from_json(note["schema"])
+        ):
             return 0
-        self._has_begun = True
-        if "finished" in note:
-            facts = note["finished"]
-            self._progress = Progress(**{name: facts[name] for name in ("count", "digest", "form", "skipped")})
-            self._progress.loader = "finished"
-        else:
-            self._progress = Progress(**note)
-        if isinstance(self._output, Shards) and not self._output.is_open:
-            self._progress.shard = Progress().shard
-        elif self._shard_is_full():
-            self._leave_shard()
+        self._progress, self._has_schema = Progress(**note["progress"]), True
         return self._progress.count
 
-    def _write(self) -> dict[str, Any]:
-        if self._progress.loader != "finished":
-            for batch, before in self._batches():
-                self._take(batch, before)
-            self._decide()
-            self._flush()
-            if self._progress.count == 0:
-                self.has_stored = False
-                first = self._progress.reasons[0] if self._progress.reasons else "the dataset yielded none"
-                raise PackError(
-                    f"No sample could be packed, so that there is nothing to write. The first: {first.rstrip('.')}."
-                )
-            self._checkpoint("finished", 0)
-        self._leave_shard()
-        progress = self._progress
-        self._output.finish(
-            Summary(progress.count, progress.digest, progress.form, progress.skipped, self._options.facts)
-        )
-        facts = ("count", "digest", "form", "skipped", "reasons")
-        return {name: getattr(progress, name) for name in facts}
+    def _write(self) -> None:
+        for batch, before in self._batches():
+            self._take(batch, before)
+        self._decide()
+        self._flush()
+        if self._progress.count == 0:
+            first = self._progress.reasons[0] if self._progress.reasons else "the dataset yielded none"
+            raise PackError(
+                f"No sample could be packed, so that there is nothing to write. The first: {first.rstrip('.')}."
+            )
+        if self._output.is_sharded:
+            self._leave_shard("finished", 0)
 
     def _batches(self) -> Iterator[tuple[list[Item], Any]]:
         """Yield batches, and the state of the loader before each, where it is needed."""
@@ -150,43 +203,34 @@ class Run:
             loader.load_state_dict(self._progress.loader)
         self._report(Stage("packing", self._progress.taken, self._job.total))
         skip = self._progress.done
-        before = loader.state_dict() if self._options.is_sharded else None
+        before = loader.state_dict() if self._output.is_sharded else None
         for batch in loader:
             yield batch[skip:], before
             skip = 0
             self._report(Stage("packing", self._progress.taken + len(self._first), self._job.total))
-            if self._options.is_sharded:
+            if self._output.is_sharded:
                 before = loader.state_dict()
 
     def _take(self, batch: list[Item], before: Any) -> None:
-        offset = self._progress.done
-        self._progress.done = 0
-        for place, item in enumerate(batch):
-            self._since[0] += 1
-            self._since[1] += item.size
+        offset, self._progress.done = self._progress.done, 0
+        for place, item in enumerate(batch, offset + 1):
             if item.sample is None:
                 self._leave_out(item, item.failure)
-            elif self._has_begun:
+            elif self._has_schema:
                 self._add(item)
             else:
                 self._first.append(item)
-                self._first_bytes += item.size
                 if self._first_is_full():
                     self._decide()
             # Of a first block no shard is full before its end.
             if self._shard_is_full():
                 self._flush()
-                self._checkpoint(before, offset + place + 1)
-                self._leave_shard()
-        if self._since[0] >= self._options.checkpoint_every or self._since[1] >= _CHECKPOINT_BYTES:
-            self._decide()
-            self._flush()
-            self._checkpoint(self._job.loader.state_dict(), 0)
+                self._leave_shard(before, place)
 
     def _first_is_full(self) -> bool:
         options = self._options
         return len(self._first) >= min(_BLOCK_SAMPLES, options.samples_per_shard or _BLOCK_SAMPLES) or (
-            self._first_bytes >= min(_BLOCK_BYTES, options.shard_bytes or _BLOCK_BYTES)
+            sum(item.size for item in self._first) >= min(_BLOCK_BYTES, options.shard_bytes or _BLOCK_BYTES)
         )
 
     def _decide(self) -> None:
@@ -198,14 +242,14 @@ class Run:
         agreement = Agreement(
             samples,
             lambda place: self._job.called(first[place].number),
-            self._job.format.writer,
+            self._job.format.name,
+            self._job.format.writer.cannot_hold,
             ragged=self._options.ragged,
             skips=self._job.skips,
         )
         schema = agreement.schema()
         self._check_pictures([sample for sample in samples if sample.keys() == set(schema.names)])
-        self._output.begin(schema)
-        self._has_begun = True
+        self._output.schema, self._has_schema = schema, True
         for item in first:
             self._add(item)
 
@@ -227,14 +271,21 @@ class Run:
         # Made by the worker, unless the fields stand in another order here, or hold something else.
         is_same = tuple(item.sample) == schema.names and not schema.has_complex
         digest = item.digest if is_same else digest_of(sample)
-        self._progress.add(item, digest)
+        progress, shard = self._progress, self._shard
+        progress.taken += 1
+        progress.count += 1
+        progress.form = item.form
+        progress.digest = chained(progress.digest, [digest])
+        shard.count += 1
+        shard.size += item.size
+        shard.digest = chained(shard.digest, [digest])
         self._block.append(encoded)
         self._block_bytes += item.size
         if len(self._block) >= _BLOCK_SAMPLES or self._block_bytes >= _BLOCK_BYTES:
             self._flush()
 
     def _leave_out(self, item: Item, reason: str) -> None:
-        self._progress.leave_out(lambda: self._job.called(item.number), reason)
+        self._progress.leave_out(self._job.called(item.number), reason)
 
     def _flush(self) -> None:
         """Write the block."""
@@ -252,64 +303,60 @@ class Run:
                 "Pillow reads, its images, and uint8 arrays of height, width and colours. Leave the options out."
             )
 
-    def _checkpoint(self, state: Any, done: int) -> None:
-        if not self._has_begun:
-            return  # nothing but samples that failed
-        self._progress.loader, self._progress.done = state, done
-        self._output.checkpoint(asdict(self._progress))
-        self.has_stored = True
-        self._progress.done = 0
-        self._since = [0, 0]
-
     def _shard_is_full(self) -> bool:
-        options, shard = self._options, self._progress.shard
-        by_count = options.samples_per_shard is not None and shard["count"] >= options.samples_per_shard
-        return by_count or (options.shard_bytes is not None and shard["size"] >= options.shard_bytes)
+        most, most_bytes = self._options.samples_per_shard, self._options.shard_bytes
+        is_full = most is not None and self._shard.count >= most
+        return is_full or (most_bytes is not None and self._shard.size >= most_bytes)
 
-    def _leave_shard(self) -> None:
-        if isinstance(self._output, Shards):
-            shard = self._progress.shard
-            self._output.leave(Summary(shard["count"], shard["digest"], self._progress.form))
-            self._progress.shard = Progress().shard
+    def _leave_shard(self, state: Any, done: int) -> None:
+        """Complete a shard, and note that the run is in front of the loader's next batch, of which `done` are done."""
+        shard, self._shard = self._shard, Shard()
+        self._output.finish_shard(Summary(shard.count, shard.digest, self._progress.form))
+        self._job.work.write_note(
+            {
+                "progress": {**asdict(self._progress), "loader": state, "done": done},
+                "schema": self._output.schema.as_json(),
+                "shards": self._output.shard_count,
+            }
+        )
 
-    def _check(self, done: Mapping[str, Any]) -> None:
+    def _check(self) -> None:
         """Read everything again, as the printed line will, and compare.
 
         Raises:
             PackError: something else was read than was written.
         """
-        chain, number = START, 0
-        count, digest = done["count"], done["digest"]
-        self._report(Stage("checking", 0, count))
-        place = self._place(self._output.path)
-        format_name = self._job.format.name
-        if format_name == "tar" and "{" in str(place):  # which a source takes for a pattern of its own
-            samples = self._output.read()
-        else:
-            samples = read_as_printed(format_name, place, self._output.schema, done["form"], done["size"])
+        count, digest = self._progress.count, self._progress.digest
+        output = self._output
+        number = 0
+
+        def report(done: int) -> None:
+            nonlocal number
+            number = done
+            self._report(Stage("checking", done, count))
+
+        report(0)
+        samples = packed_samples(self._job.format.name, output.files, output.schema, self._progress.form)
         try:
-            for number, sample in enumerate(samples, 1):
-                chain = chained(chain, [digest_of(sample)])
-                if number % 256 == 0:
-                    self._report(Stage("checking", number, count))
+            found, chain = digest_of_all(samples, report)
         except Exception as exc:  # whatever a library makes of damaged bytes
-            what = f"reading sample {number} failed: {type(exc).__name__}: {exc}"
-            raise _differs(self._job.work.path, what) from exc
-        if (number, chain) != (count, digest):
-            what = f"{number} of {count} samples came back, with digest {chain}, not {digest}"
-            raise _differs(self._job.work.path, what)
-        self._report(Stage("checking", number, count))
+            what = f"reading a sample after {number} failed: {type(exc).__name__}: {exc}"
+            raise self._differs(what) from exc
+        if (found, chain) != (count, digest):
+            what = f"{found} of {count} samples came back, with digest {chain}, not {digest}"
+            raise self._differs(what)
+        report(found)
+
+    def _differs(self, what: str) -> PackError:
+        restart = f" with --restart (restart=True): the shards are in {self._job.work.path}"
+        return PackError(
+            f"What was read back is not what was written: {what}. The disk or memory of this machine may be faulty. "
+            f"The output did not get its name. Run again{restart if self._output.is_sharded else ''}."
+        )
 
     def close(self) -> None:
         """Let go of the output."""
         self._output.close()
-
-
-def _differs(work: Path, what: str) -> PackError:
-    return PackError(
-        f"What was read back is not what was written: {what}. The disk or memory of this machine may be faulty. The "
-        f"output did not get its name; it is in {work}. Run again with --restart (restart=True)."
-    )
 
 
 # Any: the value of a field.
@@ -321,9 +368,3 @@ def _may_be_picture(value: Any) -> bool:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def size_on_disk(path: Path) -> int:
-    """Return how many bytes a file has, or all files in a folder."""
-    files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
-    return sum(one.stat().st_size for one in files)

@@ -1,56 +1,76 @@
-"""Compares what is in a store with the digest that was stored when it was packed."""
+"""Reads all samples of what was packed, through the source that users will read it with, and compares the digest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
-from feedline.errors import BadOption, CorruptSource
-from feedline.packing.contents.contents import Contents
+from feedline.datasets.opening import SOURCES
 from feedline.packing.digest import START, chained, digest_of
-from feedline.packing.formats import FORMATS, Format
-from feedline.packing.output import read_file, shard_paths
-from feedline.packing.schema import Sample
+from feedline.packing.line import fields_for
+from feedline.packing.schema import Sample, Schema
 
-_KINDS = (("HDF5", "hdf5"), ("LMDB", "lmdb"), ("tar", "tar"), ("Parquet", "parquet"), (".npy", "npy"))
+_MOST_SAMPLES, _MOST_BYTES = 256, 1 << 24
+"""That are read together, about."""
 
 
-def verify(contents: Contents, report: Callable[[int], Any] | None = None) -> str:
-    """Read all samples and return their digest, which is the one that was stored.
+def packed_samples(format_name: str, files: list[Path], schema: Schema, form: str) -> Iterator[Sample]:
+    """Yield the samples of an output, all of it, by the names of their fields.
 
-    Raises:
-        BadOption: no digest was stored.
-        CorruptSource: it is another one, or samples cannot be read.
+    Args:
+        format_name: of the output.
+        files: its shards, or the output itself.
+        schema: of the samples.
+        form: of a sample.
     """
-    if contents.stored is None or "digest" not in contents.stored:
-        raise BadOption(f"{contents.path} has no digest: it was not written by feedline pack, and cannot be verified.")
-    chain, count = START, 0
+    # Any: options of any source.
+    options: dict[str, Any] = {"fields": fields_for(format_name, schema, form)}
+    if format_name == "tar":
+        options |= {"mode": "random", "index": False}
+    # Parquet keeps seconds as milliseconds.
+    in_seconds = [column.name for column in schema.columns if format_name == "parquet" and column.dtype == "<M8[s]"]
+    # A path, not a string: a file's name may look like a pattern.
+    dataset = SOURCES[format_name](files[0] if len(files) == 1 else files, **options)
     try:
-        for sample in _samples(contents):
-            chain = chained(chain, [digest_of(sample)])
-            count += 1
-            if report is not None and count % 256 == 0:
-                report(count)
-    except Exception as exc:  # whatever a library makes of damaged bytes
-        raise CorruptSource(
-            f"{contents.path} is damaged: reading sample {count} failed: {str(exc).rstrip('.')}."
-        ) from exc
-    expected = contents.stored
-    if (count, chain) != (expected["count"], expected["digest"]):
-        raise CorruptSource(
-            f"{contents.path} is damaged or was changed: it has {count} samples with digest {chain}, but "
-            f"{expected['count']} with digest {expected['digest']} were packed. Pack it again, or restore it."
-        )
-    return chain
+        for sample in all_of(dataset, size_on_disk(files)):
+            named = _named(sample, schema.names, form)
+            for name in in_seconds:
+                named[name] = None if named[name] is None else named[name].astype("M8[s]")
+            yield named
+    finally:
+        dataset.close()
 
 
-def _samples(contents: Contents) -> Iterator[Sample]:
-    format_ = _format_of(contents)
-    is_sharded = contents.path.is_dir() and format_.name not in ("npy", "lmdb")
-    for path in shard_paths(contents.path, format_) if is_sharded else [contents.path]:
-        yield from read_file(format_, path)
+# Any: a dataset, and samples of any form.
+def all_of(dataset: Any, size: int) -> Iterator[Any]:
+    """Yield all samples of a dataset of so many bytes, of a map-style one several at a time."""
+    if not hasattr(dataset, "__getitems__"):
+        yield from (dataset[index] for index in range(len(dataset))) if hasattr(dataset, "__getitem__") else dataset
+        return
+    count = len(dataset)
+    step = max(1, min(_MOST_SAMPLES, _MOST_BYTES * count // max(1, size)))
+    for first in range(0, count, step):
+        yield from dataset.__getitems__(range(first, min(first + step, count)))
 
 
-def _format_of(contents: Contents) -> Format:
-    name = next(name for word, name in _KINDS if word in contents.kind)
-    return FORMATS[name]
+def _named(sample: Any, names: tuple[str, ...], form: str) -> Sample:
+    if form == "dict":
+        return {name: sample[name] for name in names}
+    return dict(zip(names, sample if form == "tuple" else (sample,), strict=True))
+
+
+def digest_of_all(samples: Iterable[Sample], report: Callable[[int], Any] = lambda _: None) -> tuple[int, str]:
+    """Return how many samples there are, and their digest; `report` is told the number from time to time."""
+    chain, count = START, 0
+    for count, sample in enumerate(samples, 1):
+        chain = chained(chain, [digest_of(sample)])
+        if count % 256 == 0:
+            report(count)
+    return count, chain
+
+
+def size_on_disk(paths: Iterable[Path]) -> int:
+    """Return how many bytes files have, and all files in folders."""
+    files = (file for path in paths for file in (path.rglob("*") if path.is_dir() else [path]))
+    return sum(file.stat().st_size for file in files if file.is_file())

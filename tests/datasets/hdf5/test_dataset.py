@@ -20,7 +20,7 @@ import torch
 import feedline
 from feedline.datasets import HDF5Dataset
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
-from feedline.packing.contents import look
+from feedline.packing.inspection import inspect
 from feedline.samplers import BlockSampler
 from feedline.testing import SourceContract
 from feedline.types import EngineName
@@ -611,6 +611,6 @@ class TestDataInOtherFiles:
         dataset.close()
 
     def test_looking_into_it_reads_no_other_file(self, path: Path) -> None:
-        contents = look(path)
-        assert contents.details["in other files"] == "the data of stored, virtual, which is not shown"
-        assert [set(sample) for sample in contents.take(2)] == [{"own", "group/inner/x"}] * 2
+        with pytest.raises(BadOption, match="has its data in another file"):
+            inspect(str(path))
+        assert inspect(str(path), fields=["own"])["samples"] == 5

@@ -40,9 +40,8 @@ def test_the_package_reads_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("values", [[[1, 2], [3, 4]], [[1], [2]], [[], []]])
 def test_ragged_rows_that_happen_to_be_alike(tmp_path: Path, values: list[list[int]]) -> None:
     """h5py takes a list of arrays of one length for a table."""
-    writer = writer_of("hdf5", tmp_path)
     samples = [{"x": np.array(value, np.int64)} for value in values]
-    writer.begin(Schema.of(samples, ragged=["x"]))
+    writer = writer_of("hdf5", tmp_path, Schema.of(samples, ragged=["x"]))
     put(writer, samples)
     finish(writer, 2)
     assert [sample["x"].tolist() for sample in samples_in("hdf5", writer.path)] == values

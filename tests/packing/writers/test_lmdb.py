@@ -47,29 +47,15 @@ def test_what_is_no_record() -> None:
     assert caught.value.advice
 
 
-def test_the_note_is_part_of_the_transaction(tmp_path: Path) -> None:
-    """A note without its samples, or samples without their note, would be gone on with from the wrong place."""
-    writer = writer_of("lmdb", tmp_path)
-    writer.begin(Schema.of([{"x": 1}]))
-    put(writer, [{"x": 1}])
-    writer.checkpoint({"count": 1})
-    put(writer, [{"x": 2}])
-    writer.close()
-    again = writer_of("lmdb", tmp_path)
-    assert again.resume() == {"count": 1}
-    finish(again, 1)
-    assert samples_in("lmdb", again.path) == [{"x": 1}]
-
-
-def test_a_finished_output_knows_it(tmp_path: Path) -> None:
-    writer = writer_of("lmdb", tmp_path)
-    writer.begin(Schema.of([{"x": 1}]))
-    put(writer, [{"x": 1}])
-    finish(writer, 1, skipped=4)
-    again = writer_of("lmdb", tmp_path)
-    found = again.resume()
-    assert (found["finished"]["count"], found["finished"]["skipped"]) == (1, 4)
-    again.close()
+def test_large_outputs_are_committed_in_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB holds what was not committed in memory."""
+    monkeypatch.setattr("feedline.packing.writers.lmdb._COMMIT_BYTES", 1000)
+    samples = [{"x": number, "data": bytes(300)} for number in range(20)]
+    writer = writer_of("lmdb", tmp_path, Schema.of(samples))
+    for sample in samples:
+        put(writer, [sample])
+    finish(writer, 20)
+    assert samples_in("lmdb", writer.path) == samples
 
 
 def test_a_file_that_is_cut_off_is_not_touched(tmp_path: Path) -> None:

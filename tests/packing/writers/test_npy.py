@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from feedline.datasets.opening import FACTS
 from feedline.packing.schema import Column, Schema, Unfit
-from feedline.packing.writers.npy import META, NpyWriter, header_of, stored
+from feedline.packing.writers.npy import NpyWriter, header_of, stored
 from tests.packing.writers.outputs import samples_in, written
 
 
@@ -24,7 +25,7 @@ def test_numpy_reads_it(tmp_path: Path) -> None:
     assert np.load(path / "x.npy").shape == (5, 2, 3)
     assert np.load(path / "n.npy").tolist() == list(range(5))
     assert np.load(path / "s.npy").dtype == np.dtype("<U4")
-    assert sorted(file.name for file in path.iterdir()) == [META, "n.npy", "s.npy", "x.npy"]
+    assert sorted(file.name for file in path.iterdir()) == [FACTS, "n.npy", "s.npy", "x.npy"]
 
 
 @pytest.mark.parametrize("texts", [[""], ["", ""], ["a", ""], ["\ud800", "a\0b"], ["☃" * 5000, "x"]])
@@ -62,5 +63,5 @@ def test_what_it_cannot_hold(column: Column, words: str) -> None:
 def test_nothing_is_stored_in_folders_of_others(tmp_path: Path) -> None:
     assert stored(tmp_path) is None
     facts: dict[str, Any] = {"feedline": 1}
-    (tmp_path / META).write_text(json.dumps(facts))
+    (tmp_path / FACTS).write_text(json.dumps(facts))
     assert stored(tmp_path) == facts

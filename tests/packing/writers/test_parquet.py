@@ -11,8 +11,8 @@ import pytest
 from feedline.datasets import ParquetDataset
 from feedline.errors import CorruptSource
 from feedline.packing.schema import Column, Schema, Unfit
-from feedline.packing.writers.parquet import ParquetWriter, read, stored
-from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
+from feedline.packing.writers.parquet import ParquetWriter, stored
+from tests.packing.writers.outputs import samples_in, written
 
 
 def test_the_package_reads_it(tmp_path: Path) -> None:
@@ -50,22 +50,6 @@ def test_row_groups_are_of_about_the_size_that_was_asked_for(tmp_path: Path) -> 
     meta = pq.read_metadata(path)
     assert [meta.row_group(number).num_rows for number in range(meta.num_row_groups)] == [10] * 5
     assert [int(one["x"][0]) for one in samples_in("parquet", path)] == list(range(50))
-
-
-def test_groups_of_a_run_before_are_not_taken(tmp_path: Path) -> None:
-    """Row groups that were written after the last checkpoint are still there when it is gone on with."""
-    samples = [{"x": number} for number in range(6)]
-    writer = writer_of("parquet", tmp_path, group_bytes=8)
-    writer.begin(Schema.of(samples))
-    put(writer, samples[:2])
-    writer.checkpoint({})
-    put(writer, [{"x": 77}] * 4)
-    writer.close()
-    again = writer_of("parquet", tmp_path, group_bytes=8)
-    again.resume()
-    put(again, samples[2:3])
-    finish(again, 3)
-    assert samples_in("parquet", again.path) == samples[:3]
 
 
 @pytest.mark.parametrize("compression", [None, "snappy", "zstd", "lz4", "gzip", "none"])
@@ -110,8 +94,9 @@ def test_dates_come_back(tmp_path: Path) -> None:
     sample = {unit: np.datetime64("2020-01-02T03:04:05.123456789").astype(f"M8[{unit}]") for unit in units}
     samples = [sample | {"old": np.datetime64("1200-01-01"), "day": None if i else sample["D"]} for i in range(3)]
     path = written("parquet", tmp_path, samples)
-    assert list(read(path)) == samples
-    assert [value.dtype for value in next(iter(read(path))).values()][:5] == [f"M8[{unit}]" for unit in units]
+    found = samples_in("parquet", path)
+    assert found == samples
+    assert [value.dtype for value in found[0].values()][:5] == [f"M8[{unit}]" for unit in units]
     assert list(ParquetDataset(path)) == samples
     with pytest.raises(Unfit, match="NaT"):
         ParquetWriter.encoded(Schema.of(samples), samples[0] | {"s": np.datetime64("NaT", "s")})
@@ -134,5 +119,3 @@ def test_every_page_has_a_checksum(tmp_path: Path) -> None:
         path.write_bytes(data[: end - 2] + bytes([data[end - 2] ^ 1]) + data[end - 1 :])
         with pytest.raises(CorruptSource, match=r"CRC|checksum"):
             ParquetDataset(path)[0]
-        with pytest.raises(OSError, match=r"CRC|checksum"):
-            samples_in("parquet", path)

@@ -11,7 +11,7 @@ import pytest
 from feedline.packing.schema import Schema, Unfit
 from feedline.packing.writers.contract import Layout, Summary
 from feedline.packing.writers.tar import TarWriter, header_of, member_names, stored
-from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
+from tests.packing.writers.outputs import samples_in, written
 
 
 @pytest.mark.parametrize("name", ["000000000.jpg", "a" * 100, "a" * 101, "näme.txt", "x"])
@@ -41,11 +41,8 @@ def test_usual_names_come_out() -> None:
 
 @pytest.mark.parametrize("facts", [{}, {"classes": ["cat", "dög"]}, {"classes": ["x" * 100] * 100}])
 def test_the_comment_is_passed_over_by_readers(tmp_path: Path, facts: dict[str, list[str]]) -> None:
-    writer = TarWriter(tmp_path / "a.tar", Layout())
-    assert writer.resume() is None
-    writer.begin(Schema.of([{"x": "a"}]))
+    writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), Layout())
     writer.write([[b"a"], [b""]])
-    writer.checkpoint({})
     writer.finish(Summary(2, "ab" * 16, facts=facts))
     data = (tmp_path / "a.tar").read_bytes()
     for mode in ("r:", "r|"):
@@ -58,10 +55,8 @@ def test_the_comment_is_passed_over_by_readers(tmp_path: Path, facts: dict[str, 
 
 
 def test_an_unfinished_file_has_nothing_stored(tmp_path: Path) -> None:
-    writer = TarWriter(tmp_path / "a.tar", Layout())
-    writer.begin(Schema.of([{"x": "a"}]))
+    writer = TarWriter(tmp_path / "a.tar", Schema.of([{"x": "a"}]), Layout())
     writer.write([[b"a"]])
-    writer.checkpoint({})
     writer.close()
     assert stored(tmp_path / "a.tar") is None
 
@@ -90,21 +85,6 @@ def test_every_picture_has_the_extension_of_its_own_bytes(tmp_path: Path) -> Non
         "mask": "mask.png;mask.gif",
         "label": "cls",
     }
-
-
-def test_extensions_outlive_an_interruption(tmp_path: Path) -> None:
-    writer = writer_of("tar", tmp_path)
-    writer.begin(Schema.of([{"x": JPG}]))
-    put(writer, [{"x": JPG}, {"x": PNG}])
-    writer.checkpoint({})
-    put(writer, [{"x": GIF}])  # which is lost
-    writer.close()
-    again = writer_of("tar", tmp_path)
-    again.resume()
-    put(again, [{"x": JPG}])
-    finish(again, 3)
-    assert again.schema.columns[0].extension == "jpg;png"
-    assert samples_in("tar", again.path) == [{"x": JPG}, {"x": PNG}, {"x": JPG}]
 
 
 def test_the_comment_has_room_for_all_extensions(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Plant:
         function = inspect.unwrap(getattr(self.owner, self.method))
         source = textwrap.dedent(inspect.getsource(function))
         assert source.count(self.line) == 1, f"{self.line!r} is not one line of {self.method}"
-        names = dict(vars(sys.modules[self.owner.__module__]))
+        names = dict(vars(sys.modules[function.__module__]))
         grown: dict[str, Any] = {}  # apart: a method may have the name of a function that it calls
         exec(compile(source.replace(self.line, self.instead), f"<{self.what}>", "exec"), names, grown)
         patches.setattr(self.owner, self.method, grown[self.method])

@@ -1,24 +1,17 @@
-"""What a writer does, and how it can go on after its process was killed.
+"""What a writer does: it writes one new file, or one folder of arrays, from the first sample to the last.
 
-A writer builds an output under a name of its own: a file, or a folder. At a checkpoint everything written so far is on
-the disk, together with a note from whoever writes. `resume` opens the output exactly as it was at the last checkpoint,
-whatever came after it, and returns the note; so an output that was interrupted at any moment, and gone on with, has
-the bytes of one that was not.
+Nothing is gone on with inside a file. Whoever uses a writer gives its output the final name when it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any, ClassVar
 
-from feedline.errors import PackError
 from feedline.packing.schema import Column, Sample, Schema, Unfit
 
 VERSION = 1
@@ -57,25 +50,27 @@ class Layout:
 
 
 class Writer(ABC):
-    """Writes samples into one output.
+    """Writes samples into one output, which it creates. `write` as often as wanted, then `finish`.
 
-    Called by one thread. First `resume`; if that returns None, `begin`; then `write` and `checkpoint` as often as
-    wanted; then `finish`, and `clear` when the output has got its name. `close` at any time, also twice.
+    Called by one thread. `close` at any time, also twice.
 
     Args:
-        path: where the output is built. Beside it are the writer's own files, which begin with the same name.
+        path: of the output, at which nothing is. Files that the writer needs meanwhile begin with the same name.
+        schema: of the samples.
         layout: choices about the output.
+        first: the number of the first sample: the keys of shards go on from shard to shard.
     """
 
     format: ClassVar[str]
     compressions: ClassVar[tuple[str, ...]] = ()
     """Values of `Layout.compression` that it knows."""
 
-    def __init__(self, path: Path, layout: Layout) -> None:
+    def __init__(self, path: Path, schema: Schema, layout: Layout, first: int = 0) -> None:
         self.path = path
+        self.schema = schema
         self.layout = layout
-        self._state_path = path.with_name(path.name + ".state")
-        self.schema = Schema(())
+        self.first = first
+        self._open()
 
     @classmethod
     @abstractmethod
@@ -102,69 +97,20 @@ class Writer(ABC):
         return None
 
     @abstractmethod
-    def _begin(self) -> None:
-        """Open a new, empty output. `self.schema` is set."""
-
-    @abstractmethod
-    def _resume(self, state: Any) -> None:
-        """Open the output as it was when `_state` returned this. `self.schema` is set."""
+    def _open(self) -> None:
+        """Create the output, without samples."""
 
     @abstractmethod
     def write(self, samples: Sequence[Any]) -> None:
         """Append samples, as `encoded` returned them."""
 
     @abstractmethod
-    def _state(self) -> Any:
-        """Put everything that was written on the disk, and return, for JSON, what `_resume` needs."""
-
-    @abstractmethod
     def finish(self, summary: Summary) -> None:
-        """Complete the output, right after a checkpoint; may be repeated from there. Closes everything."""
+        """Complete the output, and close everything."""
 
     @abstractmethod
     def close(self) -> None:
         """Let go of everything, without completing the output."""
-
-    def begin(self, schema: Schema) -> None:
-        """Open a new output for samples of this schema.
-
-        Raises:
-            PackError: the format cannot hold such samples.
-        """
-        check_schema(type(self), schema)
-        self.schema = schema
-        self._remove()
-        self._begin()
-
-    def checkpoint(self, note: Any) -> None:
-        """Put everything that was written on the disk, and with it a note, in values that JSON keeps."""
-        write_durably(
-            self._state_path,
-            json.dumps({"schema": self.schema.as_json(), "writer": self._state(), "note": note}).encode(),
-        )
-
-    def resume(self) -> Any:
-        """Open the output as it was at the last checkpoint, and return its note; None if there was none.
-
-        A format may know by itself that the output is finished: {"finished": its summary} is returned then.
-        """
-        try:
-            saved = json.loads(self._state_path.read_bytes())
-        except FileNotFoundError:
-            return None
-        self.schema = Schema.from_json(saved["schema"])
-        self._resume(saved["writer"])
-        return saved["note"]
-
-    def clear(self) -> None:
-        """Remove the writer's own files."""
-        self._state_path.unlink(missing_ok=True)
-
-    def _remove(self) -> None:
-        if self.path.is_dir():
-            shutil.rmtree(self.path)
-        self.path.unlink(missing_ok=True)
-        self.clear()
 
 
 def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
@@ -179,39 +125,7 @@ def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
     return Unfit(f"its field {column.name!r} {what}, which {kind.format} cannot hold", advice)
 
 
-def check_schema(kind: type[Writer], schema: Schema) -> None:
-    """Refuse samples that a format cannot hold.
-
-    Raises:
-        PackError: it says which field, why, and what to do.
-    """
-    for column in schema.columns:
-        reason = kind.cannot_hold(column)
-        if reason:
-            raise PackError(f"{kind.format} cannot hold the field {column.name!r} ({column.described}): {reason}")
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace a file, so that at any moment the old or the new content is there as a whole."""
-    temporary = path.with_name(path.name + ".new")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
 def let_go(file: IO[bytes]) -> None:
-    """Close a file, of which only what is on the disk already is wanted."""
-    with contextlib.suppress(OSError):  # what was still to be written: it is from after the last checkpoint
+    """Close a file that is not wanted any more, although what it still had to write may have no room."""
+    with contextlib.suppress(OSError):
         file.close()
-
-
-def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,32 +1,64 @@
-"""Writes an HDF5 file: one dataset per field at the root, its first axis counts the samples.
-
-HDF5 overwrites its tables as it goes, and a file that was not closed is lost. So the file is closed at every
-checkpoint, and all its bytes go through a `JournaledFile`, by which it can be put back to that point.
-"""
+"""Writes an HDF5 file: one dataset per field at the root, its first axis counts the samples."""
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.hdf5.part import dataset_of
-from feedline.packing.schema import Column, Sample, Schema, Unfit, is_utf8
-from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder, unfit
-from feedline.packing.writers.journal import JournaledFile, roll_back
+from feedline.packing.schema import Column, Sample, Unfit, is_utf8
+from feedline.packing.writers.contract import Summary, Writer, unfit
 
 META = "feedline"
 """Attribute of the file: what is known of all samples; and of a dataset: how its values are meant."""
 _REFERENCE_BYTES = 16
 """What a value of variable length takes in its chunk: the value itself lies elsewhere."""
-_READ_ROWS = 256
 _MOST_BYTES = (1 << 32) - 1
 """Of a chunk."""
+
+
+class _File(io.FileIO):
+    """A file for h5py that keeps the first error, such as that of a full disk, for `check`.
+
+    h5py calls these methods from C code that does not survive an exception, and after a failed write of its own the
+    process crashes when it ends. So none is raised there: after the first error nothing is written any more.
+    """
+
+    error: OSError | None = None
+
+    # Any: whatever has a buffer.
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        if self.error is None:
+            try:
+                written = 0
+                while written < len(view):
+                    written += super().write(view[written:]) or 0
+                return written
+            except OSError as exc:
+                self.error = exc
+        self.seek(len(view), os.SEEK_CUR)
+        return len(view)
+
+    def truncate(self, size: int | None = None) -> int:
+        if self.error is None:
+            try:
+                return super().truncate(size)
+            except OSError as exc:
+                self.error = exc
+        return self.tell() if size is None else size
+
+    def check(self) -> None:
+        """Raise the error of an earlier call."""
+        if self.error is not None:
+            raise self.error
 
 
 class Hdf5Writer(Writer):
@@ -34,15 +66,6 @@ class Hdf5Writer(Writer):
 
     format = "hdf5"
     compressions = ("gzip", "lzf")
-
-    def __init__(self, path: Path, layout: Layout) -> None:
-        super().__init__(path, layout)
-        self._point = 0
-        """How many checkpoints there were: each has a journal."""
-        self._file: JournaledFile | None = None
-        # Any: an object of a library without types.
-        self._store: Any = None
-        self._count = 0
 
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
@@ -73,21 +96,14 @@ class Hdf5Writer(Writer):
             return unfit(cls, column, what, "Use lmdb, or take it out in the dataset.")
         return None
 
-    def _journal(self, point: int) -> Path:
-        return self.path.with_name(f"{self.path.name}.journal-{point}")
-
-    def _begin(self) -> None:
-        self._point = self._count = 0
-        self._open()
-        for column in self.schema.columns:
-            self._create(column)
-
     def _open(self) -> None:
         h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
-        is_new = not self.path.exists()
-        self._file = JournaledFile(self.path, self._journal(self._point))
-        # Nothing is cached in chunks: rows come in order, and what was cached would only be written later.
-        self._store = h5py.File(self._file, "w" if is_new else "r+", libver="v110", track_order=True)
+        self._count = 0
+        self._file = _File(self.path, "w+")
+        # Any: an object of a library without types.
+        self._store: Any = h5py.File(self._file, "w", libver="v110", track_order=True)
+        for column in self.schema.columns:
+            self._create(column)
 
     def _create(self, column: Column) -> None:
         h5py = require("h5py", extra="hdf5", purpose="Writing HDF5")
@@ -115,20 +131,9 @@ class Hdf5Writer(Writer):
         rows = max(1, self.layout.chunk_bytes // max(1, row_bytes))
         return 1 << (int(rows).bit_length() - 1)
 
-    def _resume(self, state: Any) -> None:
-        self._point, self._count = state["point"], state["count"]
-        roll_back(self.path, self._journal(self._point), state["size"])
-        self._drop_journals()
-        self._open()
-
-    def _drop_journals(self) -> None:
-        for path in self.path.parent.glob(f"{self.path.name}.journal-*"):
-            path.unlink()
-
     def write(self, samples: Sequence[Sample]) -> None:
         if not samples:
             return
-        assert self._file is not None
         stop = self._count + len(samples)
         try:
             for column in self.schema.columns:
@@ -161,60 +166,19 @@ class Hdf5Writer(Writer):
         space.select_hyperslab((self._count,), (len(values),))
         dataset.id.write(h5py.h5s.create_simple((len(values),)), space, rows, h5py.h5t.py_create(dataset.dtype))
 
-    def _state(self) -> Any:
-        assert self._file is not None
-        self._store.close()
-        size = self._file.sync()  # which also says if something could not be written
-        self._file.close()
-        self._point += 1
-        self._open()
-        return {"size": size, "count": self._count, "point": self._point}
-
-    def checkpoint(self, note: Any) -> None:
-        super().checkpoint(note)
-        self._journal(self._point - 1).unlink(missing_ok=True)
-
     def finish(self, summary: Summary) -> None:
-        assert self._file is not None
         self._store.attrs[META] = json.dumps(summary.as_json(self.schema))
         self._store.close()
-        self._file.sync()
+        self._file.check()
         self.close()
-        sync_folder(self.path.parent)
 
     def close(self) -> None:
-        if self._store is not None:
-            self._store.close()
-        if self._file is not None:
-            self._file.close()
-        self._store = self._file = None
-
-    def clear(self) -> None:
-        super().clear()
-        self._drop_journals()
+        self._store.close()
+        self._file.close()
 
 
 def _row_bytes(column: Column) -> int:
     return np.dtype(column.dtype).itemsize * math.prod(column.shape)
-
-
-def read(path: Path) -> Iterator[Sample]:
-    """Yield the samples of a file that was finished."""
-    h5py = require("h5py", extra="hdf5", purpose="Reading HDF5")
-    with h5py.File(path, "r") as store:
-        schema = Schema.from_json(json.loads(store.attrs[META])["fields"])
-        datasets = {name: dataset_of(store, name, str(path), external=False) for name in schema.names}
-        count = min(map(len, datasets.values()), default=0)
-        for first in range(0, count, _READ_ROWS):
-            rows = {column: datasets[column.name][first : first + _READ_ROWS] for column in schema.columns}
-            for row in range(min(_READ_ROWS, count - first)):
-                yield {column.name: _value(column, values[row]) for column, values in rows.items()}
-
-
-def _value(column: Column, value: Any) -> Any:
-    if column.kind == "str":
-        return value.decode("utf-8", "surrogatepass")
-    return value.tobytes() if column.kind == "bytes" else value
 
 
 def stored(path: Path) -> dict[str, Any] | None:

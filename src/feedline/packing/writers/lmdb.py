@@ -1,13 +1,10 @@
-"""Writes an LMDB environment in a single file: keys are the numbers of samples, values are records.
-
-Samples, and the note of a checkpoint, are one transaction: either all of it is there or nothing. The environment is
-opened anew after each, because what LMDB remembers of free pages would otherwise depend on how long the process runs.
-"""
+"""Writes an LMDB environment in a single file: keys are the numbers of samples, values are records."""
 
 from __future__ import annotations
 
+import errno
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +12,15 @@ from feedline import records
 from feedline._optional import require
 from feedline.errors import CorruptSource
 from feedline.packing.schema import Column, Sample, Schema, Unfit
-from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder
+from feedline.packing.writers.contract import Summary, Writer
 
 META = b"__feedline__"
-_NOTE = b"\0note"
-"""Before all samples, so that these can be appended. Gone when the output is finished."""
 _MAP_BYTES = 1 << 40
 """Of addresses, not of memory or disk. The same everywhere, as it becomes part of the file."""
 _MOST_BYTES = (1 << 32) - 1
 """Of a value: LMDB counts them in 32 bits."""
+_COMMIT_BYTES = 1 << 26
+"""Of a transaction, about: LMDB holds what was not committed in memory."""
 _PAGE_BYTES = 1 << 16
 """At least as large as a page of any system."""
 
@@ -38,24 +35,15 @@ class LmdbWriter(Writer):
 
     format = "lmdb"
 
-    def __init__(self, path: Path, layout: Layout) -> None:
-        super().__init__(path, layout)
-        # Any: objects of a library without types.
-        self._environment: Any = None
-        self._transaction: Any = None
-        self._count = 0
-        self._is_finished = False
-
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
         return ""
 
-    def _begin(self) -> None:
-        self._count = 0
-        self._open(_MAP_BYTES)
-
-    def _open(self, map_bytes: int) -> None:
-        self._environment = open_environment(self.path, map_size=map_bytes, sync=True)
+    def _open(self) -> None:
+        self._count = self._waiting_bytes = 0
+        # Any: objects of a library without types.
+        self._transaction: Any = None
+        self._environment: Any = open_environment(self.path, map_size=_MAP_BYTES, sync=False)
         self._transaction = self._environment.begin(write=True)
 
     @classmethod
@@ -76,62 +64,32 @@ class LmdbWriter(Writer):
             try:
                 self._transaction.put(key_of(self._count), record, append=True)
             except (lmdb.MapFullError, lmdb.DiskError) as exc:
-                raise OSError(28, f"{exc}") from exc
+                raise OSError(errno.ENOSPC, f"{exc}") from exc
             self._count += 1
-
-    def checkpoint(self, note: Any) -> None:
-        state = {"schema": self.schema.as_json(), "count": self._count, "note": note}
-        self._transaction.put(_NOTE, json.dumps(state).encode())
-        self._commit()
-        self._open(_MAP_BYTES)
+            self._waiting_bytes += len(record)
+        if self._waiting_bytes >= _COMMIT_BYTES:
+            self._commit()
+            self._transaction = self._environment.begin(write=True)
 
     def _commit(self) -> None:
         lmdb = require("lmdb", extra="lmdb", purpose="Writing LMDB")
-        transaction, self._transaction = self._transaction, None
+        transaction, self._transaction, self._waiting_bytes = self._transaction, None, 0
         try:
             transaction.commit()
         except lmdb.Error as exc:
-            raise OSError(28, f"{exc}") from exc
-        self.close()
-
-    def resume(self) -> Any:
-        if not self.path.exists():
-            return None
-        self._open(_MAP_BYTES)
-        saved = self._transaction.get(_NOTE)
-        meta = self._transaction.get(META)
-        if saved is None and meta is None:
-            self.close()
-            return None
-        self._is_finished = meta is not None
-        state = json.loads(bytes(meta if saved is None else saved))
-        self.schema = Schema.from_json(state["fields"] if self._is_finished else state["schema"])
-        self._count = state["count"]
-        return {"finished": state} if self._is_finished else state["note"]
-
-    def _state(self) -> Any:
-        raise NotImplementedError  # `checkpoint` and `resume` are written as a whole
-
-    def _resume(self, state: Any) -> None:
-        raise NotImplementedError
+            raise OSError(errno.ENOSPC, f"{exc}") from exc
 
     def finish(self, summary: Summary) -> None:
-        if self._is_finished:  # it was, and then interrupted before the output got its name
-            self.close()
-            return
-        pages = self._environment.info()["last_pgno"] + 1
+        self._commit()
+        pages, page_bytes = self._environment.info()["last_pgno"] + 1, self._environment.stat()["psize"]
         self.close()
         # Whoever opens the file without saying how large it may become takes what it says: no more than it needs.
-        self._open(pages * self._page_bytes() + 64 * _PAGE_BYTES)
-        self._transaction.delete(_NOTE)
+        self._environment = open_environment(self.path, map_size=pages * page_bytes + 64 * _PAGE_BYTES, sync=False)
+        self._transaction = self._environment.begin(write=True)
         meta = {**summary.as_json(self.schema), "encoding": "record"}
         self._transaction.put(META, json.dumps(meta).encode(), append=True)
         self._commit()
-        sync_folder(self.path.parent)
-
-    def _page_bytes(self) -> int:
-        with open_environment(self.path, readonly=True) as environment:
-            return int(environment.stat()["psize"])
+        self.close()
 
     def close(self) -> None:
         if self._transaction is not None:
@@ -157,14 +115,6 @@ def open_environment(path: Path, **options: Any) -> Any:
             environment.close()
             raise CorruptSource(f"{path} is cut off: it has {size} bytes, but the database in it {least}.")
     return environment
-
-
-def read(path: Path) -> Iterator[Sample]:
-    """Yield the samples of a file that was finished."""
-    with open_environment(path, readonly=True) as environment, environment.begin() as transaction:
-        for key, value in transaction.cursor():
-            if key != META:
-                yield records.decode(value)
 
 
 def stored(path: Path) -> dict[str, Any] | None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 
-from feedline.packing.schema import Column, Sample, Schema, Unfit
-from feedline.packing.writers.contract import Layout, Summary, Writer, let_go, sync_folder, unfit, write_durably
+from feedline.datasets.opening import FACTS
+from feedline.packing.schema import Column, Sample, Unfit
+from feedline.packing.writers.contract import Summary, Writer, let_go, unfit
 
-META = "feedline.json"
 _COPY_ROWS = 4096
 _MOST_CHARACTERS = ((1 << 31) - 1) // 4
 """Of a string: NumPy counts the bytes of one in 31 bits, and each character takes four."""
@@ -28,11 +27,6 @@ class NpyWriter(Writer):
     """
 
     format = "npy"
-
-    def __init__(self, path: Path, layout: Layout) -> None:
-        super().__init__(path, layout)
-        self._files: dict[str, IO[bytes]] = {}
-        self._count = 0
 
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
@@ -61,36 +55,21 @@ class NpyWriter(Writer):
             return unfit(cls, column, f"is a string of {len(value):,} characters", "Use lmdb, hdf5 or tar.")
         return None
 
-    def _begin(self) -> None:
+    def _open(self) -> None:
         self.path.mkdir(parents=True)
         self._count = 0
-        self._open("w+b")
-        for column in self.schema.columns:
-            if column.kind != "str":
-                self._files[column.name].write(header_of(column, 0))
-
-    def _open(self, mode: str) -> None:
-        paths: dict[str, Path] = {}
+        self._files: dict[str, IO[bytes]] = {}
         for column in self.schema.columns:
             if column.kind == "str":
-                paths |= {f"{column.name}.{ending}": self._spool(column, ending) for ending in ("text", "lengths")}
+                for ending in ("text", "lengths"):
+                    self._files[f"{column.name}.{ending}"] = open(self._spool(column, ending), "w+b")  # noqa: SIM115
             else:
-                paths[column.name] = self.path / f"{column.name}.npy"
-        for name, path in paths.items():
-            self._files[name] = cast("IO[bytes]", open(path, mode))  # noqa: SIM115  (closed by `close`)
+                file = open(self.path / f"{column.name}.npy", "w+b")  # noqa: SIM115  (closed by `close`)
+                self._files[column.name] = file
+                file.write(header_of(column, 0))
 
     def _spool(self, column: Column, ending: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{column.name}.{ending}")
-
-    def _resume(self, state: Any) -> None:
-        self._count = state["count"]
-        for path in self.path.iterdir():
-            if path.name not in {f"{column.name}.npy" for column in self.schema.columns if column.kind != "str"}:
-                path.unlink()
-        self._open("r+b")
-        for name, file in self._files.items():
-            file.truncate(state["sizes"][name])
-            file.seek(0, os.SEEK_END)
 
     def write(self, samples: Sequence[Sample]) -> None:
         for column in self.schema.columns:
@@ -110,12 +89,6 @@ class NpyWriter(Writer):
         lengths = [(len(data), len(text)) for data, text in zip(encoded, texts, strict=True)]
         self._files[f"{name}.lengths"].write(np.array(lengths, np.int64).tobytes())
 
-    def _state(self) -> Any:
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
-        return {"count": self._count, "sizes": {name: file.tell() for name, file in self._files.items()}}
-
     def finish(self, summary: Summary) -> None:
         for column in self.schema.columns:
             if column.kind == "str":
@@ -124,11 +97,9 @@ class NpyWriter(Writer):
                 file = self._files[column.name]
                 file.seek(0)
                 file.write(header_of(column, self._count))
-                file.flush()
-                os.fsync(file.fileno())
+                file.close()
         self.close()
-        write_durably(self.path / META, json.dumps(summary.as_json(self.schema)).encode())
-        sync_folder(self.path)
+        (self.path / FACTS).write_text(json.dumps(summary.as_json(self.schema)))
 
     def _write_strings(self, column: Column) -> None:
         texts, lengths = self._files[f"{column.name}.text"], self._files[f"{column.name}.lengths"]
@@ -142,16 +113,11 @@ class NpyWriter(Writer):
                 rows = sizes[first : first + _COPY_ROWS, 0].tolist()
                 array = np.array([texts.read(size).decode("utf-8", "surrogatepass") for size in rows], dtype)
                 file.write(array.tobytes())
-            file.flush()
-            os.fsync(file.fileno())
 
     def close(self) -> None:
         files, self._files = self._files, {}
         for file in files.values():
             let_go(file)
-
-    def clear(self) -> None:
-        super().clear()
         for column in self.schema.columns:
             for ending in ("text", "lengths"):
                 self._spool(column, ending).unlink(missing_ok=True)
@@ -167,22 +133,10 @@ def header_of(column: Column, count: int) -> bytes:
     return out.getvalue()
 
 
-def read(path: Path) -> Iterator[Sample]:
-    """Yield the samples of a folder that was finished."""
-    fields = json.loads((path / META).read_bytes())["fields"]
-    arrays: dict[str, Any] = {
-        name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        for name in Schema.from_json(fields).names
-    }
-    count = min((len(array) for array in arrays.values()), default=0)
-    for row in range(count):
-        yield {name: array[row] for name, array in arrays.items()}
-
-
 def stored(path: Path) -> dict[str, Any] | None:
     """Return what was stored about the samples, None if nothing was."""
     try:
-        meta: dict[str, Any] = json.loads((path / META).read_bytes())
+        meta: dict[str, Any] = json.loads((path / FACTS).read_bytes())
     except FileNotFoundError:
         return None
     return meta

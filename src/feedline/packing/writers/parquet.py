@@ -1,27 +1,20 @@
-"""Writes a Parquet file: one column per field.
-
-A Parquet file cannot be gone on with: its table of contents comes last. So row groups are kept as files of Arrow until
-all are there, and the Parquet file is written in one go. That takes the room of the samples twice until it is done; of
-one shard, if there are shards.
-"""
+"""Writes a Parquet file: one column per field."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.parquet.values import prepared, whole
 from feedline.packing.prepare import size_of
 from feedline.packing.schema import Column, Sample, Schema, Unfit, is_utf8, said
-from feedline.packing.writers.contract import Layout, Summary, Writer, sync_folder, unfit
+from feedline.packing.writers.contract import Summary, Writer, let_go, unfit
 
 META = "feedline"
 _MOST_ROWS = 4096
@@ -41,19 +34,10 @@ def _pyarrow_major() -> int:
 
 
 class ParquetWriter(Writer):
-    """Collects row groups as files of Arrow, and makes a Parquet file of them at the end."""
+    """Collects samples, and writes them as row groups."""
 
     format = "parquet"
     compressions = ("snappy", "zstd", "lz4", "gzip", "none")
-
-    def __init__(self, path: Path, layout: Layout) -> None:
-        super().__init__(path, layout)
-        self._groups = path.with_name(f"{path.name}.groups")
-        self._group_count = self._count = 0
-        self._waiting: list[Sample] = []
-        self._waiting_bytes = 0
-        # Any: an object of a library without types.
-        self._arrow: Any = None
 
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
@@ -92,19 +76,21 @@ class ParquetWriter(Writer):
             return unfit(cls, column, f"is {said(value)} of {size:,} bytes", "Use lmdb, hdf5 or tar.")
         return None
 
-    def _begin(self) -> None:
-        if self._groups.exists():
-            shutil.rmtree(self._groups)
-        self._groups.mkdir()
-        self._group_count = self._count = 0
-        self._arrow = schema_of(self.schema)
-
-    def _resume(self, state: Any) -> None:
-        self._group_count, self._count = state["groups"], state["count"]
-        self._arrow = schema_of(self.schema)
-        for path in self._groups.iterdir():
-            if path.stem.isdecimal() and int(path.stem) >= self._group_count:
-                path.unlink()
+    def _open(self) -> None:
+        parquet = require("pyarrow.parquet", extra="parquet", purpose="Writing Parquet")
+        self._waiting: list[Sample] = []
+        self._waiting_bytes = 0
+        # Any: objects of a library without types.
+        self._arrow: Any = schema_of(self.schema)
+        self._file = open(self.path, "wb")  # noqa: SIM115  (closed by `close`)
+        self._sink: Any = parquet.ParquetWriter(
+            self._file,
+            self._arrow,
+            compression=self.layout.compression or "snappy",
+            use_dictionary=_small_paths(self.schema),
+            write_page_index=True,
+            write_page_checksum=True,  # which `ParquetDataset` compares
+        )
 
     def write(self, samples: Sequence[Sample]) -> None:
         for sample in samples:
@@ -119,53 +105,19 @@ class ParquetWriter(Writer):
         pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
         rows, self._waiting, self._waiting_bytes = self._waiting, [], 0
         columns = [array_of(column, [row[column.name] for row in rows]) for column in self.schema.columns]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._arrow)
-        with open(self._group(self._group_count), "wb") as file:
-            with pa.ipc.new_file(file, self._arrow) as sink:
-                sink.write_batch(batch)
-            file.flush()
-            os.fsync(file.fileno())
-        self._group_count += 1
-        self._count += len(rows)
-
-    def _group(self, number: int) -> Path:
-        return self._groups / f"{number:09d}.arrow"
-
-    def _state(self) -> Any:
-        self._write_group()
-        sync_folder(self._groups)
-        return {"groups": self._group_count, "count": self._count}
+        self._sink.write_table(pa.Table.from_arrays(columns, schema=self._arrow), row_group_size=_MOST_ROWS)
 
     def finish(self, summary: Summary) -> None:
-        pa = require("pyarrow", extra="parquet", purpose="Writing Parquet")
-        parquet = require("pyarrow.parquet", extra="parquet", purpose="Writing Parquet")
-        compression = self.layout.compression or "snappy"
-        with open(self.path, "wb") as file:
-            with parquet.ParquetWriter(
-                file,
-                self._arrow,
-                compression=compression,
-                use_dictionary=_small_paths(self.schema),
-                write_page_index=True,
-                write_page_checksum=True,  # which `ParquetDataset` compares
-            ) as sink:
-                for number in range(self._group_count):
-                    with pa.memory_map(str(self._group(number))) as source:
-                        sink.write_table(pa.ipc.open_file(source).read_all(), row_group_size=_MOST_ROWS)
-                sink.add_key_value_metadata({META: json.dumps(summary.as_json(self.schema))})
-            file.flush()
-            os.fsync(file.fileno())
-        self.close()
-        sync_folder(self.path.parent)
+        self._write_group()
+        self._sink.add_key_value_metadata({META: json.dumps(summary.as_json(self.schema))})
+        self._sink.close()
+        self._file.close()
 
     def close(self) -> None:
-        self._waiting = []
-        self._waiting_bytes = 0
-
-    def clear(self) -> None:
-        super().clear()
-        if self._groups.exists():
-            shutil.rmtree(self._groups)
+        # What it still had to write is not wanted any more, and may have no room.
+        with contextlib.suppress(OSError):
+            self._sink.close()
+        let_go(self._file)
 
 
 def _small_paths(schema: Schema) -> list[str]:
@@ -219,42 +171,6 @@ def _is_time(column: Column) -> bool:
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) and value.dtype != np.float16 else value
-
-
-def read(path: Path) -> Iterator[Sample]:
-    """Yield the samples of a file that was finished."""
-    parquet = require("pyarrow.parquet", extra="parquet", purpose="Reading Parquet")
-    meta = stored(path)
-    assert meta is not None
-    schema = Schema.from_json(meta["fields"])
-    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
-        for group in range(file.num_row_groups):
-            table = file.read_row_group(group)
-            columns = {column.name: _values(column, table.column(column.name)) for column in schema.columns}
-            for row in range(table.num_rows):
-                yield {name: values[row] for name, values in columns.items()}
-
-
-def _values(column: Column, chunked: Any) -> Any:
-    if column.kind == "array":
-        array = chunked.combine_chunks()
-        parts = array.chunks if hasattr(array, "chunks") else [array]
-        valid = chunked.is_valid().to_pylist()
-        rows = [row for part in parts for row in _tensors(part.storage, column)]
-        return [row if is_there else None for row, is_there in zip(rows, valid, strict=True)]
-    if _is_time(column):
-        dates = prepared(whole(chunked)).take(np.arange(len(chunked)))
-        return [None if date is None else date.astype(column.dtype) for date in dates]
-    values = chunked.to_pylist()
-    if column.kind == "ragged":
-        return [None if value is None else np.array(value, column.dtype) for value in values]
-    return values
-
-
-def _tensors(storage: Any, column: Column) -> Any:
-    size = int(np.prod(column.shape))
-    flat = storage.values.to_numpy(zero_copy_only=False)[storage.offset * size : (storage.offset + len(storage)) * size]
-    return flat.reshape(-1, *column.shape)
 
 
 def stored(path: Path) -> dict[str, Any] | None:

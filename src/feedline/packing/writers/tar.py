@@ -1,24 +1,23 @@
 """Writes tar files by the rules of the webdataset package: the members KEY.FIELD of one key are a sample.
 
-A tar file is only appended to, so a checkpoint is its length. What is known of all samples stands in a comment at the
-very beginning, whose room is taken first and filled last; programs that read tar files pass over it.
+What is known of all samples stands in a comment at the very beginning, whose room is taken first and filled last;
+programs that read tar files pass over it.
 """
 
 from __future__ import annotations
 
 import io
 import json
-import os
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from feedline.packing.pictures import extension_of
 from feedline.packing.schema import Column, Sample, Schema, is_utf8
-from feedline.packing.writers.contract import VERSION, Layout, Summary, Writer, let_go, unfit
+from feedline.packing.writers.contract import VERSION, Summary, Writer, let_go, unfit
 
 _BLOCK = 512
 _FACT_BYTES = 512
@@ -31,12 +30,6 @@ class TarWriter(Writer):
     """Appends members."""
 
     format = "tar"
-
-    def __init__(self, path: Path, layout: Layout, first: int = 0) -> None:
-        super().__init__(path, layout)
-        self._file: IO[bytes] | None = None
-        self._first = self._next = first
-        """Numbers of samples: the keys of a set of shards go on from shard to shard."""
 
     @classmethod
     def cannot_hold(cls, column: Column) -> str:
@@ -57,19 +50,12 @@ class TarWriter(Writer):
     def encoded(cls, schema: Schema, sample: Sample) -> list[bytes]:
         return [content_of(column, sample[column.name]) for column in schema.columns]
 
-    def _begin(self) -> None:
-        self._next = self._first
+    def _open(self) -> None:
+        self._next = self.first
         self._file = open(self.path, "w+b")  # noqa: SIM115  (closed by `close`)
         self._file.write(comment_of({"fields": self.schema.as_json()}, self._comment_bytes))
 
-    def _resume(self, state: Any) -> None:
-        self._next = state["next"]
-        self._file = open(self.path, "r+b")  # noqa: SIM115  (closed by `close`)
-        self._file.truncate(state["size"])
-        self._file.seek(0, os.SEEK_END)
-
     def write(self, samples: Sequence[list[bytes]]) -> None:
-        assert self._file is not None
         names = member_names(self.schema)
         for contents in samples:
             key = f"{self._next:09d}"
@@ -87,28 +73,17 @@ class TarWriter(Writer):
             self.schema = self.schema.with_extension(column.name, extension)
         return ending_of(column, extension, self.schema)
 
-    def _state(self) -> Any:
-        assert self._file is not None
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return {"size": self._file.tell(), "next": self._next}
-
     def finish(self, summary: Summary) -> None:
-        assert self._file is not None
         facts = summary.as_json(self.schema)
         if len(json.dumps(facts)) > self._comment_bytes:
             facts["facts"] = {}  # more than there is room for
         self._file.write(_END)
         self._file.seek(0)
         self._file.write(comment_of(facts, self._comment_bytes))
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self.close()
+        self._file.close()
 
     def close(self) -> None:
-        if self._file is not None:
-            let_go(self._file)
-        self._file = None
+        let_go(self._file)
 
 
 def member_names(schema: Schema) -> dict[str, str]:
@@ -221,56 +196,12 @@ def comment_of(facts: dict[str, Any], size: int) -> bytes:
     return info.tobuf(tarfile.USTAR_FORMAT) + body + bytes(-len(body) % _BLOCK)
 
 
-def read(path: Path) -> Iterator[Sample]:
-    """Yield the samples of a file that was finished."""
-    schema = Schema.from_json((stored(path) or {})["fields"])
-    names = member_names(schema)
-    columns = {ending: column for column in schema.columns for ending in names[column.name].split(";")}
-    with tarfile.open(path, "r:") as archive:
-        sample: Sample = {}
-        key = None
-        for member in archive:
-            its_key, _, ending = member.name.partition(".")
-            if its_key != key and sample:
-                yield sample
-                sample = {}
-            key = its_key
-            content = archive.extractfile(member)
-            assert content is not None
-            column = columns[ending]
-            sample[column.name] = _decoded(column, content.read())
-            forget_members(archive)
-    if sample:
-        yield sample
-
-
-def forget_members(archive: tarfile.TarFile) -> None:
-    """Let go of the members that were read: tarfile would keep them all."""
-    archive.members = []  # type: ignore[attr-defined]  # documented by tarfile's source only
-
-
-def _decoded(column: Column, data: bytes) -> Any:
-    extension = extension_for(column)
-    if extension == "json":
-        return json.loads(data)
-    if extension == "cls":
-        return int(data)
-    if column.kind == "str":
-        return data.decode("utf-8", "surrogatepass")
-    return data if column.kind == "bytes" else np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-
-
 def stored(path: Path) -> dict[str, Any] | None:
     """Return what was stored about the samples, None if nothing was."""
     with tarfile.open(path, "r:") as archive:
         archive.next()
-        return comment_in(archive.pax_headers)
-
-
-def comment_in(headers: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return what the comment of a finished file says, None if it is not ours."""
-    try:
-        facts = json.loads(headers.get("comment", ""))
-    except ValueError:
-        return None
+        try:
+            facts = json.loads(archive.pax_headers.get("comment", ""))
+        except ValueError:
+            return None
     return facts if isinstance(facts, dict) and "digest" in facts and "feedline" in facts else None

@@ -20,7 +20,8 @@ from feedline.abc.stateful import is_stateful
 from feedline.core.account import Account
 from feedline.core.counters import Counters
 from feedline.core.epoch import Epoch
-from feedline.core.machine import GIVE, START, TAKE_BACK, Machine
+from feedline.core.decisions import GIVE, START, TAKE_BACK
+from feedline.core.machine import Machine
 from feedline.core.recovery import Care, Recovery, Seen
 from feedline.errors import WorkerDied, WorkerError, WorkerStartError
 from feedline.keys import epoch_key

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import feedline
+from feedline.datasets.opening import SOURCES
 from feedline.errors import PackError
 from feedline.packing.schema import Schema
 from feedline.packing.writers import tar
@@ -129,14 +130,12 @@ def test_what_the_source_reads_otherwise_is_noticed(
     tmp_path: Path, format_: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check goes through the source, not through what the writer thinks of its own file."""
-    kind = {"lmdb": "LMDBDataset", "hdf5": "HDF5Dataset", "parquet": "ParquetDataset", "npy": "ArrayDataset"}
-    name = kind.get(format_, "TarDataset")
-    opened = getattr(feedline.datasets, name)
+    opened = SOURCES[format_]
 
     def other(*arguments: Any, **options: Any) -> Any:
         return opened(*arguments, **options, transform=lambda sample: {**sample, "label": 77})
 
-    monkeypatch.setattr(feedline.datasets, name, other)
+    monkeypatch.setitem(SOURCES, format_, other)
     with pytest.raises(PackError, match="What was read back is not what was written"):
         pack([mixed(number) for number in range(3)], tmp_path / SINGLE[format_], format=format_)
 

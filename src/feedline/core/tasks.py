@@ -1,0 +1,218 @@
+"""Who has which task, and what becomes of its slot: the lowest part of the machine.
+
+What holds whenever a method has returned:
+
+- A task is in `_flights` from the moment it is given to a worker until it is answered or dropped. Its number is never
+  used again, so that a late answer of a worker that was replaced cannot be taken for that of another task.
+- A slot belongs to a task in flight, to a batch that is ready, or to the training loop; whoever lets go releases it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+from feedline.abc.scheduler import WorkerView
+from feedline.core.counters import Counters
+from feedline.core.decisions import GIVE, Decision
+from feedline.core.epoch import Epoch
+from feedline.core.flight import Flight
+from feedline.core.splitting import Group, Splitter
+from feedline.types import Call, Draw, Notes, Parcel, Result, ResultKind, Task
+
+
+class SlotSource(Protocol):
+    """Where slots come from. The arena's books, as far as the machine needs them; a counter in the simulation."""
+
+    def are_left(self) -> bool:
+        """True while another task can be given what it needs."""
+
+    def acquire(self, worker: int) -> int:
+        """Return a slot for a task of a worker; -1 if it has to do without."""
+
+    def release(self, slot: int, used: int | None = None) -> None:
+        """Take back a slot in which nothing lies."""
+
+    def discard(self, result: Result) -> None:
+        """Take back the slot of a batch that nobody wants."""
+
+    def fit_messages(self) -> int:
+        """Return how many batches of one worker can wait for the training loop in messages."""
+
+
+class Tasks:
+    """The tasks of some workers.
+
+    Args:
+        worker_count: how many workers there are.
+        slots: what batches are written to.
+        counters: told what happened.
+        splitter: cuts tasks into parts, if several workers share a batch.
+        binds: True if what a worker makes may depend on which worker it is: see `_may_move`.
+        now_s: the time.
+    """
+
+    start_up_s = 2.0
+    """Time a worker has for getting ready before it can count as late; importing torch takes about one second."""
+
+    def __init__(
+        self,
+        worker_count: int,
+        slots: SlotSource,
+        counters: Counters,
+        *,
+        splitter: Splitter | None = None,
+        binds: bool = False,
+        now_s: float = 0.0,
+    ) -> None:
+        self.now_s = now_s
+        """The time, on any clock that does not go back. Whoever tells the machine something sets it first."""
+        self.workers = [WorkerView(number, since_s=now_s + self.start_up_s) for number in range(worker_count)]
+        self.decisions: deque[Decision] = deque()
+        self.epoch: Epoch | None = None
+        self.passes = 0
+        """Epochs that were begun with these workers before the current one."""
+        self._slots = slots
+        self._counters = counters
+        self._splitter = splitter
+        self._flights: dict[int, Flight] = {}
+        self._next_id = 0
+        self._turns = 0
+        self._parked: dict[int, list[Flight]] = {}
+        """Workers that are to be replaced as soon as they have nothing to do, and the tasks that wait for that."""
+        self._binds = binds
+        self._bound = False
+        self._unbound: set[int] = set()
+        """Workers that have made a batch, and found nothing that binds it to them."""
+
+    @property
+    def is_busy(self) -> bool:
+        """True while tasks are in flight."""
+        return bool(self._flights)
+
+    def _begin(self, epoch: Epoch, ordinal: int, task: Task, worker: int) -> None:
+        """Give a task to a worker, or its parts to this one and those after it."""
+        slot = self._slots.acquire(worker)
+        cut = None if self._splitter is None else self._splitter.cut(task.indices, slot)
+        if cut is None:
+            flight = Flight(ordinal, worker, task, epoch.stays)
+            epoch.in_flight[ordinal] = flight
+            self._give(flight, slot)
+            return
+        group, parts = cut
+        group.draw = task.draw
+        for number, (start, rows, part) in enumerate(parts):
+            draw = Draw(task.draw.key, task.draw.first + task.draw.stride * start, task.draw.stride)
+            piece = Task(0, rows, shared_seed=task.shared_seed, part=part, draw=draw)
+            flight = Flight(ordinal, (worker + number) % len(self.workers), piece, group=group)
+            epoch.in_flight[ordinal] = flight
+            self._give(flight, slot)
+
+    def _give(self, flight: Flight, slot: int) -> None:
+        """Give a task to its worker, under a new number."""
+        task = flight.task
+        self._next_id += 1
+        task.id, task.slot, task.epoch = self._next_id, slot, self.passes
+        self._flights[task.id] = flight
+        self._hand_over(flight)
+
+    def _hand_over(self, flight: Flight) -> None:
+        worker = flight.worker
+        if self._parked and worker in self._parked and not flight.is_call:
+            self._parked[worker].append(flight)
+        else:
+            self.decisions.append((GIVE, worker, flight.task))
+        self._turns += 1
+        flight.turn = self._turns
+        view = self.workers[worker]
+        if view.outstanding == 0 and view.since_s < self.now_s:
+            view.since_s = self.now_s
+        view.outstanding += 1
+
+    def call(self, call: Call) -> None:
+        """Have a method of the dataset called in every worker, after the tasks it was given already."""
+        for view in self.workers:
+            self._give(Flight(-1, view.id, Task(0, call), is_call=True), -1)
+
+    def _oldest_of(self, worker: int | None) -> Flight | None:
+        """Return the task that a worker, or any, has been at for longest; None if there is none."""
+        held = [flight for flight in self._flights.values() if worker is None or flight.worker == worker]
+        return min(held, key=by_turn, default=None)
+
+    def _may_move(self, source: int, target: int) -> bool:
+        """True if work may go from one worker to the other without changing what comes out.
+
+        Not from one that is still to hear a call, or where to go on: what is taken back and has to stay is given again
+        behind the rest, and the tasks after it are not to be made before it.
+
+        If batches may depend on their workers, both must have made one, and nobody may have found that it does. The
+        task that is late may still be the first that draws a random number: then the numbers are not those of a run in
+        which it was not late. Nobody can know before.
+        """
+        if any(
+            flight.worker == source and (flight.is_call or flight.task.resume is not None)
+            for flight in self._flights.values()
+        ):
+            return False
+        return not self._binds or (not self._bound and {source, target} <= self._unbound)
+
+    def _note_bonds(self, flight: Flight, result: Result) -> None:
+        if result.bound:
+            self._bound = True
+        elif result.kind is ResultKind.DONE and not flight.is_call:
+            self._unbound.add(result.worker)
+
+    # -- answers -----------------------------------------------------------------------------------------------------
+
+    def _answer(self, flight: Flight, result: Result) -> None:
+        """Take an answer, which may be of a part."""
+        if flight.group is not None:
+            joined = self._join(flight, flight.group, result)
+            if joined is None:
+                return
+            result = joined
+        self._settle(flight, result)
+
+    def _settle(self, flight: Flight, result: Result) -> None:
+        """Take an answer; its slot comes back unless a batch lies in it that somebody wants."""
+        if not flight.wanted or result.kind is not ResultKind.DONE:
+            self._slots.release(flight.task.slot)
+        elif self._splitter is not None and type(result.payload) is Parcel:
+            self._splitter.learn(flight.task.indices, result.payload)
+        if not flight.wanted:
+            return
+        assert self.epoch is not None
+        if flight.trouble is not None and flight.trouble.faults:
+            result.notes = result.notes or Notes()
+            result.notes.faults = [*flight.trouble.faults, *result.notes.faults]
+        self.epoch.arrived(flight, result)
+
+    def _join(self, flight: Flight, group: Group, result: Result) -> Result | None:
+        """Take the answer of one part; returns what became of the batch when it was the last."""
+        if not group.answered(result):
+            return None
+        if group.misfit and group.trouble is None and flight.wanted:
+            assert self._splitter is not None
+            self._splitter.forget(group.indices)
+            flight.group = None
+            flight.task = Task(0, group.indices, shared_seed=flight.task.shared_seed, draw=group.draw)
+            assert self.epoch is not None
+            self.epoch.in_flight[flight.ordinal] = flight
+            self._give(flight, group.slot)
+            return None
+        return group.result(flight.worker, flight.task.id)
+
+    def _drop(self, flight: Flight) -> None:
+        """Take back the slot of a task that will not be answered, with the last of its parts."""
+        flight = flight.whole
+        flight.wanted = False
+        if flight.group is not None:
+            flight.group.remaining -= 1
+            if flight.group.remaining:
+                return
+        self._slots.release(flight.task.slot)
+
+
+def by_turn(flight: Flight) -> int:
+    """Order tasks by when they were given to a worker."""
+    return flight.turn

@@ -1,0 +1,300 @@
+"""Workers that answer, die, grow and are replaced, and what becomes of their tasks: the middle part of the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from feedline.core.counters import Counters
+from feedline.core.decisions import GIVE, START, TAKE_BACK
+from feedline.core.epoch import Memory
+from feedline.core.flight import Flight
+from feedline.core.prefetch import Pace
+from feedline.core.recovery import Doubts, Recovery, Redone
+from feedline.core.splitting import Splitter
+from feedline.core.tasks import SlotSource, Tasks, by_turn
+from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerTimeout
+from feedline.state.progress import has_state
+from feedline.types import Call, Notes, Result, ResultKind, Resume, Task
+
+
+@dataclass(slots=True)
+class _Replacement:
+    """A worker that is about to be replaced, and what it leaves."""
+
+    death: BaseException | None
+    """None if it has merely grown."""
+    begun: Flight | None
+    waiting: list[Flight]
+
+
+class Workers(Tasks):
+    """Workers and their tasks.
+
+    Args:
+        worker_count: how many workers there are.
+        slots: what batches are written to.
+        recovery: what is done about deaths.
+        counters: told what happened.
+        splitter: cuts tasks into parts, if several workers share a batch.
+        binds: True if what a worker makes may depend on which worker it is.
+        now_s: the time.
+    """
+
+    def __init__(
+        self,
+        worker_count: int,
+        slots: SlotSource,
+        recovery: Recovery,
+        counters: Counters,
+        *,
+        splitter: Splitter | None = None,
+        binds: bool = False,
+        now_s: float = 0.0,
+    ) -> None:
+        super().__init__(worker_count, slots, counters, splitter=splitter, binds=binds, now_s=now_s)
+        self.unsaid: list[tuple[str, type[FeedlineWarning]]] = []
+        """What the user is to be told, when there is nothing that an exception could disturb."""
+        self.fatal: BaseException | None = None
+        """After this there is no going on."""
+        self.memory = Memory()
+        self._recovery = recovery
+        self._pace = Pace()
+        self._begun_s = now_s
+        self._answers = 0
+        self._leaving: dict[int, _Replacement] = {}
+        """Workers in whose place another is being started."""
+        self._owed: dict[int, Resume] = {}
+        """Where workers that are new go on, until they are told."""
+        self._moving: tuple[int, int] | None = None
+        """From whom a task is being taken back, and for whom."""
+        self._has_begun_all: set[int] = set()
+        """Workers that had nothing waiting when they were last asked."""
+        self._stuck: dict[int, WorkerTimeout] = {}
+        """Workers that were ended because they did not answer, and what is to be said of it."""
+        self._failed_call: BaseException | None = None
+        """What a call in a worker raised; the training loop gets it with the next batch."""
+        self._told_of: Call | None = None
+
+    def answered(self, result: Result) -> None:
+        """A worker has answered."""
+        flight = self._flights.get(result.task_id)
+        if flight is None or flight.worker != result.worker:
+            return  # of a worker that was replaced, or that lost the task to another
+        del self._flights[result.task_id]
+        self._answers += 1
+        worker = result.worker
+        view = self.workers[worker]
+        view.outstanding -= 1
+        view.since_s = self.now_s
+        if self._has_begun_all:
+            self._has_begun_all.clear()
+        if self._binds and not self._bound:
+            self._note_bonds(flight, result)
+        if result.busy_ns:
+            self._pace.note(result.busy_ns)
+        notes = result.notes
+        if notes is not None and has_state(notes):
+            self.memory.last_notes[worker] = notes.outlasting() if result.kind is ResultKind.ENDED else notes
+        if flight.trouble is not None:
+            self._recovery.made(flight.trouble)
+        if flight.suspect is not None:
+            self._survived(flight.suspect)
+        elif flight.is_call:
+            if result.kind is ResultKind.FAILED and flight.task.indices is not self._told_of:
+                self._told_of = flight.task.indices  # the other workers will say the same
+                self._failed_call = result.payload
+        else:
+            self._answer(flight, result)
+        if self._parked and worker in self._parked:
+            self._replace_if_idle(worker)
+
+    def not_given(self, task_id: int, exc: Exception) -> None:
+        """A task could not be sent, for what it consists of: that is raised when its batch would have come."""
+        flight = self._flights.pop(task_id)
+        self.workers[flight.worker].outstanding -= 1
+        if flight.task.resume is not None:
+            self._tell_with_the_next(flight.worker, flight.task.resume)
+        if flight.is_call:
+            self._failed_call = exc
+        elif flight.suspect is not None:
+            self._settle(flight.suspect, Result(ResultKind.FAILED, flight.worker, task_id, exc))
+        else:
+            self._answer(flight, Result(ResultKind.FAILED, -1, -1, exc))
+
+    def _tell_with_the_next(self, worker: int, resume: Resume) -> None:
+        """Tell a worker with the next task that it is given where to go on."""
+        assert self.epoch is not None
+        for what, other, *rest in self.decisions:
+            if what is GIVE and other == worker and type(rest[0].indices) is not Call:
+                rest[0].resume = resume
+                return
+        self.epoch.owe(worker, resume)
+
+    def taken_back(self, worker: int, task_ids: list[int]) -> None:
+        """Tasks that a worker had not begun were taken back, as was decided."""
+        moving, self._moving = self._moving, None
+        target = moving[1] if moving is not None and moving[0] == worker else None
+        if target is not None:
+            self._has_begun_all.add(worker)  # unless something is found that may move
+        view = self.workers[worker]
+        for task_id in task_ids:
+            flight = self._flights[task_id]
+            view.outstanding -= 1
+            if not flight.whole.wanted and not flight.is_call:
+                del self._flights[task_id]
+                self._drop(flight)
+                continue
+            # Calls, probes and what tells a worker where to go on are meant for this worker and no other.
+            alone = flight.is_call or flight.suspect is not None or flight.task.resume is not None
+            if target is not None and not alone:
+                flight.worker = target
+                self._counters.relieved += 1
+                self._has_begun_all.discard(worker)
+            self._hand_over(flight)
+        if worker in self._parked:
+            self._replace_if_idle(worker)
+
+    def close(self) -> None:
+        """Forget everything: the workers are gone."""
+        flights = list(self._flights.values())
+        self._flights.clear()
+        for flight in flights:
+            self._drop(flight)
+        for left in self._leaving.values():
+            for flight in left.waiting if left.begun is None else [left.begun, *left.waiting]:
+                self._drop(flight)
+        self._leaving.clear()
+        self.decisions.clear()
+        if self.epoch is not None:
+            for unwanted in self.epoch.leave():
+                self._slots.discard(unwanted)
+
+    # -- workers that died, or are to go -----------------------------------------------------------------------------
+
+    def died(self, worker: int, death: BaseException, unbegun: list[int]) -> None:
+        """A worker has died; `unbegun` are the tasks that it had not begun."""
+        death = self._stuck.pop(worker, death)
+        waits = {*unbegun, *(flight.task.id for flight in self._parked.pop(worker, []))}
+        held = sorted((flight for flight in self._flights.values() if flight.worker == worker), key=by_turn)
+        for flight in held:
+            del self._flights[flight.task.id]
+        begun = next((flight for flight in held if flight.task.id not in waits), None)
+        waiting = [flight for flight in held if flight is not begun]
+        if begun is not None and not self._recovery.is_ready(death):
+            waiting, begun = held, None
+        end = self._recovery.end_by(worker, death, begun, self._doubts(begun))
+        replacement = _Replacement(death, begun, waiting)
+        if end is not None:
+            self._end(end, replacement)
+            return
+        self._counters.restarts += 1
+        self._replace(worker, replacement)
+
+    def grown(self, worker: int) -> None:
+        """A worker has more memory than it may have: it ends what it has begun, and another takes its place."""
+        if worker not in self._parked and worker not in self._leaving:
+            self._parked[worker] = []
+            self.decisions.append((TAKE_BACK, worker, None))
+
+    def _replace_if_idle(self, worker: int) -> None:
+        """Replace a worker that is to go, if it has done what it had begun. Nobody died: this is no restart."""
+        if self.workers[worker].outstanding > len(self._parked[worker]):
+            return
+        waiting = self._parked.pop(worker)
+        for flight in waiting:
+            del self._flights[flight.task.id]
+        self._counters.recycled += 1
+        self._replace(worker, _Replacement(None, None, waiting))
+
+    def _replace(self, worker: int, replacement: _Replacement) -> None:
+        self._leaving[worker] = replacement
+        self.decisions.append((START, worker))
+
+    def started(self, worker: int) -> None:
+        """Another worker was started in the place of one that is gone: it gets what that one had."""
+        left, epoch, view = self._leaving.pop(worker), self.epoch, self.workers[worker]
+        view.outstanding = 0
+        view.since_s = self.now_s + self.start_up_s
+        self._unbound.discard(worker)
+        resume = None if epoch is None else epoch.resume_for(worker)
+        if resume is not None:
+            self._owed[worker] = resume
+        if (resume is not None and resume.skip) or (epoch is not None and epoch.replays):
+            view.since_s += self.now_s - self._begun_s  # it reads again what the other has read
+        if left.death is not None:
+            told = self._recovery.told_of_restart(left.death, worker, left.begun)
+            self.unsaid.append((told, WorkerRestarted))
+        if left.begun is not None:
+            self._redo(left.begun, left.death)
+        self._give_again(worker, left.waiting)
+        if worker in self._owed and epoch is not None and not view.outstanding:
+            epoch.owe(worker, self._owed.pop(worker))
+
+    def not_started(self, worker: int, exc: Exception) -> None:
+        """No other worker could be started: there is no going on."""
+        left = self._leaving.pop(worker)
+        if left.death is not None:
+            exc.__cause__ = left.death
+        self._end(self._recovery.told_of_budget(exc), left)
+
+    def _end(self, last: BaseException, left: _Replacement) -> None:
+        """Give up: there is no going on after this death."""
+        killers: list[Any] = []
+        for flight in left.waiting if left.begun is None else [left.begun, *left.waiting]:
+            trouble = flight.whole.trouble
+            killers += [] if trouble is None else trouble.faults
+            self._drop(flight)
+        if killers and self.epoch is not None and self.epoch.account is not None:
+            result = Result(ResultKind.DIED, -1, -1, notes=Notes(faults=killers))
+            self.epoch.account.enter(result, 0, self.epoch.number)
+        self.fatal = last
+
+    # -- tasks over which workers died -------------------------------------------------------------------------------
+
+    def _doubts(self, flight: Flight | None) -> Doubts:
+        tasks = {id(other.whole): other.whole for other in self._flights.values()}
+        for left in self._leaving.values():
+            if left.begun is not None:
+                tasks[id(left.begun.whole)] = left.begun.whole
+        suspect = None if flight is None else flight.whole
+        doubted = [task for task in tasks.values() if task.trouble is not None and task.trouble.unexplained]
+        return Doubts(sum(task is not suspect for task in doubted), self._answers)
+
+    def _redo(self, begun: Flight, death: BaseException | None) -> None:
+        if not begun.whole.wanted:  # of an epoch that was left
+            self._drop(begun)
+        elif begun.is_call or begun.group is not None:
+            self._give_again(begun.worker, [begun])
+        else:
+            assert death is not None
+            self._act(begun.whole, self._recovery.redo(begun, death, self._doubts(begun)))
+
+    def _survived(self, suspect: Flight) -> None:
+        """A part of a task that kills was made without harm."""
+        if not suspect.wanted:
+            self._drop(suspect)
+        else:
+            self._act(suspect, self._recovery.survived(suspect, self._doubts(suspect)))
+
+    def _act(self, flight: Flight, redone: Redone) -> None:
+        if redone is None:
+            self._give_again(flight.worker, [flight])
+        elif isinstance(redone, Task):
+            self._give(Flight(flight.ordinal, flight.worker, redone, suspect=flight), flight.task.slot)
+        else:
+            self._settle(flight, redone)
+
+    def _give_again(self, worker: int, flights: list[Flight]) -> None:
+        """Give a worker that is new what the one before it had."""
+        for flight in flights:
+            if flight.is_call:
+                continue  # the dataset that the new worker was given has heard it already
+            if not flight.whole.wanted:
+                self._drop(flight)
+            elif flight.group is not None:  # the batch is made as a whole
+                self._answer(flight, Result(ResultKind.MISFIT, flight.worker, flight.task.id))
+            else:
+                if worker in self._owed:
+                    flight.task.resume = self._owed.pop(worker)
+                self._give(flight, flight.task.slot)

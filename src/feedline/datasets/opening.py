@@ -1,0 +1,370 @@
+"""`open_dataset`: the source that reads a path. The one place that says what a path is."""
+
+from __future__ import annotations
+
+import glob
+import os
+import sqlite3
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from feedline.datasets.array_file import opened_zip
+from feedline.datasets.arrays import ArrayDataset
+from feedline.datasets.cache import PrecomputedDataset
+from feedline.datasets.cache.folder import FILE as SAMPLES
+from feedline.datasets.csv import CSVDataset
+from feedline.datasets.csv.dataset import ENDINGS as CSV_ENDINGS
+from feedline.datasets.csv.dataset import PACKED
+from feedline.datasets.csv.rows import delimiter_of
+from feedline.datasets.files import FileDataset, ImageFolder
+from feedline.datasets.files.image_folder import IMAGES
+from feedline.datasets.hdf5 import HDF5Dataset
+from feedline.datasets.lmdb import LMDBDataset
+from feedline.datasets.parquet import ArrowDataset, ParquetDataset
+from feedline.datasets.sql import SQLDataset
+from feedline.datasets.tar import TarDataset
+from feedline.datasets.tar.arrays import decode_npy
+from feedline.datasets.tar.packed import packing_of
+from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.failures import words
+from feedline.shown import shown_address
+from feedline.sizes import check_size, most_bytes
+
+# Any: a class, or a function that is called like one.
+SOURCES: dict[str, Callable[..., Any]] = {
+    "lmdb": LMDBDataset,
+    "hdf5": HDF5Dataset,
+    "tar": TarDataset,
+    "parquet": ParquetDataset,
+    "arrow": ArrowDataset,
+    "npy": ArrayDataset,
+    "npz": ArrayDataset,
+    "csv": CSVDataset,
+    "sqlite": SQLDataset,
+    "precomputed": PrecomputedDataset,
+    "pictures": ImageFolder,
+    "files": FileDataset,
+}
+"""The source for each format."""
+COMPRESSED = (".tar.gz", ".tgz", ".tar.zst", ".tar.zstd", ".tar.xz", ".tar.bz2")
+"""How the names of compressed tar files end."""
+SUFFIXES = {
+    "lmdb": (".lmdb", ".mdb"),
+    "hdf5": (".h5", ".hdf5", ".hdf"),
+    "tar": (".tar", *COMPRESSED),
+    "parquet": (".parquet", ".pq"),
+    "arrow": (".arrow", ".feather"),
+    "npy": (".npy",),
+    "npz": (".npz",),
+}
+"""Of files that hold samples; in a folder, several may be shards of one dataset. The first is the usual one."""
+_MAGIC = (
+    (b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (b"PAR1", "parquet"),
+    (b"ARROW1", "arrow"),
+    (b"SQLite format 3\0", "sqlite"),
+    (b"FDLVAULT", "precomputed"),
+    (b"\x93NUMPY", "npy"),
+)
+_SHARDED = ("tar", "hdf5", "parquet", "arrow")
+_DATABASES = (".db", ".sqlite", ".sqlite3")
+_ENVIRONMENT = "data.mdb"
+"""The file that makes its folder an environment of LMDB."""
+_BESIDE = (".json", ".md", ".txt", ".yaml", ".yml")
+"""Of files that say something about the shards beside them."""
+FACTS = "feedline.json"
+"""The file in which `feedline pack` says what is in a folder that it wrote."""
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """What a path is."""
+
+    path: str
+    """As it was given."""
+    format: str
+    """A key of `SOURCES`; "stores" for a folder of several that are not read as one dataset."""
+    files: list[Path] = field(default_factory=list)
+    """The shards of a folder, or the stores in it, in order."""
+    beside: list[Path] = field(default_factory=list)
+    """Other files of such a folder."""
+
+    @property
+    def is_compressed(self) -> bool:
+        """True for tar files that can only be read from front to back."""
+        first = self.files[0] if self.files else self.path
+        if os.path.isfile(first):
+            with open(first, "rb") as file:
+                return packing_of(file.read(8)) is not None
+        return str(first).lower().endswith(COMPRESSED)
+
+    # Any: options of any source.
+    def options(self) -> dict[str, Any]:
+        """Return the options with which the source reads it, those of which users need not think."""
+        if self.format == "tar":
+            return {"mode": "stream" if self.is_compressed else "random"}
+        if self.format == "csv" and os.path.isfile(self.path) and not self.path.lower().endswith(PACKED):
+            with open(self.path, encoding="utf-8-sig", errors="replace") as file:
+                delimiter = delimiter_of(file.readline())
+            usual = "\t" if self.path.lower().endswith(".tsv") else ","
+            return {} if delimiter == usual else {"delimiter": delimiter}
+        if self.format == "pictures" and not _pictures_in_folders(self.path):
+            return {"labels": None}
+        return {}
+
+    def open(self, **options: Any) -> Any:
+        """Open it with the source that reads it.
+
+        Args:
+            options: of that source.
+
+        Raises:
+            BadOption: no single source reads it.
+        """
+        if self.format == "stores":
+            raise self._several()
+        if self.format == "sqlite":
+            if "query" not in options:
+                options = {**_table_in(self.path), **options}
+            return SQLDataset(_address_of(self.path), options.pop("query"), **options)
+        # A path that is there is no pattern, whatever characters it has.
+        place: Any = self.files or (Path(self.path) if os.path.exists(self.path) else self.path)
+        if self.format == "precomputed" and os.path.isfile(self.path):
+            place = os.path.dirname(os.path.abspath(self.path))
+        if self.format == "npz":
+            place = _unpacked(self.path, options.get("fields")) or self.path
+        return SOURCES[self.format](place, **{**self.options(), **options})
+
+    def _several(self) -> BadOption:
+        first = self.files[0]
+        one = first.parent if first.name in (_ENVIRONMENT, SAMPLES) else first
+        why = "which are not read as one dataset" if len(self.files) > 1 else "which is a store, not a sample"
+        if len({format_by_name(file.name) for file in self.files}) == 1 and self.beside and len(self.files) > 1:
+            why += f" because of what is beside them ({some(self.beside, self.path)})"
+        return BadOption(
+            f"In the folder {self.path} are {some(self.files, self.path)}, {why}. Name one of them: {one}."
+        )
+
+
+# Any: a dataset of any of the sources, and options of it.
+def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
+    """Open a file or folder with the source of `feedline.datasets` that reads it.
+
+    A file is recognised by how it begins, a folder by what is in it, a pattern or an address by its suffix. Tar files
+    are opened for random access unless they are compressed; folders of folders of pictures as an `ImageFolder` with
+    classes; other folders as shards of one dataset, or as a dataset of files. The arrays of a compressed .npz file are
+    held in memory.
+
+    Args:
+        path: a file, a folder, a pattern such as `"train/*.parquet"`, or an address that the source can read.
+        options: of the source, such as `fields=` or `transform=`. For a SQLite database of several tables, `query=` and
+            `key=`.
+
+    Raises:
+        BadOption: the path holds several datasets.
+        TypeError: the source has no such option.
+        SourceError: there is nothing, or nothing that a source reads.
+        CorruptSource: the file is damaged.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> import numpy as np
+        >>> from feedline.datasets import open_dataset
+        >>> path = pathlib.Path(tempfile.mkdtemp(), "points.npy")
+        >>> np.save(path, np.zeros((5, 3), np.float32))
+        >>> open_dataset(path)
+        ArrayDataset(5 samples of float32[3])
+    """
+    return recognise(path).open(**options)
+
+
+def recognise(path: str | os.PathLike[str]) -> Recognised:
+    """Say what a path is.
+
+    Raises:
+        SourceError: there is nothing, or nothing that a source reads.
+    """
+    text = os.fspath(path)
+    if os.path.isdir(text):
+        return _folder(text)
+    found = _by_content(text) if os.path.isfile(text) else None
+    found = found or format_by_name(text)
+    if found is not None and (os.path.isfile(text) or _is_pattern(text)):
+        return Recognised(text, found)
+    known = f"{', '.join(one for suffixes in SUFFIXES.values() for one in suffixes)}, .csv, .tsv and SQLite"
+    if not os.path.exists(text):
+        raise SourceError(f"There is nothing at {shown_address(text)}. Known are folders, and files of {known}.")
+    if not os.path.isfile(text):
+        raise SourceError(f"{text} is neither a file nor a folder, but a device or a pipe.")
+    raise SourceError(f"{text} is of no kind that is known. Known are folders, and files of {known}.")
+
+
+def _by_content(path: str) -> str | None:
+    with open(path, "rb") as file:
+        start = file.read(512)
+    if start[16:20] == b"\xde\xc0\xef\xbe":
+        return "lmdb"
+    if start[257:262] == b"ustar" or (packing_of(start) is not None and not path.lower().endswith(CSV_ENDINGS)):
+        return "tar"
+    return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
+
+
+def _is_pattern(path: str) -> bool:
+    return "://" in path or "{" in path or "::" in path or glob.has_magic(path)
+
+
+def _folder(path: str) -> Recognised:
+    if os.path.exists(os.path.join(path, _ENVIRONMENT)):
+        return Recognised(path, "lmdb")
+    if os.path.exists(os.path.join(path, SAMPLES)):
+        return Recognised(path, "precomputed")
+    files = sorted(files_below(path), key=lambda one: one.split(os.sep))
+    if not files:
+        hidden = ", but for hidden ones" if os.listdir(path) else ""
+        raise SourceError(f"{path} is empty: there are no files in it{hidden}.")
+    formats = Counter(_store_of(file) for file in files)
+    others = [file for file in files if _store_of(file) is None]
+    # A few words about shards are no samples. As many texts as shards are.
+    few = len(others) <= max(1, (len(files) - len(others)) // 2) and {ending_of(one) for one in others} <= set(_BESIDE)
+    found = [one for one in formats if one is not None]
+    if few and len(found) == 1:
+        (one,) = found
+        shards = [Path(file) for file in files if _store_of(file) is not None]
+        is_same = len({ending_of(file) for file in files if _store_of(file)}) == 1
+        if one in _SHARDED and is_same:
+            return Recognised(path, one, shards, [Path(other) for other in others])
+        if one == "npy" and all(os.path.dirname(file) == path.rstrip(os.sep) for file in files):
+            return Recognised(path, one, beside=[Path(other) for other in others])
+    pictures = sum(map(is_picture_name, files))
+    # An array or a table may well be one sample of many. A store of any other kind is not, unless there are far more
+    # other files: one that lists recordings, or the thumbnails of pictures.
+    stores = [file for file in files if _is_store(file)]
+    if 4 * len(stores) >= len(files) > 2 * pictures:
+        return Recognised(path, "stores", list(map(Path, stores)), [Path(one) for one in files if one not in stores])
+    return Recognised(path, "pictures" if pictures else "files")
+
+
+def files_below(path: str) -> Iterator[str]:
+    """Yield the files in a folder that are data: neither hidden, nor what programs leave beside it."""
+    for place, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            if not name.startswith((".", "_")) and name != FACTS:
+                yield os.path.join(place, name)
+
+
+def _is_store(path: str) -> bool:
+    if _store_of(path) not in (None, "npy"):
+        return True
+    return ending_of(path) in _DATABASES or os.path.basename(path) in (_ENVIRONMENT, SAMPLES)
+
+
+def _store_of(path: str) -> str | None:
+    return _by_ending(ending_of(path))
+
+
+def format_by_name(path: str) -> str | None:
+    """Return the format that the name of a file, or a pattern, stands for; None if it stands for none.
+
+    Example:
+        >>> [format_by_name(name) for name in ("shard-{000..009}.tar", "a.TGZ", "rows.csv.gz", "photos")]
+        ['tar', 'tar', 'csv', None]
+    """
+    return "csv" if path.lower().endswith(CSV_ENDINGS) else _by_ending(ending_of(path))
+
+
+@cache
+def _by_ending(ending: str) -> str | None:
+    return next((format_ for format_, suffixes in SUFFIXES.items() if ending in suffixes), None)
+
+
+def ending_of(name: str) -> str:
+    """Return how a name ends, in lower case: its suffix, or both of a compressed tar file.
+
+    Example:
+        >>> ending_of("a.b.TAR.GZ"), ending_of("a.b.h5"), ending_of("a.gz")
+        ('.tar.gz', '.h5', '.gz')
+    """
+    stem, ending = os.path.splitext(name.lower())
+    return f".tar{ending}" if f".tar{ending}" in COMPRESSED and stem.endswith(".tar") else ending
+
+
+def is_picture_name(path: str) -> bool:
+    """True if a file's name says that it is a picture."""
+    return os.path.splitext(path)[1].lower() in IMAGES
+
+
+def _pictures_in_folders(root: str) -> bool:
+    root = root.rstrip(os.sep)
+    return any(folder != root and any(map(is_picture_name, names)) for folder, _, names in os.walk(root))
+
+
+def some(paths: list[Path], root: str | Path, most: int = 3) -> str:
+    """Name the first of some files, as seen from a folder."""
+    names = ", ".join(str(one.relative_to(root)) for one in paths[:most])
+    return f"{names} and {len(paths) - most:,} more" if len(paths) > most else names
+
+
+# Any: whatever `fields=` takes, and arrays of any type.
+def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
+    """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is no such.
+
+    Raises:
+        CorruptSource: one of them is damaged, or larger than is accepted.
+    """
+    wanted = fields.values() if isinstance(fields, Mapping) else [fields] if isinstance(fields, str) else fields
+    arrays: dict[str, Any] = {}
+    try:
+        with open(path, "rb") as file, opened_zip(file) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
+            if all(info.compress_type == zipfile.ZIP_STORED for info in chosen.values()):
+                return None
+            for name, info in chosen.items():
+                check_size(f"{info.filename!r} of {path}", info.file_size, limit=most_bytes())
+                arrays[name] = decode_npy(archive.read(info))
+    except (CorruptSource, ValueError, OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as exc:
+        advice = f" Choose fields that can be read with fields=: {', '.join(arrays)}." if arrays else ""
+        raise CorruptSource(f"{path} cannot be read: {words(exc)}.{advice}") from exc
+    return arrays
+
+
+def _address_of(path: str) -> str:
+    return "sqlite:///" + os.path.abspath(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+
+
+def _table_in(path: str) -> dict[str, Any]:
+    """Return `query=` and `key=` for the only table of a database.
+
+    Raises:
+        BadOption: there is not exactly one, or nothing single tells its rows apart.
+    """
+    listing = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    try:
+        database = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)
+        try:
+            names = [name for (name,) in database.execute(listing)]
+            columns = database.execute("SELECT name, pk FROM pragma_table_info(?)", names[:1]).fetchall()
+        finally:
+            database.close()
+    except sqlite3.Error as exc:
+        raise CorruptSource(f"{path} cannot be read: {words(exc)}. It is damaged or cut off.") from exc
+    keys = [name for name, is_key in columns if is_key]
+    if len(names) != 1 or len(keys) != 1:
+        found = f"the tables {', '.join(map(repr, names))}" if names else "no tables"
+        raise BadOption(
+            f"{path} is a SQLite database with {found}, and which rows are samples is not known: one table whose "
+            "primary key is one column is read by itself. Say it: open_dataset(path, query='SELECT ...', key='...')."
+        )
+    quoted = names[0].replace('"', '""')
+    return {"query": f'SELECT * FROM "{quoted}"', "key": keys[0]}
+
+
+__all__ = ["open_dataset"]

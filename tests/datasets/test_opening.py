@@ -1,0 +1,241 @@
+"""What a path is: `open_dataset`, `pack` and `inspect` take it for the same."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import sqlite3
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+import feedline
+from feedline.datasets import open_dataset
+from feedline.datasets.opening import format_by_name, recognise
+from feedline.errors import BadOption, CorruptSource, SourceError
+from feedline.packing.inspection import inspect
+
+COUNT = 3
+
+
+def tar(path: Path, number: int) -> None:
+    out = io.BytesIO()
+    mode: Any = "w" if path.suffix in (".tar", ".zst") else "w:gz"
+    with tarfile.open(fileobj=out, mode=mode) as archive:
+        for key in range(COUNT):
+            info = tarfile.TarInfo(f"key{number}{key}.cls")
+            info.size = 1
+            archive.addfile(info, io.BytesIO(b"%d" % key))
+    data = out.getvalue()
+    path.write_bytes(zstandard.compress(data) if path.suffix == ".zst" else data)
+
+
+def hdf5(path: Path, number: int) -> None:
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(COUNT)
+
+
+MAKERS: dict[str, Any] = {
+    ".tar": tar,
+    ".tar.gz": tar,
+    ".tgz": tar,
+    ".TGZ": tar,
+    ".tar.zst": tar,
+    ".h5": hdf5,
+    ".hdf5": hdf5,
+    ".parquet": lambda path, number: pq.write_table(pa.table({"x": range(COUNT)}), path),
+    ".arrow": lambda path, number: feather.write_feather(pa.table({"x": range(COUNT)}), str(path)),
+}
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+@pytest.mark.parametrize("ending", MAKERS)
+def test_shards_of_all_kinds(tmp_path: Path, ending: str, is_deep: bool) -> None:
+    folder = tmp_path / "shards"
+    for number in range(4):
+        place = folder / str(number % 2) if is_deep else folder
+        place.mkdir(parents=True, exist_ok=True)
+        MAKERS[ending](place / f"s-{number}{ending}", number)
+    (folder / "about.json").write_text("{}")
+    packed = feedline.pack(folder, tmp_path / "out.lmdb", workers=0)
+    facts = inspect(str(folder))
+    is_stream = facts["form"] == "stream"
+    assert (packed.count, facts["samples"]) == (4 * COUNT, None if is_stream else 4 * COUNT)
+    assert facts["files"] == 4
+    assert packed.unused.files == 1
+    for notes in (packed.unused.notes, facts["left out"]):
+        assert any("about.json" in note for note in notes)
+    with contextlib.closing(open_dataset(folder)) as dataset:
+        assert len(list(dataset)) == 4 * COUNT
+    space: dict[str, Any] = {"feedline": feedline}
+    exec(facts["line"].replace("workers=4", "workers=0"), space)
+    assert sum(len(next(iter(batch.values()))) for batch in space["loader"]) == 4 * COUNT
+    space["loader"].dataset.close()
+
+
+def environment(path: Path) -> None:
+    with lmdb.open(str(path), subdir=False, lock=False) as opened, opened.begin(write=True) as transaction:
+        transaction.put(b"a", b"1")
+
+
+def test_stores_that_are_not_read_as_one_are_no_samples(tmp_path: Path) -> None:
+    for name in ("npz", "lmdb", "mixed"):
+        (tmp_path / name).mkdir()
+    for number in range(2):
+        np.savez(tmp_path / "npz" / f"{number}.npz", x=np.arange(3))
+        environment(tmp_path / "lmdb" / f"{number}.lmdb")
+    hdf5(tmp_path / "mixed" / "a.h5", 0)
+    tar(tmp_path / "mixed" / "b.tar", 0)
+    for name in ("npz", "lmdb", "mixed"):
+        for act in (open_dataset, inspect, functools.partial(feedline.pack, out=tmp_path / "out.lmdb")):
+            with pytest.raises(BadOption, match=r"not read as one dataset.* Name one of them: "):
+                act(str(tmp_path / name))
+    np.savez(tmp_path / "lmdb" / "0.npz", x=np.arange(3))
+    one = tmp_path / "one"
+    one.mkdir()
+    np.savez(one / "a.npz", x=np.arange(3))
+    with pytest.raises(BadOption, match=r"a store, not a sample\. Name one of them: .*one/a\.npz"):
+        feedline.pack(one, tmp_path / "out.lmdb", workers=0)
+
+
+def test_a_store_among_many_other_files_is_one_of_them(tmp_path: Path) -> None:
+    folder = tmp_path / "sounds"
+    folder.mkdir()
+    for number in range(9):
+        (folder / f"{number}.wav").write_bytes(b"sound")
+    (folder / "Thumbs.db").write_bytes(b"of a file manager")
+    assert feedline.pack(folder, tmp_path / "out.lmdb", workers=0).count == 10
+    assert recognise(folder).format == "files"
+
+
+def test_precomputed_samples_are_packed(tmp_path: Path) -> None:
+    feedline.precompute([{"x": number} for number in range(5)], tmp_path / "made", workers=0)
+    packed = feedline.pack(tmp_path / "made", tmp_path / "out.h5", workers=0)
+    assert (packed.count, inspect(str(tmp_path / "made"))["samples"]) == (5, 5)
+    with h5py.File(packed.path) as file:
+        assert file["x"][:].tolist() == list(range(5))
+
+
+@pytest.mark.parametrize(
+    ("names", "format_", "count"),
+    [
+        (("a.npy", "b.npy"), "npy", 0),
+        (("deep/a.npy", "b.npy"), "files", 0),
+        (("a.tar", "a.txt", "b.tar", "b.txt"), "stores", 2),
+        (("a.tar", "b.tar", "read.me"), "stores", 2),
+        (("a.tar", "b.tar", "readme.md", ".hidden", "_SUCCESS", "feedline.json"), "tar", 2),
+        (("a.tar", "b.tar.gz"), "stores", 2),
+        (("a.json", "b.csv"), "files", 0),
+        (("train-images.gz", "test-images.gz"), "files", 0),
+        (("data.mdb", "lock.mdb"), "lmdb", 0),
+        (("a.jpg", "b.wav", "c.wav"), "pictures", 0),
+    ],
+)
+def test_folders(tmp_path: Path, names: tuple[str, ...], format_: str, count: int) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = recognise(tmp_path)
+    assert (found.format, len(found.files)) == (format_, count)
+
+
+@pytest.mark.parametrize("names", [(), (".hidden",)])
+def test_empty_folders(names: tuple[str, ...], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(SourceError, match=r"is empty: there are no files in it(, but for hidden ones)?\.$"):
+        recognise(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a.tar", "tar"),
+        ("a.tar.gz", "tar"),
+        ("a.TGZ", "tar"),
+        ("shard-{000..009}.tar", "tar"),
+        ("s3://bucket/a.parquet", "parquet"),
+        ("a.feather", "arrow"),
+        ("part-*.csv.gz", "csv"),
+        ("a.gz", None),
+        ("photos", None),
+    ],
+)
+def test_formats_by_name(path: str, name: str | None) -> None:
+    assert format_by_name(path) == name
+
+
+@pytest.mark.parametrize("ending", MAKERS)
+def test_a_file_is_recognised_by_its_content(tmp_path: Path, ending: str) -> None:
+    MAKERS[ending](tmp_path / f"a{ending}", 0)
+    expected = recognise(tmp_path / f"a{ending}")
+    (tmp_path / f"a{ending}").rename(tmp_path / "a.dat")
+    found = recognise(tmp_path / "a.dat")
+    assert (found.format, found.options()) == (expected.format, expected.options())
+
+
+def test_what_is_not_known(tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").write_bytes(b"hello")
+    os.mkfifo(tmp_path / "pipe")
+    for name, message in (
+        ("a.xyz", "of no kind that is known"),
+        ("none", "nothing at"),
+        ("pipe", "a device or a pipe"),
+    ):
+        with pytest.raises(SourceError, match=message):
+            open_dataset(tmp_path / name)
+    (tmp_path / "a.h5").write_bytes(b"hello")
+    with pytest.raises(CorruptSource, match=r"a\.h5"):
+        open_dataset(tmp_path / "a.h5")
+
+
+def test_options_are_those_of_the_source(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(4), y=np.arange(4) * 2)
+    assert open_dataset(tmp_path / "a.npz", fields=("y", "x"), transform=sum)[3] == 9
+    (tmp_path / "a.csv").write_text("x;y\n1;2\n")
+    assert open_dataset(tmp_path / "a.csv", fields="y")[0] == 2
+
+
+def test_arrays_that_are_compressed_are_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros((10, 100_000)), y=np.arange(10))
+    assert int(open_dataset(tmp_path / "a.npz")[3]["y"]) == 3
+    monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1MB")
+    with pytest.raises(CorruptSource, match=r"'x\.npy' of .*a\.npz takes 8000128 bytes.*FEEDLINE_MAX_SAMPLE_BYTES"):
+        open_dataset(tmp_path / "a.npz")
+    assert int(open_dataset(tmp_path / "a.npz", fields="y")[3]) == 3
+
+
+def test_sqlite(tmp_path: Path) -> None:
+    path = tmp_path / "a #1.db"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute('CREATE TABLE "a ""b" (id INTEGER PRIMARY KEY, x TEXT)')
+        database.executemany('INSERT INTO "a ""b" VALUES (?, ?)', [(number, f"n{number}") for number in range(5)])
+    with contextlib.closing(open_dataset(path)) as dataset:
+        assert (len(dataset), dataset[3]["x"]) == (5, "n3")
+    assert inspect(str(path))["samples"] == 5
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE other (id INTEGER PRIMARY KEY)")
+    with pytest.raises(BadOption, match=r"the tables 'a \"b', 'other'.*query="):
+        open_dataset(path)
+    with contextlib.closing(open_dataset(path, query='SELECT * FROM "a ""b" WHERE id > 2', key="id")) as dataset:
+        assert len(dataset) == 2
+    path.write_bytes(path.read_bytes()[:100] + bytes(5000))
+    with pytest.raises(CorruptSource, match=r"a #1\.db"):
+        open_dataset(path)
+
+
+def test_a_name_that_looks_like_a_pattern(tmp_path: Path) -> None:
+    tar(tmp_path / "a{1,2}*.tar", 0)
+    with contextlib.closing(open_dataset(tmp_path / "a{1,2}*.tar")) as dataset:
+        assert len(dataset) == COUNT
