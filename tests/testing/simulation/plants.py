@@ -18,7 +18,7 @@ from feedline.core.recovery import Recovery
 from feedline.faults import Policy
 from feedline.state.progress import Progress
 from feedline.testing.simulation import Accidents, Habits, Troubles
-from feedline.testing.simulation.scenario import IN_ORDER, MAP, OWN
+from feedline.testing.simulation.scenario import IN_ORDER, MAP, OWN, STATEFUL
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,19 @@ PLANTS = [
         seed=12,
     ),
     Plant(
-        "samples that are known to fail are asked for", Account, "treat", "treated.skip += (place,)", "pass", seed=78
+        "samples that are known to fail are asked for",
+        Account,
+        "treat",
+        "treated.skip += (place,)",
+        "pass",
+        drawn={
+            "kind": MAP,
+            "order": IN_ORDER,
+            "ranks": 1,
+            "stateful": False,
+            "policy": Policy(otherwise="skip", max_share=1.0),
+            "troubles": Troubles(bad=frozenset({5, 6})),
+        },
     ),
     Plant(
         "what is waiting when a worker dies is forgotten",
@@ -215,4 +227,12 @@ PLANTS = [
         seed=2,
     ),
     Plant("a wait for a batch never ends", Machine, "judge_lateness", "self._look_at(epoch, due)", "pass", seed=4),
+    Plant(
+        "where to go on is lost with a task that cannot be sent",
+        Machine,
+        "not_given",
+        "self._tell_with_the_next(flight.worker, flight.task.resume)",
+        "pass",
+        drawn={**STATEFUL, "batch_size": 2, "samples": 150, "accidents": Accidents(growth=0.3, not_sent=0.1)},
+    ),
 ]

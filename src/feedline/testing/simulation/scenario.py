@@ -186,11 +186,12 @@ def draw_scenario(seed: int, **changes: Any) -> Scenario:
     for draw in (_draw_data, _draw_loader, _draw_time, _draw_trouble, _draw_habits):
         drawn |= draw(dice, drawn)
     if drawn["kind"] == MAP and dice.random() < 0.2:
-        drawn |= {**_STATEFUL, "accidents": replace(drawn["accidents"], hang=0.0)}
+        drawn |= {**STATEFUL, "accidents": replace(drawn["accidents"], hang=0.0)}
     return Scenario(**{**drawn, **changes})
 
 
-_STATEFUL: dict[str, Any] = {
+STATEFUL: dict[str, Any] = {
+    "kind": MAP,
     "stateful": True,
     "ranks": 1,
     "order": IN_ORDER,
@@ -200,6 +201,8 @@ _STATEFUL: dict[str, Any] = {
     "troubles": Troubles(),
     "policy": Policy(),
 }
+"""A world of a map-style dataset with a state. A worker that is late would lose tasks to others, and the states of both
+would depend on when."""
 
 
 def _draw_data(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:

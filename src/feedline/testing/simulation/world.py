@@ -19,8 +19,8 @@ from typing import Any, cast
 from feedline.abc.stateful import is_stateful
 from feedline.core.account import Account
 from feedline.core.counters import Counters
-from feedline.core.epoch import Epoch
 from feedline.core.decisions import GIVE, START, TAKE_BACK
+from feedline.core.epoch import Epoch
 from feedline.core.machine import Machine
 from feedline.core.recovery import Care, Recovery, Seen
 from feedline.errors import WorkerDied, WorkerError, WorkerStartError
