@@ -148,7 +148,7 @@ def test_a_map_has_a_row_for_every_file(map_: Path) -> None:
         ("policies/order.py", "from feedline import DataLoader", "imports __init__"),
         ("policies/order.py", "from .. import engines", "imports engines (rung 3)"),
         ("errors.py", "from .types import Task", "errors (rung 0) imports types (rung 0)"),
-        ("report/html.py", "from feedline.plan import x", "report (rung 5) imports plan (rung 2)"),
+        ("report/html.py", "from feedline.order import x", "report (rung 5) imports plan (rung 2)"),
     ],
 )
 def test_wrong_arrow_is_found(tmp_path: Path, parts: dict[str, Part], file: str, source: str, complaint: str) -> None:
@@ -164,7 +164,7 @@ def test_wrong_arrow_is_found(tmp_path: Path, parts: dict[str, Part], file: str,
     ("file", "source"),
     [
         ("policies/order.py", "from feedline.errors import FeedlineError\nfrom feedline import types\nimport numpy"),
-        ("policies/order.py", "from .depth import x\nimport feedline.policies.depth"),
+        ("policies/order.py", "from .depth import x\nimport feedline.schedulers.depth"),
         ("_optional.py", "from feedline.errors import MissingExtra"),
         ("report/html.py", "from feedline.observe import x"),
         ("cli/main.py", "from feedline import DataLoader"),

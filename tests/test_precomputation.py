@@ -12,8 +12,8 @@ import pytest
 
 import feedline
 from feedline.datasets.cache import PrecomputedDataset
-from feedline.datasets.cache.folder import FILE, head_of, make_vault, open_vault, read_vault
-from feedline.datasets.cache.vault import Head, Kind
+from feedline.datasets.cache.folder import FILE, drop_other, head_of, read_store, write_store
+from feedline.datasets.cache.sample_store import Encoded, Head, Kind
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing import SourceContract
 from tests.datasets.cache.test_cached import Count
@@ -201,7 +201,8 @@ class Overtaken(Squares):
 
     def __getitem__(self, index: int) -> Any:
         if index == 0:
-            make_vault(self.out, self.other)
+            drop_other(self.out, self.other)
+            write_store(self.out, 0).open(self.other)
         return super().__getitem__(index)
 
 
@@ -210,9 +211,9 @@ def test_another_program_that_takes_the_folder_away_is_told(options: dict[str, A
     with pytest.raises(SourceChanged, match="meanwhile"):
         feedline.precompute(Overtaken(3, tmp_path), tmp_path, progress=False, **options)
     assert head_of(tmp_path) == Overtaken.other
-    vault = read_vault(tmp_path)
-    assert (vault.stored, vault.is_whole) == (0, False)
-    vault.close()
+    store = read_store(tmp_path)
+    assert (store.stored, store.is_whole) == (0, False)
+    store.close()
 
 
 class Noisy(Squares):
@@ -279,12 +280,11 @@ def test_there_is_nothing(tmp_path: Path) -> None:
 
 def test_a_record_that_is_none_is_told_with_the_store(tmp_path: Path) -> None:
     head = Head(bytes(32), 1)
-    make_vault(tmp_path / "out", head)
-    vault = open_vault(tmp_path / "out", 1 << 20)
-    vault.open(head)
-    vault.put(0, Kind.RECORD, b"FDL1\x04\0\0\0[[[[")
-    vault.note_whole()
-    vault.close()
+    store = write_store(tmp_path / "out", 1 << 20)
+    store.open(head)
+    store.put(0, Encoded(Kind.RECORD, b"FDL1\x04\0\0\0[[[["))
+    store.note_whole()
+    store.close()
     dataset = PrecomputedDataset(tmp_path / "out")
     with pytest.raises(CorruptSource, match=r"Sample 0 in .*out cannot be read: .*damaged or cut off"):
         dataset[0]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from feedline.loader.torch import DataLoader, DataLoader2
     from feedline.packing.pack import pack
     from feedline.precomputation import precompute
-    from feedline.randomness import rng
+    from feedline.randomness.scope import rng
     from feedline.sharing.share import share
 
 __all__ = [
@@ -51,7 +51,7 @@ _PLACES = {
     "install": "feedline.loader.install",
     "pack": "feedline.packing.pack",
     "precompute": "feedline.precomputation",
-    "rng": "feedline.randomness",
+    "rng": "feedline.randomness.scope",
     "samplers": "feedline.samplers",
     "share": "feedline.sharing.share",
     "split": "feedline.datasets.split",

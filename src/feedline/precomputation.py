@@ -12,17 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from feedline._optional import require
-from feedline.abc.source import EpochAware
 from feedline.datasets.cache import folder
-from feedline.datasets.cache.chance import Watch
-from feedline.datasets.cache.codec import encode
 from feedline.datasets.cache.fingerprint import fingerprint
+from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.precomputed import PrecomputedDataset
-from feedline.datasets.cache.vault import Found, Head, Vault
-from feedline.datasets.kind import kind_of
+from feedline.datasets.cache.sample_store import Encoded, Head, SampleStore, encode
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.loader.loader import Loader
-from feedline.types import DatasetKind, EngineName
+from feedline.types import EngineName
 
 _BATCH = 16
 """Samples after which a worker reports. A guess: often enough for a progress bar, rarely enough to cost nothing."""
@@ -78,12 +75,12 @@ def precompute(
         >>> stored[1], len(stored)
         ([3, 4], 2)
     """
-    _check(dataset, freeze_random=freeze_random)
+    check_dataset(dataset, freeze_random=freeze_random)
     path = Path(out).absolute()
     head = Head(fingerprint(dataset, repr(version), pickle), len(dataset))
-    vault = _begun(path, head, overwrite=overwrite)
-    missing = [index for index in range(head.count) if not isinstance(vault.get(index), Found)]
-    filling = _filling(dataset, vault, path, pickles=pickle, freezes=freeze_random)
+    store = _begun(path, head, overwrite=overwrite)
+    missing = [index for index in range(head.count) if not isinstance(store.get(index), Encoded)]
+    filling = _filling(dataset, store, path, pickles=pickle, freezes=freeze_random)
     loader = Loader(
         filling, _BATCH, sampler=missing, collate=list, workers=workers, engine=engine, in_order=False, seed=seed
     )
@@ -91,32 +88,23 @@ def precompute(
     with _shown(progress, head.count, len(missing), path) as advance:
         for sizes in loader:
             advance(len(sizes), sum(sizes))
-    _finish(path, vault, head, missing)
+    _finish(path, store, missing)
     return PrecomputedDataset(path, transform=transform, pickle=pickle)
 
 
-def _check(dataset: Any, *, freeze_random: bool) -> None:
-    if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
-        raise BadOption(f"A {type(dataset).__name__} has no __getitem__. precompute needs a map-style dataset.")
-    if isinstance(dataset, EpochAware) and not freeze_random:
-        raise BadOption(
-            f"The samples of a {type(dataset).__name__} depend on the epoch, and only those of one would be stored. "
-            "Give freeze_random=True if that is what you want."
-        )
-
-
-def _begun(path: Path, head: Head, *, overwrite: bool) -> Vault:
-    """Return the vault to fill, which may hold samples already."""
-    if not overwrite and (path / folder.FILE).exists() and folder.head_of(path) != head:
+def _begun(path: Path, head: Head, *, overwrite: bool) -> SampleStore:
+    """Return the store to fill, which may hold samples already."""
+    folder.check_own(path)
+    if not overwrite and folder.has_store(path) and folder.head_of(path) != head:
         raise SourceChanged(
             f"{path} holds samples of another dataset, transform or version, or is damaged. Choose another folder, or "
             "give overwrite=True to drop them."
         )
-    folder.ensure_vault(path, head)
-    vault = folder.open_vault(path, _LIMIT)
-    if not vault.open(head):
+    folder.drop_other(path, head)
+    store = folder.write_store(path, _LIMIT)
+    if not store.open(head):
         raise _overtaken(path)
-    return vault
+    return store
 
 
 def _overtaken(path: Path) -> SourceChanged:
@@ -125,66 +113,66 @@ def _overtaken(path: Path) -> SourceChanged:
     )
 
 
-def _finish(path: Path, vault: Vault, head: Head, missing: list[int]) -> None:
+def _finish(path: Path, store: SampleStore, missing: list[int]) -> None:
     """Read back what was stored, and mark the folder as complete."""
-    if folder.head_of(path) != head:  # this process has the file open that was there before
+    if folder.head_of(path) != store.head():  # this process has the file open that was there before
         raise _overtaken(path)
-    damaged = [index for index in missing if not isinstance(vault.get(index), Found)]
+    damaged = [index for index in missing if not isinstance(store.get(index), Encoded)]
     if damaged:
         raise SourceError(
             f"{len(damaged)} samples that were stored in {path} cannot be read back, sample {damaged[0]} first. The "
             "disk may be failing. Call precompute again to store them again."
         )
-    vault.note_whole()
-    vault.close()
+    store.note_whole()
+    store.close()
 
 
 class _Filling:
     """Makes a sample, stores it, and returns its size."""
 
-    def __init__(self, dataset: Any, vault: Vault, path: Path, *, pickles: bool, freezes: bool) -> None:
+    def __init__(self, dataset: Any, store: SampleStore, path: Path, *, pickles: bool, freezes: bool) -> None:
         self._dataset = dataset
         self._pickles = pickles
         self._freezes = freezes
-        self._vault = vault
+        self._store = store
         self._path = path
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> int:
-        watch = Watch()
+        watch = RandomWatch()
         with watch.watching():
             sample = self._dataset[index]
-        return self._store(index, sample, watch.generators)
+        return self._keep(index, sample, watch.generators)
 
-    def _store(self, index: int, sample: Any, generators: list[str]) -> int:
+    def _keep(self, index: int, sample: Any, generators: list[str]) -> int:
         if generators and not self._freezes:
             raise BadOption(
                 f"Sample {index} draws random numbers (from {', '.join(generators)}), and stored it would be the same "
                 "for ever. Give the random part as precompute(..., transform=), which is applied to what is read; or "
                 "freeze_random=True."
             )
-        kind, data = encode(sample, pickles=self._pickles)
-        if not self._vault.put(index, kind, data, again=self._vault.has(index)):
-            if not self._vault.is_same():
+        encoded = encode(sample, pickles=self._pickles)
+        if not self._store.put(index, encoded):
+            if not self._store.is_current():
                 raise _overtaken(self._path)
             raise SourceError(
                 f"The disk of {self._path} is full. Make room and call precompute again: it goes on where it was."
             )
-        return len(data)
+        return len(encoded.data)
 
 
 class _AsyncFilling(_Filling):
     """The same for a dataset whose samples are awaited. Who draws random numbers meanwhile is not known."""
 
     async def __getitem__(self, index: int) -> int:  # type: ignore[override]  # the loader awaits it
-        return self._store(index, await self._dataset[index], [])
+        return self._keep(index, await self._dataset[index], [])
 
 
-def _filling(dataset: Any, vault: Vault, path: Path, *, pickles: bool, freezes: bool) -> _Filling:
+def _filling(dataset: Any, store: SampleStore, path: Path, *, pickles: bool, freezes: bool) -> _Filling:
     is_async = inspect.iscoroutinefunction(getattr(type(dataset), "__getitem__", None))
-    return (_AsyncFilling if is_async else _Filling)(dataset, vault, path, pickles=pickles, freezes=freezes)
+    return (_AsyncFilling if is_async else _Filling)(dataset, store, path, pickles=pickles, freezes=freezes)
 
 
 Advance = Callable[[int, int], None]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.collate.arrays import arrays_named, framework_of, stack
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.collate import pad
 from feedline.errors import BadOption, CollateError, EmptyBatch
 

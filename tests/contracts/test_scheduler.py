@@ -12,7 +12,7 @@ import pytest
 
 from feedline import DataLoader
 from feedline.abc import Scheduler, WorkerView
-from feedline.policies import InOrder
+from feedline.schedulers import InOrder
 from feedline.testing import SchedulerContract
 
 SHARD_SIZE = 8

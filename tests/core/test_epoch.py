@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from feedline.abc import Scheduler, WorkerView
 from feedline.core.epoch import Epoch
 from feedline.core.prefetch import Limits
+from feedline.driver.driver import Driver
 from feedline.errors import BadOption, WorkerDied, WorkerRestarted, WorkerTimeout
-from feedline.loader.driver import Driver
-from feedline.plan.foreign import ForeignPlan
-from feedline.plan.spans import SpanPlan
-from feedline.policies import InOrder, Unordered
-from feedline.state.progress import Progress
+from feedline.order.foreign import ForeignPlan
+from feedline.order.progress import Progress
+from feedline.order.spans import SpanPlan
+from feedline.schedulers import InOrder, Unordered
 from feedline.transport.arena import Arena
 from feedline.types import Notes, Result, ResultKind, Resume, Share, StreamSplit, Task
 from tests.loader.drivers import Delivered, driver_of

@@ -13,12 +13,12 @@ from feedline.abc import Engine
 from feedline.core.epoch import Origin, Request
 from feedline.core.own_streams import OwnStreamsEpoch
 from feedline.core.prefetch import Limits
-from feedline.core.recovery import Care
+from feedline.core.recovery import RecoveryOptions
+from feedline.driver.driver import Driver
 from feedline.errors import RepeatedSamples, WorkerDied, WorkerRestarted, WorkerTimeout
-from feedline.loader.driver import Driver
-from feedline.plan.streams import StreamPlan
-from feedline.policies import InOrder, Unordered
-from feedline.state.progress import Progress, StreamProgress
+from feedline.order.progress import Progress, StreamProgress
+from feedline.order.streams import StreamPlan
+from feedline.schedulers import InOrder, Unordered
 from feedline.types import Notes, Result, ResultKind, Resume, Task, WorkerSpec
 from tests.loader.drivers import Delivered, driver_of
 
@@ -112,7 +112,7 @@ def begin(
     snapshot_every: int = 0,
     restarts: int = 0,
 ) -> tuple[Delivered, Driver]:
-    driver = driver_of(engine, care=Care(restarts=restarts))
+    driver = driver_of(engine, care=RecoveryOptions(restarts=restarts))
     limits = Limits(engine.worker_count * depth, depth, timeout_s, kills_stuck=bool(restarts))
     driver.begin(
         OwnStreamsEpoch(

@@ -15,7 +15,7 @@ import feedline
 from feedline.abc import Scheduler
 from feedline.core import prefetch
 from feedline.core.prefetch import _UNKNOWN_S, RUN_AHEAD, Limits, Pace, window_size
-from feedline.policies import InOrder, Unordered
+from feedline.schedulers import InOrder, Unordered
 from tests.loader.epochs import Bench, numbers, slow_at
 
 costs = st.sampled_from([0.001, 0.01, 0.1, 1.0, 3.0])

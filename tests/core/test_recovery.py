@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from feedline.core.flight import Flight
 from feedline.core.prefetch import Limits
-from feedline.core.recovery import _MOST_STARTS, Care, Doubts, Recovery, Seen, users_frames
+from feedline.core.recovery import _MOST_STARTS, Doubts, Recovery, RecoveryOptions, Seen, users_frames
 from feedline.engines import runner
 from feedline.errors import WorkerDied, WorkerTimeout
 from feedline.faults import Policy, Replace, Retry
@@ -59,9 +59,9 @@ def test_samples_that_kill_are_left_out_as_if_they_had_raised(case: Case) -> Non
     raising = replace(case, workers=0, bad=(*case.bad, *case.killers), killers=())
     run = case.begin()
     assert run.take() == raising.begin().take()
-    stages = {fault.index: fault.stage for fault in run.account.log}
+    stages = {fault.index: fault.stage for fault in run.fault_budget.log}
     assert stages == {**dict.fromkeys(case.bad, "fetch"), **dict.fromkeys(case.killers, "worker")}
-    assert len(run.account.log) == len(stages)
+    assert len(run.fault_budget.log) == len(stages)
     assert run.counters.restarts == len(run.said)
 
 
@@ -82,7 +82,7 @@ def test_accidents_lose_nothing(case: Case, accidents: dict[int, int], order: st
     case = replace(case, bad=(), killers=(), accidents=tuple(accidents.items()), order=order)
     run = case.begin()
     delivered = numbers(run.take())
-    convicted = [fault.index for fault in run.account.log]
+    convicted = [fault.index for fault in run.fault_budget.log]
     assert sorted(delivered + convicted) == list(range(case.count))
     assert all(accidents[index] >= 2 for index in convicted)
 
@@ -99,7 +99,7 @@ def test_nobody_is_convicted_after_two_accidents() -> None:
     run = Case(8, 4, accidents=((1, 1), (2, 1)), policy=RAISES, workers=1).begin()
     assert run.take() == [[0, 1, 2, 3], [4, 5, 6, 7]]
     assert run.counters.restarts == 2
-    assert len(run.account.log) == 0
+    assert len(run.fault_budget.log) == 0
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
@@ -112,7 +112,7 @@ def test_without_a_policy_the_sample_is_named_and_its_batch_alone_is_lost(batch_
     assert numbers(before + after) == [
         index for index in range(12) if index != 5 and (batch_size is None or index not in (4, 6, 7))
     ]
-    (fault,) = run.account.log
+    (fault,) = run.fault_budget.log
     assert (fault.index, fault.stage, fault.action) == (5, "worker", "raise")
 
 
@@ -132,7 +132,7 @@ def test_what_happened_is_said_with_batch_and_samples() -> None:
 def test_a_neighbour_may_take_the_place(batch_size: int | None) -> None:
     run = Case(9, batch_size, killers=(4,), policy=REPLACES, workers=2).begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
-    (fault,) = run.account.log
+    (fault,) = run.fault_budget.log
     assert (fault.index, fault.action, fault.replacement, fault.stage) == (4, "replace", 5, "worker")
 
 
@@ -143,7 +143,7 @@ def test_a_neighbour_that_kills_as_well_is_replaced_in_turn_and_neither_is_asked
     case = Case(9, batch_size, killers=(4, 5), policy=REPLACES, workers=1)
     run = case.begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 6, 6, 6, 7, 8]
-    again = case.begin(account=run.account)
+    again = case.begin(fault_budget=run.fault_budget)
     assert numbers(again.take()) == [0, 1, 2, 3, 6, 6, 6, 7, 8]
     assert again.counters.restarts == 0
 
@@ -153,7 +153,7 @@ def test_a_replacement_is_not_convicted_after_one_death(batch_size: int | None) 
     case = Case(9, batch_size, killers=(4,), accidents=((5, 1),), policy=REPLACES, workers=1)
     run = case.begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5, 5, 6, 7, 8]
-    assert [fault.index for fault in run.account.log] == [4]
+    assert [fault.index for fault in run.fault_budget.log] == [4]
 
 
 def test_the_user_may_say_what_takes_the_place() -> None:
@@ -166,7 +166,7 @@ def test_a_sample_that_kills_may_be_tried_again_before_it_is_left_out() -> None:
     policy = Policy(otherwise=Retry(2, then="skip", wait_s=0.0), max_share=1.0)
     run = Case(6, 3, killers=(4,), policy=policy, workers=1).begin()
     assert numbers(run.take()) == [0, 1, 2, 3, 5]
-    (fault,) = run.account.log
+    (fault,) = run.fault_budget.log
     assert (fault.index, fault.action, fault.attempt) == (4, "skip", 3)
 
 
@@ -202,7 +202,7 @@ def test_with_the_budget_spent_the_death_is_raised_and_the_workers_end(restarts:
 
 
 def test_another_epoch_has_the_whole_budget_again() -> None:
-    recovery = Recovery(Care(restarts=1))
+    recovery = Recovery(RecoveryOptions(restarts=1))
     may = [recovery.may_restart]
     assert recovery.end_by(0, WorkerDied("gone"), None, Doubts(0, 0)) is None
     may.append(recovery.may_restart)
@@ -215,8 +215,8 @@ def test_samples_that_were_found_to_kill_are_known_when_the_budget_is_spent_over
     run = case.begin()
     with pytest.raises(WorkerDied, match=r"restarts=10 allows no more. Samples that were found to kill are in"):
         run.take()
-    assert [(fault.index, fault.action) for fault in run.account.log] == [(1, "skip")]
-    assert case.begin(account=run.account).take() == [[0, 3]]
+    assert [(fault.index, fault.action) for fault in run.fault_budget.log] == [(1, "skip")]
+    assert case.begin(fault_budget=run.fault_budget).take() == [[0, 3]]
 
 
 def unready(worker: int) -> BaseException:
@@ -240,7 +240,7 @@ def test_a_worker_that_does_not_get_ready_says_nothing_of_the_samples_it_was_giv
     dying(run, lambda _: ValueError("of worker_init_fn"))
     with pytest.raises(ValueError, match="of worker_init_fn"):
         run.take()
-    assert len(run.account.log) == 0
+    assert len(run.fault_budget.log) == 0
     assert "could not get ready: ValueError: of worker_init_fn" in run.said[0]
 
 
@@ -261,7 +261,7 @@ def test_a_worker_that_was_stuck_is_told_of_as_such() -> None:
     run = Case(6, 3, killers=(4,), workers=1).begin()
     dying(run, lambda worker: WorkerTimeout(f"worker {worker} is still at batch 1"))
     assert numbers(run.take()) == [0, 1, 2, 3, 5]
-    (fault,) = run.account.log
+    (fault,) = run.fault_budget.log
     assert "Sample 4 blocks every worker" in fault.message
     assert fault.error == "feedline.errors.WorkerTimeout"
 
@@ -276,7 +276,7 @@ def test_samples_are_not_blamed_for_workers_that_somebody_kills(batch_size: int 
         case = Case(96, batch_size, killers=(17, 70), workers=3, restarts=10**6, kills=kills, dice=dice)
         run = case.begin()
         assert numbers(run.take()) == [index for index in range(96) if index not in (17, 70)]
-        assert {fault.index for fault in run.account.log} == {17, 70}, dice
+        assert {fault.index for fault in run.fault_budget.log} == {17, 70}, dice
 
 
 def test_samples_that_kill_are_found_at_once_if_nobody_else_kills() -> None:
@@ -296,12 +296,12 @@ def told_of_stuck(recovery: Recovery, *, kills_stuck: bool, killed: bool = False
 
 
 def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
-    told = told_of_stuck(Recovery(Care()), kills_stuck=False)
+    told = told_of_stuck(Recovery(RecoveryOptions()), kills_stuck=False)
     assert "timed out after 30.0 seconds: worker 1 (pid 4001) is still at batch 9 (samples 70, 71), since 31.2" in told
     assert told.endswith('What it is doing (most recent call first):\nFile "loading.py", line 7 in read_1')
     assert "With restarts=, such as restarts=10, it would be replaced" in told
     assert "(samples 70, 71) of an iteration that was left" in told_of_stuck(
-        Recovery(Care()), kills_stuck=False, wanted=False
+        Recovery(RecoveryOptions()), kills_stuck=False, wanted=False
     )
 
 
@@ -310,11 +310,11 @@ def test_of_a_stuck_worker_it_is_told_what_it_is_at_and_where() -> None:
     [(0, "0 workers were in this epoch, and restarts= allows no more"), (1, "this engine cannot end a worker")],
 )
 def test_it_is_told_why_a_stuck_worker_is_not_replaced(restarts: int, why: str) -> None:
-    assert why in told_of_stuck(Recovery(Care(restarts=restarts)), kills_stuck=True)
+    assert why in told_of_stuck(Recovery(RecoveryOptions(restarts=restarts)), kills_stuck=True)
 
 
 def test_a_stack_is_shown_once() -> None:
-    recovery = Recovery(Care(restarts=2))
+    recovery = Recovery(RecoveryOptions(restarts=2))
     flight = Flight(9, 1, Task(0, [70, 71]))
     first, second = (
         recovery.told_of_restart(WorkerTimeout(told_of_stuck(recovery, kills_stuck=True, killed=True)), 1, flight)

@@ -9,12 +9,12 @@ from feedline.core.decisions import GIVE, START, Decision
 from feedline.core.epoch import Epoch, Origin, Request
 from feedline.core.machine import Machine
 from feedline.core.prefetch import Limits
-from feedline.core.recovery import Care, Recovery
+from feedline.core.recovery import Recovery, RecoveryOptions
 from feedline.core.splitting import Group, Parts
 from feedline.errors import WorkerDied
-from feedline.plan.foreign import ForeignPlan
-from feedline.policies import InOrder
-from feedline.state.progress import Progress
+from feedline.order.foreign import ForeignPlan
+from feedline.order.progress import Progress
+from feedline.schedulers import InOrder
 from feedline.types import Parcel, Part, Result, ResultKind, Resume, Task
 
 
@@ -84,7 +84,7 @@ class World:
     ) -> None:
         self.slots = Slots(slots)
         self.counters = Counters()
-        recovery = Recovery(Care(restarts=restarts))
+        recovery = Recovery(RecoveryOptions(restarts=restarts))
         self.machine = Machine(workers, self.slots, recovery, self.counters, splitter=splitter, binds=binds)
         self.limits = Limits(workers * depth, depth, timeout_s, kills_stuck=restarts > 0)
         self.tasks: list[list[Task]] = [[] for _ in range(workers)]

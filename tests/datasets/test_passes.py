@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.datasets.passes import Passes
-from feedline.orders import LARGEST
+from feedline.randomness.orders import LARGEST
 
 
 @settings(max_examples=40)

@@ -196,7 +196,7 @@ class Stage:
         self.kept.clear()
         self.iterators.clear()
         gc.collect()  # exceptions refer to frames, and these to batches
-        arena = self.loader._supply._arena
+        arena = self.loader._resources._arena
         if self.crew.persistent or arena is None:
             return
         leased = arena.leased_count

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.engines.runner import Runner
 from feedline.faults import Retry
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.randomness import globals_kept, rng
+from feedline.randomness.scope import globals_kept, rng
 from feedline.types import (
     Call,
     DatasetKind,

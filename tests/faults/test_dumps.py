@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from feedline import Loader
-from feedline.datasets.cache.ground import MemoryGround
+from feedline.datasets.cache.shared_bytes import SharedMemory
 from tests.faults.programs import running_afresh
 from tests.mappings import Mapping, of_feedline
 
@@ -60,9 +60,9 @@ def test_no_memory_for_batches_is_dumped(engine: str) -> None:
 
 def test_the_memory_of_a_cache_is_not_dumped() -> None:
     before = of_feedline(os.getpid())
-    ground = MemoryGround(8 << 20)
+    memory = SharedMemory(8 << 20)
     (found,) = (mapping for mapping in of_feedline(os.getpid()) if mapping not in before)
-    assert found.size == ground.size
+    assert found.size == memory.end
     assert "dd" in found.flags
 
 

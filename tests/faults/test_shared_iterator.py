@@ -178,7 +178,7 @@ def test_close_waits_for_nobody_who_is_in_the_users_code_for_good(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sampler that blocks: the thread that is in it gives everything back when it returns."""
-    monkeypatch.setattr("feedline.loader.exclusive._PATIENCE_S", 0.05)
+    monkeypatch.setattr("feedline.driver.exclusive._PATIENCE_S", 0.05)
     blocked, free = threading.Event(), threading.Event()
 
     def sampler() -> Iterator[int]:

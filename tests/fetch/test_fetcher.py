@@ -14,7 +14,7 @@ from feedline.collate import default
 from feedline.datasets import ArrayDataset
 from feedline.fetch import Fetcher, fetcher_for
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.randomness import Scope
+from feedline.randomness.scope import Scope
 from feedline.types import DatasetKind, IndexBlock, WorkerSpec
 from tests.fetch.streams import Numbers
 

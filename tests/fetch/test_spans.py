@@ -21,7 +21,7 @@ from feedline.fetch import fetcher_for
 from feedline.fetch.guard import Guard
 from feedline.fetch.spans import SpanFetcher
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.randomness import Scope, enter, rng
+from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import TAILS, DatasetKind, Draw, Notes, Resume, Share, Span, StreamSplit, WorkerSpec
 from tests.fetch.streams import Counting, Numbers
 

@@ -13,7 +13,7 @@ import torch
 import feedline
 from feedline.errors import SharedGenerators
 from feedline.fetch import seeded, streams
-from feedline.randomness import seed_globals
+from feedline.randomness.scope import seed_globals
 
 COUNT, SIZE = 96, 4
 DRAWS: dict[str, Callable[[], float]] = {
@@ -75,10 +75,10 @@ def test_a_sample_that_draws_late_draws_what_it_would_have_drawn(
 ) -> None:
     expected = always(Late(drawing, draw), shard=shard)
     dataset = Late(drawing, draw)
-    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    before = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
     assert batches(dataset, shard=shard) == expected
     assert dataset.opened == 1 + (bool(drawing) and min(drawing) >= SIZE * seeded._LOOKS)
-    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    after = random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()
     assert after == before, "the training loop's own generators are as they were"
 
 
@@ -99,7 +99,12 @@ def test_a_resumed_stream_agrees(always: Callable[..., list[Any]]) -> None:
 
 def test_nothing_is_seeded_where_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
-    monkeypatch.setattr(streams, "seed_globals", lambda key: (seeds.append(key), seed_globals(key)))
+
+    def seed(key: int) -> None:
+        seeds.append(key)
+        seed_globals(key)
+
+    monkeypatch.setattr(streams, "seed_globals", seed)
     batches(Late(set()))
     assert len(seeds) == SIZE * seeded._LOOKS
 

@@ -16,7 +16,7 @@ from feedline.abc.stateful import is_stateful
 from feedline.fetch import fetcher_for
 from feedline.fetch.streams import Stream, StreamFetcher
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.randomness import Scope, enter, rng
+from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import DatasetKind, Draw, Resume, WorkerSpec
 from tests.fetch.streams import BothHaveState, Counting, DatasetHasState, IteratorHasState, Numbers
 

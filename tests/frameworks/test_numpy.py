@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 import feedline
-from feedline import collate, memory
-from feedline.abc import Columnar
+from feedline import collate
+from feedline.abc import Columnar, memory
 from feedline.datasets import ArrayDataset
 from feedline.errors import CollateError
 from feedline.frameworks.numpy import NumpyFramework

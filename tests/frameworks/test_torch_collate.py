@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate as torchs
 from torch.utils.data._utils import collate as torch_collate
 
-from feedline import collate, memory
+from feedline import collate
+from feedline.abc import memory
 from feedline.frameworks import torch_collate as ours
 from feedline.transport.arena import Arena
 from feedline.transport.codec import SlotWriter

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset, default_collate
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.datasets import ArrayDataset
 from feedline.fetch import fetcher_for
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_gather import gather_for
-from feedline.randomness import Scope
+from feedline.randomness.scope import Scope
 from feedline.transport.codec import SlotWriter
 from feedline.types import DatasetKind, IndexBlock, WorkerSpec
 

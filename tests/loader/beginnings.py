@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader.bookmark import Bookmark
-from feedline.loader.order import Entry
-from feedline.plan.foreign import ForeignPlan
+from feedline.order.foreign import ForeignPlan
+from feedline.order.order import Entry
+from feedline.state.checkpoint import Checkpoint
 from feedline.types import DatasetKind, Key, WorkerSpec
 
 
@@ -26,9 +26,9 @@ def spec_of(dataset: Any, kind: DatasetKind = DatasetKind.MAP) -> WorkerSpec:
     return WorkerSpec(dataset, kind, list, NumpyFramework(), worker_count=0, base_seed=0)
 
 
-def bookmark_of(plan: list[Any], workers: int = 0) -> Bookmark:
+def bookmark_of(plan: list[Any], workers: int = 0) -> Checkpoint:
     entry = Entry(Key(0, 0), draw_key=0)
-    return Bookmark(
+    return Checkpoint(
         entry, ForeignPlan(iter(plan)), "own batches", dict, draw_seed=0, worker_count=workers, batch_size=1
     )
 

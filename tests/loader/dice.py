@@ -17,28 +17,28 @@ from typing import Any
 import pytest
 
 from feedline.abc import Engine, ErrorPolicy, Scheduler, WorkerView
-from feedline.core.account import Account
 from feedline.core.counters import Counters
 from feedline.core.epoch import Epoch, Origin, Request
+from feedline.core.fault_budget import FaultBudget
 from feedline.core.prefetch import Limits
-from feedline.core.recovery import Care
+from feedline.core.recovery import RecoveryOptions
+from feedline.driver.inline_batches import InlineBatches
 from feedline.engines.runner import Runner
 from feedline.errors import WorkerDied
 from feedline.faults import Policy
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader import driver
-from feedline.loader.bookmark import Bookmark
-from feedline.loader.inline_batches import InlineBatches
-from feedline.loader.order import Entry
-from feedline.plan.foreign import ForeignPlan
-from feedline.plan.plan import Plan
-from feedline.plan.seekable import SamplePlan
-from feedline.policies import InOrder, Unordered
-from feedline.randomness import rng
+from feedline.order.foreign import ForeignPlan
+from feedline.order.order import Entry
+from feedline.order.plan import Plan
+from feedline.order.progress import Progress
+from feedline.order.seekable import SamplePlan
+from feedline.randomness.scope import rng
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.samplers.distributed import Distributed
+from feedline.schedulers import InOrder, Unordered
 from feedline.state import Snapshot
-from feedline.state.progress import Progress
+from feedline.state.checkpoint import Checkpoint
 from feedline.types import DatasetKind, Key, Result, ResultKind, Share, Task, WorkerIdentity, WorkerSpec
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock
@@ -219,9 +219,9 @@ class Case:
             return list(map(list, self.given))
         return [listed(entry_of(batch)) for batch in replace(self, lists=False).plan()]
 
-    def begin(self, snapshot: Snapshot | None = None, account: Account | None = None) -> Run:
+    def begin(self, snapshot: Snapshot | None = None, fault_budget: FaultBudget | None = None) -> Run:
         """Begin the epoch, or the rest of it; with an account, it is known who failed before."""
-        return Run(self, snapshot, account)
+        return Run(self, snapshot, fault_budget)
 
 
 def entry_of(batch: Any) -> Any:
@@ -236,15 +236,15 @@ def listed(batch: Any) -> list[int]:
 class Run:
     """An epoch under way. Batches are lists, also those of single samples."""
 
-    def __init__(self, case: Case, snapshot: Snapshot | None, account: Account | None) -> None:
+    def __init__(self, case: Case, snapshot: Snapshot | None, fault_budget: FaultBudget | None) -> None:
         self.case = case
         self.dataset = Samples(case)
-        self.account = account or Account(case.policy)
-        self.account.keeps_steps = case.keeps_steps
-        self.account.dataset = self.dataset
+        self.fault_budget = fault_budget or FaultBudget(case.policy)
+        self.fault_budget.keeps_steps = case.keeps_steps
+        self.fault_budget.dataset = self.dataset
         self.counters = Counters()
         self._entry = Entry(Key(7, 0), 1, {} if snapshot is None else snapshot.order)
-        self._bookmark = Bookmark(
+        self._checkpoint = Checkpoint(
             self._entry,
             case.plan(self._entry.order),
             "own batches" if case.lists or case.given else "samples",
@@ -279,13 +279,13 @@ class Run:
         return samples
 
     def _inline(self, snapshot: Snapshot | None) -> Iterator[Any]:
-        return InlineBatches(self._spec(), self._bookmark, snapshot, None, self.counters, None, self.account)
+        return InlineBatches(self._spec(), self._checkpoint, snapshot, None, self.counters, None, self.fault_budget)
 
     def _workers(self, snapshot: Snapshot | None) -> Iterator[Any]:
-        case, spec, plan = self.case, self._spec(), self._bookmark.plan
+        case, spec, plan = self.case, self._spec(), self._checkpoint.plan
         assert plan is not None
         self.engine = DiceEngine(spec, self._clock, random.Random(case.dice), case.kills)
-        care = Care(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
+        care = RecoveryOptions(case.policy, self.dataset, batched=spec.batched, restarts=case.restarts)
         self.driver = driver_of(self.engine, counters=self.counters, care=care)
         already = () if snapshot is None else snapshot.early
         self.driver.begin(
@@ -294,7 +294,7 @@ class Run:
                 self._scheduler(),
                 Limits(case.workers * case.depth, case.depth),
                 self._entry.progress,
-                self.account,
+                self.fault_budget,
                 Request(batched=spec.batched),
                 Origin(already),
             )
@@ -331,7 +331,7 @@ class Run:
 
     def snapshot(self) -> Snapshot:
         """Return where the epoch is, as a loader saves it."""
-        return Snapshot.from_dict(self._bookmark.snapshot().as_dict())
+        return Snapshot.from_dict(self._checkpoint.snapshot().as_dict())
 
 
 __all__ = ["SKIPS", "Case", "DiceEngine", "Killed", "Run", "Samples"]

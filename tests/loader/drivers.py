@@ -8,10 +8,10 @@ from typing import Any
 from feedline.abc import Engine
 from feedline.core.counters import Counters
 from feedline.core.machine import Machine
-from feedline.core.recovery import Care, Recovery
+from feedline.core.recovery import Recovery, RecoveryOptions
+from feedline.driver.driver import Driver, Prepare
+from feedline.driver.slots import Slots
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader.driver import Driver, Prepare
-from feedline.loader.slots import Slots
 from feedline.transport.arena import Arena
 
 
@@ -20,13 +20,13 @@ def driver_of(
     arena: Arena | None = None,
     *,
     counters: Counters | None = None,
-    care: Care | None = None,
+    care: RecoveryOptions | None = None,
     prepare: Prepare | None = None,
     now_s: float = 0.0,
 ) -> Driver:
     """Return a driver of an engine that is open, or needs no opening."""
     slots = Slots(arena, NumpyFramework(), counters or Counters())
-    machine = Machine(engine.worker_count, slots, Recovery(care or Care()), slots.counters, now_s=now_s)
+    machine = Machine(engine.worker_count, slots, Recovery(care or RecoveryOptions()), slots.counters, now_s=now_s)
     return Driver(engine, machine, slots, prepare=prepare)
 
 

@@ -10,11 +10,11 @@ import pytest
 from feedline.abc import Scheduler
 from feedline.core.epoch import Epoch, Origin, Request
 from feedline.core.prefetch import Limits
-from feedline.core.recovery import Care
-from feedline.plan.foreign import ForeignPlan
-from feedline.plan.spans import SpanPlan
-from feedline.policies import InOrder
-from feedline.state.progress import Progress
+from feedline.core.recovery import RecoveryOptions
+from feedline.order.foreign import ForeignPlan
+from feedline.order.progress import Progress
+from feedline.order.spans import SpanPlan
+from feedline.schedulers import InOrder
 from feedline.types import Resume
 from tests.loader.drivers import Delivered, driver_of
 from tests.loader.stepping import Clock, Cost, SteppingEngine
@@ -51,7 +51,7 @@ class Bench:
         self.engine.fail = {repr(key): value for key, value in (fail or {}).items()}
         if death is not None:
             self.engine.deaths.append((self.clock.now_s + death[0], *death[1:]))
-        self.driver = driver_of(self.engine, care=Care(restarts=restarts))
+        self.driver = driver_of(self.engine, care=RecoveryOptions(restarts=restarts))
         self.machine, self.counters = self.driver.machine, self.driver.counters
         for view in self.machine.workers:
             view.since_s = 0.0  # they have been there for long

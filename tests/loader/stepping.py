@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from feedline.abc import Engine
+from feedline.driver import driver
 from feedline.errors import WorkerDied
-from feedline.loader import driver
 from feedline.types import Result, ResultKind, Task, WorkerSpec
 
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
+from examples.growing_file import GrowingFile
 from feedline import DataLoader, DataLoader2, Loader
 from feedline.datasets import ParquetDataset, StreamDataset, TarDataset
-from feedline.datasets.streams import GrowingFile
 from feedline.errors import BadOption, DoubtfulArgument
-from feedline.policies import InOrder
 from feedline.samplers import LengthBucketBatchSampler
+from feedline.schedulers import InOrder
 
 X = np.zeros((100, 3))
 Y = np.arange(100)

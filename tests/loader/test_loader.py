@@ -19,7 +19,7 @@ import feedline
 from feedline import Loader, collate
 from feedline.abc import Columnar, Scheduler, WorkerView
 from feedline.errors import CollateError, EmptyBatch, WorkerTimeout
-from feedline.policies import InOrder
+from feedline.schedulers import InOrder
 from feedline.types import EngineName
 
 X = np.arange(300, dtype=np.float32).reshape(100, 3)

@@ -15,9 +15,9 @@ from torch.utils.data import SequentialSampler, TensorDataset  # noqa: E402
 
 from feedline import DataLoader, DataLoader2  # noqa: E402
 from feedline.faults.policy import OnError  # noqa: E402
-from feedline.loader.options import name_options  # noqa: E402
-from feedline.policies import InOrder  # noqa: E402
+from feedline.loader.arguments import name_options  # noqa: E402
 from feedline.samplers import BatchSampler, RandomSampler  # noqa: E402
+from feedline.schedulers import InOrder  # noqa: E402
 
 DATA = TensorDataset(torch.arange(20))
 PARAMETERS = list(inspect.signature(DataLoader.__init__).parameters)[1:]
@@ -196,7 +196,7 @@ def test_what_torch_reads_anew_is_read_anew() -> None:
     loader = DataLoader(DATA, 5)
     loader.num_workers, loader.prefetch_factor, loader.collate_fn = 1, 3, collate
     assert [len(batch) for batch in loader] == [5, 5, 5, 5]
-    assert (loader._supply.settings.worker_count, loader._supply.settings.depth) == (1, 3)
+    assert (loader._resources.settings.worker_count, loader._resources.settings.depth) == (1, 3)
     with pytest.raises(ValueError, match="batch_size attribute should not be set"):
         loader.batch_size = 3
     with pytest.raises(ValueError, match="sampler attribute should not be set"):

@@ -113,7 +113,7 @@ def test_a_warning_made_an_error_costs_one_batch_and_no_slot() -> None:
             except RepeatedSamples:
                 raised += 1
     assert (came, raised) == (5, 1)
-    arena = loader._supply._arena
+    arena = loader._resources._arena
     if arena is not None:
         assert len(arena._warm) + len(arena._cold) == len(arena._slots), "every slot that was ever taken is back"
     loader.close()

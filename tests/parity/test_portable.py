@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from feedline.driver.resources import Resources
 from feedline.engines import abilities
 from feedline.errors import WorkerDied, WorkerTimeout
-from feedline.loader.supply import Supply
 from tests.parity import datasets
 from tests.parity.sides import Parity, Side
 
@@ -24,13 +24,13 @@ def build(side: Side, *args: Any, **options: Any) -> Any:
 
 def test_the_engine_is_the_portable_one(process_parity: Parity, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = []
-    choose = Supply._engine
+    choose = Resources._engine
 
-    def noting(supply: Supply) -> Any:
-        chosen.append(choose(supply))
+    def noting(resources: Resources) -> Any:
+        chosen.append(choose(resources))
         return chosen[-1]
 
-    monkeypatch.setattr(Supply, "_engine", noting)
+    monkeypatch.setattr(Resources, "_engine", noting)
     loader = build(process_parity.feedline, datasets.Squares(4))
     assert len(list(loader)) == 4
     ((engine, arena),) = chosen

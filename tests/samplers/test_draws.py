@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.keys import mix
+from feedline.randomness.keys import mix
 from feedline.samplers import draws
 from feedline.samplers.draws import draw_below, draw_exponential
 from tests.samplers.chi_square import assert_fits

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.bijection import Bijection
 from feedline.errors import BadOption
-from feedline.keys import mix
+from feedline.randomness.bijection import Bijection
+from feedline.randomness.keys import mix
 from feedline.samplers import InfiniteSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 from feedline.samplers.seeded import Seeded, shuffled_passes
 

@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import feedline
+from examples.growing_file import GrowingFile
 from feedline.datasets import (
     ArrayDataset,
-    GrowingFile,
     ParquetDataset,
     RedisStream,
     SQLDataset,

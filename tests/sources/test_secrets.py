@@ -26,7 +26,6 @@ from feedline.datasets import (
     ArrowDataset,
     CSVDataset,
     FileDataset,
-    GrowingFile,
     HDF5Dataset,
     ImageFolder,
     LMDBDataset,
@@ -38,7 +37,7 @@ from feedline.datasets import (
 )
 from feedline.errors import BadOption, BadState, FeedlineError, NotPicklable, SourceError
 from feedline.packing.inspection import inspect
-from feedline.shown import HIDDEN
+from feedline.values.shown import HIDDEN
 from tests.datasets.remote.servers import Request, WebServer, start_fsspec, web_server
 from tests.datasets.tar.writing import tar_bytes
 
@@ -341,11 +340,9 @@ def test_commands(written: Written) -> None:
         written.note(caught.value)
 
 
-def test_lists_of_files_and_feeds(written: Written, tmp_path: Path) -> None:
+def test_lists_of_files_and_feeds(written: Written) -> None:
     url = written.url("host/a.jsonl", scheme="https")
-    feed = GrowingFile(tmp_path / url)
-    written.note(feed)
-    for make in (lambda: FileDataset([url]), lambda: feed.subscribe(0, 1), lambda: StreamDataset(url)):  # type: ignore[arg-type]
+    for make in (lambda: FileDataset([url]), lambda: StreamDataset(url)):  # type: ignore[arg-type]
         with pytest.raises(FeedlineError) as caught:
             make()
         written.note(caught.value)

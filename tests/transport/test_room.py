@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.transport.arena import Arena
 from feedline.transport.codec import ALIGNMENT
 from feedline.transport.room import LocalRoom, in_room

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.memory import Reader, Writer
+from feedline.abc.memory import Reader, Writer
 from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 Gather = Callable[[NDArray[np.int64]], Any]

@@ -22,7 +22,7 @@ class ColumnSource(ABC):
         """Return the samples at `indices` as columns, in the form that a sample has: one, a tuple or a dict of them.
 
         A column is a NumPy array with a row per sample, of numbers in the machine's byte order, or a list of strings,
-        bytes or None. `feedline.memory.empty` makes an array that need not be copied again. Indices may be
+        bytes or None. `feedline.abc.memory.empty` makes an array that need not be copied again. Indices may be
         negative; IndexError if one is out of range.
 
         Returns None if columns cannot be had: samples are transformed, or differ in shape. The loader then asks for

@@ -14,10 +14,10 @@ import numpy as np
 
 import feedline
 from feedline._optional import require
-from feedline.cores import core_count
+from feedline.driver.settings import local_rank_count, memory_limit
 from feedline.engines import abilities
 from feedline.errors import MissingExtra
-from feedline.loader.settings import local_rank_count, memory_limit
+from feedline.system.process import core_count
 
 
 @dataclass(frozen=True)

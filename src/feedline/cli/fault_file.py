@@ -18,8 +18,8 @@ from feedline.cli.findings import Finding
 from feedline.errors import BadState
 from feedline.failures import words
 from feedline.faults import Fault, FaultLog
-from feedline.shown import csv_cell, printable
 from feedline.state import Snapshot
+from feedline.values.shown import csv_cell, printable
 
 ONE_CAUSE = 0.8  # of all faults: then they have something in common
 FEW_FAULTS = 10  # of which one cause is no surprise

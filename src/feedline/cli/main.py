@@ -12,7 +12,7 @@ from typing import Any
 from feedline import __version__
 from feedline._optional import require
 from feedline.errors import FeedlineError
-from feedline.shown import printable
+from feedline.values.shown import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:

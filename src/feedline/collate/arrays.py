@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import memory
 from feedline._optional import is_tensor, require
+from feedline.abc import memory
 from feedline.collate import fields
 from feedline.collate.fields import Path
 from feedline.errors import BadOption, CollateError

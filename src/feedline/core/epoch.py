@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline.abc.scheduler import Scheduler, WorkerView
-from feedline.core.account import Account, Treated
 from feedline.core.batch_indices import count_of
+from feedline.core.fault_budget import FaultBudget, Treated
 from feedline.core.flight import Flight
 from feedline.core.prefetch import Limits
 from feedline.core.stream_check import Message, OwnStreams, SharedStream
 from feedline.errors import BadOption
 from feedline.failures import is_interrupt
-from feedline.plan.plan import Plan
-from feedline.state.progress import Progress, has_state
+from feedline.order.plan import Plan
+from feedline.order.progress import Progress, has_state
 from feedline.types import Notes, Result, ResultKind, Resume, Task
 
 NOTHING: Any = object()
@@ -82,7 +82,7 @@ class Epoch:
         number: the number of the epoch.
     """
 
-    bookmark: Any = None
+    checkpoint: Any = None
     """Where the loader notes how far this epoch is."""
 
     def __init__(
@@ -91,22 +91,22 @@ class Epoch:
         scheduler: Scheduler,
         limits: Limits,
         progress: Progress,
-        account: Account | None = None,
+        fault_budget: FaultBudget | None = None,
         request: Request | None = None,
         origin: Origin | None = None,
         number: int = 0,
     ) -> None:
-        self.scheduler, self.limits, self.progress, self.account, self.number = (
+        self.scheduler, self.limits, self.progress, self.fault_budget, self.number = (
             scheduler,
             limits,
             progress,
-            account,
+            fault_budget,
             number,
         )
         self._plan = plan
         self._request = request or Request()
         self._origin = origin or Origin()
-        self._guards = account is not None and account.guards
+        self._guards = fault_budget is not None and fault_budget.guards
         self.deepens = limits.deepens and plan.goes_ahead
         self.can_move = plan.can_move
         self.stays = self._request.stream_count > 0
@@ -194,8 +194,8 @@ class Epoch:
         snapshot = self._request.snapshot_every > 0
         task = Task(0, indices, draw=self._plan.draw(ordinal), resume=resume, snapshot=snapshot)
         if self._guards:
-            assert self.account is not None
-            treated = treated or self.account.treat(indices, batched=self._request.batched)
+            assert self.fault_budget is not None
+            treated = treated or self.fault_budget.treat(indices, batched=self._request.batched)
             self._treated[ordinal] = treated
             task.indices, task.skip = treated.indices, treated.skip
         return task
@@ -206,8 +206,8 @@ class Epoch:
         Raises:
             EmptyBatch: there is nothing.
         """
-        assert self.account is not None
-        return self.account.instead_of(self._treated[ordinal], batched=self._request.batched)
+        assert self.fault_budget is not None
+        return self.fault_budget.instead_of(self._treated[ordinal], batched=self._request.batched)
 
     # -- what has come -----------------------------------------------------------------------------------------------
 
@@ -248,23 +248,23 @@ class Epoch:
             )
         return ordinal
 
-    def keep_account(self, ordinal: int, result: Result) -> None:
+    def note_faults(self, ordinal: int, result: Result) -> None:
         """Log what failed in a batch that is about to be delivered; it stays where it is if that was too much.
 
         Raises:
             TooManyBadSamples: the budget of the policy is spent.
         """
-        account = self.account
-        if account is None or not (self._guards or result.notes is not None):
+        fault_budget = self.fault_budget
+        if fault_budget is None or not (self._guards or result.notes is not None):
             return
         treated = self._treated.get(ordinal)
         if treated is not None and not treated.is_entered:
             count = self._request.stream_count or count_of(treated.indices, batched=self._request.batched)
-            account.enter(result, count, self.number, treated)
+            fault_budget.enter(result, count, self.number, treated)
         elif treated is None and result.notes is not None:
-            account.enter(result, 0, self.number)
+            fault_budget.enter(result, 0, self.number)
         if self._guards:
-            account.check()
+            fault_budget.check()
 
     def pop(self, ordinal: int) -> Result:
         """Take a batch out, which is delivered or passed over."""

@@ -70,7 +70,7 @@ class Machine(Workers):
             if ordinal is not None:
                 result = epoch.ready[ordinal]
                 kind = result.kind
-                epoch.keep_account(ordinal, result)
+                epoch.note_faults(ordinal, result)
                 if kind is ResultKind.DONE or kind is ResultKind.FAILED:
                     return ordinal
                 del result
@@ -95,8 +95,8 @@ class Machine(Workers):
                 break
             raise self._refused(epoch, holds_back=is_through)
         self.leave_epoch()
-        if epoch.account is not None:
-            epoch.account.check(ended=True)
+        if epoch.fault_budget is not None:
+            epoch.fault_budget.check(ended=True)
         raise StopIteration
 
     def _refused(self, epoch: Epoch, *, holds_back: bool) -> BadOption:
@@ -115,7 +115,7 @@ class Machine(Workers):
         """Pass over a batch of which no sample is left, unless ranks would get out of step."""
         result = epoch.ready[ordinal]
         worker, notes = result.worker, result.notes
-        if epoch.account is not None and epoch.account.keeps_steps:
+        if epoch.fault_budget is not None and epoch.fault_budget.keeps_steps:
             del epoch.ready[ordinal]
             try:
                 treated = epoch.instead_of(ordinal)

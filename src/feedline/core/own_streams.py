@@ -14,12 +14,12 @@ from dataclasses import replace
 from typing import Any
 
 from feedline.abc.scheduler import WorkerView
-from feedline.core.account import Treated
 from feedline.core.epoch import NOTHING, Epoch, Memory
+from feedline.core.fault_budget import Treated
 from feedline.core.flight import Flight
 from feedline.core.stream_check import OwnStreams
-from feedline.keys import mix
-from feedline.state.progress import Progress, StreamProgress, has_state
+from feedline.order.progress import Progress, StreamProgress, has_state
+from feedline.randomness.keys import mix
 from feedline.types import Draw, Notes, Result, ResultKind, Resume, Task
 
 
@@ -109,17 +109,17 @@ class OwnStreamsEpoch(Epoch):
     def is_over(self) -> bool:
         return not self._active
 
-    def keep_account(self, ordinal: int, result: Result) -> None:
-        account, notes = self.account, result.notes
-        if account is None:
+    def note_faults(self, ordinal: int, result: Result) -> None:
+        fault_budget, notes = self.fault_budget, result.notes
+        if fault_budget is None:
             return
         count = 0 if notes is None else len(notes.faults)
         if result.kind is ResultKind.DONE:
             count += self._count or 1
         elif result.kind is ResultKind.ENDED and notes is not None and notes.faults:
             count = max(count, notes.place - self._read[result.worker])  # with what drop_last has left out
-        account.enter(result, count, self.number)
-        account.check()
+        fault_budget.enter(result, count, self.number)
+        fault_budget.check()
 
     def end_stream(self, ordinal: int) -> list[Result]:
         result = self.pop(ordinal)

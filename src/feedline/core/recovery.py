@@ -56,7 +56,7 @@ _DOING = "What it is doing (most recent call first):\n"
 
 
 @dataclass(frozen=True)
-class Care:
+class RecoveryOptions:
     """What is done for workers that die or are stuck."""
 
     policy: ErrorPolicy | None = None
@@ -90,7 +90,7 @@ Redone = Task | Result | None
 class Recovery:
     """Decides what becomes of tasks over which workers died, and whether another worker may be started."""
 
-    def __init__(self, care: Care) -> None:
+    def __init__(self, care: RecoveryOptions) -> None:
         self._care = care
         self._left = care.restarts
         self._starts_failed: dict[int, int] = {}

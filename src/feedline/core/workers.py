@@ -14,7 +14,7 @@ from feedline.core.recovery import Doubts, Recovery, Redone
 from feedline.core.splitting import Splitter
 from feedline.core.tasks import SlotSource, Tasks, by_turn
 from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerTimeout
-from feedline.state.progress import has_state
+from feedline.order.progress import has_state
 from feedline.types import Call, Notes, Result, ResultKind, Resume, Task
 
 
@@ -245,9 +245,9 @@ class Workers(Tasks):
             trouble = flight.whole.trouble
             killers += [] if trouble is None else trouble.faults
             self._drop(flight)
-        if killers and self.epoch is not None and self.epoch.account is not None:
+        if killers and self.epoch is not None and self.epoch.fault_budget is not None:
             result = Result(ResultKind.DIED, -1, -1, notes=Notes(faults=killers))
-            self.epoch.account.enter(result, 0, self.epoch.number)
+            self.epoch.fault_budget.enter(result, 0, self.epoch.number)
         self.fatal = last
 
     # -- tasks over which workers died -------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from feedline.datasets.opening import open_dataset
     from feedline.datasets.parquet import ArrowDataset, ParquetDataset
     from feedline.datasets.sql import SQLDataset
-    from feedline.datasets.streams import GrowingFile, RedisStream, StreamDataset
+    from feedline.datasets.streams import RedisStream, StreamDataset
     from feedline.datasets.tar import TarDataset
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "CSVDataset",
     "CachedDataset",
     "FileDataset",
-    "GrowingFile",
     "HDF5Dataset",
     "ImageFolder",
     "LMDBDataset",
@@ -46,7 +45,6 @@ _PLACES = {
     "CSVDataset": "csv",
     "CachedDataset": "cache",
     "FileDataset": "files",
-    "GrowingFile": "streams",
     "HDF5Dataset": "hdf5",
     "ImageFolder": "files",
     "LMDBDataset": "lmdb",

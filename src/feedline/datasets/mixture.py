@@ -14,7 +14,7 @@ from feedline.abc.source import EpochAware
 from feedline.datasets.passes import Passes
 from feedline.datasets.quota import Quota
 from feedline.errors import BadOption
-from feedline.keys import epoch_key, mix
+from feedline.randomness.keys import epoch_key, mix
 
 
 class Mixture(EpochAware, Derived):

@@ -23,7 +23,7 @@ from feedline.datasets.quota import Quota
 from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption, BadState
 from feedline.failures import broke_generator
-from feedline.keys import epoch_key, mix
+from feedline.randomness.keys import epoch_key, mix
 from feedline.types import DatasetKind
 
 _BLOCK = 1 << 8

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.bijection import Bijection
-from feedline.keys import mix, mix_array
-from feedline.orders import LARGEST, index_at, indices_at
+from feedline.randomness.bijection import Bijection
+from feedline.randomness.keys import mix, mix_array
+from feedline.randomness.orders import LARGEST, index_at, indices_at
 
 _SHIFT = 40
 """A pass of a dataset is one number: that of the dataset above that of the pass. Nobody makes 2**40 passes."""

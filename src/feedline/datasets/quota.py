@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.keys import mix, mix_array
+from feedline.randomness.keys import mix, mix_array
 
 _BITS = 32
 _ONE = 1 << _BITS

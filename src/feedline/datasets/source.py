@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.errors import BadOption, SourceError
-from feedline.shown import shown_address
+from feedline.values.shown import shown_address
 
 Indices = NDArray[np.int64]
 _PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from feedline.datasets.kind import kind_of
 from feedline.datasets.subset import Subset
 from feedline.errors import BadOption
-from feedline.keys import epoch_key, mix, mix_array
-from feedline.labels import classes_of
+from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.types import DatasetKind
+from feedline.values.labels import classes_of
 
 Numbers = NDArray[np.int64]
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.stateful import is_stateful
-from feedline.draw_watch import DrawWatch
 from feedline.engines.handles import objects_in
+from feedline.randomness.draw_watch import DrawWatch
 from feedline.types import WorkerSpec
 
 

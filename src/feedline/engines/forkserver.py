@@ -24,8 +24,8 @@ from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
-from feedline import openmp
 from feedline.engines import session
+from feedline.system import openmp
 
 _VARIABLE = "FEEDLINE_FORKSERVER"
 

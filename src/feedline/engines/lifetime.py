@@ -24,7 +24,7 @@ from feedline.engines import forkserver, handles, unpicklable
 from feedline.engines.failure import UNPICKLABLE
 from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerDied, WorkerStartError, tell
 from feedline.failures import words
-from feedline.references import References
+from feedline.system.references import References
 from feedline.transport import forks
 from feedline.types import WorkerSpec
 

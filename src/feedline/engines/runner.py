@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
-from feedline import memory, randomness
+from feedline.abc import memory
 from feedline.abc.source import Acknowledged, SplitSource
 from feedline.abc.stateful import is_stateful
 from feedline.engines.bonds import Bonds
@@ -19,6 +19,7 @@ from feedline.fetch.awaiting import asks_together, is_awaited
 from feedline.fetch.guard import Guard, NothingLeft, Pause
 from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
+from feedline.randomness.scope import scope as randomness
 from feedline.types import (
     Call,
     DatasetKind,

@@ -13,7 +13,7 @@ from typing import Any, overload
 from feedline.errors import BadState
 from feedline.faults.quarantine import Quarantine
 from feedline.indices import index_key
-from feedline.shown import csv_cell
+from feedline.values.shown import csv_cell
 from feedline.verdicts import ACTIONS, Fault
 
 MOST_ENTRIES = 10_000

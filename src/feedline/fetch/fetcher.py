@@ -21,7 +21,7 @@ from feedline.fetch.guard import Guard
 from feedline.fetch.seeded import SeededFetcher
 from feedline.fetch.spans import SpanFetcher
 from feedline.fetch.streams import Stream, StreamFetcher
-from feedline.randomness import Scope
+from feedline.randomness.scope import Scope
 from feedline.types import DatasetKind, IndexBlock, Resume, WorkerSpec
 
 Fetcher = Callable[[Any], Any]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.failures import add_note, stage_of
 from feedline.fetch.asking import Asking
-from feedline.randomness import Scope
+from feedline.randomness.scope import Scope
 from feedline.verdicts import NEIGHBOUR, Failure, Fault, Verdict
 
 _MOST_REPLACEMENTS = 16

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from feedline.draw_watch import DrawWatch, has_one_in_store
 from feedline.errors import SharedGenerators, tell
 from feedline.fetch.asking import Asking
-from feedline.randomness import GlobalStates, Scope, globals_kept, seed_globals
+from feedline.randomness.draw_watch import DrawWatch, has_one_in_store
+from feedline.randomness.scope import GlobalStates, Scope, globals_kept, seed_globals
 
 _LOOKS = 4
 """Tasks after which a dataset that drew nothing is believed not to. Being wrong costs one batch that is made twice."""

@@ -18,7 +18,7 @@ from feedline.failures import twin_of, without_frames
 from feedline.fetch.guard import Guard, NothingLeft
 from feedline.fetch.seeded import StreamSeeding
 from feedline.fetch.streams import Stream
-from feedline.randomness import Scope
+from feedline.randomness.scope import Scope
 from feedline.steps import Steps
 from feedline.types import Span, WorkerSpec
 

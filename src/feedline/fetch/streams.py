@@ -16,7 +16,7 @@ from feedline.errors import BadState, WorkerError
 from feedline.failures import broke_generator, is_interrupt
 from feedline.fetch.guard import Guard
 from feedline.fetch.seeded import StreamSeeding
-from feedline.randomness import GlobalStates, Scope, seed_globals
+from feedline.randomness.scope import GlobalStates, Scope, seed_globals
 from feedline.records import NotARecord, encode
 from feedline.types import Notes, Resume, WorkerSpec
 

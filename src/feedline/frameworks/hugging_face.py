@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import memory
+from feedline.abc import memory
 
 Indices = NDArray[np.int64]
 

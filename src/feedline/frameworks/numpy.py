@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.abc.columnar import Columnar
 from feedline.abc.framework import Gather, Reducer
 from feedline.abc.selection import Selection

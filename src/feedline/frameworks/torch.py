@@ -11,7 +11,7 @@ import numpy.random  # loaded on first use otherwise, which would be in every fo
 import torch
 from torch.utils.data._utils import worker as torch_worker
 
-from feedline import memory, openmp
+from feedline.abc import memory
 from feedline.abc.framework import Gather, Reducer
 from feedline.frameworks.torch_collate import default_collate, install_collate, is_default, registrations_untouched
 from feedline.frameworks.torch_gather import gather_for
@@ -24,6 +24,7 @@ from feedline.frameworks.torch_worker import (
     set_thread_worker,
     worker_info,
 )
+from feedline.system import openmp
 from feedline.types import Part, WorkerIdentity, WorkerSpec
 
 

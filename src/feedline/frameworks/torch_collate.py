@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data._utils import collate as torch_collate
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
 
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]

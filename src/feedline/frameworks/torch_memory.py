@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feedline import memory
+from feedline.abc import memory
 
 AS_NUMPY = {
     getattr(torch, name): np.dtype(name)

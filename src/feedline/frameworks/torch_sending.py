@@ -14,7 +14,7 @@ import torch
 from torch.multiprocessing.reductions import reduce_storage as share_storage
 from torch.multiprocessing.reductions import reduce_tensor as reduce_shared
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.frameworks.torch_memory import AS_NUMPY, tensor_of, tensor_over
 
 _OTHER_DTYPES = [

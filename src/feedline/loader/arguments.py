@@ -1,4 +1,4 @@
-"""Checks of single arguments of the loaders. The torch drop-in leaves those of torch's arguments to torch."""
+"""The arguments of the loaders: checks, and what the drop-in was given. Torch's own arguments are checked by torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import math
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar, cast
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from feedline.abc.error_policy import ErrorPolicy
 from feedline.abc.sampler import BatchSampler
+from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.datasets.kind import INSTEAD_OF_PATH
 from feedline.errors import BadOption, DoubtfulArgument, tell
@@ -256,3 +258,48 @@ def context_of(start_method: str | None, workers: int, engine: str) -> BaseConte
             f"engine={engine!r}. Drop it."
         )
     return multiprocessing.get_context(start_method)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a loader goes by, whatever becomes of its public attributes.
+
+    Subclasses have attributes of their own, and `split`, `engine` or `seed` are likely names. So the loader reads its
+    options from here. Frameworks, on the other hand, build a loader anew from its public attributes: `show` makes
+    them, for readers only.
+    """
+
+    seed: int | None
+    shard: bool | str | None
+    engine: str
+    scheduler: Scheduler | None
+    memory_budget: int | str | None
+    split: int
+    restarts: int | None
+    max_memory_per_worker: int | str | None
+    snapshot_every_n_steps: int | None
+
+    # Any: the loader of whatever class.
+    def show(self, loader: Any) -> None:
+        """Give a loader a public attribute for each option, unless it or its class has one of that name already."""
+        for name, value in vars(self).items():
+            if not hasattr(type(loader), name):
+                vars(loader).setdefault(name, value)
+
+
+def name_options(init: Callable[..., None], options: Iterable[inspect.Parameter]) -> None:
+    """Write options into the signature of a subclass's constructor that passes on `**kwargs`.
+
+    Frameworks rebuild a loader with the arguments that its signature names; of `**kwargs` they know only that torch's
+    own arguments fit in. An option whose name occurs in the constructor stays out: it is given there, or means
+    something else.
+    """
+    signature = inspect.signature(init)
+    *own, last = signature.parameters.values()
+    code = getattr(inspect.unwrap(init), "__code__", None)
+    if last.kind is not inspect.Parameter.VAR_KEYWORD or code is None:
+        return
+    constants = [item for value in code.co_consts for item in (value if isinstance(value, tuple) else (value,))]
+    taken = {*signature.parameters, *code.co_names, *(item for item in constants if isinstance(item, str))}
+    more = [option for option in options if option.name not in taken]
+    init.__signature__ = signature.replace(parameters=[*own, *more, last])  # type: ignore[attr-defined]

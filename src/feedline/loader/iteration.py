@@ -13,14 +13,14 @@ from typing import Any
 
 from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import outlives_epoch
-from feedline.keys import epoch_key
-from feedline.loader.batches import WorkerBatches, begin_epoch
-from feedline.loader.bookmark import Bookmark
-from feedline.loader.driver import Driver, Prepare
-from feedline.loader.inline_batches import InlineBatches
-from feedline.loader.ledger import Start
-from feedline.loader.order import Entry, Order
+from feedline.driver.batches import WorkerBatches, begin_epoch
+from feedline.driver.driver import Driver, Prepare
+from feedline.driver.inline_batches import InlineBatches
 from feedline.loader.resumable import Resumable
+from feedline.order.order import Entry, Order
+from feedline.randomness.keys import epoch_key
+from feedline.state.checkpoint import Checkpoint
+from feedline.state.epochs import Start
 from feedline.types import Key, WorkerSpec
 
 
@@ -52,18 +52,18 @@ class Iteration(Iterator[Any]):
         self.seeds = self._enter(loader, order, start, first=True)
         self.spec = self._spec(loader, start)
         self._before_batches(loader)
-        supply = loader._supply
+        resources = loader._resources
         if not loader._worker_count:
-            bookmark = self._bookmark(loader, order, start)
-            arena, counters, account = supply.arena(), supply.counters, loader._account
-            self._batches = InlineBatches(self.spec, bookmark, start.snapshot, arena, counters, prepare, account)
-            loader._ledger.begun(start, order, bookmark)
+            checkpoint = self._checkpoint(loader, order, start)
+            arena, counters, fault_budget = resources.arena(), resources.counters, loader._fault_budget
+            self._batches = InlineBatches(self.spec, checkpoint, start.snapshot, arena, counters, prepare, fault_budget)
+            loader._epochs.begun(start, order, checkpoint)
         else:
-            driver = supply.driver(self.spec, prepare)
-            loader._audience.join(driver)
+            driver = resources.driver(self.spec, prepare)
+            loader._broadcast.join(driver)
             self._before_workers(loader, order, start)
             self._batches = WorkerBatches(
-                driver, self._beginning(loader, order, start), persistent=supply.settings.persistent
+                driver, self._beginning(loader, order, start), persistent=resources.settings.persistent
             )
         self._obey_until_first(loader, order)
 
@@ -75,7 +75,7 @@ class Iteration(Iterator[Any]):
         return seeds
 
     def _announce(self, loader: Resumable, order: Order, start: Start) -> None:
-        loader._begin_account(order, start, is_map=loader._is_map)
+        loader._begin_fault_budget(order, start, is_map=loader._is_map)
         loader._tell_epoch(start)
 
     def _spec(self, loader: Any, start: Start) -> WorkerSpec:
@@ -91,18 +91,18 @@ class Iteration(Iterator[Any]):
 
     def _beginning(self, loader: Resumable, order: Order, start: Start) -> Callable[[Driver], None]:
         def begin(driver: Driver) -> None:
-            bookmark = self._bookmark(loader, order, start)
-            loader._audience.catch_up()
+            checkpoint = self._checkpoint(loader, order, start)
+            loader._broadcast.catch_up()
             begin_epoch(
                 driver,
-                loader._supply.settings,
+                loader._resources.settings,
                 self.spec,
-                bookmark,
+                checkpoint,
                 start.snapshot,
                 shared_seed=self._shared_seed,
-                account=loader._account,
+                fault_budget=loader._fault_budget,
             )
-            loader._ledger.begun(start, order, bookmark)
+            loader._epochs.begun(start, order, checkpoint)
 
         return begin
 
@@ -114,15 +114,15 @@ class Iteration(Iterator[Any]):
             order: which batches it delivers.
             inside: True if the caller makes a batch right now.
         """
-        start = loader._ledger.begin(order)
+        start = loader._epochs.begin(order)
         self.seeds = self._enter(loader, order, start, first=False)
         if isinstance(self._batches, WorkerBatches):
             self._batches.restart(self._beginning(loader, order, start), inside=inside)
         else:
             self.spec = self._spec(loader, start)
-            bookmark = self._bookmark(loader, order, start)
-            self._batches.begin(self.spec, bookmark, start.snapshot)
-            loader._ledger.begun(start, order, bookmark)
+            checkpoint = self._checkpoint(loader, order, start)
+            self._batches.begin(self.spec, checkpoint, start.snapshot)
+            loader._epochs.begun(start, order, checkpoint)
         self._obey_until_first(loader, order)
 
     def _obey_until_first(self, loader: Resumable, order: Order) -> None:
@@ -133,7 +133,7 @@ class Iteration(Iterator[Any]):
             if iteration is not None:
                 iteration.begin_again(loader, order, inside=True)
 
-        loader._obey_until_first(self._batches, order, begin_again, kept=loader._supply.settings.persistent)
+        loader._obey_until_first(self._batches, order, begin_again, kept=loader._resources.settings.persistent)
 
     def __next__(self) -> Any:
         return self._batches.__next__()  # not next(), after which a signal could come
@@ -161,11 +161,11 @@ class Iteration(Iterator[Any]):
         """End this iterator and its workers; see `ExclusiveBatches.close`."""
         self._batches.close()
 
-    def _bookmark(self, loader: Resumable, order: Order, start: Start) -> Bookmark:
-        seeds, settings, dataset = self.seeds, loader._supply.settings, self.spec.dataset
+    def _checkpoint(self, loader: Resumable, order: Order, start: Start) -> Checkpoint:
+        seeds, settings, dataset = self.seeds, loader._resources.settings, self.spec.dataset
         key = Key(seeds.draw if seeds.order is None else seeds.order, start.epoch)
         entry = Entry(key, epoch_key(seeds.draw, start.epoch), order_state(start))
-        return Bookmark(
+        return Checkpoint(
             entry,
             order.plan(entry),
             order.unit,
@@ -174,7 +174,7 @@ class Iteration(Iterator[Any]):
             settings.worker_count,
             loader._samples_per_batch,
             stride=order.stride(),
-            dataset_epoch=loader._audience.told_epoch,
+            dataset_epoch=loader._broadcast.told_epoch,
             keeps_dataset=(settings.persistent or not settings.worker_count) and outlives_epoch(dataset),
             keeps_last=not repeats_itself(dataset),
         )

@@ -9,12 +9,16 @@ from typing import Any
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
 from feedline.collate import default
-from feedline.core.account import Account
+from feedline.core.fault_budget import FaultBudget
 from feedline.datasets.arrays import ArrayDataset, is_arrays
+from feedline.driver.broadcast import Broadcast
+from feedline.driver.exclusive import Running
+from feedline.driver.resources import Resources
+from feedline.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.engines.thread_safety import must_leave_threads
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError, policy_of
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.keys import epoch_key
 from feedline.loader.arguments import (
     budget_of,
     check_callable,
@@ -31,21 +35,17 @@ from feedline.loader.arguments import (
     kind_of,
     named,
 )
-from feedline.loader.audience import Audience
-from feedline.loader.exclusive import Running
-from feedline.loader.foreign_order import CutIndices, ForeignOrder
 from feedline.loader.iteration import Iteration, Seeds
-from feedline.loader.ledger import Ledger, Start
-from feedline.loader.order import Order, SpanOrder, StreamOrder, order_of
-from feedline.loader.rank_watch import RankWatch, Sharing
 from feedline.loader.resumable import Resumable
-from feedline.loader.settings import DEFAULT_DEPTH, Settings
-from feedline.loader.sharding import split_of, steps_of
-from feedline.loader.supply import Supply
-from feedline.loader.threads_probe import must_leave_threads
+from feedline.order.foreign_order import CutIndices, ForeignOrder
+from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
+from feedline.order.rank_watch import RankWatch, Sharing
+from feedline.order.sharding import split_of, steps_of
+from feedline.randomness.keys import epoch_key
 from feedline.ranks import share_if_known
 from feedline.samplers import RandomSampler, SequentialSampler
 from feedline.sizes import byte_count
+from feedline.state.epochs import Epochs, Start
 from feedline.types import DatasetKind, EngineName, StreamSplit, Tail, WorkerSpec
 
 
@@ -149,8 +149,8 @@ class Loader(Resumable):
         self._worker_init = worker_init
         self._kind = kind_of(self.dataset)
         self._on_error = on_error
-        self._account = Account(policy_of(on_error))
-        check_policy(self._account.policy, is_map=self._kind is DatasetKind.MAP)
+        self._fault_budget = FaultBudget(policy_of(on_error))
+        check_policy(self._fault_budget.policy, is_map=self._kind is DatasetKind.MAP)
         self._check_order(batch_size)
         if self._kind is DatasetKind.ITERABLE and scheduler is not None:
             raise BadOption(
@@ -173,10 +173,10 @@ class Loader(Resumable):
         self._shard = shard
         self._stream_split = self._split_now()
         self._own_sampler = self._make_sampler()
-        self._supply = Supply(self._settings, NumpyFramework())
-        self._ledger = Ledger()
+        self._resources = Resources(self._settings, NumpyFramework())
+        self._epochs = Epochs()
         self._rank_watch = RankWatch()
-        self._audience = Audience(self.dataset, watches=self._settings.worker_count > 0)
+        self._broadcast = Broadcast(self.dataset, watches=self._settings.worker_count > 0)
         self._probed = False
         self._running = Running()
         self._kept: Iteration | None = None
@@ -222,8 +222,8 @@ class Loader(Resumable):
     def __copy__(self) -> Loader:
         twin = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin._ledger, twin._account, twin._kept = self._ledger.copy(), self._account.copy(), None
-        twin._audience, twin._running = Audience(self.dataset, watches=self._settings.worker_count > 0), Running()
+        twin._epochs, twin._fault_budget, twin._kept = self._epochs.copy(), self._fault_budget.copy(), None
+        twin._broadcast, twin._running = Broadcast(self.dataset, watches=self._settings.worker_count > 0), Running()
         return twin
 
     # -- iteration ---------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Loader(Resumable):
         is_map = self._kind is DatasetKind.MAP
         if must_leave_threads(self.dataset, self.collate, is_map=is_map, batched=self._batched):
             self._settings = replace(self._settings, engine="process")
-            self._supply = Supply(self._settings, NumpyFramework())
+            self._resources = Resources(self._settings, NumpyFramework())
 
     def _seeds_of(self, order: Order, start: Start) -> Seeds:
         snapshot = start.snapshot
@@ -310,7 +310,7 @@ class Loader(Resumable):
             init=self._worker_init,
             seeded=self.seed is not None,
             split=self._stream_split,
-            on_error=self._account.policy if self._account.guards else None,
+            on_error=self._fault_budget.policy if self._fault_budget.guards else None,
         )
 
     @property
@@ -365,7 +365,7 @@ class Loader(Resumable):
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory, faults."""
-        return {**self._supply.stats(), "faults": self.faults.counts()}
+        return {**self._resources.stats(), "faults": self.faults.counts()}
 
     def close(self) -> None:
         """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
@@ -375,7 +375,7 @@ class Loader(Resumable):
         """
         self._running.close()
         self._kept = None
-        self._supply.close()
+        self._resources.close()
 
     def __repr__(self) -> str:
         parts = [repr(self.dataset) if isinstance(self.dataset, ArrayDataset) else type(self.dataset).__name__]

@@ -10,13 +10,13 @@ from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, Seque
 
 from feedline import samplers
 from feedline.abc.source import SplitSource
+from feedline.driver.broadcast import Broadcast
+from feedline.driver.resources import Resources
+from feedline.driver.settings import Settings
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
-from feedline.loader.audience import Audience
-from feedline.loader.rank_watch import RankWatch
-from feedline.loader.settings import Settings
-from feedline.loader.sharding import rank_count
-from feedline.loader.supply import Supply
+from feedline.order.rank_watch import RankWatch
+from feedline.order.sharding import rank_count
 from feedline.ranks import own_share
 from feedline.types import StreamSplit
 
@@ -39,7 +39,7 @@ class Rebuildable:
     drop_last: bool
     num_workers: int
     persistent_workers: bool
-    _audience: Audience
+    _broadcast: Broadcast
     _stream_split: StreamSplit | None
 
     def _settings(self) -> Settings:
@@ -94,8 +94,8 @@ class Rebuildable:
     def _with(self: L, parts: dict[str, Any]) -> L:
         twin = copy.copy(self)
         # Not by setattr: torch forbids it for most of them, since its own loader could not cope.
-        twin.__dict__.update(parts, _iterator=None, _supply=Supply(self._settings(), TorchFramework()))
-        twin._audience = Audience(twin.dataset, watches=twin.num_workers > 0)
+        twin.__dict__.update(parts, _iterator=None, _resources=Resources(self._settings(), TorchFramework()))
+        twin._broadcast = Broadcast(twin.dataset, watches=twin.num_workers > 0)
         twin._stream_split = twin._split_now()
         twin._adopt_samplers()
         return twin

@@ -10,32 +10,32 @@ from typing import Any
 
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, is_stateful, restore_end, resumed_after
-from feedline.core.account import Account
+from feedline.core.fault_budget import FaultBudget
+from feedline.driver.broadcast import Broadcast
+from feedline.driver.exclusive import ExclusiveBatches, Running
+from feedline.driver.resources import Resources
 from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
 from feedline.loader.arguments import check_count
-from feedline.loader.audience import Audience
-from feedline.loader.bookmark import resume_of
-from feedline.loader.exclusive import ExclusiveBatches, Running
-from feedline.loader.ledger import Ledger, Start
-from feedline.loader.order import Order
-from feedline.loader.rank_watch import RankWatch, Sharing
-from feedline.loader.supply import Supply
 from feedline.loader.virtual_epochs import VirtualEpochs
+from feedline.order.order import Order
+from feedline.order.rank_watch import RankWatch, Sharing
 from feedline.ranks import share_if_known
 from feedline.state import Snapshot
+from feedline.state.checkpoint import resume_of
+from feedline.state.epochs import Epochs, Start
 
 
 class Resumable:
     """Base of the loaders."""
 
     dataset: Any
-    _ledger: Ledger
-    _audience: Audience
-    _account: Account
+    _epochs: Epochs
+    _broadcast: Broadcast
+    _fault_budget: FaultBudget
     _running: Running
     _rank_watch: RankWatch
-    _supply: Supply
+    _resources: Resources
 
     @property
     def _is_map(self) -> bool:
@@ -63,17 +63,17 @@ class Resumable:
             >>> [(fault.index, fault.error, fault.action) for fault in loader.faults]
             [(8, 'KeyError', 'skip')]
         """
-        return self._account.log
+        return self._fault_budget.log
 
-    def _begin_account(self, order: Order, start: Start, *, is_map: bool) -> None:
+    def _begin_fault_budget(self, order: Order, start: Start, *, is_map: bool) -> None:
         """Get ready to keep account of an epoch."""
-        account = self._account
+        fault_budget = self._fault_budget
         own_streams = order.unit == "stream batches"  # of which ranks may have more or fewer batches than others
-        account.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
-        account.dataset = self.dataset if is_map else None
-        account.counts_known = not order.endless
+        fault_budget.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
+        fault_budget.dataset = self.dataset if is_map else None
+        fault_budget.counts_known = not order.endless
         resumes = start.snapshot is not None and not start.is_settled and start.snapshot.order.get("consumed", 0) > 0
-        account.begin_epoch(resumes=resumes or (start.snapshot is not None and bool(start.snapshot.streams)))
+        fault_budget.begin_epoch(resumes=resumes or (start.snapshot is not None and bool(start.snapshot.streams)))
 
     @property
     def _given_seed(self) -> int | None:
@@ -97,8 +97,8 @@ class Resumable:
         raise NotImplementedError
 
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
-        self._ledger.virtual = None
-        last = self._ledger.bookmark
+        self._epochs.virtual = None
+        last = self._epochs.checkpoint
         has_ended = last is not None and last.entry.progress.ended
         self._rank_watch.begin(self.dataset, self._sharing(), has_ended=has_ended)
         return self._begun()
@@ -106,7 +106,7 @@ class Resumable:
     def _begun(self) -> Any:
         """Return an iteration that begins now, or the one that `state_dict` began to tell how it begins."""
         early = self._running.take_early()
-        return self._iterate(self._ledger.order_of(self._order())) if early is None else early
+        return self._iterate(self._epochs.order_of(self._order())) if early is None else early
 
     def _obey_until_first(
         self, batches: ExclusiveBatches, order: Order, begin_again: Callable[[Any], None], *, kept: bool
@@ -121,19 +121,19 @@ class Resumable:
             begin_again: begins it again. It gets the loader.
             kept: True if the loader keeps the iteration, which then must not keep the loader.
         """
-        ledger, bookmark = self._ledger, self._ledger.bookmark
-        assert bookmark is not None
-        has_workers = bool(bookmark.worker_count)
-        heard = self._audience.told_count
+        epochs, checkpoint = self._epochs, self._epochs.checkpoint
+        assert checkpoint is not None
+        has_workers = bool(checkpoint.worker_count)
+        heard = self._broadcast.told_count
         loader = weakref.ref(self) if kept else lambda: self
 
         def obey() -> None:
             this = loader()
-            if this is None or ledger.bookmark is not bookmark:
+            if this is None or epochs.checkpoint is not checkpoint:
                 return
             this._rank_watch.first_batch(this._sharing())
-            dataset_told = this._audience.told_count != heard
-            if ledger.begins_again(order, dataset_told=dataset_told and has_workers):
+            dataset_told = this._broadcast.told_count != heard
+            if epochs.begins_again(order, dataset_told=dataset_told and has_workers):
                 begin_again(this)
 
         batches.at_first = obey
@@ -179,10 +179,10 @@ class Resumable:
         self._running.settle()
         order = self._order()
         is_stream = _reads_stream(order) and not repeats_itself(self.dataset)
-        if is_stream and self._ledger.has_not_begun and not self._worker_count:
+        if is_stream and self._epochs.has_not_begun and not self._worker_count:
             self._running.early = self._iterate(order)  # the state of its iterator is known when that is there
-        state = self._ledger.state(order, self._first_snapshot, self._opening, self._after_epoch)
-        faults = self._account.state()
+        state = self._epochs.state(order, self._first_snapshot, self._opening, self._after_epoch)
+        faults = self._fault_budget.state()
         return {**state, "faults": faults} if faults else state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -199,13 +199,13 @@ class Resumable:
             )
         self._check_draws(_part_of(state_dict, "order"))
         faults = _part_of(state_dict, "faults")
-        self._account.copy().restore(faults)  # before anything changes: it may be damaged
-        self._ledger.load(state_dict, self._order())
+        self._fault_budget.copy().restore(faults)  # before anything changes: it may be damaged
+        self._epochs.load(state_dict, self._order())
         if state_dict:
-            self._account.restore(faults)
+            self._fault_budget.restore(faults)
             self._running.early = None
             self._forget_workers()
-        self._audience.forget_epoch()
+        self._broadcast.forget_epoch()
 
     def _forget_workers(self) -> None:
         """Let the next iteration begin with new workers, as torchdata does: those that are there have moved on."""
@@ -226,7 +226,7 @@ class Resumable:
 
     def _begin_epoch(self, order: Order) -> Start:
         """Say how an iteration begins. What outlives the epoch before is restored first, before anything is drawn."""
-        start = self._ledger.begin(order)
+        start = self._epochs.begin(order)
         streams = () if start.before is None else start.before.streams
         if self._worker_count or len(streams) != 1:
             return start
@@ -255,17 +255,17 @@ class Resumable:
             seed=order.seed_for(self._given_seed),
             draw_seed=self._fresh_seed() if self._given_seed is None else self._given_seed,
             order={**counted, **order.expected(), **order.settle()},
-            dataset_epoch=self._audience.told_epoch,
+            dataset_epoch=self._broadcast.told_epoch,
         )
 
     def _tell_epoch(self, start: Start) -> None:
         """Tell the dataset which epoch begins: one of feedline's own always, any other what a restored state says."""
         if isinstance(self.dataset, EpochAware):
-            self._audience.call("set_epoch", start.epoch)
+            self._broadcast.call("set_epoch", start.epoch)
             return
         epoch = None if start.snapshot is None else start.snapshot.dataset_epoch
-        if epoch is not None and self._audience.told_epoch is None and hasattr(self.dataset, "set_epoch"):
-            self._audience.call("set_epoch", epoch)
+        if epoch is not None and self._broadcast.told_epoch is None and hasattr(self.dataset, "set_epoch"):
+            self._broadcast.call("set_epoch", epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is, to the sampler and the dataset too if they have a `set_epoch`.
@@ -273,12 +273,12 @@ class Resumable:
         Without this, epochs are counted from 0.
         """
         check_count("epoch", epoch, least=0)
-        self._ledger.set_epoch(epoch)
+        self._epochs.set_epoch(epoch)
         for sampler in {id(sampler): sampler for sampler in self._samplers()}.values():
             if hasattr(sampler, "set_epoch"):
                 sampler.set_epoch(epoch)
         if hasattr(self.dataset, "set_epoch"):
-            self._audience.call("set_epoch", epoch)
+            self._broadcast.call("set_epoch", epoch)
 
     def broadcast(self, name: str, *args: Any) -> None:
         """Call a method of the dataset here and in every worker.
@@ -299,7 +299,7 @@ class Resumable:
             >>> [batch.tolist() for batch in loader]
             [[10, 20]]
         """
-        self._audience.call(name, *args)
+        self._broadcast.call(name, *args)
 
 
 def _reads_stream(order: Order) -> bool:

@@ -18,9 +18,14 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from feedline.abc.sampler import Ordered
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
-from feedline.core.account import Account
+from feedline.core.fault_budget import FaultBudget
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
+from feedline.driver.broadcast import Broadcast
+from feedline.driver.exclusive import Running
+from feedline.driver.resources import Resources
+from feedline.driver.settings import DEFAULT_DEPTH, Settings
+from feedline.engines.thread_safety import must_leave_threads
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError, policy_of
 from feedline.frameworks import accelerate, lightning, ray_train
@@ -29,6 +34,7 @@ from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource
 from feedline.loader.arguments import (
+    Options,
     budget_of,
     check_count,
     check_not_batches,
@@ -36,24 +42,19 @@ from feedline.loader.arguments import (
     check_unordered,
     doubt,
     explain,
+    name_options,
     named,
 )
-from feedline.loader.audience import Audience
-from feedline.loader.exclusive import Running
-from feedline.loader.ledger import Ledger
-from feedline.loader.options import Options, name_options
-from feedline.loader.order import Order
-from feedline.loader.rank_watch import RankWatch, Sharing
 from feedline.loader.rebuilding import Rebuildable
 from feedline.loader.resumable import Resumable
-from feedline.loader.settings import DEFAULT_DEPTH, Settings
-from feedline.loader.sharding import split_of, steps_of, warn_of_two_shares
-from feedline.loader.supply import Supply
-from feedline.loader.threads_probe import must_leave_threads
 from feedline.loader.torch_batches import TorchBatches, fresh_seed
-from feedline.loader.torch_order import sampler_of, torch_order
+from feedline.order.order import Order
+from feedline.order.rank_watch import RankWatch, Sharing
+from feedline.order.sharding import split_of, steps_of, warn_of_two_shares
+from feedline.order.torch_order import sampler_of, torch_order
 from feedline.samplers import RandomSampler
 from feedline.sizes import byte_count
+from feedline.state.epochs import Epochs
 from feedline.types import EngineName, MapStyle, StreamSplit, T_co, Tail
 
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
@@ -155,8 +156,8 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             if value is not None:
                 check_unordered(dataset, name)
         check_count("restarts", restarts, least=0, optional=True)
-        account = Account(policy_of(on_error))
-        check_policy(account.policy, is_map=_is_map(dataset))
+        fault_budget = FaultBudget(policy_of(on_error))
+        check_policy(fault_budget.policy, is_map=_is_map(dataset))
         if seed is not None and generator is not None:
             raise BadOption(
                 f"seed={seed} and generator= were both given: a seed fixes every epoch, a generator is drawn from. "
@@ -202,7 +203,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         self._given.show(self)
         if type(self).on_error is DataLoader.on_error:
             vars(self)["on_error"] = on_error  # where frameworks look for it; the property is how it is changed
-        self._account = account
+        self._fault_budget = fault_budget
         is_map = _is_map(dataset)
         if split != 1 and (not is_default(self.collate_fn) or not is_map):
             raise BadOption(
@@ -210,12 +211,12 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
                 "collated apart from each other, and only the default is known to allow that."
             )
         self._stream_split = self._split_now()
-        self._ledger = Ledger()
+        self._epochs = Epochs()
         self._seeds = SeedSource()
         self._rank_watch = RankWatch()
-        self._audience = Audience(dataset, watches=self.num_workers > 0)
+        self._broadcast = Broadcast(dataset, watches=self.num_workers > 0)
         self._running = Running()
-        self._supply = Supply(self._settings(), TorchFramework())
+        self._resources = Resources(self._settings(), TorchFramework())
         self._probed = False
         self._adopt_samplers()
 
@@ -239,9 +240,9 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     def __copy__(self) -> DataLoader[T_co]:
         twin: DataLoader[T_co] = type(self).__new__(type(self))
         twin.__dict__.update(self.__dict__)
-        twin.__dict__["_ledger"] = self._ledger.copy()
-        twin.__dict__["_account"] = self._account.copy()
-        twin.__dict__["_audience"] = Audience(self.dataset, watches=self.num_workers > 0)
+        twin.__dict__["_epochs"] = self._epochs.copy()
+        twin.__dict__["_fault_budget"] = self._fault_budget.copy()
+        twin.__dict__["_broadcast"] = Broadcast(self.dataset, watches=self.num_workers > 0)
         twin.__dict__["_running"] = Running()
         twin.__dict__["_seeds"] = SeedSource()
         return twin
@@ -331,9 +332,9 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             if must_leave_threads(self.dataset, self.collate_fn, is_map=is_map, batched=batched):
                 self._given = replace(self._given, engine="process")
                 settings = self._settings()
-        if settings != self._supply.settings:  # an attribute was reassigned, as torch allows for some
-            self._supply = Supply(settings, TorchFramework())
-        order = self._iterated_order or self._ledger.order_of(self._order())
+        if settings != self._resources.settings:  # an attribute was reassigned, as torch allows for some
+            self._resources = Resources(settings, TorchFramework())
+        order = self._iterated_order or self._epochs.order_of(self._order())
         # SpeechBrain's loader says so when a checkpoint is loaded, and patches torch's iterators to obey.
         skipped = vars(self).get("_speechbrain_recovery_skip_to")
         if skipped and _is_map(self.dataset):
@@ -390,18 +391,18 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
 
     @on_error.setter
     def on_error(self, on_error: OnError) -> None:
-        if "_account" not in vars(self):  # a subclass before it has called this class's constructor, which says it
+        if "_fault_budget" not in vars(self):  # a subclass before it has called this class's constructor, which says it
             return
         policy = policy_of(on_error)
         check_policy(policy, is_map=_is_map(self.dataset))
-        vars(self)["on_error"], self._account.policy = on_error, policy
+        vars(self)["on_error"], self._fault_budget.policy = on_error, policy
         if self._iterator is not None:  # its workers go by the old one
             self._running.close()
             self._iterator = None
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory, faults."""
-        return {**self._supply.stats(), "faults": self._account.log.counts()}
+        return {**self._resources.stats(), "faults": self._fault_budget.log.counts()}
 
     def close(self) -> None:
         """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
@@ -411,12 +412,12 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         """
         self._running.close()
         self._iterator = None
-        self._supply.close()
+        self._resources.close()
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}({type(self.dataset).__name__}, batch_size={self.batch_size}, "
-            f"num_workers={self.num_workers}, engine={self._supply.settings.engine_name!r})"
+            f"num_workers={self.num_workers}, engine={self._resources.settings.engine_name!r})"
         )
 
 

@@ -15,11 +15,11 @@ from torch.utils.data._utils import pin_memory as torch_pin_memory
 
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
-from feedline.keys import epoch_key
-from feedline.loader.bookmark import Bookmark
 from feedline.loader.iteration import Iteration, Seeds, order_state
-from feedline.loader.ledger import Start
-from feedline.loader.order import Order
+from feedline.order.order import Order
+from feedline.randomness.keys import epoch_key
+from feedline.state.checkpoint import Checkpoint
+from feedline.state.epochs import Start
 from feedline.types import DatasetKind, WorkerSpec
 
 _profiler: Any = torch.autograd.profiler
@@ -85,11 +85,11 @@ class TorchBatches(Iteration):
             self._seed_pipes(loader, first=False)  # caller's generators and an eager sampler
             order.prepare(order_state(start))  # end where they would with torch
 
-    def _bookmark(self, loader: Any, order: Order, start: Start) -> Bookmark:
-        bookmark = super()._bookmark(loader, order, start)
-        self._progress = bookmark.entry.progress
-        self._skipped = order.batches_before(bookmark.entry.consumed)
-        return bookmark
+    def _checkpoint(self, loader: Any, order: Order, start: Start) -> Checkpoint:
+        checkpoint = super()._checkpoint(loader, order, start)
+        self._progress = checkpoint.entry.progress
+        self._skipped = order.batches_before(checkpoint.entry.consumed)
+        return checkpoint
 
     def _seed_pipes(self, loader: Any, *, first: bool) -> int | None:
         """Draw the seed that a data pipe shares over workers and ranks."""
@@ -213,7 +213,7 @@ def _worker_spec(loader: Any, base_seed: int, shared_seed: int | None, dataset: 
         shared_seed=shared_seed,
         seeded=loader._given.seed is not None,
         split=loader._stream_split,
-        on_error=loader._account.policy if loader._account.guards else None,
+        on_error=loader._fault_budget.policy if loader._fault_budget.guards else None,
     )
 
 

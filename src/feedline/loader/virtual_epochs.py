@@ -7,15 +7,15 @@ from typing import Any, Protocol
 
 from feedline.errors import BadOption
 from feedline.loader.arguments import check_count
-from feedline.loader.ledger import Ledger, VirtualPlace
-from feedline.loader.order import Order
+from feedline.order.order import Order
 from feedline.ranks import own_share
+from feedline.state.epochs import Epochs, VirtualPlace
 
 
 class _Loader(Protocol):
     """What virtual epochs need of a loader."""
 
-    _ledger: Ledger
+    _epochs: Epochs
 
     def _order(self) -> Order: ...
 
@@ -56,8 +56,8 @@ class VirtualEpochs:
         return VirtualEpoch(self, place.epoch)
 
     def _open(self) -> None:
-        ledger = self._loader._ledger
-        epoch, step = ledger.loaded_virtual
+        epochs = self._loader._epochs
+        epoch, step = epochs.loaded_virtual
         if step >= self.steps_per_epoch:
             epoch, step = epoch + 1, 0
         order = self._loader._order().without_end(self._share)
@@ -68,7 +68,7 @@ class VirtualEpochs:
                 "feedline.samplers, wrap its own in feedline.samplers.distribute(), or use shard=True."
             )
         self._batches = _Chain(self._loader) if order is None else self._loader._iterate(order)
-        self._place = ledger.virtual = VirtualPlace(epoch, step)
+        self._place = epochs.virtual = VirtualPlace(epoch, step)
 
     def __repr__(self) -> str:
         return f"VirtualEpochs(steps_per_epoch={self.steps_per_epoch})"

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from feedline.cores import core_count
 from feedline.datasets.arrays import ArrayDataset, is_arrays
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption, PackError
@@ -28,6 +27,7 @@ from feedline.packing.prepare import Prepare, numbered
 from feedline.packing.run import Job, Packed, Run, Stage
 from feedline.packing.writers.contract import Layout
 from feedline.sizes import byte_count
+from feedline.system.process import core_count
 from feedline.types import DatasetKind, EngineName
 
 BATCH = 16

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from feedline.errors import BadOption
-from feedline.labels import classes_of
 from feedline.samplers.weighted import WeightedRandomSampler
+from feedline.values.labels import classes_of
 
 
 class BalancedSampler(WeightedRandomSampler):

@@ -11,10 +11,10 @@ import numpy as np
 
 from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
-from feedline.bijection import Bijection
 from feedline.errors import BadOption
-from feedline.keys import epoch_key, mix, mix_array
-from feedline.orders import LARGEST, indices_at
+from feedline.randomness.bijection import Bijection
+from feedline.randomness.keys import epoch_key, mix, mix_array
+from feedline.randomness.orders import LARGEST, indices_at
 from feedline.samplers.counts import is_count
 from feedline.samplers.seeded import Seeded
 from feedline.types import Key

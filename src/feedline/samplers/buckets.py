@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
-from feedline.keys import epoch_key, mix
-from feedline.labels import refuse_dataset
+from feedline.randomness.keys import epoch_key, mix
 from feedline.samplers.seeded import shuffled_passes
 from feedline.samplers.seeded_batches import SeededBatches, refuse_sampler
 from feedline.types import Key
+from feedline.values.labels import refuse_dataset
 
 _RATIO = 1.05
 """How much longer than its shortest the longest sample of a bucket may be. Of 100,000 log-normal lengths (sigma 1,

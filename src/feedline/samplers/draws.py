@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.keys import mix, mix_array
+from feedline.randomness.keys import mix, mix_array
 
 _HALF = np.uint64(32)
 _LOW = np.uint64(0xFFFFFFFF)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from feedline.abc.sampler import IndexArray, Sampler
-from feedline.bijection import SMALL, Bijection, small_orders
 from feedline.errors import BadOption
-from feedline.keys import mix, mix_array
+from feedline.randomness.bijection import SMALL, Bijection, small_orders
+from feedline.randomness.keys import mix, mix_array
 
 _AT_ONCE = 1 << 14
 """Numbers put in order at a time, when a dataset is so small that its passes are many."""

@@ -23,11 +23,11 @@ import numpy as np
 
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
-from feedline.keys import epoch_key, mix, mix_array
-from feedline.labels import classes_of
-from feedline.orders import indices_at
+from feedline.randomness.keys import epoch_key, mix, mix_array
+from feedline.randomness.orders import indices_at
 from feedline.samplers.seeded_batches import SeededBatches, check_batch_size, refuse_sampler
 from feedline.types import Key
+from feedline.values.labels import classes_of
 
 Mode: TypeAlias = Literal["proportional", "each"]
 MODES = get_args(Mode)

@@ -10,7 +10,7 @@ import numpy as np
 
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
-from feedline.keys import epoch_key
+from feedline.randomness.keys import epoch_key
 from feedline.samplers.seeded import Seeded, shuffled_passes
 from feedline.types import Key
 

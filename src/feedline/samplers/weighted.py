@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
-from feedline.keys import epoch_key
-from feedline.labels import refuse_dataset
+from feedline.randomness.keys import epoch_key
 from feedline.samplers.alias import AliasTable
 from feedline.samplers.counts import is_count
 from feedline.samplers.draws import draw_exponential
 from feedline.samplers.seeded import Seeded
 from feedline.types import Key
+from feedline.values.labels import refuse_dataset
 
 
 class WeightedRandomSampler(Seeded):

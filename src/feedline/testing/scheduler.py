@@ -118,7 +118,7 @@ class SchedulerContract:
     """Subclass this, override `make_scheduler`, and let pytest collect the subclass.
 
     Example:
-        >>> from feedline.policies import InOrder
+        >>> from feedline.schedulers import InOrder
         >>> class TestInOrder(SchedulerContract):
         ...     def make_scheduler(self):
         ...         return InOrder()

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.framework import Framework, Reducer
+from feedline.abc.memory import set_being_read
 from feedline.errors import BatchNotPicklable
 from feedline.failures import words
-from feedline.memory import set_being_read
 from feedline.transport.reading import LARGE_BYTES, Bytes, Reader, overlapping
 from feedline.transport.sparse import HUGE_PAGES_FROM
 

@@ -20,7 +20,7 @@ import threading
 import time
 from typing import Any, Protocol
 
-from feedline.references import References
+from feedline.system.references import References
 
 if os.name == "posix":
     import fcntl

@@ -17,8 +17,8 @@ import platform
 
 import numpy as np
 
-from feedline.dumps import leave_out_of_dumps
 from feedline.errors import TooManyOpenFiles, TransportError
+from feedline.system.process import leave_out_of_dumps
 
 _PAGE = mmap.PAGESIZE
 _HUGE_PAGE = 2 << 20

@@ -18,7 +18,7 @@ import feedline
 from feedline.datasets import ArrayDataset, ParquetDataset
 from feedline.datasets.cache import CachedDataset, PrecomputedDataset
 from feedline.datasets.cache.folder import FILE
-from feedline.datasets.cache.ground import MemoryGround
+from feedline.datasets.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, CacheDropped, NotCached, SourceError
 from feedline.records import NotARecord
 from feedline.testing import SourceContract
@@ -30,15 +30,15 @@ class Count:
     """A number that all workers add to. Without torch, which workers that are not forked would have to import."""
 
     def __init__(self) -> None:
-        self._ground = MemoryGround(4096)
+        self._memory = SharedMemory(4096)
 
     def __iadd__(self, count: int) -> "Count":
-        with self._ground.locked():
-            self._ground.write(0, (int(self) + count).to_bytes(8, "little"))
+        with self._memory.locked():
+            self._memory.write(0, (int(self) + count).to_bytes(8, "little"))
         return self
 
     def __int__(self) -> int:
-        return int.from_bytes(self._ground.read(0, 8), "little")
+        return int.from_bytes(self._memory.read(0, 8), "little")
 
     def __eq__(self, other: object) -> bool:
         return int(self) == other
@@ -197,14 +197,14 @@ def test_without_copies_arrays_are_read_only() -> None:
 
 
 def test_what_is_full_keeps_what_came_first() -> None:
-    cached = CachedDataset([np.full(100, index) for index in range(100)], memory=16384 + 8192 + 30 * 1000)
+    cached = CachedDataset([np.full(100, index) for index in range(100)], memory=8192 + 30 * 1000)
     for _ in range(4):
         for index in random.Random(3).sample(range(100), 100):
             assert cached[index][50] == index
     stats = cached.stats()
     assert 25 <= stats["memory_samples"] <= 40
     assert stats["hits"] == 3 * stats["memory_samples"]  # with LRU and random order there would be far fewer
-    assert stats["memory_bytes"] + 16384 <= stats["memory_limit"]
+    assert stats["memory_bytes"] <= stats["memory_limit"]
 
 
 def test_the_disk_is_limited_too(tmp_path: Path) -> None:
@@ -597,6 +597,15 @@ def test_asynchronous_samples_that_are_random() -> None:
 def test_what_cannot_work_is_refused(make: Any, message: str) -> None:
     with pytest.raises(BadOption, match=message):
         make()
+
+
+def test_a_dataset_that_outgrows_its_memory_is_told() -> None:
+    dataset = [1, 2, 3]
+    cached = CachedDataset(dataset, memory="32KB")
+    assert list(cached) == [1, 2, 3]
+    dataset += [4] * 1000
+    with pytest.raises(BadOption, match="too few"):
+        cached.set_epoch(1)
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_mapped_files_take_no_memory_and_compressed_ones_do(tmp_path: Path) -> N
     for ending in ENDINGS:
         dataset = ArrowDataset(write(tmp_path / f"a{ending}", table()), ("image", "number"))
         dataset.__getitems__(range(COUNT))
-        held[ending] = dataset._blocks.held_bytes - 8192 * len(dataset._blocks)
+        held[ending] = dataset._blocks.held - 8192 * len(dataset._blocks)
     assert held[".arrow"] == held[".ipc"] == 0
     assert held[".feather"] >= COUNT * (24 + 8)
 

@@ -117,7 +117,7 @@ def test_what_is_kept_is_bounded(path: Path, reads: list[tuple[int, list[str]]])
         assert small[index] == index
     assert len(reads) == 6
     assert len(small._blocks) <= 3
-    assert small._blocks.held_bytes <= small.cache_bytes
+    assert small._blocks.held <= small.cache_bytes
     assert small[39] == 39
     assert len(reads) == 6
     assert small[0] == 0
@@ -397,7 +397,7 @@ def test_the_layout_goes_to_workers_and_the_cache_does_not(path: Path) -> None:
     other = pickle.loads(pickle.dumps(dataset))
     assert other._known is not None
     assert len(other._blocks) == 0
-    assert not other._footers
+    assert len(other._footers) == 0
 
 
 def test_footers_are_remembered_for_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

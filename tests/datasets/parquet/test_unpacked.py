@@ -87,7 +87,7 @@ def test_workers_read_what_another_process_has_unpacked(path: Path, monkeypatch:
 def test_mapped_row_groups_take_no_memory(path: Path) -> None:
     dataset = ParquetDataset(path, "image", unpack_to=path.parent / "unpacked")
     dataset.__getitems__(range(COUNT))
-    assert dataset._blocks.held_bytes == 8192 * GROUPS
+    assert dataset._blocks.held == 8192 * GROUPS
 
 
 def test_each_choice_of_columns_has_its_own(path: Path, decoded: list[int]) -> None:

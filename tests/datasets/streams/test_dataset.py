@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import feedline
-from feedline.datasets import GrowingFile, StreamDataset
+from examples.growing_file import GrowingFile
+from feedline.datasets import StreamDataset
 from feedline.datasets.streams import Feed, Message
 from feedline.errors import BadOption, SourceError
 from feedline.faults import Retry
@@ -343,9 +344,6 @@ def test_a_worker_that_is_killed_loses_nothing(tmp_path: Path) -> None:
         (lambda: StreamDataset(GrowingFile("x"), idle_s=float("nan")), "no time"),
         (lambda: StreamDataset(GrowingFile("x"), acknowledge="never"), "neither"),
         (lambda: StreamDataset(GrowingFile("x"), transform=3), "transform"),  # type: ignore[arg-type]
-        (lambda: GrowingFile("x", start="middle"), "neither"),
-        (lambda: GrowingFile("x", start="end", offsets="y"), "Drop one"),
-        (lambda: GrowingFile("x", decode=3), "decode"),  # type: ignore[arg-type]
     ],
 )
 def test_what_cannot_work_is_refused(make: Any, message: str) -> None:

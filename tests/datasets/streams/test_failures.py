@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.datasets import GrowingFile, RedisStream, StreamDataset
+from examples.growing_file import GrowingFile
+from feedline.datasets import RedisStream, StreamDataset
 from feedline.faults import Policy, Retry
 from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server, has_server
@@ -50,9 +51,7 @@ class Lines:
         if not self._offsets.exists():
             return set()
         places = json.loads(self._offsets.read_text())["places"]
-        return {
-            number for _, _, line, reader, readers in places for number in range(line) if number % readers == reader
-        }
+        return {number for _, line, reader, readers in places for number in range(line) if number % readers == reader}
 
 
 class Stream:

@@ -82,12 +82,12 @@ def test_deaths_use_up_no_memory(restarts: int) -> None:
         else:
             with pytest.raises(WorkerDied):
                 list(loader)
-    assert free_slots(loader) == loader._supply.arena().slot_count  # type: ignore[union-attr]  # it has one
+    assert free_slots(loader) == loader._resources.arena().slot_count  # type: ignore[union-attr]  # it has one
 
 
 # Any: the loader's memory is its own affair, and not public.
 def free_slots(loader: Any) -> int:
-    arena = loader._supply.arena()
+    arena = loader._resources.arena()
     free = 0
     while arena.acquire() >= 0:
         free += 1

@@ -56,7 +56,7 @@ def test_an_init_that_never_works(loader_kind: str, engine: str, tmp_path: Path)
     assert "worker" in "\n".join(caught.value.__notes__)
     with pytest.raises(Bad):
         next(batches)
-    assert 3 <= loader._supply.counters.restarts + 1 <= 5
+    assert 3 <= loader._resources.counters.restarts + 1 <= 5
     with pytest.raises(Bad):
         list(loader)
 

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
+import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from feedline.abc.selection import Derived
 from feedline.abc.source import EpochAware
-from feedline.datasets.cache import counts, folder
-from feedline.datasets.cache.chance import Watch
-from feedline.datasets.cache.check import affordable, check_dataset
-from feedline.datasets.cache.codec import decode, encode
-from feedline.datasets.cache.counts import Counts
+from feedline.datasets.cache import folder
 from feedline.datasets.cache.fingerprint import fingerprint
-from feedline.datasets.cache.ground import MemoryGround
-from feedline.datasets.cache.turns import one_at_a_time
-from feedline.datasets.cache.vault import Found, Head, Missing, Vault
+from feedline.datasets.cache.keepable import RandomWatch, check_dataset
+from feedline.datasets.cache.sample_store import Encoded, Head, Missing, SampleStore, decode, encode
+from feedline.datasets.cache.shared_bytes import Counters, SharedMemory
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, CacheDropped, CorruptSource, NotCached, tell
 from feedline.sizes import byte_count
+
+_one_thread = threading.RLock()
+"""Threads of a loader have copies of a dataset, and only the first to begin an epoch is to drop anything."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_one_thread._at_fork_reinit)  # type: ignore[attr-defined]  # stubs forget it
+
+_MISSING = object()
+"""Stands in for a sample that is not kept."""
 
 
 class CachedDataset(Source, EpochAware, Derived):
@@ -44,8 +47,9 @@ class CachedDataset(Source, EpochAware, Derived):
             transform, has left there is dropped.
         disk_limit: how much disk they may take; half of what is free on it, if not given.
         version: anything with a `repr`; a cache on disk of another version is dropped. Without it these changes are
-            noticed: of the dataset's attributes, of its code and yours that it uses, and of size or time of files that
-            its attributes name. Change it when anything else does, such as the rows of a database.
+            noticed: of the dataset's attributes, of the code of its class and of functions that it holds, and of size
+            or time of files that its attributes name. Change it when anything else does: functions that this code
+            calls, constants of a module, the rows of a database.
         transform: applied to each sample that is delivered, and not cached.
         pickle: True to pickle samples that a record cannot hold. Only for folders that nobody else can write to.
         freeze_random: True to keep samples that draw random numbers, which then are the same in all epochs.
@@ -60,7 +64,7 @@ class CachedDataset(Source, EpochAware, Derived):
         ([1.5, 1.5, 3.5], 1)
     """
 
-    _lazy = ("_ground", "_counts", "_memory", "_disk", "_head", "_maker", "_has_told")
+    _lazy = ("_counters", "_memory", "_disk", "_head", "_maker", "_has_told")
 
     # Any: a dataset, a version and a sample are any objects.
     def __new__(cls, dataset: Any = None, **options: Any) -> Any:
@@ -92,15 +96,13 @@ class CachedDataset(Source, EpochAware, Derived):
         self._pickles = pickle
         self._freezes = freeze_random
         self._copies = copy
-        size = None if memory is None else affordable(byte_count("memory", memory))
-        self._ground = MemoryGround(max(counts.BYTES, size or 0))
-        self._counts = Counts(self._ground)
-        self._memory = None if size is None else Vault(self._ground, base=counts.BYTES, limit=size, trusts=True)
+        self._memory = None if memory is None else _memory_store(byte_count("memory", memory))
         self._folder = None if disk is None else Path(disk).absolute()
         if self._folder is not None:
             folder.check_own(self._folder)
         self._disk_limit = byte_count("disk_limit", disk_limit)
-        self._disk: Vault | None = None
+        self._disk: SampleStore | None = None
+        self._counters = Counters("memory_hits", "disk_hits", "misses", "damaged", "random")
         self._head: Head | None = None
         self._maker = os.getpid()
         self._has_told = False
@@ -114,86 +116,84 @@ class CachedDataset(Source, EpochAware, Derived):
         return self.dataset, index
 
     def _head_now(self) -> Head:
-        return Head(fingerprint(self.dataset, repr(self._version), self._pickles), len(self.dataset))
+        head = Head(fingerprint(self.dataset, repr(self._version), self._pickles), len(self.dataset))
+        least = SampleStore.least_bytes(head.count)
+        if self._memory is not None and least >= self._memory.limit:
+            raise BadOption(
+                f"memory={self._memory.limit} bytes are too few: the index of {head.count} samples alone takes "
+                f"{least}. Give more, or use disk=."
+            )
+        return head
 
-    def _open(self, head: Head | None = None) -> None:
-        """Open the cache of a dataset; of the one that this is now, if nothing else is said."""
-        head = self._head_now() if head is None else head
+    def _open(self) -> Head:
+        """Return what the cache is about; opens it first if need be."""
+        if self._head is not None:
+            return self._head
+        head = self._head_now()
         if self._memory is not None:
-            least = counts.BYTES + Vault.least_bytes(head.count)
-            if least >= self._memory.limit:
-                raise BadOption(
-                    f"memory={self._memory.limit} bytes are too few: the index of {head.count} samples alone takes "
-                    f"{least}. Give more, or use disk=."
-                )
             self._memory.open(head)
         if self._folder is not None:
             self._open_disk(self._folder, head)
         self._head = head
+        return head
 
     def _open_disk(self, place: Path, head: Head) -> None:
-        if not folder.ensure_vault(place, head, keeps_whole=True):
+        if folder.head_of(place) != head:
+            folder.refuse_whole(place)
+        if folder.drop_other(place, head):
             tell(
                 f"The cache in {place} was damaged, of another version, or of a dataset or transform that is not this "
                 "one any more. It was dropped, and is filled again. If two datasets share the folder by mistake, give "
                 "each its own.",
                 CacheDropped,
             )
-        limit = self._disk_limit
-        if limit is None:
-            usage = os.stat(place / folder.FILE).st_blocks * 512
-            limit = usage + shutil.disk_usage(place).free // 2
-        self._disk = folder.open_vault(place, limit)
+        self._disk = folder.write_store(place, self._disk_limit)
         self._disk.open(head)
 
     def set_epoch(self, epoch: int) -> None:
         """Notice that the dataset has changed since the last epoch, and drop what was kept. Loaders call this."""
-        with one_at_a_time():  # threads of a loader have copies of this object, and only the first is to drop anything
-            self._begin_epoch()
-
-    def _begin_epoch(self) -> None:
-        if self._head is None:
-            return self._open()
-        head = self._head_now()
-        if os.getpid() != self._maker:
-            return self._follow(head)
-        if head == self._head:
-            return
-        if self._is_of(head):  # another thread has dropped what was kept, or another program
-            return self._open(head)
-        tell(
-            "The dataset inside of a CachedDataset has changed, so that the samples that were kept are dropped. If it "
-            "changes whenever it is read (a counter, an open file), give it a method fingerprint() that returns a "
-            "string of what its samples depend on.",
-            CacheDropped,
-        )
-        self.clear()
-
-    def _is_of(self, head: Head) -> bool:
-        return (self._memory is None or self._memory.head() == head) and (
-            self._folder is None or (folder.has_vault(self._folder) and folder.head_of(self._folder) == head)
-        )
+        with _one_thread:
+            if self._head is None:
+                self._open()
+                return
+            head = self._head_now()
+            is_maker = os.getpid() == self._maker
+            if is_maker and head == self._head:
+                return
+            if is_maker and not all(store is None or store.head() == head for store in (self._memory, self._disk)):
+                tell(
+                    "The dataset inside of a CachedDataset has changed, so that the samples that were kept are "
+                    "dropped. If it changes whenever it is read (a counter, an open file), give it a method "
+                    "fingerprint() that returns a string of what its samples depend on.",
+                    CacheDropped,
+                )
+                self.clear()
+            else:
+                self._follow(head)
 
     def _follow(self, head: Head) -> None:
-        """In a worker that was kept: use what others have made of the cache meanwhile, and nothing that they dropped.
+        """Use what others have made of the cache meanwhile, another thread or the program that has started this worker.
 
-        The worker may have an old dataset: to it a cache of the new one has no samples and no room.
+        A worker that was kept may have an old dataset: to it a cache of the new one has no samples and no room.
         """
         if self._memory is not None:
             self._memory.open(head)
-        if self._disk is not None and self._folder is not None and folder.has_vault(self._folder):
-            self._disk.reopen(head)
+        if self._disk is not None and self._folder is not None and folder.has_store(self._folder):
+            self._disk.close()  # somebody may have removed the folder, and made another one
+            self._disk.open(head)
         self._head = head
 
     def clear(self) -> None:
         """Drop all samples that are kept, in memory and on disk."""
+        self._open()
+        if self._folder is not None and self._disk is not None:
+            folder.refuse_whole(self._folder)
+            folder.write_store(self._folder, 0)  # somebody may have removed it
+            self._disk.close()
         head = self._head_now()
-        if self._memory is not None:
-            self._memory.empty(head)
-        self.close()
-        if self._folder is not None:
-            folder.make_vault(self._folder, head, keeps_whole=True)
-            self._open_disk(self._folder, head)
+        for store in (self._memory, self._disk):
+            if store is not None:
+                store.empty(head)
         self._head = head
 
     def close(self) -> None:
@@ -206,8 +206,8 @@ class CachedDataset(Source, EpochAware, Derived):
     def __getitem__(self, index: Any) -> Any:
         listed = self._listed_index(index)
         sample = self._look_up(listed)
-        if type(sample) is _Nothing:
-            sample = self._made([listed], [sample])[0]
+        if sample is _MISSING:
+            sample = self._made([listed])[0]
         return sample if self.transform is None else self.transform(sample)
 
     @property
@@ -216,73 +216,51 @@ class CachedDataset(Source, EpochAware, Derived):
         return super().__getitems__ if callable(getattr(self.dataset, "__getitems__", None)) else None
 
     def _read(self, indices: Indices) -> list[Any]:
-        if self._head is None:
-            self._open()
-        return self._read_listed(indices.tolist())
-
-    def _read_listed(self, listed: list[int]) -> list[Any]:
+        self._open()
+        listed = indices.tolist()
         samples = [self._look_up(index) for index in listed]
-        missing = [place for place, sample in enumerate(samples) if type(sample) is _Nothing]
+        missing = [place for place, sample in enumerate(samples) if sample is _MISSING]
         if missing:
-            made = self._made([listed[place] for place in missing], [samples[place] for place in missing])
-            for place, sample in zip(missing, made, strict=True):
+            for place, sample in zip(missing, self._made([listed[place] for place in missing]), strict=True):
                 samples[place] = sample
         return samples
 
-    def _made(self, indices: list[int], nothings: list[_Nothing]) -> list[Any]:
-        """Make samples that are missing, and keep them."""
-        self._counts.add("misses", len(indices))
-        made, generators = self._make(indices)
-        if generators and not self._freezes:
-            self._tell_random(generators, len(indices))
-            return made
-        return [self._keep(*one) for one in zip(indices, made, nothings, strict=True)]
-
     def _listed_index(self, index: Any) -> int:
         """Return an index, checked; opens the cache if need be."""
-        if self._head is None:
-            self._open()
-        assert self._head is not None
-        if type(index) is int and 0 <= index < self._head.count:
-            return index
-        return int(self._checked([index])[0])
+        head = self._open()
+        return index if type(index) is int and 0 <= index < head.count else int(self._checked([index])[0])
 
     def _look_up(self, index: int) -> Any:
-        """Return a sample that is kept; `_Nothing` otherwise."""
-        nothing = _NOTHING
-        if self._memory is not None:
-            found = self._memory.get(index, view=not self._copies)
-            sample = self._decoded(found, nothing, "memory")
-            if type(sample) is not _Nothing:
-                self._counts.add("memory_hits")
+        """Return a sample that is kept; `_MISSING` otherwise."""
+        memory, disk = self._memory, self._disk
+        if memory is not None:
+            sample = self._kept(memory, index, memory.get(index, view=not self._copies))
+            if sample is not _MISSING:
+                self._counters.add("memory_hits")
                 return sample
-            nothing = sample
-        if self._disk is not None:
-            found = self._disk.get(index)
-            sample = self._decoded(found, nothing, "disk")
-            if type(sample) is _Nothing:
-                nothing = sample
-            else:
-                self._counts.add("disk_hits")
-                if self._memory is not None and isinstance(found, Found) and not self._memory.is_full:
-                    self._memory.put(index, found.kind, bytes(found.data), again="memory" in nothing.damaged)
-                return sample
-        return nothing
+        if disk is None:
+            return _MISSING
+        found = disk.get(index)
+        sample = self._kept(disk, index, found)
+        if sample is not _MISSING:
+            self._counters.add("disk_hits")
+            if memory is not None and isinstance(found, Encoded) and not memory.is_full:
+                memory.put(index, found)
+        return sample
 
-    def _decoded(self, found: Found | Missing, nothing: _Nothing, where: str) -> Any:
-        if isinstance(found, Found):
+    def _kept(self, store: SampleStore, index: int, found: Encoded | Missing) -> Any:
+        if isinstance(found, Encoded):
             try:
                 return decode(found, pickles=self._pickles)
             except CorruptSource:
-                found = Missing.DAMAGED
-        if found is Missing.DAMAGED:
-            self._counts.add("damaged")
-            return _Nothing((*nothing.damaged, where))
-        return nothing
+                store.damaged.add(index)
+        if index in store.damaged:
+            self._counters.add("damaged")
+        return _MISSING
 
-    def _make(self, indices: list[int]) -> tuple[list[Any], list[str]]:
-        """Have the dataset make samples; returns them, and the generators from which that has drawn."""
-        watch = Watch()
+    def _made(self, indices: list[int]) -> list[Any]:
+        """Have the dataset make samples that are missing, and keep them."""
+        watch = RandomWatch()
         several = getattr(self.dataset, "__getitems__", None)
         with watch.watching():
             if callable(several) and len(indices) > 1:
@@ -293,18 +271,25 @@ class CachedDataset(Source, EpochAware, Derived):
             raise ValueError(
                 f"{type(self.dataset).__name__}.__getitems__ returned {len(samples)} samples, not {len(indices)}."
             )
-        return samples, watch.generators
+        return self._keep(indices, samples, watch)
 
-    def _keep(self, index: int, sample: Any, nothing: _Nothing) -> Any:
-        """Store a sample wherever there is room; returns it as it will come out again."""
-        kind, data = encode(sample, pickles=self._pickles)
-        for where, vault in (("memory", self._memory), ("disk", self._disk)):
-            if vault is not None and not vault.is_full:
-                vault.put(index, kind, data, again=where in nothing.damaged)
-        return decode(Found(kind, bytearray(data)), pickles=self._pickles)
+    def _keep(self, indices: list[int], samples: list[Any], watch: RandomWatch) -> list[Any]:
+        """Store samples wherever there is room, unless they are random; returns them as they will come out again."""
+        self._counters.add("misses", len(indices))
+        if watch.generators and not self._freezes:
+            self._counters.add("random", len(indices))
+            self._tell_random(watch.generators)
+            return samples
+        kept = []
+        for index, sample in zip(indices, samples, strict=True):
+            encoded = encode(sample, pickles=self._pickles)
+            for store in (self._memory, self._disk):
+                if store is not None and not store.is_full:
+                    store.put(index, encoded)
+            kept.append(decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=self._pickles))
+        return kept
 
-    def _tell_random(self, generators: list[str], count: int) -> None:
-        self._counts.add("random", count)
+    def _tell_random(self, generators: list[str]) -> None:
         if self._has_told:
             return
         self._has_told = True
@@ -324,15 +309,14 @@ class CachedDataset(Source, EpochAware, Derived):
         `hits` and `misses`; of the hits `memory_hits` and `disk_hits`; `damaged`, samples that had to be made again;
         `random`, samples that were not kept because they draw random numbers; samples and bytes in memory and on disk.
         """
-        if self._head is None:
-            self._open()
-        totals = self._counts.totals()
+        self._open()
+        totals = self._counters.totals()
         found: dict[str, Any] = {"hits": totals["memory_hits"] + totals["disk_hits"], **totals}
-        for where, vault in (("memory", self._memory), ("disk", self._disk)):
-            if vault is not None:
-                found[f"{where}_samples"] = vault.stored
-                found[f"{where}_bytes"] = vault.used_bytes
-                found[f"{where}_limit"] = vault.limit
+        for where, store in (("memory", self._memory), ("disk", self._disk)):
+            if store is not None:
+                found[f"{where}_samples"] = store.stored
+                found[f"{where}_bytes"] = store.used_bytes
+                found[f"{where}_limit"] = store.limit
         return found
 
     def _form(self) -> str:
@@ -358,8 +342,11 @@ class AsyncCachedDataset(CachedDataset):
     async def __getitem__(self, index: Any) -> Any:
         listed = self._listed_index(index)
         sample = self._look_up(listed)
-        if type(sample) is _Nothing:
-            sample = await self._awaited(listed, sample)
+        if sample is _MISSING:
+            watch = RandomWatch()
+            with watch.watching_task():
+                sample = await self.dataset[listed]
+            sample = self._keep([listed], [sample], watch)[0]
         return sample if self.transform is None else self.transform(sample)
 
     @property
@@ -367,26 +354,12 @@ class AsyncCachedDataset(CachedDataset):
         """None: samples are awaited one by one, at the same time."""
         return None
 
-    async def _awaited(self, index: int, nothing: _Nothing) -> Any:
-        self._counts.add("misses")
-        watch = Watch()
-        with watch.watching_task():
-            sample = await self.dataset[index]
-        if watch.generators and not self._freezes:
-            self._tell_random(watch.generators, 1)
-            return sample
-        return self._keep(index, sample, nothing)
 
-
-@dataclass(frozen=True)
-class _Nothing:
-    """Stands in for a sample that is not kept."""
-
-    damaged: tuple[str, ...] = ()
-    """Where there is one that is damaged."""
-
-
-_NOTHING = _Nothing()
+def _memory_store(size: int) -> SampleStore:
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > whole:
+        raise BadOption(f"memory={size} bytes are more than the {whole} bytes of memory that this machine has.")
+    return SampleStore(SharedMemory(size), limit=size)
 
 
 __all__ = ["CachedDataset"]

@@ -1,35 +1,35 @@
 """Fingerprints of datasets: whether what made a sample then would make the same sample now.
 
-A fingerprint is a hash over the dataset as a graph of objects: values, containers, arrays, the attributes of instances,
-and the compiled code of functions and of the methods of classes, with what they refer to in the user's own modules. Of
-files that an attribute names, and of those that a source of feedline's reads, it holds the size and the time of the
-last change. It knows nothing else of what lies outside of the process: files in a folder that is named, tables that a
-query reads. It does not look into the code of Python itself and of installed packages either: that these were upgraded
-goes unnoticed.
+A fingerprint is a hash of the pickled dataset, with these differences to what pickle writes:
 
-An object with a method `fingerprint()` says itself what it is, and is not looked into. It has to return a string.
+- A function, or lambda, is known by its qualified name, its own code, its defaults and what it encloses; a class by its
+  name, its bases, its methods and its plain attributes. What code refers to by a global name is not looked into:
+  functions that it calls, constants of a module. Of feedline's own classes the name is all.
+- Of a file that a string or a path names, and of those that a source of feedline's reads, size and time of the last
+  change are part of it.
+- Arrays above a size are known by pieces of them, so that a mapped file is not read as a whole.
+- What cannot be pickled (a lock, an open file) is known by its type.
+
+An object with a method `fingerprint()` says itself what it is, by the string that this returns.
 """
 
 from __future__ import annotations
 
-import dis
-import enum
-import functools
 import hashlib
 import os
-import random
+import pickle
 import stat
 import sys
-import sysconfig
-import types
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import PurePath
+from types import CellType, CodeType, FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from feedline._optional import is_tensor
 from feedline.datasets.source import Source
+from feedline.errors import BadOption
 from feedline.sharing.packed import Packed
 
 _WHOLE_BYTES = 1 << 20
@@ -40,313 +40,164 @@ _MANY = 1000
 """Names in a list that are all looked at as if they were files; of longer lists about so many."""
 _LONGEST_NAME = 1024
 
-_ATOMS: tuple[type, ...] = (str, bytes, int, float, complex, bool, type(None), type(...), type(NotImplemented))
+_ATOMS = (str, bytes, int, float, complex, bool, type(None))
 
 
 # Any, throughout: a dataset is any object.
 def fingerprint(dataset: Any, *more: Any) -> bytes:
     """Return 32 bytes that differ if the dataset, or something else that is given, does.
 
+    Raises:
+        BadOption: its parts are nested too deeply for pickle.
+
     Example:
         >>> fingerprint([1, 2, 3]) == fingerprint([1, 2, 3]), fingerprint([1, 2, 3]) == fingerprint([1, 2, 4])
         (True, False)
     """
-    walk = _Walk()
-    walk.enter((dataset, *more))
-    walk.finish()
-    return walk.digest()
+    found = hashlib.sha256()
+    try:
+        _HashPickler(SimpleNamespace(write=found.update)).dump((dataset, *more))
+    except RecursionError:
+        raise BadOption(
+            f"The parts of a {type(dataset).__name__} are nested too deeply to tell whether it has changed. Give it a "
+            "method fingerprint() that returns a string of what its samples depend on."
+        ) from None
+    return found.digest()
 
 
-class _Walk:
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-        self._is_in_code = False
+# That of Python: the one in C asks nobody about strings and sets. Any: its stubs name none of its methods.
+_PythonPickler: Any = pickle._Pickler
+
+
+class _HashPickler(_PythonPickler):  # type: ignore[misc]
+    def __init__(self, file: Any) -> None:
+        super().__init__(file, protocol=4)
         self._seen: dict[int, tuple[int, Any]] = {}
-        """The number of each object, by its id; the object is kept, so that no other gets the id."""
-        self._later: list[Any] = []
-        """What functions refer to. Not at once: from function to function it may be deeper than Python's stack."""
+        """The number of each object that something else stood in for; kept, so that no other gets its id."""
 
-    def finish(self) -> None:
-        """Look into what functions refer to, and these again."""
-        for value in self._later:  # which grows
-            self.enter(value)
+    def memoize(self, obj: Any) -> None:
+        if type(obj) not in (str, bytes):  # whether equal strings are one object is chance
+            super().memoize(obj)
 
-    def digest(self) -> bytes:
-        return self._hash.digest()
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        stand_in = self._stand_in(obj)
+        try:
+            super().save(stand_in, save_persistent_id)
+        except (BadOption, MemoryError, RecursionError):
+            raise
+        except Exception:  # of pickle, or of the object's own __getstate__
+            super().save(("not picklable", _name(type(obj))))
 
-    def _note(self, *parts: str) -> None:
-        for part in parts:
-            data = part.encode("utf-8", "surrogatepass")
-            self._hash.update(b"%d:" % len(data))
-            self._hash.update(data)
+    def save_global(self, obj: Any, name: str | None = None) -> None:
+        self.save(_bytes(f"{_module(obj)}.{name or getattr(obj, '__qualname__', '')}"))
 
-    def enter(self, value: Any) -> None:
+    def _stand_in(self, value: Any) -> Any:
+        """Return what is pickled in place of a value; mostly itself."""
         kind = type(value)
-        if kind in _ATOMS:
-            self._note("atom", kind.__name__, repr(value))
-            return self._file(value) if kind is str else None
-        known = self._seen.get(id(value))
-        if known is not None:
-            return self._note("again", str(known[0]))
-        self._seen[id(value)] = len(self._seen), value
-        if kind in (list, tuple):
-            self._sequence(value)
-        elif kind is dict:
-            self._note("dict", str(len(value)))
-            for key, one in value.items():
-                self.enter(key)
-                self.enter(one)
-        elif kind in (set, frozenset):
-            self._note(kind.__name__, *sorted(fingerprint(one).hex() for one in value))
-        elif isinstance(value, (np.ndarray, np.generic)):
-            self._array(np.asarray(value))
-        elif is_tensor(value):
-            self._tensor(value)
-        else:
-            self._object(value)
+        if kind is str:
+            return ("path", _bytes(value), _changed([value])) if _is_path(value) else value
+        if kind in _ATOMS or kind in (tuple, dict) or id(value) in self.memo:
+            return value
+        if id(value) in self._seen:
+            return "again", self._seen[id(value)][0]
+        found = _stand_in(value)
+        if found is not value:
+            self._seen[id(value)] = len(self._seen), value
+        return found
 
-    def _sequence(self, value: Any) -> None:
-        self._note(type(value).__name__, str(len(value)))
-        if len(value) > _MANY and all(type(one) in _ATOMS for one in value):
-            self._note(repr(value))  # a list of paths or labels, quickly
-            for one in value[:: len(value) // _MANY]:
-                if type(one) is str:
-                    self._file(one)
-            return
-        for one in value:
-            self.enter(one)
 
-    def _file(self, name: str) -> None:
-        """Note what can be told of a file at a glance, if this is the name of one."""
-        if self._is_in_code or len(name) > _LONGEST_NAME or not ("." in name or os.sep in name) or "\0" in name:
-            return
-        self._stat(name)
+def _stand_in(value: Any) -> Any:
+    kind = type(value)
+    if kind is list:
+        is_long = len(value) > _MANY and all(type(one) in _ATOMS for one in value)
+        names = filter(_is_path, value[:: len(value) // _MANY]) if is_long else ()
+        return ("list", repr(value), _changed(names)) if is_long else value  # of paths or labels, quickly
+    if kind in (set, frozenset):
+        return "set", sorted(repr(one) if type(one) in _ATOMS else fingerprint(one).hex() for one in value)
+    if isinstance(value, type):
+        return _class(value)
+    if callable(getattr(value, "fingerprint", None)):
+        return "own", _name(kind), str(value.fingerprint())
+    if isinstance(getattr(value, "_fingerprint", None), str):  # of Hugging Face's datasets
+        return "own", _name(kind), value._fingerprint
+    if isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
+        return _name(value), _code(value.__code__), value.__defaults__, value.__kwdefaults__, cells
+    if isinstance(value, PurePath):
+        return "path", str(value)
+    if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
+        return _array(np.asarray(value))
+    if is_tensor(value) and value.layout is sys.modules["torch"].strided:
+        plain = value.detach().cpu().contiguous().reshape(-1).view(sys.modules["torch"].uint8)
+        return "tensor", str(value.dtype), tuple(value.shape), _array(plain.numpy())
+    if isinstance(value, Packed):  # names of files, most often: all of them count
+        return "packed", [array.tobytes() if hasattr(array, "tobytes") else array for array in value.arrays().values()]
+    return _source(value) if isinstance(value, Source) else value
 
-    def _stat(self, name: str) -> None:
+
+def _source(source: Source) -> Any:
+    """Return what a source of feedline's is, without what it finds out when it is first read."""
+    lazy = {name for base in type(source).__mro__ for name in vars(base).get("_lazy", ())}
+    state = getattr(source, "__getstate__", lambda: vars(source))()
+    return type(source), {name: one for name, one in state.items() if name not in lazy}, _changed(source._stored_in())
+
+
+def _class(kind: type) -> Any:
+    members: list[Any] = []
+    if kind.__module__.partition(".")[0] != "feedline":
+        for name, member in sorted(vars(kind).items()):
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            if isinstance(function, FunctionType) or (type(function) in _ATOMS and not name.startswith("__")):
+                members.append((name, function))
+    return "class", _name(kind), kind.__bases__, members
+
+
+def _code(code: CodeType) -> Any:
+    constants = [_code(one) if isinstance(one, CodeType) else _bytes(repr(_ordered(one))) for one in code.co_consts]
+    return code.co_code, code.co_names, constants
+
+
+def _ordered(constant: Any) -> Any:
+    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+
+
+def _array(array: Any) -> Any:
+    rows = [array]
+    if array.nbytes > _WHOLE_BYTES:
+        table = array if array.ndim > 1 else array.reshape(-1, 1)
+        count = max(1, _WHOLE_BYTES * len(table) // array.nbytes // _PIECES)
+        rows = [table[start : start + count] for start in np.linspace(0, len(table) - count, _PIECES).astype(int)]
+    return "array", array.dtype.str, array.shape, [row.tobytes()[:_WHOLE_BYTES] for row in rows]
+
+
+def _is_path(name: Any) -> bool:
+    return type(name) is str and len(name) <= _LONGEST_NAME and ("." in name or os.sep in name) and "\0" not in name
+
+
+def _changed(paths: Iterable[str]) -> list[tuple[int, int]]:
+    """Return size and time of those that are files; of databases of LMDB, which are folders, too."""
+    found = []
+    for path in paths:
         try:
-            found = os.stat(name)
-            if stat.S_ISDIR(found.st_mode):
-                found = os.stat(os.path.join(name, "data.mdb"))  # an LMDB database is a folder
+            status = os.stat(path)
+            if stat.S_ISDIR(status.st_mode):
+                status = os.stat(os.path.join(path, "data.mdb"))
         except (OSError, ValueError):
-            return
-        if stat.S_ISREG(found.st_mode):
-            self._note("file", str(found.st_size), str(found.st_mtime_ns))
-
-    def _array(self, array: Any) -> None:
-        self._note("array", array.dtype.str, str(array.shape))
-        if array.dtype.hasobject:
-            return self.enter(array.tolist())
-        if array.nbytes <= _WHOLE_BYTES:
-            return self._hash.update(array.tobytes())
-        # Rows from all over it, so that a file that is mapped is not read as a whole.
-        rows = array if array.ndim > 1 else array.reshape(-1, 1)
-        per_row = max(1, rows.nbytes // max(1, len(rows)))
-        count = max(1, _WHOLE_BYTES // per_row // _PIECES)
-        for start in np.linspace(0, max(0, len(rows) - count), _PIECES).astype(np.int64).tolist():
-            self._hash.update(np.ascontiguousarray(rows[start : start + count]).tobytes()[:_WHOLE_BYTES])
-
-    def _packed(self, strings: Packed) -> None:
-        """Look at all of the strings, however many: they are the names of files, most often."""
-        for name, array in strings.arrays().items():
-            if isinstance(array, np.ndarray):
-                self._note(name, array.dtype.str, str(array.shape))
-                self._hash.update(np.ascontiguousarray(array).data)
-            else:
-                self._note(name, repr(array))
-
-    def _tensor(self, tensor: Any) -> None:
-        self._note("tensor", str(tensor.dtype), str(tuple(tensor.shape)))
-        plain = tensor.detach().cpu()
-        if not plain.numel() or plain.layout is not sys.modules["torch"].strided:
-            return
-        flat = plain.contiguous().reshape(-1).view(sys.modules["torch"].uint8)
-        self._array(flat.numpy())
-
-    def _object(self, value: Any) -> None:
-        own = getattr(value, "fingerprint", None)
-        if callable(own) and not isinstance(value, type):
-            return self._note("own", _name(type(value)), str(own()))
-        if isinstance(getattr(value, "_fingerprint", None), str):  # of Hugging Face's datasets
-            return self._note("own", _name(type(value)), value._fingerprint)
-        if isinstance(value, types.ModuleType):
-            return self._note("module", value.__name__)
-        if isinstance(value, enum.Enum):
-            return self._note("enum", _name(type(value)), value.name)
-        if isinstance(value, PurePath):
-            self._note("path", str(value))
-            return self._file(str(value))
-        if isinstance(value, type):
-            return self._class(value)
-        if isinstance(value, functools.partial):
-            return self.enter(("partial", value.func, value.args, value.keywords))
-        if isinstance(value, types.MethodType):
-            return self.enter(("method", value.__func__, value.__self__))
-        if isinstance(value, types.FunctionType):
-            return self._function(value)
-        if callable(value) and hasattr(value, "__wrapped__"):  # a decorator that is no function, as lru_cache is
-            self.enter(value.__wrapped__)
-        if isinstance(value, (types.BuiltinFunctionType, np.ufunc)):
-            return self._note("builtin", str(getattr(value, "__module__", "")), value.__name__)
-        if isinstance(value, types.CodeType):
-            return self._code(value)
-        self._instance(value)
-
-    def _instance(self, value: Any) -> None:
-        self._note("object")
-        self.enter(type(value))
-        if isinstance(value, Source):
-            for path in value._stored_in():
-                self._stat(path)
-        if isinstance(value, Packed):
-            return self._packed(value)
-        try:
-            reduced = value.__reduce_ex__(4)
-        except Exception:  # a lock, an open file: what it is can be told, what is in it cannot
-            return self._note("opaque")
-        if isinstance(reduced, str):
-            return self._note("global", reduced)
-        make, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
-        if type(state) is dict:
-            lazy = _lazy(type(value))
-            state = {name: one for name, one in state.items() if name not in lazy}
-        self.enter((_name(make), list(arguments), state))
-        self.enter(None if items is None else list(items))
-        self.enter(None if pairs is None else list(pairs))
-
-    def _class(self, kind: type) -> None:
-        self._note("class", _name(kind))
-        if _is_foreign(kind):
-            return
-        for base in kind.__mro__:
-            if _is_foreign(base):
-                self._note("base", _name(base))
-                continue
-            for name, member in sorted(vars(base).items()):
-                if name not in _NO_MEANING:
-                    self._note(name)
-                    self._member(name, member)
-
-    def _member(self, name: str, member: Any) -> None:
-        if isinstance(member, property):
-            return self.enter((member.fget, member.fset))
-        if isinstance(member, (staticmethod, classmethod)):
-            return self.enter(member.__func__)
-        if isinstance(member, functools.cached_property):
-            return self.enter(member.func)
-        if isinstance(member, (types.MemberDescriptorType, types.GetSetDescriptorType)):
-            return
-        if isinstance(member, _VALUES) or not name.startswith("__"):
-            self.enter(member)
-
-    def _function(self, function: types.FunctionType) -> None:
-        self._note("function", _name(function))
-        self._code(function.__code__)
-        self.enter((function.__defaults__, function.__kwdefaults__))
-        for cell in function.__closure__ or ():
-            try:
-                self.enter(cell.cell_contents)
-            except ValueError:
-                self._note("empty cell")
-        if _is_foreign(function):
-            return
-        attributes = _attributes_of(function.__code__)
-        for name in sorted(_globals_of(function.__code__)):
-            if name in function.__globals__:
-                self._global(name, function.__globals__[name], attributes, ())
-
-    def _global(self, name: str, value: Any, attributes: set[str], inside: tuple[Any, ...]) -> None:
-        """Look into what a function refers to, if it is the user's: what others wrote is known by its name."""
-        self._note("global", name)
-        if isinstance(value, types.ModuleType):
-            if not _is_foreign(value) and value not in inside:
-                for attribute in sorted(attributes & vars(value).keys()):
-                    self._global(attribute, vars(value)[attribute], attributes, (*inside, value))
-        elif isinstance(value, (types.FunctionType, type)) and _is_foreign(value):
-            self._note(_name(value))
-        elif isinstance(value, _GENERATORS):
-            self._note(_name(type(value)))  # which changes whenever somebody draws from it
-        else:
-            self._later.append(value)
-
-    def _code(self, code: types.CodeType) -> None:
-        self._note("code", code.co_code.hex(), str(code.co_argcount), str(code.co_flags), *code.co_names)
-        outside, self._is_in_code = self._is_in_code, True
-        for constant in code.co_consts:
-            self.enter(constant)
-        self._is_in_code = outside
-
-
-_NO_MEANING = frozenset(
-    (
-        "__annotations__",
-        "__dict__",
-        "__doc__",
-        "__firstlineno__",
-        "__module__",
-        "__slotnames__",  # which pickle leaves behind
-        "__static_attributes__",
-        "__weakref__",
-        "_abc_impl",
-    )
-)
-
-_FOREIGN = frozenset(("numpy", "torch", "feedline", *sys.stdlib_module_names)) - {"__main__"}
-"""Packages that are foreign wherever their files are."""
-
-
-_VALUES = (types.FunctionType, *_ATOMS, list, tuple, dict, set, frozenset, np.ndarray)
-_GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
-_INSTALLED = ("site-packages", "dist-packages")
-_PYTHON = os.path.realpath(sysconfig.get_path("stdlib"))
-
-
-def _is_foreign(value: types.ModuleType | type | Callable[..., Any]) -> bool:
-    """True for what comes with Python or an installed package: known by its name, its code is not looked into."""
-    if isinstance(value, types.ModuleType):
-        name = value.__name__
-    elif isinstance(value, types.FunctionType):  # a decorator gives its own functions the name of another module
-        name = str(value.__globals__.get("__name__"))
-    else:
-        name = _module(value)
-    return name.partition(".")[0] in _FOREIGN or _is_installed(getattr(sys.modules.get(name), "__file__", None))
-
-
-@functools.lru_cache(maxsize=4096)
-def _is_installed(file: str | None) -> bool:
-    if file is None:
-        return False
-    parts = os.path.realpath(file).split(os.sep)
-    return any(name in parts for name in _INSTALLED) or os.path.realpath(file).startswith(_PYTHON + os.sep)
-
-
-def _lazy(kind: type) -> set[str]:
-    """Return the attributes of feedline's own sources that are filled when they are used, and say nothing new."""
-    own = (vars(base).get("_lazy", ()) for base in kind.__mro__ if _package(base) == "feedline")
-    return {name for names in own for name in names}
-
-
-def _attributes_of(code: types.CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_attributes_of, inner))
-
-
-def _globals_of(code: types.CodeType) -> set[str]:
-    names = {step.argval for step in dis.get_instructions(code) if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            names |= _globals_of(constant)
-    return names
+            continue
+        if stat.S_ISREG(status.st_mode):
+            found.append((status.st_size, status.st_mtime_ns))
+    return found
 
 
 def _module(value: Any) -> str:
-    module = getattr(value, "__module__", None)
     # Workers that are not forked know the program's own file by another name.
-    return "__main__" if module == "__mp_main__" else str(module)
+    return str(getattr(value, "__module__", "")).replace("__mp_main__", "__main__")
 
 
-def _package(value: type | Callable[..., Any]) -> str:
-    return _module(value).partition(".")[0]
+def _name(value: Any) -> bytes:
+    return _bytes(f"{_module(value)}.{value.__qualname__}")
 
 
-def _name(value: Any) -> str:
-    return f"{_module(value)}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+def _bytes(text: str) -> bytes:
+    """Return a text as bytes: no name of a file is looked for in them."""
+    return text.encode("utf-8", "surrogatepass")

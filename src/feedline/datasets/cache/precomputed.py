@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.datasets.cache import folder
-from feedline.datasets.cache.codec import decode
-from feedline.datasets.cache.vault import Missing, Vault
+from feedline.datasets.cache.sample_store import Missing, SampleStore, decode
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
@@ -36,7 +35,7 @@ class PrecomputedDataset(Source):
         2.5
     """
 
-    _lazy = ("_vault", "_count")
+    _lazy = ("_store", "_count")
 
     def __init__(
         self, path: str | os.PathLike[str], *, transform: Transform | None = None, pickle: bool = False
@@ -44,42 +43,42 @@ class PrecomputedDataset(Source):
         super().__init__(transform)
         self.path = Path(path).absolute()
         self._pickles = pickle
-        self._vault: Vault | None = None
+        self._store: SampleStore | None = None
         self._count = 0
 
-    def _opened(self) -> Vault:
-        if self._vault is not None:
-            return self._vault
-        if not (self.path / folder.FILE).exists():
+    def _opened(self) -> SampleStore:
+        if self._store is not None:
+            return self._store
+        if not folder.has_store(self.path):
             raise SourceError(f"There are no precomputed samples in {self.path}. feedline.precompute makes them.")
-        vault = folder.read_vault(self.path)
-        head = vault.head()
+        store = folder.read_store(self.path)
+        head = store.head()
         if head is None:
             raise CorruptSource(
                 f"{self.path / folder.FILE} is damaged, or of another version of feedline. Remove the folder and call "
                 "feedline.precompute again."
             )
-        if not vault.is_whole:
+        if not store.is_whole:
             raise SourceError(
                 f"The samples in {self.path} are not complete: feedline.precompute was interrupted. Call it again with "
                 "the same dataset, and it goes on where it was."
             )
-        vault.open(head)
-        self._count, self._vault = head.count, vault
-        return vault
+        store.open(head)
+        self._count, self._store = head.count, store
+        return store
 
     def __len__(self) -> int:
         self._opened()
         return self._count
 
     def _read(self, indices: Indices) -> list[Any]:
-        vault = self._opened()
-        return [self._sample(vault, index) for index in indices.tolist()]
+        store = self._opened()
+        return [self._sample(store, index) for index in indices.tolist()]
 
-    def _sample(self, vault: Vault, index: int) -> Any:
-        found = vault.get(index)
+    def _sample(self, store: SampleStore, index: int) -> Any:
+        found = store.get(index)
         if isinstance(found, Missing):
-            if not vault.is_same():
+            if not store.is_current():
                 raise SourceChanged(
                     f"{self.path} holds samples of another dataset by now: feedline.precompute was called with "
                     "overwrite=True since this one was opened. Make a new PrecomputedDataset to read them."
@@ -94,8 +93,8 @@ class PrecomputedDataset(Source):
             raise CorruptSource(f"Sample {index} in {self.path} cannot be read: {words(exc)}.") from exc
 
     def close(self) -> None:
-        if self._vault is not None:
-            self._vault.close()
+        if self._store is not None:
+            self._store.close()
 
     def _form(self) -> str:
         return type(self._read(self._checked([0]))[0]).__name__ if len(self) else "nothing"

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.bounded_cache import BoundedCache
+
 Cells = NDArray[np.void]
 """One row each, one after the other or not."""
+
+ChunkCache = BoundedCache[Hashable, Cells]
+"""Chunks that were unpacked, kept while there is room."""
 
 _LARGE = 2048
 """Bytes from which on a cell is copied by itself: what a call costs is then less than a copy in between."""

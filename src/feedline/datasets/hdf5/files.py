@@ -12,12 +12,12 @@ import itertools
 import mmap
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from feedline.datasets.hdf5.cache import ChunkCache
+from feedline.datasets.bounded_cache import BoundedCache
+from feedline.datasets.hdf5.cells import ChunkCache
 from feedline.datasets.hdf5.field import Field, field_of
 from feedline.datasets.hdf5.layout import rows_of
 from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, Stamp, dataset_of, look, open_file, stamp_of
@@ -141,7 +141,7 @@ class OpenFiles:
         self._fields = fields
         self._swmr = swmr
         self._cache = ChunkCache(cache_bytes)
-        self._files: OrderedDict[int, OpenFile] = OrderedDict()
+        self._files = BoundedCache[int, OpenFile](_OPEN_AT_ONCE, _close_unused)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._is_closed = False
@@ -157,15 +157,12 @@ class OpenFiles:
         with self._lock:
             file = self._files.get(number)
             if file is not None and file.is_stale:
-                self._drop(number)
+                self._files.drop(number)
                 file = None
             if file is None:
                 file = OpenFile(self._parts.parts[number], self._fields, self._cache, swmr=self._swmr)
-                self._files[number] = file
-            self._files.move_to_end(number)
+                self._files.put(number, file)
             file.users += 1
-            while len(self._files) > _OPEN_AT_ONCE:
-                self._drop(next(iter(self._files)))
         try:
             yield file
         finally:
@@ -174,12 +171,7 @@ class OpenFiles:
                 if file.users == 0 and self._files.get(number) is not file:
                     file.close()
                 elif file.users == 0 and self._is_closed:  # it was opened by a thread that came too late
-                    self._drop(number)
-
-    def _drop(self, number: int) -> None:
-        file = self._files.pop(number)
-        if file.users == 0:  # else the last user closes it
-            file.close()
+                    self._files.drop(number)
 
     def close(self) -> None:
         """Close all files; those that a thread is reading are closed when it has done so. There is no way back."""
@@ -189,8 +181,12 @@ class OpenFiles:
             return
         with self._lock:
             self._is_closed = True
-            for number in list(self._files):
-                self._drop(number)
+            self._files.clear()
+
+
+def _close_unused(file: OpenFile) -> None:
+    if file.users == 0:  # else the last user closes it
+        file.close()
 
 
 def check_same(part: Part, fields: Sequence[Field]) -> None:

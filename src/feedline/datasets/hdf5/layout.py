@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
-from feedline.datasets.hdf5.cache import ChunkCache
+from feedline.datasets.hdf5.cells import ChunkCache
 from feedline.datasets.hdf5.field import NUMBERS, Field
 from feedline.datasets.hdf5.heaps import REFERENCE, Heaps
 from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, Rows, SelectedRows, ValueRows

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.hdf5.cache import ChunkCache
-from feedline.datasets.hdf5.cells import Cells, cells_of, copy
+from feedline.datasets.hdf5.cells import Cells, ChunkCache, cells_of, copy
 from feedline.datasets.hdf5.field import BYTES, RAGGED, Field
 from feedline.datasets.hdf5.heaps import Heaps
 from feedline.datasets.hdf5.selection import Selection, runs
@@ -115,7 +114,8 @@ class PackedRows(Rows):
         chunk = self._cache.get(key)
         if chunk is None:
             chunk = self._unpack(number)
-            self._cache.put(key, chunk)
+            if chunk.nbytes <= self._cache.limit:
+                self._cache.put(key, chunk, chunk.nbytes)
         return chunk
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from functools import partial
 from typing import Any
 
 from feedline._optional import require
+from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.form import Fields
 from feedline.datasets.packed_facts import check_count, check_shapes
 from feedline.datasets.parquet.condition import checked_condition, kept_groups
@@ -94,7 +94,7 @@ class ParquetDataset(RowGroupSource):
             raise BadOption(f"unpack_to={unpack_to!r} is not the path of a folder.")
         self.unpack_to = unpack_to
         self._unpacked = None if unpack_to is None else Unpacked(unpack_to)
-        self._footers: OrderedDict[str, Any] = OrderedDict()
+        self._footers = BoundedCache[str, Any](_FOOTERS)
 
     def _look(self, file: File, number: int, condition: Any) -> Footer:
         pa, pq = require("pyarrow", extra="parquet", purpose="ParquetDataset"), _parquet()
@@ -111,13 +111,8 @@ class ParquetDataset(RowGroupSource):
         else:
             masks = checked_condition(lambda: _masks(file, condition), condition, file, list(types))
             groups = kept_groups(masks, number)
-        self._remember(file.path, metadata)
+        self._footers.put(file.path, metadata)
         return Footer(file, types, groups)
-
-    def _remember(self, path: str, metadata: Any) -> None:
-        self._footers[path] = metadata
-        while len(self._footers) > _FOOTERS:
-            self._footers.popitem(last=False)
 
     def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
         if self._unpacked is not None:
@@ -135,7 +130,7 @@ class ParquetDataset(RowGroupSource):
         with pa.OSFile(file.path) as opened:
             reader = pq.ParquetFile(opened, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
             if metadata is None:
-                self._remember(file.path, reader.metadata)
+                self._footers.put(file.path, reader.metadata)
             table = reader.read_row_group(number, columns=names, use_threads=False)
         validate(table, file, number)
         file.check()  # had it been written to in the meantime, what was read could be a bit of both
@@ -149,9 +144,6 @@ class ParquetDataset(RowGroupSource):
     def close(self) -> None:
         super().close()
         self._footers.clear()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_footers": OrderedDict()}
 
 
 def _masks(file: File, condition: Any) -> list[tuple[int, Any]]:

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import EpochAware, Repeatable, StreamSource
-from feedline.bijection import Bijection
 from feedline.datasets.torch_data import tell_torch, torch_worker
 from feedline.errors import BadOption, BadState, SourceError
-from feedline.keys import epoch_key, mix
-from feedline.randomness import is_in_loader
+from feedline.randomness.bijection import Bijection
+from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.scope import is_in_loader
 
 if TYPE_CHECKING:
     from feedline.datasets.parquet.table import RowGroupSource

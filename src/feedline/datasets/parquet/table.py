@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.parquet.block import Block
-from feedline.datasets.parquet.blocks import Blocks
 from feedline.datasets.parquet.condition import condition_of
 from feedline.datasets.parquet.files import File, Paths, found_files
 from feedline.datasets.parquet.gather import joined, joined_rows, stacked, taken
@@ -32,6 +32,10 @@ _LOOKING = 8
 """Files that are looked at at the same time, at first use. A guess."""
 
 # Any, throughout: pyarrow has no types to check against, and values are of any kind.
+
+_OWN_BYTES = 8192
+"""What a row group that is kept costs besides its data. A guess: it bounds the number of those that hold mapped memory,
+of which a process can have some ten thousand."""
 
 
 class RowGroupSource(TableSource):
@@ -52,7 +56,7 @@ class RowGroupSource(TableSource):
         self.fields = fields
         self.filters = filters
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
-        self._blocks: Blocks[Block] = Blocks(self.cache_bytes)
+        self._blocks = BoundedCache[int, Block](self.cache_bytes)
         self._known: Layout | None = None
         self._made: Form | None = None
         self._waste = Waste()
@@ -170,7 +174,7 @@ class RowGroupSource(TableSource):
         return [packed[column] for column in range(width)]
 
     def _block(self, group: int) -> Block:
-        return self._blocks.get(group, functools.partial(self._read_block, group))
+        return self._blocks.load(group, functools.partial(self._read_block, group))
 
     def _read_block(self, group: int) -> tuple[Block, int]:
         layout, began = self._layout, time.perf_counter()
@@ -184,7 +188,7 @@ class RowGroupSource(TableSource):
         rows = int(layout.starts[group + 1] - layout.starts[group])
         count, seconds = len(layout.group_numbers), time.perf_counter() - began
         self._waste.note_decoded(group, count, rows, seconds, advice=self._advice())
-        return block, block.held_bytes
+        return block, block.held_bytes + _OWN_BYTES
 
     def _advice(self) -> str:
         """Return what to do about row groups that do not fit into what is kept."""

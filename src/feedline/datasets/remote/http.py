@@ -16,7 +16,7 @@ from typing import Any
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.patience import Patience, Transient, read_range
 from feedline.errors import SourceChanged, SourceError
-from feedline.shown import shown_url, without_secrets
+from feedline.values.shown import shown_url, without_secrets
 
 _PIECE = 1 << 18
 _HEAD = 1 << 16

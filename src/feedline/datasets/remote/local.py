@@ -6,7 +6,7 @@ import os
 
 from feedline.datasets.remote.blob import Blob
 from feedline.errors import SourceChanged, SourceError, TooManyOpenFiles
-from feedline.shown import shown_address
+from feedline.values.shown import shown_address
 
 _TOO_MANY = 24  # EMFILE
 

@@ -15,7 +15,7 @@ from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.options import without_values
 from feedline.datasets.remote.patience import Patience, Transient, read_range
 from feedline.errors import SourceChanged, SourceError
-from feedline.shown import shown_url, without_secrets
+from feedline.values.shown import shown_url, without_secrets
 
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
 

@@ -16,7 +16,7 @@ from feedline.datasets.parted import PartedSource
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
-from feedline.shown import shown_address
+from feedline.values.shown import shown_address
 
 _WAIT_S = 0.2
 """How long one wait for messages lasts: as long as it may take to notice that the dataset was closed."""
@@ -26,7 +26,7 @@ _MOST = 64
 
 
 class StreamDataset(PartedSource, Acknowledged):
-    r"""An iterable dataset of messages, as they come. Without `idle_s` it has no end.
+    """An iterable dataset of messages, as they come. Without `idle_s` it has no end.
 
     Each worker is a reader of its own: every message comes to one of them. A message is acknowledged after the training
     loop has consumed the batch that holds it, which is when it asks for the next one. If program or worker crash before
@@ -34,21 +34,28 @@ class StreamDataset(PartedSource, Acknowledged):
     program had imported torch by the time it was made.
 
     Args:
-        feed: where messages come from: `RedisStream`, `GrowingFile`, or a `Feed` of your own.
+        feed: where messages come from: `RedisStream`, or a `Feed` of your own.
         transform: makes a sample of a message.
         idle_s: end the iteration when no message came for so long; None to wait for ever.
         acknowledge: "consumed", as above, which is for feedline's loaders; or "received", for others: a message is
             acknowledged when it was taken from the feed, and lost in a crash.
 
     Example:
-        >>> import pathlib, tempfile, feedline
-        >>> from feedline.datasets import GrowingFile, StreamDataset
-        >>> path = pathlib.Path(tempfile.mkdtemp()) / "events.jsonl"
-        >>> _ = path.write_text('{"x": 1}\n{"x": 2}\n')
-        >>> dataset = StreamDataset(GrowingFile(path), idle_s=0)
-        >>> [batch["x"].tolist() for batch in feedline.Loader(dataset, 2)]
-        [[1, 2]]
-        >>> dataset.close()
+        >>> import feedline
+        >>> from feedline.datasets.streams import Feed, Message, StreamDataset
+        >>> class Numbers(Feed):
+        ...     def subscribe(self, number, count):
+        ...         self.waiting = list(range(4))[number::count]
+        ...     def receive(self, most, wait_s):
+        ...         taken, self.waiting = self.waiting[:most], self.waiting[most:]
+        ...         return [Message(number, receipt=number) for number in taken]
+        ...     def acknowledge(self, receipts):
+        ...         print("done with", receipts)
+        ...     def close(self): ...
+        >>> [batch.tolist() for batch in feedline.Loader(StreamDataset(Numbers(), idle_s=0), 2)]
+        done with [0, 1]
+        done with [2, 3]
+        [[0, 1], [2, 3]]
     """
 
     def __init__(
@@ -61,8 +68,8 @@ class StreamDataset(PartedSource, Acknowledged):
     ) -> None:
         if not isinstance(feed, Feed):
             raise BadOption(
-                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is no feed. Give a RedisStream, a "
-                "GrowingFile, or a Feed of your own (feedline.datasets.streams.Feed)."
+                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is no feed. Give a RedisStream, or "
+                "a Feed of your own (feedline.datasets.streams.Feed)."
             )
         if idle_s is not None and not is_duration(idle_s):
             raise BadOption(f"idle_s={idle_s!r} is no time to wait. Give seconds, or None to wait for ever.")

@@ -20,7 +20,7 @@ from feedline.datasets.handle import Handle
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
-from feedline.shown import shown_url, without_secrets
+from feedline.values.shown import shown_url, without_secrets
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import memory
+from feedline.abc import memory
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.ranges import Span
 from feedline.errors import CorruptSource

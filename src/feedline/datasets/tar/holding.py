@@ -12,7 +12,7 @@ import heapq
 from collections import deque
 from typing import Generic, TypeVar
 
-from feedline.keys import mix
+from feedline.randomness.keys import mix
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from feedline.datasets.tar.members import Bytes, Members
 from feedline.datasets.tar.naming import split_name
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption
-from feedline.shown import identity_of
+from feedline.values.shown import identity_of
 
 _FORMAT = 2
 Numbers = NDArray[np.int64]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from feedline.bijection import Bijection
+from feedline.randomness.bijection import Bijection
 
 
 @dataclass(frozen=True)

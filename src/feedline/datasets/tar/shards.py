@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from feedline.datasets.remote.storage import local_path, protocol_of
 from feedline.errors import BadOption, SourceError
-from feedline.shown import shown_address
+from feedline.values.shown import shown_address
 
 _MOST = 1_000_000
 _SEPARATOR = re.compile(r"::(?![0-9a-fA-F:.%]*\])")

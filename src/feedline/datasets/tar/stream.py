@@ -22,8 +22,8 @@ from feedline.datasets.tar.options import Reading
 from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.datasets.tar.parts import Part, Stint, stints
 from feedline.errors import BadOption, BadState
-from feedline.keys import epoch_key, mix
-from feedline.shown import identity_of
+from feedline.randomness.keys import epoch_key, mix
+from feedline.values.shown import identity_of
 
 _FORMAT = 1
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 
 from feedline.abc.source import ColumnSource
+from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache
 from feedline.datasets.handle import Handle
 from feedline.datasets.remote.blob import Blob
@@ -21,8 +22,8 @@ from feedline.datasets.tar.index import Numbers, ShardIndex, index_of
 from feedline.datasets.tar.options import Reading
 from feedline.datasets.tar.ranges import Range, coalesced
 from feedline.errors import SourceChanged
-from feedline.shown import shown_address
 from feedline.sizes import SampleSize
+from feedline.values.shown import shown_address
 
 _MOST_OPEN = 64
 """Shards that one thread keeps open. A guess: far below the usual limit of 1,024 files."""
@@ -211,7 +212,7 @@ class _OpenShards:
     def __init__(self, shards: list[str], reading: Reading) -> None:
         self._shards = shards
         self._storage = reading.open_storage()
-        self._blobs: OrderedDict[int, Blob] = OrderedDict()
+        self._blobs = BoundedCache[int, Blob](_MOST_OPEN, methodcaller("close"))
 
     def get(self, shard: int, index: ShardIndex) -> Blob:
         """Return an open shard; it stays open until `trim` is called.
@@ -221,10 +222,9 @@ class _OpenShards:
         """
         blob = self._blobs.get(shard)
         if blob is not None and not _is_replaced(blob):
-            self._blobs.move_to_end(shard)
             return blob
         if blob is not None:
-            self._blobs.pop(shard).close()
+            self._blobs.drop(shard)
         blob = self._storage.open(self._shards[shard])
         if (blob.size, blob.tag) != (index.size, index.tag):
             blob.close()
@@ -232,17 +232,15 @@ class _OpenShards:
                 f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag "
                 f"{index.tag}, and has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
             )
-        self._blobs[shard] = blob
+        self._blobs.put(shard, blob, trims=False)
         return blob
 
     def trim(self) -> None:
         """Close those that are too many, the longest unused first."""
-        while len(self._blobs) > _MOST_OPEN:
-            self._blobs.popitem(last=False)[1].close()
+        self._blobs.trim()
 
     def close(self) -> None:
-        while self._blobs:
-            self._blobs.popitem()[1].close()
+        self._blobs.clear()
         self._storage.close()
 
 

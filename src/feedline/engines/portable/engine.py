@@ -25,7 +25,6 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from feedline import openmp
 from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts, lifetime, session
 from feedline.engines.calm import calm_moment
@@ -34,6 +33,7 @@ from feedline.engines.portable import worker as worker_side
 from feedline.engines.portable.segments import Inbox, not_while_forking, remove_segment
 from feedline.engines.portable.worker import Answer, Link, Request
 from feedline.errors import WorkerDied
+from feedline.system import openmp
 from feedline.transport.reading import SegmentReader
 from feedline.types import Parcel, Result, ResultKind, Task, WorkerSpec
 

@@ -11,7 +11,7 @@ from multiprocessing.process import BaseProcess
 
 from feedline.engines.processes.messages import Message, send, set_receive_timeout
 from feedline.errors import WorkerDied
-from feedline.references import References
+from feedline.system.references import References
 
 LOOK_AROUND_S = 0.02
 """How often a wait for one worker is interrupted to see whether it lives, and how late it is."""

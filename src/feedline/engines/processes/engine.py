@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 
-from feedline import openmp
 from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts, lifetime
 from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
@@ -38,6 +37,7 @@ from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.stacks import Stacks, is_asleep
 from feedline.engines.processes.worker import Link
 from feedline.errors import TooManyOpenFiles, WorkerDied
+from feedline.system import openmp
 from feedline.transport.arena import Arena
 from feedline.transport.reading import Copies
 from feedline.types import Call, Notes, Parcel, Result, ResultKind, Task, WorkerSpec

@@ -1,0 +1,96 @@
+"""Whether samples can be kept: those of a dataset at all, and one whose making has drawn random numbers."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from feedline.datasets.kind import kind_of
+from feedline.errors import BadOption
+from feedline.randomness.scope import GlobalStates, Scope, enter, enter_task, numpy_has_one_in_store, rng
+from feedline.types import DatasetKind
+
+
+# Any: a dataset is any object.
+def check_dataset(dataset: Any, *, freeze_random: bool) -> None:
+    """Refuse a dataset whose samples cannot be kept.
+
+    Raises:
+        BadOption: it is iterable, half asynchronous, or its samples depend on the epoch and are not to be frozen.
+    """
+    name = type(dataset).__name__
+    if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
+        raise BadOption(
+            f"A {name} has no __getitem__, so that nobody knows which sample is which. Store what it yields in files, "
+            "or give a map-style dataset."
+        )
+    one, several = (getattr(type(dataset), getter, None) for getter in ("__getitem__", "__getitems__"))
+    if inspect.iscoroutinefunction(several) and not inspect.iscoroutinefunction(one):
+        raise BadOption(
+            f"A {name} has an async __getitems__, but its __getitem__ is not async, and single samples are asked for. "
+            "Make both async."
+        )
+    if callable(getattr(dataset, "set_epoch", None)) and not freeze_random:
+        raise BadOption(
+            f"A {name} has a set_epoch: its samples depend on the epoch, and only those of one would be kept. Give "
+            "what lies below it, or freeze_random=True to keep those of one epoch anyway."
+        )
+
+
+class RandomWatch(Scope):
+    """Stands before the scope of this thread, and takes note of everybody who asks for `feedline.rng()`.
+
+    A sample that draws random numbers is another one every time, and not to be kept.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generators: list[str] = []
+        """Those from which something was drawn."""
+        self._outer: Scope | None = None
+        self._enter = enter
+
+    def generator(self) -> np.random.Generator:
+        if "feedline.rng()" not in self.generators:
+            self.generators.append("feedline.rng()")
+        self._enter(self._outer)
+        try:
+            return rng()
+        finally:
+            self._enter(self)
+
+    @contextmanager
+    def watching_task(self) -> Iterator[None]:
+        """Watch what the coroutine that calls this, and nobody else, draws from `feedline.rng()`."""
+        self._enter = enter_task
+        self._outer = enter_task(self)
+        try:
+            yield
+        finally:
+            enter_task(self._outer)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch what is drawn inside.
+
+        The generators of the process are watched on the main thread only: on others nobody knows who draws from them.
+        """
+        is_alone = threading.current_thread() is threading.main_thread()
+        before = GlobalStates.now() if is_alone else None
+        had_one = is_alone and numpy_has_one_in_store()
+        self._outer = enter(self)
+        try:
+            yield
+        finally:
+            enter(self._outer)
+        if before is None:
+            return
+        names = GlobalStates.now().differing(before)
+        if had_one and "numpy.random" not in names and not numpy_has_one_in_store():
+            names.append("numpy.random")  # a number that had been made before, and leaves no other trace
+        self.generators += names

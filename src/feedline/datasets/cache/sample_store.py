@@ -1,0 +1,329 @@
+"""Samples as bytes, each under its index, in memory or in a file that several processes share.
+
+    head, 4096 bytes | an entry of 32 bytes per index | the bytes of the samples, one after the other
+
+A sample is written once and stays: nothing is moved, evicted or overwritten until the whole store is emptied. Writers
+hold the lock, readers hold none. A writer killed at any moment leaves a place that nobody uses, or an entry whose
+checksum is wrong. The checksum is over the bytes, the entry, the index and the fingerprint: what passes it is what was
+put there under this index for this dataset, in whatever order memory or disk saw the writes, and also after a power
+failure, when the head may be older than the entries.
+
+Whoever makes or empties a store gives it a new generation, a random number, before samples are overwritten. To those
+who have opened an older generation the store has no samples and no room from then on, until they open it again. In
+memory, of which a sample is checked once per process only, a reader compares the generation before and after it copies
+a sample; on disk, where the checksum is compared every time, only to tell what was emptied from what is damaged.
+
+Another store may be put behind the name of a file. Programs that have the old one open go on with it; to those who open
+the name anew, such as workers, it is another generation.
+
+Why the first that come are kept, and not the last: an epoch in random order asks for every sample once, so the one that
+was used last is the one that is needed last. Evicting by age throws out what is about to come and hits next to nothing;
+keeping a fixed part hits that part in every epoch, which is the most that can be had.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import struct
+import zlib
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline import records
+from feedline.datasets.cache.shared_bytes import NUMBER, SharedBytes, SharedFile, SharedMemory
+from feedline.errors import CorruptSource
+
+FORMAT = 2
+
+_HEAD = struct.Struct("<8sIIQ32s")
+"""Magic, format, checksum of the rest, number of indices, fingerprint."""
+_MAGIC = b"FDLVAULT"
+_NEXT, _STORED, _GENERATION, _WHOLE = 128, 136, 144, 152
+_ENTRY = struct.Struct("<QQII8x")
+"""Place, size, kind, checksum."""
+_NO_ENTRY = bytes(_ENTRY.size)
+_HEAD_BYTES = 4096
+_OWN = struct.Struct("<QQQI")
+
+
+class Kind(Enum):
+    """How a sample was made bytes."""
+
+    RECORD = 1
+    PICKLE = 2
+
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+class Missing(Enum):
+    """Why a store has no sample."""
+
+    ABSENT = "absent"
+    DAMAGED = "damaged"
+
+
+class Encoded(NamedTuple):
+    """A sample as bytes."""
+
+    kind: Kind
+    data: bytes | bytearray | memoryview
+
+
+# Any: a sample of any form.
+def encode(sample: Any, *, pickles: bool) -> Encoded:
+    """Return a sample as bytes.
+
+    Args:
+        sample: what `feedline.records` can hold.
+        pickles: True to pickle what it cannot.
+
+    Raises:
+        NotARecord: it cannot, and pickle was not asked for.
+    """
+    try:
+        return Encoded(Kind.RECORD, records.encode(sample))
+    except records.NotARecord as exc:
+        if not pickles:
+            raise records.NotARecord(
+                f"{exc} Or give pickle=True: samples are then stored with pickle, which runs code when they are read, "
+                "so that everybody who can write to the store can run code in your program."
+            ) from None
+    return Encoded(Kind.PICKLE, pickle.dumps(sample, pickle.HIGHEST_PROTOCOL))
+
+
+def decode(encoded: Encoded, *, pickles: bool) -> Any:
+    """Return a sample.
+
+    Arrays can be written to if the bytes are a bytearray, one's own; else they are read-only views.
+
+    Raises:
+        CorruptSource: these bytes are no sample, or one that was pickled, which was not asked for.
+    """
+    if encoded.kind is Kind.RECORD:
+        return records.decode(encoded.data, owned=type(encoded.data) is bytearray)
+    if not pickles:
+        raise CorruptSource("It was stored with pickle, and pickle=True was not given to read it.")
+    return pickle.loads(encoded.data)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a store is about."""
+
+    fingerprint: bytes
+    count: int
+
+
+class SampleStore:
+    """Samples as bytes in memory or in a file.
+
+    Args:
+        shared: the memory or file.
+        limit: how many bytes it may take.
+    """
+
+    def __init__(self, shared: SharedBytes, *, limit: int) -> None:
+        self._shared = shared
+        self.limit = limit
+        self._head: Head | None = None
+        self._generation = 0
+        """The one that was opened."""
+        self._checked: NDArray[np.bool_] | None = None
+        """Which samples this process has checked; of memory only, which does not decay as disks do."""
+        self.damaged: set[int] = set()
+        """Samples that were found damaged: `put` replaces them."""
+        self.is_full = False
+        """True once there was no room for a sample, as far as this process knows."""
+
+    # Any: what pickle takes.
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_checked": None}
+
+    def head(self) -> Head | None:
+        """Return what the store is about; None if there is none, or a damaged one, or one of another format."""
+        data = self._shared.read(0, _HEAD.size)
+        if len(data) < _HEAD.size:
+            return None
+        magic, version, checksum, count, fingerprint = _HEAD.unpack(data)
+        if magic != _MAGIC or version != FORMAT or checksum != _head_checksum(count, fingerprint):
+            return None
+        # There has to be room for so many entries.
+        return Head(fingerprint, count) if self.least_bytes(count) <= self._shared.end else None
+
+    def open(self, head: Head) -> bool:
+        """Get ready to be used; makes the store if there is none, or a damaged one.
+
+        False if it is about something else. Then it has no samples and no room, unless it was opened before and nobody
+        has emptied it since.
+        """
+        if self.head() is None:  # otherwise nothing is locked: the file may be one that can only be read
+            with self.locked():
+                if self.head() is None:
+                    self._make(head)
+        generation = self._generation_now  # before the head, which goes first when a store is emptied
+        if self.head() != head:
+            return False
+        if (self._head, self._generation) != (head, generation):
+            self._adopt(head, generation)
+        return True
+
+    def empty(self, head: Head) -> None:
+        """Drop all samples, and be about something else from now on."""
+        with self.locked():
+            self._make(head)
+            self._adopt(head, self._generation_now)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Exclude everybody else who makes or writes the store."""
+        return self._shared.locked()
+
+    def _make(self, head: Head) -> None:
+        self._shared.write(0, bytes(_HEAD.size))
+        self._write_number(_GENERATION, int.from_bytes(os.urandom(7), "little") + 1)
+        self._write_number(_WHOLE, 0)
+        start = self.least_bytes(head.count)
+        self._shared.clear(_HEAD_BYTES, start)
+        self._write_number(_NEXT, start)
+        self._write_number(_STORED, 0)
+        checksum = _head_checksum(head.count, head.fingerprint)
+        self._shared.write(0, _HEAD.pack(_MAGIC, FORMAT, checksum, head.count, head.fingerprint))
+
+    def _adopt(self, head: Head, generation: int) -> None:
+        self._head = head
+        self._generation = generation
+        self._checked = None
+        self.damaged = set()
+        self.is_full = False
+
+    def is_current(self) -> bool:
+        """True if nobody has emptied the store since it was opened."""
+        return self._generation_now == self._generation != 0
+
+    @staticmethod
+    def least_bytes(count: int) -> int:
+        """Return how many bytes a store takes before the first sample."""
+        return -(-_entry_offset(count) // 4096) * 4096
+
+    def get(self, index: int, *, view: bool = False) -> Encoded | Missing:
+        """Return the sample of an index, checked.
+
+        Args:
+            index: not negative.
+            view: True for the memory itself instead of a copy, if it is memory. Valid until the store is emptied.
+        """
+        memory = self._shared if isinstance(self._shared, SharedMemory) else None
+        if self._head is None or index >= self._head.count or (memory is not None and not self.is_current()):
+            return Missing.ABSENT
+        entry = self._shared.read(_entry_offset(index), _ENTRY.size)
+        if entry == _NO_ENTRY:
+            return Missing.ABSENT
+        found = self._found(index, entry, memory if view else None)
+        if (found is None or memory is not None) and not self.is_current():
+            return Missing.ABSENT
+        if found is None:
+            self.damaged.add(index)
+            return Missing.DAMAGED
+        return found
+
+    def _found(self, index: int, entry: bytearray, viewed: SharedMemory | None) -> Encoded | None:
+        """Return the sample that an entry points to; None if it is damaged."""
+        if len(entry) < _ENTRY.size:
+            return None
+        place, size, number, checksum = _ENTRY.unpack(entry)
+        end = place + size
+        if number not in _KINDS or (end > self.limit and end > self._shared.number(_NEXT)):
+            return None
+        data: bytearray | memoryview
+        if viewed is not None:
+            data = viewed.view[place:end].toreadonly()
+        else:
+            data = self._shared.read(place, size)
+        if self._checked is None or not self._checked[index]:
+            assert self._head is not None
+            if len(data) != size or checksum != _checksum(self._head, index, place, size, number, data):
+                return None
+            if isinstance(self._shared, SharedMemory):
+                if self._checked is None:
+                    self._checked = np.zeros(self._head.count, np.bool_)
+                self._checked[index] = True
+        return Encoded(_KINDS[number], data)
+
+    def put(self, index: int, encoded: Encoded) -> bool:
+        """Store a sample; False if there is no room for it. What others have stored meanwhile stays."""
+        shared, data, number = self._shared, bytes(encoded.data), encoded.kind.value
+        again = index in self.damaged
+        with self.locked():
+            if self._head is None or index >= self._head.count or not self.is_current():
+                return False
+            if not again and any(shared.read(_entry_offset(index), _ENTRY.size)):
+                return True
+            place = shared.number(_NEXT)
+            if place + len(data) > self.limit:
+                self.is_full = True
+                return False
+            self._write_number(_NEXT, place + -(-len(data) // 8) * 8)
+            try:
+                shared.write(place, data)
+            except OSError as exc:
+                if exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                    raise
+                self.is_full = True  # the disk is, or a limit of the system was reached
+                return False
+            checksum = _checksum(self._head, index, place, len(data), number, data)
+            shared.write(_entry_offset(index), _ENTRY.pack(place, len(data), number, checksum))
+            self._write_number(_STORED, self.stored + (0 if again else 1))
+            self.damaged.discard(index)
+        return True
+
+    def _write_number(self, offset: int, value: int) -> None:
+        self._shared.write(offset, NUMBER.pack(value))
+
+    @property
+    def _generation_now(self) -> int:
+        return self._shared.number(_GENERATION)
+
+    @property
+    def stored(self) -> int:
+        """How many samples were stored."""
+        return self._shared.number(_STORED)
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes from the head to the end of the last sample."""
+        return self._shared.number(_NEXT)
+
+    @property
+    def is_whole(self) -> bool:
+        """True if somebody has checked that every sample is there."""
+        return self._shared.number(_WHOLE) == 1
+
+    def note_whole(self) -> None:
+        """Note that every sample is there, and has been checked; not before the disk has them."""
+        assert isinstance(self._shared, SharedFile)
+        self._shared.sync()
+        self._write_number(_WHOLE, 1)
+        self._shared.sync()
+
+    def close(self) -> None:
+        """Close what this process has opened. It is opened again when it is used."""
+        self._shared.close()
+
+
+def _head_checksum(count: int, fingerprint: bytes) -> int:
+    return zlib.crc32(fingerprint, count & 0xFFFFFFFF)
+
+
+def _checksum(head: Head, index: int, place: int, size: int, kind: int, data: bytes | bytearray | memoryview) -> int:
+    return zlib.crc32(data, zlib.crc32(_OWN.pack(index, place, size, kind) + head.fingerprint))
+
+
+def _entry_offset(index: int) -> int:
+    return _HEAD_BYTES + index * _ENTRY.size

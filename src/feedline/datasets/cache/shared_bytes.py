@@ -1,0 +1,258 @@
+"""Bytes at offsets that several processes share: memory without a name, or a file. And counters in such memory.
+
+Threads and processes read and write at the same time. Nothing here orders these accesses: what is read may be half
+written, and whoever reads it has a checksum to tell. Only `locked` excludes others.
+
+The lock is `flock` on a descriptor that each process has opened for itself, so that it goes with the process: one that
+is killed holds nothing back. Within a process a mutex excludes threads, and keeps a fork out of the locked section:
+otherwise a forked process would inherit the locked descriptor.
+Test: tests/datasets/cache/test_shared_bytes.py::test_a_killed_process_leaves_no_lock_behind
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import struct
+import sys
+import threading
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import context, reduction
+from pathlib import Path
+from typing import Any
+
+from feedline.datasets.handle import Handle
+from feedline.errors import BadOption, SourceError
+from feedline.failures import words
+from feedline.system.process import leave_out_of_dumps
+
+if sys.platform != "win32":
+    import fcntl
+
+NUMBER = struct.Struct("<Q")
+
+_one_thread = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_one_thread.acquire, after_in_parent=_one_thread.release, after_in_child=_one_thread.release
+    )
+
+
+class SharedBytes(ABC):
+    """Bytes at offsets, which processes share."""
+
+    _own: Handle[int]
+    """A descriptor that this process has opened for itself."""
+
+    @property
+    @abstractmethod
+    def end(self) -> int:
+        """How many bytes there are."""
+
+    @abstractmethod
+    def read(self, offset: int, size: int) -> bytearray:
+        """Return a copy of these bytes; fewer, if they end before."""
+
+    @abstractmethod
+    def write(self, offset: int, data: bytes) -> None:
+        """Write bytes. OSError if there is no room for them."""
+
+    @abstractmethod
+    def clear(self, start: int, end: int) -> None:
+        """Make the bytes from `start` to `end` zero. A file ends there."""
+
+    def number(self, offset: int) -> int:
+        """Return eight bytes as a number; 0 if the bytes end before."""
+        data = self.read(offset, NUMBER.size)
+        return int(NUMBER.unpack(data)[0]) if len(data) == NUMBER.size else 0
+
+    def close(self) -> None:
+        """Close what this process has opened. It is opened again when it is used."""
+        self._own.close()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exclude all other threads and processes that lock these bytes."""
+        if sys.platform == "win32":
+            raise BadOption("CachedDataset and precompute need the file locks of POSIX systems, which Windows lacks.")
+        with _one_thread:
+            fd = self._own.get()
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+
+
+class SharedMemory(SharedBytes):
+    """Memory that forked and started workers share; pages that nobody wrote to do not exist.
+
+    Sent to a worker process while that is started, it arrives as the same memory. Pickled otherwise, it arrives as a
+    new and empty one: there is no name by which others could find it.
+
+    Args:
+        size: how many bytes.
+    """
+
+    def __init__(self, size: int) -> None:
+        if not hasattr(os, "memfd_create"):
+            raise BadOption("memory= needs Linux, whose anonymous files all workers can share. Use disk= here.")
+        fd = os.memfd_create("feedline-cache", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            self._adopt(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _adopt(self, fd: int, size: int) -> None:
+        try:
+            mapping = mmap.mmap(fd, size)
+            leave_out_of_dumps(mapping)
+        except (OSError, OverflowError, ValueError) as exc:
+            raise SourceError(
+                f"A cache of {size} bytes cannot be mapped: {words(exc)}. A limit on virtual memory (`ulimit -v`) is "
+                "the usual cause; give memory= less."
+            ) from exc
+        self.view = memoryview(mapping)
+        self._fd = fd
+        weakref.finalize(self, os.close, fd)
+        self._own = Handle(
+            functools.partial(os.open, f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC), os.close, close_inherited=True
+        )
+        weakref.finalize(self, self._own.close)
+
+    @property
+    def end(self) -> int:
+        return len(self.view)
+
+    def read(self, offset: int, size: int) -> bytearray:
+        return bytearray(self.view[offset : offset + size])
+
+    def number(self, offset: int) -> int:
+        return int(NUMBER.unpack_from(self.view, offset)[0])
+
+    def write(self, offset: int, data: bytes) -> None:
+        self.view[offset : offset + len(data)] = data
+
+    def clear(self, start: int, end: int) -> None:
+        zeros = bytes(1 << 16)
+        for offset in range(start, end, len(zeros)):
+            self.write(offset, zeros[: end - offset])
+
+    # Any: what pickle takes.
+    def __reduce__(self) -> Any:
+        if context.get_spawning_popen() is None:
+            return SharedMemory, (self.end,)
+        return _adopted, (reduction.DupFd(self._fd), self.end)
+
+
+def _adopted(fd: Any, size: int) -> SharedMemory:
+    memory = SharedMemory.__new__(SharedMemory)
+    memory._adopt(fd.detach(), size)
+    return memory
+
+
+class SharedFile(SharedBytes):
+    """A file, opened in each process when it is used. It is read by calls, not mapped: what is cut off is noticed.
+
+    Args:
+        path: of the file; made if it is not there.
+        readonly: True if it is never written to, and not made.
+    """
+
+    def __init__(self, path: Path, *, readonly: bool = False) -> None:
+        self._path = path
+        self._readonly = readonly
+        mode = os.O_RDONLY if readonly else os.O_RDWR | os.O_CREAT
+        self._own = Handle(functools.partial(_opened, str(path), mode), os.close, close_inherited=True)
+        weakref.finalize(self, self._own.close)
+
+    # Any: what pickle takes.
+    def __reduce__(self) -> Any:
+        return functools.partial(SharedFile, readonly=self._readonly), (self._path,)
+
+    @property
+    def end(self) -> int:
+        return os.fstat(self._own.get()).st_size
+
+    def read(self, offset: int, size: int) -> bytearray:
+        size = max(0, min(size, self.end - offset))  # a damaged file may say any size
+        data = bytearray(size)
+        view, done = memoryview(data), 0
+        fd = self._own.get()
+        while done < size:
+            count = os.preadv(fd, [view[done:]], offset + done)
+            if count == 0:
+                break
+            done += count
+        view.release()
+        del data[done:]
+        return data
+
+    def write(self, offset: int, data: bytes) -> None:
+        fd = self._own.get()
+        view = memoryview(data)
+        while view:
+            count = os.pwrite(fd, view, offset)
+            offset, view = offset + count, view[count:]
+
+    def clear(self, start: int, end: int) -> None:
+        for size in (start, end):
+            os.ftruncate(self._own.get(), size)
+
+    def sync(self) -> None:
+        """Have the disk hold what was written."""
+        os.fsync(self._own.get())
+
+
+def _opened(path: str, mode: int) -> int:
+    try:
+        return os.open(path, mode | os.O_CLOEXEC, 0o666)
+    except OSError as exc:
+        raise SourceError(
+            f"{path} cannot be opened: {exc.strerror}. If it was removed, begin with a new dataset object."
+        ) from exc
+
+
+_ROWS, _COLUMNS = 4096, 8
+
+
+class Counters:
+    """Counts what all processes do, without a lock between them.
+
+    Each process adds to a row of its own, which its id chooses; only the sum of the rows means anything. Two processes
+    at work at the same time whose ids differ by a multiple of 4096 share a row, and may lose a count.
+
+    Args:
+        names: of the counters; at most eight.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self._columns = {name: number for number, name in enumerate(names)}
+        self._memory = SharedMemory(_ROWS * _COLUMNS * NUMBER.size)
+        self._numbers = self._memory.view.cast("Q")
+
+    # Any: what pickle takes.
+    def __reduce__(self) -> Any:
+        return _counters, (self._columns, self._memory)
+
+    def add(self, name: str, count: int = 1) -> None:
+        """Count."""
+        place = os.getpid() % _ROWS * _COLUMNS + self._columns[name]
+        with _one_thread:  # threads of a process share its row
+            self._numbers[place] += count
+
+    def totals(self) -> dict[str, int]:
+        """Return the sums over all processes that ever counted."""
+        return {name: sum(self._numbers[column::_COLUMNS]) for name, column in self._columns.items()}
+
+
+def _counters(columns: dict[str, int], memory: SharedMemory) -> Counters:
+    counters = Counters.__new__(Counters)
+    counters._columns, counters._memory, counters._numbers = columns, memory, memory.view.cast("Q")
+    return counters

@@ -1,0 +1,1 @@
+"""The driver: does what the core decides, with an engine, and waits for what happens."""

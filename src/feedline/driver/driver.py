@@ -1,0 +1,314 @@
+"""The driver: does what the machine decides, with an engine, and waits for what happens.
+
+A driver outlives an epoch when workers are persistent. Everything that blocks, starts, kills or allocates is here and
+in the engine; what is to be done, the machine says.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from feedline.abc.engine import Engine
+from feedline.core.decisions import GIVE, LOOK_AT, START, TAKE_BACK
+from feedline.core.epoch import Epoch
+from feedline.core.machine import Machine
+from feedline.core.recovery import Seen
+from feedline.driver.exclusive import Entrance
+from feedline.driver.memory_watch import MemoryWatch
+from feedline.driver.receipts import Receipts
+from feedline.driver.slots import Slots
+from feedline.engines import interrupts
+from feedline.errors import GrowingWorker, tell
+from feedline.failures import is_interrupt
+from feedline.types import Call, Parcel, Result, ResultKind
+
+_LOOK_UP_S = 0.05
+"""How often a wait for workers is interrupted to see whether anybody wants it to end. Nothing else depends on it."""
+
+Prepare = Callable[[Any], Any]
+"""Last touch to a batch in the training process, such as pinning what is not pinned."""
+
+
+class Driver:
+    """Workers, and the machine that decides for them. Used by one thread at a time.
+
+    Args:
+        engine: the workers.
+        machine: decides.
+        slots: what batches lie in.
+        watch: of the workers' memory.
+        prepare: the last touch to a batch.
+        rest: gives back memory when no epoch is under way.
+        dataset: hears which of its samples were consumed, if it wants to.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        machine: Machine,
+        slots: Slots,
+        *,
+        watch: MemoryWatch | None = None,
+        prepare: Prepare | None = None,
+        rest: Callable[[], None] | None = None,
+        dataset: Any = None,
+    ) -> None:
+        self.engine = engine
+        # Whatever becomes of the driver before somebody iterates with it: nobody is left behind.
+        self._last = weakref.finalize(self, interrupts.see_through, engine.close)
+        self.machine = machine
+        self.counters = slots.counters
+        self._slots = slots
+        self._watch = watch or MemoryWatch(engine)
+        self._prepare = prepare
+        self._rest = rest
+        self._receipts = Receipts(dataset)
+        self._receipt: Any = None
+        """Of the batch that was delivered last."""
+        self.pid = os.getpid()
+        self.entrance = Entrance()
+        """For whoever changes the books: the thread that waits for a batch, or one that has a method called."""
+        self.closed = False
+        self.leaving = False
+        """True once somebody wants the workers gone. Another thread may wait for them at that moment, and stops."""
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch that is gone through, or was."""
+        assert self.machine.epoch is not None
+        return self.machine.epoch
+
+    def begin(self, epoch: Epoch) -> None:
+        """Begin an epoch."""
+        self.machine.now_s = time.monotonic()
+        self.machine.begin(epoch)
+        self._perform()
+
+    def leave_epoch(self) -> None:
+        """Leave the epoch; what is in flight is dropped."""
+        if not self.closed:
+            self.machine.leave_epoch()
+            self._perform()
+
+    def call(self, call: Call) -> None:
+        """Have a method of the dataset called in every worker, after the tasks it was given already."""
+        self.machine.now_s = time.monotonic()
+        self.machine.call(call)
+        self._perform()
+
+    # -- batches -----------------------------------------------------------------------------------------------------
+
+    def next(self) -> Any:
+        """Return the next batch, and note, at the very end, that it is delivered.
+
+        Raises:
+            StopIteration: there is none, or nobody is to wait any more.
+        """
+        machine = self.machine
+        self._receipts.acknowledge()
+        machine.now_s = time.monotonic()
+        machine.ask()
+        while True:
+            if machine.unsaid:
+                self._speak()
+            ordinal = machine.take()
+            if ordinal >= 0:
+                return self._hand_out(ordinal)
+            if not machine.decisions:
+                pause_s, worker = machine.wait()
+                if not machine.decisions:
+                    self._collect(pause_s, worker)
+                    machine.judge_lateness()
+            if machine.decisions:
+                self._perform()
+
+    def _hand_out(self, ordinal: int) -> Any:
+        machine, epoch = self.machine, self.epoch
+        result = epoch.pop(ordinal)
+        worker, notes, read = result.worker, result.notes, result.read
+        try:
+            try:
+                told = None if notes is None else epoch.look_at(notes)
+                if told is not None:
+                    tell(*told)
+                batch = self._unpack(result)
+            except BaseException:
+                self._slots.discard(result)  # if a warning, made an error, kept it from being delivered
+                raise
+            finally:
+                del result  # its exception refers to this frame: no cycle for the garbage collector
+                epoch.ask_again(worker)
+                machine.fill()
+                self._perform()
+        except BaseException as exc:
+            if not is_interrupt(exc):  # otherwise it comes again
+                epoch.note(ordinal, worker, notes, read)
+                epoch.progress.missing += 1
+            raise
+        if notes is not None:
+            self._receipt = notes.receipts
+            self._receipts.hold(notes.receipts)
+        epoch.note(ordinal, worker, notes, read)
+        return batch
+
+    def _unpack(self, result: Result) -> Any:
+        """Turn an answer into the batch, or raise what went wrong."""
+        if result.kind is ResultKind.FAILED:
+            self.counters.failures += 1
+            try:
+                raise result.payload
+            finally:
+                del result  # the traceback refers to this frame: no cycle for the garbage collector
+        self.counters.batches += 1
+        batch = result.payload
+        if type(batch) is Parcel:
+            batch = self._slots.unpack(batch)
+        return batch if self._prepare is None else self._prepare(batch)
+
+    def take_back(self) -> None:
+        """Forget that the last batch was delivered, if it was: an interrupt kept it from the training loop."""
+        self.epoch.take_back()
+        if self.epoch.taken is not None:
+            self._receipts.release(self._receipt)
+
+    def await_openings(self) -> None:
+        """Wait for the first answer of every worker that has a task, which tells in which state it began."""
+        machine = self.machine
+        machine.now_s = time.monotonic()
+        machine.ask()
+        while machine.await_openings():
+            if not machine.decisions:
+                self._collect(None, None)
+            self._perform()
+            self._speak()
+
+    # -- what happens, and what is done about it ---------------------------------------------------------------------
+
+    def _collect(self, pause_s: float | None, worker: int | None) -> None:
+        """Wait, and tell the machine what happened. Perhaps nothing, before the time is over.
+
+        Raises:
+            StopIteration: nobody is to wait any more.
+        """
+        machine, watch = self.machine, self._watch
+        begun = time.perf_counter_ns()
+        results = self.engine.collect(_LOOK_UP_S if pause_s is None else min(pause_s, _LOOK_UP_S), worker)
+        self.counters.wait_ns += time.perf_counter_ns() - begun
+        now_s = machine.now_s = time.monotonic()
+        if not results:
+            if self.leaving:
+                raise StopIteration
+            return
+        for result in results:
+            if result.kind is ResultKind.DIED:
+                death, result.payload = result.payload, None  # whose traceback will refer to this frame: no cycle
+                machine.died(result.worker, death, self._revoke(result.worker, None))
+                del death
+                continue
+            if result.worker not in watch.records:
+                trouble = watch.begin(result.worker)
+                if trouble is not None:
+                    machine.unsaid.append((trouble, GrowingWorker))
+            machine.answered(result)
+        if now_s >= watch.next_s:
+            for found in watch.look(now_s):
+                if isinstance(found, int):
+                    machine.grown(found)
+                else:
+                    machine.unsaid.append((str(found), GrowingWorker))
+        if machine.fatal is not None:
+            self._give_up()
+
+    def _perform(self) -> None:
+        """Do what was decided, and tell the machine what came of it."""
+        machine = self.machine
+        decisions = machine.decisions
+        while decisions:
+            what, worker, *rest = decisions.popleft()
+            if what is GIVE:
+                try:
+                    self.engine.submit(worker, rest[0])
+                except Exception as exc:  # indices that cannot be sent
+                    if is_interrupt(exc):
+                        raise
+                    machine.not_given(rest[0].id, exc)
+            elif what is TAKE_BACK:
+                machine.taken_back(worker, self._revoke(worker, rest[0]))
+            elif what is START:
+                self._start_another(worker)
+            else:
+                assert what is LOOK_AT
+                self._look_at(worker, kills=rest[0])
+        if machine.fatal is not None:
+            self._give_up()
+
+    def _revoke(self, worker: int, count: int | None) -> list[int]:
+        """Take back so many tasks that a worker has not begun; None for all."""
+        taken: list[int] = []
+        while count is None or len(taken) < count:
+            task_id = self.engine.revoke(worker)
+            if task_id is None:
+                break
+            taken.append(task_id)
+        return taken
+
+    def _start_another(self, worker: int) -> None:
+        """Start another worker in the place of one that has nothing to do any more."""
+        self._watch.forget(worker)
+        try:
+            self.engine.replace(worker)
+        except BaseException as exc:
+            if is_interrupt(exc) or not isinstance(exc, Exception):
+                self.close()
+                raise
+            self.machine.not_started(worker, exc)  # whatever it is
+            return
+        self.machine.now_s = time.monotonic()
+        self.machine.started(worker)
+
+    def _look_at(self, worker: int, *, kills: bool) -> None:
+        """See what a worker does that does not answer; end it if that is wanted."""
+        self._speak()  # what led here, before an error
+        pid, stack = self.engine.pid(worker), self.engine.stack(worker)  # first: afterwards it does nothing
+        killed = kills and self.engine.kill(worker)
+        self.machine.now_s = time.monotonic()
+        self.machine.seen(worker, Seen(pid, stack, killed))
+
+    def _give_up(self) -> None:
+        """End the workers, and raise what one of them died of."""
+        death, self.machine.fatal = self.machine.fatal, None
+        self.close()
+        assert death is not None
+        try:
+            raise death
+        finally:
+            del death  # the traceback refers to this frame: no cycle for the garbage collector
+
+    def _speak(self) -> None:
+        """Tell the user what there is to tell. A filter may make an exception of it."""
+        unsaid = self.machine.unsaid
+        while unsaid:
+            tell(*unsaid.pop(0))
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+
+    def rest(self) -> None:
+        """No epoch is under way: what the program drops from now on goes back to the system at once."""
+        if self._rest is not None:
+            self._rest()
+
+    def close(self) -> None:
+        """End the workers and take back every slot they had. May be called twice."""
+        if self.closed:
+            return
+        with interrupts.put_off(starts_process=False):  # half of it would leave workers and their files behind
+            self.closed = True
+            self.engine.close()
+            self._last.detach()
+            self.machine.close()
+            self._slots.close()  # the iterator was dropped, or a worker died
+            self.rest()

@@ -1,0 +1,235 @@
+"""One at a time: several threads may ask one iterator for batches, and any of them may close it.
+
+Whoever makes a batch is inside. Other threads wait; the same thread cannot wait for itself, so it is refused (a dataset
+that iterates over its own loader, a signal handler that asks for a batch). `close` is a wish, which any thread may
+utter at any moment, a signal handler on top of `next` included: whoever is inside sees it and leaves.
+
+There is no lock, because one costs half a microsecond per batch and nearly always there is one thread. What is assumed
+of the interpreter instead: with the GIL, threads change, and signal handlers run, at calls, at the beginning of
+functions and when a loop begins again, and nowhere else. So nobody comes between a test of `free` that does not jump
+and the assignment after it; nor between the last line of `_next`, which notes that the batch is delivered, and the
+return from `__next__`. (Python 3.10 also looks for signals when a call returns: there an interrupt in that moment loses
+the batch.) Without the GIL a lock is taken.
+
+Who is inside is told by the frames of the threads, when somebody has to wait: `entered` is a local variable of theirs.
+Test: tests/faults/test_shared_iterator.py, tests/faults/test_storm.py
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from feedline.errors import ReentrantCall
+from feedline.system.references import References
+
+_PATIENCE_S = 5.0
+"""How long `close` waits for another thread that is inside of the user's own code, such as a sampler. Once that
+returns, the thread closes the iterator itself."""
+
+_LONGEST_PAUSE_S = 0.001
+"""How often at least somebody who waits looks again."""
+
+_DESERTED_S = 0.1
+"""After how long an entrance counts as free that is taken by nobody: a signal came when somebody had waited for it."""
+
+T = TypeVar("T")
+
+_HAS_GIL: bool = getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+class Entrance:
+    """Lets one caller at a time in. Used as in `ExclusiveBatches.__next__`."""
+
+    def __init__(self) -> None:
+        self.free = True
+        self._test = threading.Lock()
+        _entrances.add(self)
+
+    def wait(self, what: str, patience_s: float | None = None) -> bool:
+        """Wait until nobody is inside, and take the place. Give it back by setting `free`.
+
+        Args:
+            what: what the caller is about to do.
+            patience_s: how long to wait at most.
+
+        Returns:
+            False if it took too long.
+
+        Raises:
+            ReentrantCall: this thread is inside itself.
+        """
+        begun_s = since_s = time.monotonic()
+        pause_s = 0.00005
+        while not self._take():
+            inside = self._inside()
+            if threading.get_ident() in inside:
+                raise _reentrant(what)
+            now_s = time.monotonic()
+            if inside:
+                since_s = now_s
+            elif now_s - since_s > _DESERTED_S:
+                self.free = True
+                continue
+            if patience_s is not None and now_s - begun_s > patience_s:
+                return False
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return True
+
+    def _take(self) -> bool:
+        if _HAS_GIL:
+            if not self.free:
+                return False
+            self.free = False
+            return True
+        with self._test:
+            taken, self.free = self.free, False
+        return taken
+
+    def is_mine(self) -> bool:
+        """True if this thread is inside, up the stack."""
+        return not self.free and threading.get_ident() in self._inside()
+
+    def _inside(self) -> list[int]:
+        """Return the thread that is inside, if there is one."""
+        return [thread for thread, frame in sys._current_frames().items() if self._is_entered_by(frame)]
+
+    # Any: a frame, or None at the end of the stack.
+    def _is_entered_by(self, frame: Any) -> bool:
+        while frame is not None:
+            if "entered" in frame.f_code.co_varnames and frame.f_locals.get("entered") is self:
+                return True
+            frame = frame.f_back
+        return False
+
+
+class ExclusiveBatches(Iterator[Any]):
+    """An iterator over batches that one caller at a time can use.
+
+    Args:
+        entrance: where callers come in; of its own if not given.
+    """
+
+    def __init__(self, entrance: Entrance | None = None) -> None:
+        self._entrance = entrance or Entrance()
+        self.leaving = False
+        """True once somebody has asked for the end."""
+        self.at_first: Callable[[], None] | None = None
+        """Called inside, before the first batch is made: what was begun may have to begin again."""
+
+    @abstractmethod
+    def _next(self) -> Any:
+        """Make the next batch, and note, at the very end, that it is delivered. Nobody else is inside."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """End the iteration. Nobody else is inside."""
+
+    def __next__(self) -> Any:
+        entrance = self._entrance
+        if entrance.free and _HAS_GIL:
+            entrance.free = False
+        else:
+            entrance.wait("next()")
+        entered = entrance  # noqa: F841  looked for by whoever waits
+        try:
+            if self.at_first is not None:
+                self.at_first()
+                self.at_first = None
+            return self._next()
+        finally:
+            entrance.free = True
+
+    def settle(self) -> None:
+        """Do now what would be done before the first batch, if none was asked for yet."""
+        if self.at_first is not None and not self._entrance.is_mine():
+            self._begin_anew(self.at_first)
+
+    def close(self) -> None:
+        """End the iteration: `next` raises StopIteration from then on, in other threads that wait for it as well.
+
+        May be called twice, from any thread, and from a signal handler. It returns when everything is given back, with
+        two exceptions: a handler that interrupts `next` has to return first; and a thread that is in the user's own
+        code is waited for a few seconds only, and gives everything back when it leaves that.
+        """
+        self.leaving = True
+        entrance = self._entrance
+        if entrance.is_mine() or not entrance.wait("close()", _PATIENCE_S):
+            return
+        entered = entrance  # noqa: F841
+        try:
+            self._close()
+        finally:
+            entrance.free = True
+
+    def _begin_anew(self, act: Callable[[], None]) -> None:
+        """Begin another epoch in `act`, when whoever is inside has got a batch."""
+        entrance = self._entrance
+        entrance.wait("iter(loader)")
+        entered = entrance  # noqa: F841
+        try:
+            act()
+        finally:
+            entrance.free = True
+
+
+class Running:
+    """The iterations of a loader that somebody may go on with."""
+
+    # Any: an iterator with `close`, of either loader.
+    def __init__(self) -> None:
+        self._batches: References[Any] = References()
+        self.early: Any = None
+        """An iteration that was begun before anybody iterates."""
+
+    def __reduce__(self) -> Any:
+        return Running, ()  # they stay with the loader that began them
+
+    def add(self, batches: T) -> T:
+        """Remember an iteration; returns it."""
+        self._batches.add(batches)
+        return batches
+
+    def take_early(self) -> Any:
+        """Return the iteration that was begun early, once; None if there is none."""
+        early, self.early = self.early, None
+        return early
+
+    def settle(self) -> None:
+        """Let those that nothing was asked of hear what they were told since they began."""
+        for batches in self._batches:
+            batches.settle()
+
+    def close(self) -> None:
+        """End all of them."""
+        self.early = None
+        for batches in self._batches:
+            batches.close()
+
+
+def _reentrant(what: str) -> ReentrantCall:
+    return ReentrantCall(
+        f"{what} of an iterator was called while the same thread is inside of its next(): by the dataset, a sampler or "
+        "a collate function that uses the iterator of its own loader, or by a signal handler or a finalizer that ran "
+        "in that moment. Only next() itself could make the batch that it would wait for. Make another iterator with "
+        "iter(loader) there, or let the handler set a flag that the loop looks at. Other threads may call next()."
+    )
+
+
+_entrances: References[Entrance] = References()
+
+
+def _free_in_child() -> None:
+    # Another thread of the process that forked may have been inside, and does not exist here.
+    for entrance in _entrances:
+        entrance.free = True
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_in_child)

@@ -1,0 +1,246 @@
+"""Batches that are made when they are asked for, in the thread that asks."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from feedline.abc.source import Acknowledged
+from feedline.core.batch_indices import count_of
+from feedline.core.counters import Counters
+from feedline.core.fault_budget import FaultBudget, Treated
+from feedline.driver.batches import ended_by
+from feedline.driver.driver import Prepare
+from feedline.driver.exclusive import ExclusiveBatches
+from feedline.driver.receipts import Receipts
+from feedline.engines import interrupts
+from feedline.engines.runner import Runner
+from feedline.errors import BadState, TooManyBadSamples
+from feedline.failures import is_interrupt
+from feedline.faults.policy import policy_of
+from feedline.state import Snapshot
+from feedline.state.checkpoint import Checkpoint, resume_of
+from feedline.transport.arena import Arena
+from feedline.transport.room import LocalRoom, in_room
+from feedline.types import DatasetKind, Draw, Result, ResultKind, Span, Task, WorkerSpec
+
+
+class InlineBatches(ExclusiveBatches):
+    """Makes each batch when it is asked for, in the thread that asks.
+
+    An interrupt loses nothing: the batch that was being made is made when the next one is asked for. Only one in the
+    middle of the user's sampler ends the iteration, because nobody knows whether the sampler has gone on.
+    """
+
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        checkpoint: Checkpoint,
+        snapshot: Snapshot | None,
+        arena: Arena | None,
+        counters: Counters,
+        prepare: Prepare | None,
+        fault_budget: FaultBudget | None = None,
+    ) -> None:
+        super().__init__()
+        self._fault_budget = fault_budget or FaultBudget(policy_of(None))
+        self._arena = arena
+        self._room = None if arena is None else LocalRoom(arena)
+        if arena is not None:
+            arena.serve(self)  # the loader may be dropped while somebody iterates
+        self._counters = counters
+        self._prepare = prepare
+        self.begin(spec, checkpoint, snapshot)
+
+    def begin(self, spec: WorkerSpec, checkpoint: Checkpoint, snapshot: Snapshot | None) -> None:
+        """Begin an epoch, or the rest of one; again, if nothing was asked for yet."""
+        runner = Runner(spec, None)
+        self._epoch = checkpoint.entry.key.epoch
+        streams = () if snapshot is None else snapshot.streams
+        if len(streams) > 1:
+            raise BadState(
+                f"The state was saved with {len(streams)} workers, whose dataset or stream each had a state of its "
+                "own, and there are none now. Use as many workers as then."
+            )
+        assert checkpoint.plan is not None
+        runner.begin(checkpoint.plan.draw(0), resume_of(streams[0], checkpoint.batch_size) if streams else None)
+        self._batched = spec.batched
+        already = frozenset(() if snapshot is None else snapshot.early)
+        self._guards = self._fault_budget.guards
+        self._is_spent = False
+        """True if the policy's budget was spent: it is not asked for a batch again before that has changed."""
+        self._stream_count = checkpoint.batch_size
+        progress = checkpoint.entry.progress
+        self._already = already
+        progress.early.update(self._already)
+        if spec.kind is DatasetKind.ITERABLE and streams and spec.split is None:
+            progress.delivered = streams[0].get("batches", 0)
+        exact = spec.split is not None and spec.split.share.tail == "exact"
+        # Kept only for a state that nobody else knows: a runner holds the dataset's iterator open.
+        if exact or runner.is_stateful:
+            checkpoint.live = runner.states
+        assert checkpoint.plan is not None
+        self._runner = runner
+        self._plan = checkpoint.plan
+        weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
+        self._progress = progress
+        self._ordinal = progress.delivered
+        self._asks_plan = False
+        """True while the plan is asked. If it is so when a batch is asked for, that was interrupted."""
+        self._begun: tuple[int, Any] | None = None
+        """The batch that is being made, or was when it was interrupted: its number, and what it consists of."""
+        self._made: Any = _NOTHING
+        """The batch itself, from when it is made until it is delivered."""
+        self._receipts = Receipts(spec.dataset)
+        self._wants_receipts = isinstance(spec.dataset, Acknowledged)
+
+    def _next(self) -> Any:
+        if self.leaving:
+            raise StopIteration
+        if self._is_spent:
+            self._fault_budget.check()
+        if self._wants_receipts:
+            self._receipts.acknowledge()
+        while True:
+            begun = self._begun
+            if begun is None:
+                begun = self._begun = self._take()
+            ordinal, indices = begun
+            if self._made is _NOTHING:
+                try:
+                    self._made = self._make(ordinal, indices)
+                except BaseException as exc:
+                    self._fail(exc, ordinal, indices)
+                    raise
+            batch = self._made
+            if batch is _VOID:
+                self._progress.missing += 1
+                self._note(ordinal)
+                continue
+            if self._prepare is not None:
+                batch = self._touch_up(ordinal, self._prepare)
+            self._counters.batches += 1
+            self._note(ordinal)
+            return batch
+
+    def _rest(self) -> None:
+        if self._arena is not None:
+            self._arena.rest()
+
+    def _fail(self, exc: BaseException, ordinal: int, indices: Any) -> None:
+        """Deal with what came in place of a batch: it is logged, and counts as delivered, unless it is made again."""
+        if isinstance(exc, StopIteration):
+            self._rest()
+            self._begun = None
+            self._progress.ended = self._runner.streams
+            self._fault_budget.check(ended=self._progress.ended)
+            return
+        torn = self._runner.streams and self._runner.stream.interrupted_by is not None
+        if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
+            self._is_spent = isinstance(exc, TooManyBadSamples)
+            return
+        self._log(exc, indices)
+        self._progress.missing += 1
+        self._note(ordinal, failed=True)
+
+    def _touch_up(self, ordinal: int, prepare: Prepare) -> Any:
+        try:
+            return prepare(self._made)
+        except BaseException as exc:
+            if not is_interrupt(exc):  # which would come again and again
+                self._progress.missing += 1
+                self._note(ordinal)
+            raise
+
+    def _take(self) -> tuple[int, Any]:
+        """Return the next batch that was not delivered: its number, and what it consists of."""
+        if self._asks_plan:
+            raise ended_by(None)
+        self._asks_plan = True
+        try:
+            indices = next(self._plan)
+            while self._already and self._ordinal in self._already:
+                self._ordinal += 1
+                indices = next(self._plan)
+        except StopIteration:
+            self._asks_plan = False
+            self._fault_budget.check(ended=True)
+            self._rest()
+            self._progress.ended = True  # the last that is done: after an interrupt the end comes again, not the epoch
+            raise
+        except BaseException as exc:
+            self._asks_plan = is_interrupt(exc)
+            raise
+        ordinal = self._ordinal
+        self._ordinal += 1
+        self._asks_plan = False
+        return ordinal, indices
+
+    def _note(self, ordinal: int, *, failed: bool = False) -> None:
+        """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
+        progress = self._progress
+        place = None
+        if self._runner.streams:
+            place = self._runner.stream.place
+            if self._wants_receipts and not failed:
+                self._receipts.hold(self._runner.take_receipts())
+        progress.note(ordinal)
+        progress.read = place
+        self._begun, self._made = None, _NOTHING
+
+    def _log(self, exc: BaseException, indices: Any) -> None:
+        """Keep account of an exception that is about to be raised, unless that was done."""
+        if not self._guards or isinstance(exc, (SystemExit, GeneratorExit)):  # of which no result tells
+            fault = self._runner.describe(exc, indices)
+            self._fault_budget.write([] if fault is None else [fault], 0, self._epoch)
+
+    def _make(self, ordinal: int, indices: Any) -> Any:
+        """Make a batch; `_VOID` if no sample of it is left."""
+        draw = self._plan.draw(ordinal)
+        if not self._guards:
+            return in_room(self._room, self._runner.make, indices, draw)
+        streams = self._runner.streams
+        treated = Treated(indices) if streams else self._fault_budget.treat(indices, batched=self._batched)
+        while (batch := self._make_guarded(treated, draw)) is _VOID and self._fault_budget.keeps_steps:
+            treated = self._fault_budget.instead_of(treated, batched=self._batched)
+        return batch
+
+    def _make_guarded(self, treated: Treated, draw: Draw) -> Any:
+        task = Task(0, treated.indices, draw=draw, skip=treated.skip)
+        result = in_room(self._room, self._runner.serve, task, -1)
+        if result.kind is ResultKind.FAILED and is_interrupt(result.payload):
+            raise result.payload
+        if result.notes is not None:
+            self._receipts.hold(result.notes.receipts)
+        return self._with_faults_noted(result, treated)
+
+    def _with_faults_noted(self, result: Result, treated: Treated) -> Any:
+        """Log what failed in a batch; returns the batch, `_VOID`, or raises what there is in its place."""
+        if result.kind is ResultKind.ENDED:
+            count = 0
+        elif not self._runner.streams:
+            count = count_of(treated.indices, batched=self._batched)
+        else:
+            count = self._stream_count
+            if type(treated.indices) is not Span:  # which keeps the places of samples that failed; others read on
+                count += len(result.notes.faults if result.notes else ())
+        self._fault_budget.enter(result, count, self._epoch, treated)
+        if result.kind is ResultKind.ENDED:
+            raise StopIteration
+        self._fault_budget.check()
+        if result.kind is ResultKind.FAILED:
+            raise result.payload
+        return _VOID if result.kind is ResultKind.EMPTY else result.payload
+
+    def close(self) -> None:
+        """End the iteration: no batch is begun from then on. Nothing is running that would have to be waited for."""
+        self.leaving = True
+
+    def _close(self) -> None:
+        """Nothing is running."""
+
+
+_NOTHING = object()
+
+_VOID = object()
+"""Stands in for a batch of which no sample is left."""

@@ -1,0 +1,167 @@
+"""What a loader keeps from epoch to epoch: its memory and its counters; and how it gets workers."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Any
+
+from feedline.abc.engine import Engine
+from feedline.abc.framework import Framework
+from feedline.abc.stateful import is_stateful
+from feedline.core.counters import Counters
+from feedline.core.machine import Machine
+from feedline.core.recovery import Recovery, RecoveryOptions
+from feedline.core.splitting import Splitter
+from feedline.driver.driver import Driver, Prepare
+from feedline.driver.memory_watch import MemoryWatch
+from feedline.driver.settings import Settings
+from feedline.driver.slots import Slots
+from feedline.engines import abilities, interrupts
+from feedline.fetch.fetcher import draws_apart
+from feedline.transport.arena import Arena
+from feedline.types import DatasetKind, WorkerSpec
+
+_SLOTS_PER_WINDOW = 16
+_SPARE_SLOTS = 16
+_MOST_SLOTS = 1024
+"""Slots are cheap (address space and a few list entries); more of them let a late batch be overtaken further and let
+the training loop keep more batches before they are copied."""
+
+_FEW_SLOTS = 8
+"""Slots that may be in use before the size of a batch is known, if nobody has set a budget."""
+
+
+class Resources:
+    """Memory and workers for one loader."""
+
+    def __init__(self, settings: Settings, framework: Framework) -> None:
+        self.settings = settings
+        self.framework = framework
+        self.counters = Counters()
+        self._arena: Arena | None = None
+
+    def __reduce__(self) -> Any:
+        return Resources, (
+            self.settings,
+            self.framework,
+        )  # a loader that is sent elsewhere has its own memory there
+
+    def arena(self) -> Arena | None:
+        """Return the loader's memory; new in a forked process.
+
+        None if the system has no such memory: batches then lie in memory of their own.
+        """
+        shared = self.settings.engine_name == "process"
+        if not (abilities.can_share_arenas() if shared else abilities.can_map_sparsely()):
+            return None
+        arena = self._arena
+        if arena is None or arena.pid != os.getpid():
+            settings = self.settings
+            count = min(_MOST_SLOTS, settings.window * _SLOTS_PER_WINDOW + _SPARE_SLOTS)
+            workers = max(1, settings.worker_count)
+            with interrupts.put_off(starts_process=False):  # or a file could be open that nobody knows of
+                arena = Arena(
+                    count,
+                    shared=shared,
+                    budget=settings.budget_bytes(),
+                    window=settings.window,
+                    before_known=workers if settings.memory_budget is not None else max(workers, _FEW_SLOTS),
+                )
+                if settings.pin:
+                    from feedline.device.pinning import SlotPinner
+
+                    SlotPinner(arena)
+                arena.serve(self)
+                self._arena = arena
+        return arena
+
+    def driver(self, spec: WorkerSpec, prepare: Prepare | None) -> Driver:
+        """Start workers."""
+        engine, arena = self._engine()
+        settings, parts = self.settings, self.settings.split
+        # Asked for many samples at once, a dataset draws the random numbers of all of them in one go; and what a
+        # dataset remembers of the samples it made would depend on who made which part.
+        whole = is_stateful(spec.dataset) or (spec.seeded and not draws_apart(spec.dataset))
+        # A part of a batch that lacks samples has no place for others.
+        may_split = arena is not None and not whole and spec.on_error is None
+        splitter = Splitter(self.framework, parts) if parts > 1 and may_split else None
+        depth = max(1, settings.depth)
+        slots = Slots(arena, self.framework, self.counters, depth=depth, always=splitter is not None)
+        care = RecoveryOptions(
+            spec.on_error,
+            spec.dataset,
+            spec.batched,
+            searches=not is_stateful(spec.dataset),
+            restarts=settings.restart_budget,
+            wall_s=time.time,
+            chance=random.Random().random,
+        )
+        machine = Machine(
+            engine.worker_count,
+            slots,
+            Recovery(care),
+            self.counters,
+            splitter=splitter,
+            # With a seed everything random follows from keys; threads share their generators in any case.
+            binds=not spec.seeded and settings.engine_name == "process",
+            now_s=time.monotonic(),
+        )
+        # First the driver, which closes the engine when it is dropped: whatever happens, nobody is left behind.
+        driver = Driver(
+            engine,
+            machine,
+            slots,
+            watch=MemoryWatch(engine, settings.worker_bytes),
+            prepare=prepare,
+            rest=None if self._arena is None else self._arena.rest,
+            dataset=spec.dataset if spec.kind is DatasetKind.ITERABLE and spec.split is None else None,
+        )
+        try:
+            engine.open(spec)
+        except BaseException:  # Ctrl-C, too
+            driver.close()
+            raise
+        return driver
+
+    def _engine(self) -> tuple[Engine, Arena | None]:
+        settings = self.settings
+        arena = self.arena()
+        if settings.engine_name == "thread":
+            from feedline.engines.threads import ThreadEngine
+
+            return ThreadEngine(settings.worker_count, arena), None
+        if arena is None:
+            from feedline.engines.portable import PortableEngine
+
+            return PortableEngine(settings.worker_count, settings.context), None
+        from feedline.engines.processes import ProcessEngine
+
+        return ProcessEngine(settings.worker_count, arena, settings.context), arena
+
+    def stats(self) -> dict[str, Any]:
+        """Return what happened so far, as numbers."""
+        counters = self.counters
+        arena = self._arena
+        return {
+            "engine": self.settings.engine_name,
+            "workers": self.settings.worker_count,
+            "batches": counters.batches,
+            "wait_s": counters.wait_ns / 1e9,
+            "failures": counters.failures,
+            "restarted_workers": counters.restarts,
+            "recycled_workers": counters.recycled,
+            "relieved_tasks": counters.relieved,
+            "run_ahead_tasks": counters.run_ahead,
+            "copied_batches": counters.copied_out,
+            "overflowed_batches": counters.overflowed + (0 if arena is None else arena.refused),
+            "arena_bytes": 0 if arena is None else arena.resident_bytes,
+            "leased_slots": 0 if arena is None else arena.leased_count,
+        }
+
+    def close(self) -> None:
+        """Give the memory back; batches that are still held stay valid."""
+        if self._arena is not None:
+            self._arena.close()
+            self._arena = None

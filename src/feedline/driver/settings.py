@@ -1,0 +1,159 @@
+"""What a loader was asked to do, checked once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import get_args
+
+from feedline.abc.scheduler import Scheduler
+from feedline.errors import BadOption
+from feedline.schedulers import InOrder, Unordered
+from feedline.types import EngineName
+
+DEFAULT_DEPTH = 2
+"""Torch's. Whoever gives this number cannot be told from whoever gives none: frameworks build a loader anew from its
+attributes."""
+
+DEFAULT_RESTARTS = 32
+"""Enough to find the sample that kills in a batch of thousands (a dozen restarts), and to survive bad nights. More
+would keep a job alive that makes no progress. A guess."""
+
+ENGINES = get_args(EngineName)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How batches are to be made."""
+
+    worker_count: int = 0
+    engine: str = "auto"
+    depth: int = DEFAULT_DEPTH
+    """Batches per worker that are under way or waiting for the training loop."""
+    in_order: bool = True
+    timeout_s: float = 0.0
+    persistent: bool = False
+    context: BaseContext | None = None
+    scheduler: Scheduler | None = None
+    memory_budget: int | None = None
+    """Bytes of slots; None for a quarter of the machine's memory, shared by the ranks on it."""
+    split: int = 1
+    """How many workers share one batch."""
+    snapshot_every: int = 1
+    """A worker's own stream tells its state with every so-manieth of its batches; 0 for never."""
+    pin: bool = False
+    restarts: int | None = None
+    """Workers that may be replaced in an epoch; None for `DEFAULT_RESTARTS`, and for a time-out to be an error."""
+    worker_bytes: int | None = None
+    """Memory of its own that a worker may come to have before it is replaced."""
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise BadOption(f"engine={self.engine!r} is not one of {', '.join(map(repr, ENGINES))}.")
+        if self.engine == "inline" and self.worker_count > 0:
+            raise BadOption(
+                f"engine='inline' runs everything in the training loop, but {self.worker_count} workers were asked "
+                "for. Drop one of the two."
+            )
+        if self.engine in ("thread", "process") and self.worker_count == 0:
+            raise BadOption(f"engine={self.engine!r} needs at least one worker, but the number of workers is 0.")
+        if self.scheduler is not None and not isinstance(self.scheduler, Scheduler):
+            raise BadOption(
+                f"scheduler={self.scheduler!r} is not a feedline.abc.Scheduler: subclass it and override what you need."
+            )
+        if self.split < 1:
+            raise BadOption(f"split={self.split!r} is not a number of parts; give 1 or more.")
+        if self.split > 1 and self.engine_name != "process":
+            raise BadOption(
+                f"split={self.split} lets several worker processes fill one batch, but the engine is "
+                f"{self.engine_name!r}. Use engine='process' with workers, or leave split out."
+            )
+        if self.worker_bytes is not None and self.engine_name != "process":
+            raise BadOption(
+                f"max_memory_per_worker={self.worker_bytes} is about worker processes, but the engine is "
+                f"{self.engine_name!r}. Drop it."
+            )
+        if self.memory_budget is not None and self.memory_budget < 0:
+            raise BadOption(f"memory_budget={self.memory_budget} is negative; give a number of bytes.")
+
+    @property
+    def engine_name(self) -> str:
+        """The engine that is meant."""
+        if self.engine != "auto":
+            return self.engine
+        if self.worker_count == 0:
+            return "inline"
+        process = getattr(self.context, "Process", None)  # MONAI's loader has one that is a thread in truth
+        return "thread" if isinstance(process, type) and issubclass(process, threading.Thread) else "process"
+
+    @property
+    def restart_budget(self) -> int:
+        """How many workers may be replaced in an epoch."""
+        return DEFAULT_RESTARTS if self.restarts is None else self.restarts
+
+    @property
+    def window(self) -> int:
+        """Batches in flight: under way or waiting for the training loop."""
+        return max(1, self.depth * max(1, self.worker_count))
+
+    @property
+    def deepens(self) -> bool:
+        """True if there may be more in flight while batches are small and made in no time: nothing else was asked."""
+        return self.depth == DEFAULT_DEPTH and self.scheduler is None and self.in_order
+
+    def make_scheduler(self) -> Scheduler:
+        """Return the user's scheduler, or the one that `in_order` stands for."""
+        if self.scheduler is not None:
+            return self.scheduler
+        return InOrder() if self.in_order else Unordered()
+
+    def budget_bytes(self) -> int:
+        """Return the most memory that slots may take."""
+        if self.memory_budget is not None:
+            return self.memory_budget
+        return memory_limit() // 4 // local_rank_count()
+
+
+def local_rank_count() -> int:
+    """Return how many training processes share this machine, as launchers say in LOCAL_WORLD_SIZE."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(text)) if text.isdigit() else 1
+
+
+def memory_limit() -> int:
+    """Return the memory this process may use: the machine's, or that of its control group or one above, if less."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _limit_files():
+        try:
+            text = path.read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit():
+            total = min(total, int(text))
+    return total
+
+
+def _limit_files() -> Iterator[Path]:
+    """Yield the files that may hold a limit on this process's memory, of both versions of control groups."""
+    root = Path("/sys/fs/cgroup")
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        lines = []
+    for line in ["0::/", "1:memory:/", *lines]:
+        number, controllers, group = line.split(":", 2)
+        if number == "0" and not controllers:
+            top, name = root, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = root / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        own = top / group.lstrip("/")
+        for folder in (own, *own.parents):
+            if folder == root.parent:
+                break
+            yield folder / name

@@ -1,0 +1,292 @@
+"""Orders of samplers that are not feedline's: obeyed exactly, and gone through to enter them in the middle."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Protocol
+
+from feedline.abc.sampler import BatchSampler, Sampler
+from feedline.abc.stateful import is_stateful
+from feedline.errors import BadState
+from feedline.indices import taken_each
+from feedline.order.foreign import ForeignPlan, skip
+from feedline.order.order import Entry, Order
+from feedline.order.sharding import layers_of
+from feedline.types import Share
+
+
+class CutIndices(Iterator[Any]):
+    """The indices of a foreign sampler in lists.
+
+    Like torch's BatchSampler it asks the sampler for its iterator when the first batch is wanted.
+    """
+
+    def __init__(self, sampler: Any, batch_size: int, *, drop_last: bool) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self.source: Any = None
+        """The sampler's iterator, once it was asked for: it may have a state."""
+        self.ended = False
+        """True after a batch that was not full: the sampler has no more, and may think of its next epoch already."""
+
+    def open(self) -> Any:
+        """Ask the sampler for its iterator."""
+        self.source = iter(self._sampler)
+        return self.source
+
+    def __next__(self) -> list[Any]:
+        if self.ended:
+            raise StopIteration
+        source = self.open() if self.source is None else self.source
+        batch = taken_each(islice(source, self._batch_size))
+        self.ended = len(batch) < self._batch_size
+        if not batch or (self._drop_last and self.ended):
+            raise StopIteration
+        return batch
+
+
+class ForeignOrder(Order):
+    """What any iterable yields.
+
+    Args:
+        sampler: yields what each batch consists of, every time it is iterated over.
+        iterate: returns an iterator over it; None for `iter(sampler)`.
+        inner: what `sampler` takes its indices from, if that is known: it may have a state.
+        origin: what an order begins with, if that can be noted and given back; then `iterate` gets the notes.
+        batch_size: samples of a batch, as far as the loader knows.
+        share: this rank.
+        twin: the same kind of order by one of feedline's samplers, which can go on without end.
+    """
+
+    unit = "own batches"
+
+    def __init__(
+        self,
+        sampler: Any,
+        iterate: Callable[[dict[str, Any]], Iterator[Any]] | None = None,
+        *,
+        inner: Any = None,
+        origin: Origin | None = None,
+        batch_size: int | None = None,
+        share: Share | None = None,
+        twin: Order | None = None,
+    ) -> None:
+        self._sampler = sampler
+        self._twin = twin
+        self._iterate = iterate
+        self._origin = origin
+        self._batch_size = batch_size
+        self._share = share or Share()
+        self._parts = [sampler] if inner is None or inner is sampler else [sampler, inner]
+        self._stateful = [part for part in self._parts if is_stateful(part)]
+        self._epoch: int | None = None
+        self._begun_with: int | None = None
+        """The sampler's epoch when an iteration had begun. Some samplers count by themselves meanwhile."""
+        self._indices: Iterator[Any] | None = None
+        self._noted: dict[str, Any] = {}
+        self._is_prepared = False
+        self._is_settled = False
+
+    def prepare(self, order: dict[str, Any]) -> None:
+        if self._is_settled and order.get("sampler_state") is None:
+            self._is_settled = False  # the iterator is there, and nothing was asked of it yet
+            return
+        first, self._is_prepared = not self._is_prepared, True
+        if order.get("finish"):  # the epoch before was gone through: let the sampler end it, and begin another
+            if first:
+                self._enter(order)
+                assert self._indices is not None
+                next(self._indices, None)
+            order = {}
+        elif first and self._origin is not None:
+            self._origin.begin(order)
+        self._enter(order)
+
+    def _epochal(self) -> Any:
+        """Return the sampler that was told its epoch, as torch's DistributedSampler is; None if there is none."""
+        for part in self._parts:
+            if hasattr(part, "set_epoch") and isinstance(getattr(part, "epoch", None), int):
+                return part
+        return None
+
+    def followers(self) -> list[Sampler | BatchSampler]:
+        layers = layers_of(self._sampler)
+        return [one for one in layers if isinstance(one, (Sampler, BatchSampler)) and one.loader_seed is not None]
+
+    def is_of(self, other: Order) -> bool:
+        if not isinstance(other, ForeignOrder) or len(self._parts) != len(other._parts):
+            return False
+        return all(mine is theirs for mine, theirs in zip(self._parts, other._parts, strict=True))
+
+    def told_epoch(self) -> int | None:
+        sampler = self._epochal()
+        if self._begun_with is None:  # one of feedline's, behind another, says whether it was told
+            return sampler.epoch if getattr(sampler, "epoch_was_set", False) else None
+        return int(sampler.epoch) if self.is_stale() else None
+
+    def is_stale(self) -> bool:
+        # Whatever the number is: the loader counts epochs of its own.
+        return self._begun_with is not None and self._epochal().epoch != self._begun_with
+
+    def tell_epoch(self, epoch: int) -> None:
+        sampler = self._epochal()
+        if self.is_stale():
+            sampler.set_epoch(self._begun_with)
+        self._begun_with = getattr(sampler, "epoch", None)
+
+    def _enter(self, order: dict[str, Any]) -> None:
+        if "sampler_epoch" in order and not order.get("finish"):
+            sampler = self._epochal()
+            if sampler is not None and sampler.epoch != order["sampler_epoch"]:
+                sampler.set_epoch(order["sampler_epoch"])
+        self._epoch = getattr(self._epochal(), "epoch", None)
+        self._begun_with = None
+        states = copy.deepcopy(order.get("sampler_state"))  # which the sampler may keep, and change
+        if states is not None:
+            for part, state in zip(self._stateful, states["parts"], strict=True):
+                part.load_state_dict(state)
+        self._noted = {} if self._origin is None else self._origin.found_in(order)
+        self._indices = iter(self._sampler) if self._iterate is None else self._iterate(self._noted)
+        if states is not None and states.get("iterator") is not None:
+            source = _opened(self._indices)
+            if not is_stateful(source):
+                raise BadState(
+                    f"The state holds the state of a sampler's iterator, but {type(source).__name__} has no "
+                    "load_state_dict. Use the sampler it was saved with."
+                )
+            source.load_state_dict(states["iterator"])
+        for _ in range(order.get("redraw", 0)):
+            next(self._indices, None)
+
+    def settle(self) -> dict[str, Any]:
+        if self._origin is not None:
+            self.prepare({})
+            assert self._indices is not None
+            next(self._indices, None)
+            return self._noted
+        self._enter({})
+        tell = _find_telling(self._stateful, self._indices)
+        self._is_settled = True
+        return {} if tell is None else {"sampler_state": tell(), "held": [], "redraw": 0}
+
+    def plan(self, entry: Entry) -> ForeignPlan:
+        if self._indices is None:
+            self.prepare(entry.order)
+        indices = self._indices
+        assert indices is not None
+        if entry.consumed and entry.order.get("sampler_state") is None:
+            indices = skip(indices, entry.consumed, type(self._sampler).__name__)
+        plan = ForeignPlan(
+            indices,
+            draw_key=entry.draw_key,
+            share=self._share,
+            consumed=entry.consumed,
+            origin=None if self._origin is None else self._noted,
+            entered=_entered(entry.order),
+            find_snapshot=functools.partial(_find_telling, self._stateful, indices),
+            facts=self._facts(),
+            after=None if self._origin is None else self._origin.after,
+            drawing=self.drawing,
+            # A sampler that draws a seed has a generator that nobody else has. One that was given to it may be drawn
+            # from by the training loop as well, and then it matters who draws first.
+            goes_ahead=self._origin is not None and self._origin.drawn_from == "torch_seed",
+            progress=entry.progress,
+        )
+        self._indices = None
+        return plan
+
+    def _facts(self) -> dict[str, Any]:
+        """Return what a state holds besides the place; None for what the plan has not found out."""
+        facts: dict[str, Any] = {} if self._epoch is None else {"sampler_epoch": self._epoch}
+        if self._stateful:
+            facts["sampler_state"] = None
+        if self._origin is not None:
+            facts[self._origin.drawn_from] = None
+        return facts
+
+    def without_end(self, share: Share) -> Order | None:
+        return None if self._twin is None else self._twin.without_end(share)
+
+    def check(self, order: dict[str, Any]) -> None:
+        if order.get("endless") and self._twin is not None:
+            self._twin.check(order)
+            return
+        super().check(order)
+        begun = order.get("consumed", 0) > 0
+        if self._origin is not None:
+            self._origin.check(order)
+        for name, needed in {"sampler_state": self._stateful, "sampler_epoch": self._epochal()}.items():
+            if begun and needed and name not in order:
+                raise BadState(
+                    f"The state has no order.{name}, which this loader's sampler needs to go on. Use the sampler that "
+                    "the state was saved with, or begin the epoch anew."
+                )
+        states = order.get("sampler_state")
+        if states is not None and len(states.get("parts", ())) != len(self._stateful):
+            raise BadState(
+                f"The state holds the states of {len(states.get('parts', ()))} samplers, but of this loader's "
+                f"{len(self._stateful)} have state_dict and load_state_dict. Use the samplers it was saved with."
+            )
+
+    def expected(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"unit": self.unit, "batch_size": self._batch_size}
+        facts["length"] = _length(self._sampler)
+        if self._share.world_size > 1:
+            facts["world_size"] = self._share.world_size
+        return facts
+
+
+class Origin(Protocol):
+    """What the order of a foreign sampler begins with, such as the state of its generator."""
+
+    drawn_from: str
+    """What that is called in a snapshot."""
+
+    def begin(self, order: dict[str, Any]) -> None:
+        """Restore what `after` told, before anything of the epoch is drawn."""
+
+    def check(self, order: dict[str, Any]) -> None:
+        """Refuse what a snapshot says of the order if it is damaged, or does not say how the order was drawn."""
+
+    def found_in(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Return what a snapshot's `order` holds of it; empty at the beginning, to be filled in by the iterator."""
+
+    def after(self) -> dict[str, Any]:
+        """Return what the order of the next epoch would begin with; empty if that is drawn anew."""
+
+
+def _find_telling(parts: list[Any], indices: Any) -> Callable[[], dict[str, Any]] | None:
+    """Return what tells the state of sampler and iterator; None if they have none."""
+    source = _opened(indices)
+    own = source if is_stateful(source) else None
+    if not parts and own is None:
+        return None
+    return lambda: {
+        "parts": [part.state_dict() for part in parts],
+        "iterator": None if own is None else own.state_dict(),
+    }
+
+
+def _opened(indices: Any) -> Any:
+    """Return the iterator that may have a state, also if nothing was asked of it yet."""
+    if not isinstance(indices, CutIndices):
+        return indices
+    return indices.open() if indices.source is None else indices.source
+
+
+def _entered(order: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what a snapshot says of the sampler, None if nothing, or if an epoch begins that comes after it."""
+    if order.get("finish") or order.get("sampler_state") is None:
+        return None
+    return {name: order[name] for name in ("sampler_state", "redraw", "held") if name in order}
+
+
+def _length(sampler: Any) -> int | None:
+    try:
+        return len(sampler)
+    except Exception:  # it is the user's code, and only looked at to notice another sampler
+        return None

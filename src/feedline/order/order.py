@@ -1,0 +1,336 @@
+"""Which batches a loader delivers, and how such an order is entered: at the beginning, or where a snapshot says.
+
+An order outlives the epochs; a plan is made from it for each.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from feedline.abc.sampler import BatchSampler, Sampler
+from feedline.errors import BadState
+from feedline.order.endless import EndlessBatches, EndlessSampler
+from feedline.order.plan import Plan
+from feedline.order.progress import Progress
+from feedline.order.seekable import BatchPlan, SamplePlan
+from feedline.order.spans import SpanPlan
+from feedline.order.streams import StreamPlan
+from feedline.steps import Steps
+from feedline.types import Key, Share, StreamSplit
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where an epoch is entered."""
+
+    key: Key
+    """Of its order."""
+    draw_key: int
+    """From which the random numbers of its samples follow."""
+    order: dict[str, Any] = field(default_factory=dict)
+    """What a snapshot says of the order; empty at the beginning."""
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def consumed(self) -> int:
+        """How far the order was gone through before."""
+        return int(self.order.get("consumed", 0))
+
+
+class Order(ABC):
+    """Which batches a loader delivers."""
+
+    seed: int | None = None
+    """The sampler's own seed, if it has one."""
+    unit: str
+    """What its plans count: see `Plan.state`."""
+    endless = False
+    """True if it begins again when it has been gone through."""
+    skips = 0
+    """Batches of every epoch that are left out at its beginning."""
+    drawing: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Entered while the beginning of an epoch is drawn by somebody else's sampler."""
+
+    @property
+    def samplers(self) -> list[Sampler | BatchSampler]:
+        """The samplers whose epochs the loader numbers."""
+        return []
+
+    def followers(self) -> list[Sampler | BatchSampler]:
+        """Return feedline's samplers inside one that is not: they follow the loader's seed, and hear of epochs."""
+        return []
+
+    def is_of(self, other: Order) -> bool:
+        """True if this is the order of the same sampler as the other."""
+        return self.expected() == other.expected()
+
+    def told_epoch(self) -> int | None:
+        """Return the epoch that the sampler was told by hand since it was last asked for an order, None if none."""
+        return next((sampler.epoch for sampler in self.samplers if sampler.epoch_was_set), None)
+
+    def is_stale(self) -> bool:
+        """True if an order that was begun is not that of the epoch that the sampler was told since, whichever it is."""
+        return False
+
+    def tell_epoch(self, epoch: int) -> None:
+        """Tell the sampler which epoch has begun, and forget what it was told."""
+        for sampler in self.samplers:
+            sampler.epoch = epoch
+            sampler.epoch_was_set = False
+
+    def draw_seed(self) -> int | None:
+        """Return a seed for the next epoch, by the sampler's own rule; None if it has none."""
+        return None
+
+    def seed_for(self, default: int | None) -> int | None:
+        """Return the seed of an epoch that begins now: the sampler's own, else `default`, else one that it draws."""
+        if self.seed is not None:
+            return self.seed
+        if self._draws_alone():
+            return self.draw_seed()
+        if default is None and self._is_shared():
+            return 0  # ranks that drew a seed each would not share one order
+        return self.draw_seed() if default is None else default
+
+    def _is_shared(self) -> bool:
+        """True if several ranks go through this order."""
+        return False
+
+    def _draws_alone(self) -> bool:
+        """True if the sampler was given a generator, which is then the user's choice."""
+        return any(sampler.generator is not None and sampler.loader_seed is None for sampler in self.samplers)
+
+    def common_seed(self) -> int | None:
+        """Return the seed of samples' random numbers if ranks need the same and nobody gave one, else None."""
+        return None
+
+    def settle(self) -> dict[str, Any]:
+        """Draw now what the next epoch would draw; returns what its plan has to be given."""
+        return {}
+
+    def place_after(self, batches: int) -> int:
+        """Return what a snapshot's `consumed` is after so many batches of this rank."""
+        return batches
+
+    def prepare(self, order: dict[str, Any]) -> None:  # noqa: B027  most orders have nothing to prepare
+        """Do what torch does when an iterator is made: ask a foreign sampler for its iterator."""
+
+    def length(self) -> int | None:
+        """Return how many batches an epoch has, if ranks have shares of the order; None to count as torch does."""
+        return None
+
+    def without_end(self, share: Share) -> Order | None:
+        """Return the order that goes on with another epoch when one has been gone through, None if it cannot be had.
+
+        Args:
+            share: this rank, for an order that is not distributed yet.
+        """
+        return None
+
+    @abstractmethod
+    def plan(self, entry: Entry) -> Plan:
+        """Return the plan of an epoch."""
+
+    @abstractmethod
+    def expected(self) -> dict[str, Any]:
+        """Return what a snapshot's `order` must hold to fit."""
+
+    def stride(self) -> tuple[int | None, int, int]:
+        """Return (batch size, rank, number of ranks): the same is needed where batches are told by their numbers."""
+        return None, 0, 1
+
+    def batches_before(self, consumed: int) -> int:
+        """Return how many batches of this rank lie before a place in the order."""
+        size, _, ranks = self.stride()
+        return -(-consumed // ((size or 1) * ranks))
+
+    def check(self, order: dict[str, Any]) -> None:
+        """Refuse what a snapshot says of the order if that was another one.
+
+        Raises:
+            BadState: it does not fit.
+        """
+        if not order:
+            return
+        expected = self.expected()
+        if "stride" in order and self.endless == bool(order.get("endless")):  # whose ranks are known when it begins
+            expected["stride"] = list(self.stride())
+        size = self.samplers[0].whole().size() if self.samplers else None
+        if size is not None and not order.get("endless") and order.get("consumed", 0) > size:
+            raise BadState(f"The state says that {order['consumed']} {order['unit']} of {size} were consumed.")
+        wrong = {name: order.get(name) for name, value in expected.items() if order.get(name) != value}
+        if not wrong:
+            return
+        raise BadState(
+            f"The state was saved by a loader with another order: {_told(wrong)}, and here {_told(expected, wrong)}. "
+            f"{_hint(wrong)}A state fits the data, sampler and kind of batches it was saved with; the number of "
+            "workers, the engine and, with feedline's samplers, the batch size and the number of ranks may differ."
+        )
+
+
+def _hint(wrong: dict[str, Any]) -> str:
+    """Return what is the likely cause of a difference, in a sentence."""
+    if wrong.get("unit") in ("samples", "batches"):
+        return "It had one of feedline's samplers, or shuffle=True with a seed: was seed= forgotten? "
+    if wrong.get("unit") == "own batches":
+        return "Its sampler was not one of feedline's: was seed= left out then? "
+    if "stride" in wrong:
+        return (
+            "Batches had been delivered out of turn, so batch size, rank and number of ranks must be what they were. "
+        )
+    if "checksum" in str(wrong):
+        return "A checksum stands for weights, lengths or labels. "
+    return ""
+
+
+def _told(values: dict[str, Any], only: dict[str, Any] | None = None) -> str:
+    parts = []
+    for name, value in values.items():
+        if only is None or name in only:
+            value = ", ".join(f"{k}={v!r}" for k, v in value.items()) if isinstance(value, dict) else repr(value)
+            parts.append(f"{name}: {value}")
+    return "; ".join(parts)
+
+
+class _SamplerOrder(Order):
+    """What the orders of feedline's samplers and batch samplers have in common."""
+
+    _sampler: Sampler | BatchSampler
+    _planned: Sampler | BatchSampler
+    """What plans go through: the sampler, or the same without end."""
+    _batch_size: int | None = None
+
+    @property
+    def seed(self) -> int | None:  # type: ignore[override]  # read only: it is the sampler's
+        return self._sampler.whole().seed
+
+    @property
+    def samplers(self) -> list[Sampler | BatchSampler]:
+        return [self._sampler]
+
+    def draw_seed(self) -> int | None:
+        return self._sampler.draw_seed()
+
+    def _is_shared(self) -> bool:
+        return (self._planned.share or Share()).world_size > 1
+
+    def stride(self) -> tuple[int | None, int, int]:
+        share = self._planned.share or Share()
+        return self._batch_size, share.rank, share.world_size
+
+    def place_after(self, batches: int) -> int:
+        batch_size, _, world_size = self.stride()
+        size = self._sampler.whole().size()
+        place = batches * (batch_size or 1) * world_size
+        return place if size is None else min(place, size)
+
+    def expected(self) -> dict[str, Any]:
+        facts = {"unit": self.unit, "sampler": self._sampler.whole().describe()}
+        return {**facts, "endless": True} if self.endless else facts
+
+
+class SampleOrder(_SamplerOrder):
+    """The order of one of feedline's samplers, cut into batches."""
+
+    unit = "samples"
+    _sampler: Sampler
+    _planned: Sampler
+
+    def __init__(
+        self, sampler: Sampler, batch_size: int | None, *, drop_last: bool, endless: Share | None = None
+    ) -> None:
+        self._sampler = sampler
+        self._batch_size = batch_size
+        self._drop_last = drop_last
+        self.endless = endless is not None
+        self._planned = sampler if endless is None else EndlessSampler(sampler.whole(), endless)
+
+    def length(self) -> int | None:
+        share, size = self._sampler.share, self._sampler.whole().size()
+        if share is None or size is None:
+            return None
+        return Steps(size, self._batch_size or 1, share, drop_last=self._drop_last).count
+
+    def without_end(self, share: Share) -> SampleOrder:
+        return SampleOrder(
+            self._sampler, self._batch_size, drop_last=self._drop_last, endless=self._sampler.share or share
+        )
+
+    def plan(self, entry: Entry) -> SamplePlan:
+        return SamplePlan(
+            self._planned,
+            self._batch_size,
+            drop_last=self._drop_last,
+            key=entry.key,
+            draw_key=entry.draw_key,
+            consumed=entry.consumed,
+        )
+
+
+class BatchOrder(_SamplerOrder):
+    """The order of one of feedline's batch samplers."""
+
+    unit = "batches"
+    _sampler: BatchSampler
+    _planned: BatchSampler
+
+    def __init__(self, sampler: BatchSampler, *, endless: Share | None = None) -> None:
+        self._sampler = sampler
+        self.endless = endless is not None
+        self._planned = sampler if endless is None else EndlessBatches(sampler.whole(), endless)
+
+    def without_end(self, share: Share) -> BatchOrder:
+        return BatchOrder(self._sampler, endless=self._sampler.share or share)
+
+    def plan(self, entry: Entry) -> BatchPlan:
+        return BatchPlan(self._planned, key=entry.key, draw_key=entry.draw_key, consumed=entry.consumed)
+
+
+def order_of(sampler: Any, batch_size: int | None, *, drop_last: bool) -> Order | None:
+    """Return the order of a sampler (or, without a batch size, of a batch sampler), None if it is not feedline's."""
+    if isinstance(sampler, Sampler):
+        return SampleOrder(sampler, batch_size, drop_last=drop_last)
+    if not isinstance(sampler, BatchSampler):
+        return None
+    cut = sampler.cut_from()
+    return BatchOrder(sampler) if cut is None else SampleOrder(cut[0], cut[1], drop_last=cut[2])
+
+
+class SpanOrder(Order):
+    """The samples of an iterable dataset, shared out by the loader."""
+
+    unit = "stream samples"
+
+    def __init__(self, split: StreamSplit) -> None:
+        self._split = split
+
+    def stride(self) -> tuple[int | None, int, int]:
+        return self._split.batch_size, self._split.share.rank, self._split.share.world_size
+
+    def plan(self, entry: Entry) -> SpanPlan:
+        return SpanPlan(self._split, draw_key=entry.draw_key, consumed=entry.consumed)
+
+    def common_seed(self) -> int | None:
+        return 0 if self._split.share.world_size > 1 else None
+
+    def expected(self) -> dict[str, Any]:
+        return {"unit": self.unit}
+
+
+class StreamOrder(Order):
+    """The batches of an iterable dataset; with workers, each has a stream of its own."""
+
+    unit = "stream batches"
+
+    def __init__(self, batch_size: int | None) -> None:
+        self.batch_size = batch_size
+
+    def plan(self, entry: Entry) -> StreamPlan:
+        return StreamPlan(self.batch_size, entry.draw_key)
+
+    def expected(self) -> dict[str, Any]:
+        return {"unit": self.unit, "batch_size": self.batch_size}

@@ -1,0 +1,178 @@
+"""Whether each rank of a process group gets samples of its own, and other ones in every epoch, as far as can be seen.
+
+A loader without a distributed sampler delivers the whole dataset on every rank. That may be meant: a dataset may hold
+the samples of its own rank only, and ranks that share a model in parts need the same ones. So a loader is silent as
+soon as anything that it is made of knows of ranks.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from feedline.errors import RepeatedSamples, tell
+from feedline.frameworks.hugging_face import ranks_of_stream
+from feedline.order.sharding import layers_of, rank_count
+from feedline.ranks import share_if_known
+
+_KNOWS_RANKS = re.compile(
+    "(^|_)(rank|ranks|world|replicas?|num_shards|shard_id|shard_index|process_index|num_processes|distributed"
+    "|data_parallel)(_|$)",
+    re.IGNORECASE,
+)
+"""Names of attributes, variables and functions that nobody has who does not share out anything."""
+
+_NOT_READ = ("builtins", "abc", "typing", "collections", "torch", "torchvision", "feedline", "datasets", "numpy")
+"""Packages whose classes are not searched for such names: what they do about ranks is known."""
+
+_SHARE_OUT = ("webdataset", "wids", "litdata", "streaming")
+"""Packages whose datasets share themselves out, or refuse to be read by several ranks."""
+
+_MOST_LAYERS = 16
+"""Datasets around one another that are followed: a bound in case of a cycle."""
+
+
+class Sharing(NamedTuple):
+    """What decides which rank gets which samples."""
+
+    sampler: Any
+    """What the loader goes by, with whatever it is made around; None for iterable datasets."""
+    form: str
+    """The argument that would change it: "sampler", "batch_sampler", or "shard" for iterable datasets."""
+    is_settled: bool = False
+    """True if the loader or the dataset is known to share out samples, or was told not to."""
+
+
+class RankWatch:
+    """Tells the user of a loader about ranks: each thing once.
+
+    Args:
+        is_over: True if whoever uses the loader sees to the ranks, so that there is nothing to tell.
+    """
+
+    def __init__(self, *, is_over: bool = False) -> None:
+        self.is_over = is_over
+        self._has_told_repeats = False
+        self._has_told_epochs = False
+        self._has_ended = False
+        """True if an epoch was gone through."""
+
+    # Any, throughout: datasets and samplers of whatever make.
+    def begin(self, dataset: Any, sharing: Sharing, *, has_ended: bool) -> None:
+        """Warn if an iteration that begins now delivers on every rank what the others deliver as well.
+
+        Args:
+            dataset: the loader's.
+            sharing: what decides about it.
+            has_ended: True if the iteration before was gone through.
+        """
+        self._has_ended = self._has_ended or has_ended
+        if self.is_over or self._has_told_repeats or sharing.is_settled:
+            return
+        count = share_if_known().world_size
+        if count == 1:
+            return
+        layers = layers_of(sharing.sampler)
+        if any(rank_count(layer) > 1 or _knows_ranks(layer) for layer in layers):
+            return
+        is_known = ranks_of_stream(dataset) is not None  # how it is split: not over ranks
+        if not is_known and any(map(_knows_ranks, _layers_of_dataset(dataset))):
+            return
+        if sharing.form == "sampler" and _is_a_part(dataset, layers[-1], count):
+            return
+        self._has_told_repeats = True
+        tell(
+            f"Each of the {count} ranks delivers the whole dataset: nothing shares out its samples over the ranks. "
+            f"{_mended(dataset, sharing)} If every rank is to have all of them, if only one rank iterates, or "
+            "if the dataset is the rank's own part already, silence this: "
+            'warnings.filterwarnings("ignore", category=feedline.errors.RepeatedSamples).',
+            RepeatedSamples,
+        )
+
+    def first_batch(self, sharing: Sharing) -> None:
+        """Warn if the epoch that begins now has the order of the one before it, because nobody called `set_epoch`.
+
+        Called when the first batch is asked for: frameworks make the iterator, then say which epoch it is.
+        """
+        if self.is_over or self._has_told_epochs or not self._has_ended:
+            return
+        distributed = getattr(sys.modules.get("torch.utils.data"), "DistributedSampler", None)
+        for layer in layers_of(sharing.sampler):
+            # Those of feedline, and some that are derived from torch's, count epochs themselves.
+            if getattr(type(layer), "__iter__", None) is not getattr(distributed, "__iter__", layer):
+                continue
+            if layer.shuffle and layer.epoch == 0:
+                self._has_told_epochs = True
+                tell(
+                    "This epoch has the same order as the one before: the DistributedSampler is still in epoch 0. Call "
+                    "loader.set_epoch(epoch), or sampler.set_epoch(epoch), before each epoch; or use "
+                    "feedline.samplers.DistributedSampler, which counts epochs itself.",
+                    RepeatedSamples,
+                )
+                return
+
+
+def _mended(dataset: Any, sharing: Sharing) -> str:
+    """Say what to write instead."""
+    form = sharing.form
+    if form == "shard":
+        if ranks_of_stream(dataset) is None:
+            return "Give the loader shard=True."
+        return "Write dataset = split_dataset_by_node(dataset, rank, world_size), which is in datasets.distributed."
+    sampler = layers_of(sharing.sampler)[-1]
+    is_plain = type(sampler).__module__.split(".")[0] in ("torch", "feedline")
+    shuffle = {"SequentialSampler": "False", "RandomSampler": "True"}.get(type(sampler).__name__)
+    if form == "sampler" and is_plain and shuffle and not getattr(sampler, "replacement", False):
+        instead = " in place of shuffle=True" if shuffle == "True" else ""
+        return f"Give the loader sampler=feedline.samplers.DistributedSampler(dataset, shuffle={shuffle}){instead}."
+    return f"Give the loader {form}=feedline.samplers.distribute({form})."
+
+
+def _layers_of_dataset(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and those inside of it."""
+    found = [dataset]
+    for _ in range(_MOST_LAYERS):
+        if not found:
+            return
+        dataset = found.pop()
+        yield dataset
+        inside = getattr(dataset, "__dict__", {})
+        parts = inside.get("datasets")
+        found += [inside["dataset"]] if "dataset" in inside else []
+        found += parts if isinstance(parts, list) else []
+
+
+def _knows_ranks(value: Any) -> bool:
+    """True if an attribute of an object, or a name in the code of its class, is about ranks."""
+    if type(value).__module__.split(".")[0] in _SHARE_OUT:
+        return True
+    if any(_KNOWS_RANKS.search(name) for name in getattr(value, "__dict__", {})):
+        return True
+    classes = (kind for kind in type(value).__mro__ if kind.__module__.split(".")[0] not in _NOT_READ)
+    return any(_KNOWS_RANKS.search(name) for kind in classes for name in _names_in(kind))
+
+
+def _names_in(kind: type) -> Iterator[str]:
+    functions = (getattr(member, "__func__", member) for member in vars(kind).values())
+    codes = [function.__code__ for function in functions if isinstance(function, types.FunctionType)]
+    while codes:
+        code = codes.pop()
+        yield from code.co_names
+        yield from code.co_varnames
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                codes.append(constant)
+            elif isinstance(constant, str) and len(constant) < 32:  # the name of a variable of the environment
+                yield constant
+
+
+def _is_a_part(dataset: Any, sampler: Any, count: int) -> bool:
+    """True if what is delivered is so small a part of the dataset that it may be the part of this rank."""
+    whole = dataset.dataset if hasattr(dataset, "dataset") and hasattr(dataset, "indices") else dataset
+    try:
+        return len(sampler) < len(whole) and len(sampler) * count <= len(whole) + count
+    except (TypeError, NotImplementedError):  # something has no length
+        return False

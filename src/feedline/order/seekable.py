@@ -1,0 +1,148 @@
+"""Plans over feedline's own samplers: entered anywhere, at no cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.abc.sampler import BatchSampler, Sampler
+from feedline.order.plan import Plan
+from feedline.randomness.keys import mix
+from feedline.steps import Steps
+from feedline.types import Draw, IndexBlock, Key, Share
+
+_BLOCK = 1 << 14
+"""Indices made at a time. Enough for the vectorised samplers to be quick, few enough to stay in the cache."""
+
+_FIRST_BLOCK = 1 << 10
+"""Indices made for the first batches, which somebody is waiting for."""
+
+
+class SamplePlan(Plan):
+    """Batches cut from the order of a sampler.
+
+    Args:
+        sampler: the order; a distributed sampler's own part of it.
+        batch_size: samples of a batch; None for single samples.
+        drop_last: True to leave out a last batch that is not full.
+        key: of the epoch's order.
+        draw_key: from which the random numbers of its samples follow.
+        consumed: places of the whole order that all ranks together have consumed already.
+    """
+
+    goes_ahead = True
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        batch_size: int | None,
+        *,
+        drop_last: bool,
+        key: Key,
+        draw_key: int = 0,
+        consumed: int = 0,
+    ) -> None:
+        self._whole = sampler.whole()
+        self._share = sampler.share or Share()
+        self._single = batch_size is None
+        self._batch_size = batch_size or 1
+        self._key = key
+        self._draw_key = draw_key
+        self._consumed = consumed
+        self._size = self._whole.size()
+        left = None if self._size is None else max(0, self._size - consumed)
+        self._steps = Steps(left, self._batch_size, self._share, drop_last=drop_last and not self._single)
+        self._number = 0
+        self._block: NDArray[np.int64] = np.empty(0, np.int64)
+        self._cursor = 0
+
+    def __len__(self) -> int:
+        if self._steps.count is None:
+            raise TypeError(f"{type(self._whole).__name__} never ends: the number of batches is not known.")
+        return self._steps.count
+
+    def __next__(self) -> Any:
+        start = self._cursor
+        stop = start + self._batch_size
+        if stop > len(self._block):
+            return self._next_of_another_block()
+        self._cursor = stop
+        self._number += 1
+        return int(self._block[start]) if self._single else IndexBlock(self._block[start:stop])
+
+    def _next_of_another_block(self) -> Any:
+        steps, number, size = self._steps, self._number, self._batch_size
+        if steps.count is not None and number >= steps.count:
+            raise StopIteration
+        count = min((_BLOCK if number else _FIRST_BLOCK) // size, steps.even - number)
+        if count >= 1:
+            first = number * size
+            own = np.arange(first, first + int(count) * size, dtype=np.int64)
+            self._block = self._indices(own * self._share.world_size + self._share.rank)
+            self._cursor = 0
+            return next(self)
+        self._number += 1
+        indices = self._indices(steps.own(number))
+        return int(indices[0]) if self._single else IndexBlock(indices)
+
+    def _indices(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        places = places + self._consumed
+        if self._size is not None and len(places) and places[-1] >= self._size:
+            places %= self._size  # the tail is padded with the beginning
+        return self._whole.at(places, self._key).copy()  # a user's own sampler may fill the same array again
+
+    def draw(self, ordinal: int) -> Draw:
+        first = self._consumed + self._steps.start(ordinal) + self._share.rank
+        return Draw(self._draw_key, first, self._share.world_size)
+
+    def state(self, done: int) -> dict[str, Any]:
+        consumed = self._consumed + self._steps.start(done)
+        if self._size is not None:
+            consumed = min(consumed, self._size)
+        return {"unit": "samples", "consumed": consumed}
+
+
+class BatchPlan(Plan):
+    """The batches of a batch sampler.
+
+    Args:
+        sampler: the order of batches; a distributed one's own part of it.
+        key: of the epoch's order.
+        draw_key: from which the random numbers of its samples follow.
+        consumed: batches of the whole order that all ranks together have consumed already.
+    """
+
+    goes_ahead = True
+
+    def __init__(self, sampler: BatchSampler, *, key: Key, draw_key: int = 0, consumed: int = 0) -> None:
+        self._whole = sampler.whole()
+        self._share = sampler.share or Share()
+        self._own = sampler.resumed(consumed) if consumed else sampler
+        self._own.check(key)
+        self._key = key
+        self._draw_key = draw_key
+        self._consumed = consumed
+        self._count = self._own.size()
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._own)
+
+    def __next__(self) -> Any:
+        if self._count is not None and self._number >= self._count:
+            raise StopIteration
+        self._number += 1
+        return IndexBlock(self._own.batch(self._number - 1, self._key).copy())  # as above
+
+    def draw(self, ordinal: int) -> Draw:
+        number = self._consumed + ordinal * self._share.world_size + self._share.rank
+        return Draw(mix(self._draw_key, number))
+
+    def state(self, done: int) -> dict[str, Any]:
+        consumed = self._consumed + done * self._share.world_size
+        size = self._whole.size()
+        if size is not None:
+            consumed = min(consumed, size)
+        return {"unit": "batches", "consumed": consumed}

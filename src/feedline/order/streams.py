@@ -1,0 +1,31 @@
+"""The plan of an iterable dataset without workers: the same request over and over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.order.plan import Plan
+from feedline.randomness.keys import mix
+from feedline.types import Draw
+
+
+class StreamPlan(Plan):
+    """Asks for the next batch of the one stream there is.
+
+    Args:
+        count: samples of a batch; None for single samples.
+        draw_key: from which the random numbers of the stream follow.
+    """
+
+    def __init__(self, count: int | None, draw_key: int) -> None:
+        self._count = count
+        self._draw = Draw(mix(draw_key, 0))
+
+    def __next__(self) -> Any:
+        return self._count
+
+    def draw(self, ordinal: int) -> Draw:
+        return self._draw
+
+    def state(self, done: int) -> dict[str, Any]:
+        return {"unit": "stream batches"}

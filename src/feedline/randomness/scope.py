@@ -1,0 +1,345 @@
+"""The random numbers of the sample that is being made right now.
+
+Every sample has a key of its own (see `Draw`), so what it draws depends on neither worker, engine, nor the samples
+before it. `rng()` gives it a generator made from that key. If the loader has a seed, the generators that belong to the
+whole process (`random`, `numpy.random`, torch's default) are seeded from the key too, before each sample; a dataset
+that knows nothing of feedline then becomes reproducible as well.
+
+A scope belongs to one worker; which one is current is a matter of the thread. Generators of the process cannot be
+shared among threads, so thread workers leave them alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import random
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from feedline.randomness.keys import mix
+from feedline.types import Draw
+
+_COLLATE = 1 << 62
+"""Stands in for a place: what the collate function draws is apart from what its samples draw."""
+_OPEN = 1 << 63
+"""Stands in for a batch: what is drawn when a stream is opened."""
+
+
+class Scope:
+    """Where one worker is: which batch, which sample of it."""
+
+    __slots__ = (
+        "_collated",
+        "_count",
+        "_draw",
+        "_drawn_for",
+        "_generator",
+        "_items",
+        "_place",
+        "keeps_globals",
+        "seeds_globals",
+    )
+
+    def __init__(self, *, seeds_globals: bool = False, keeps_globals: bool = False) -> None:
+        self._place = 0
+        self._items: Any = None
+        self._count = 0
+        self._collated = 0
+        self.seeds_globals = seeds_globals
+        self.keeps_globals = keeps_globals
+        """True if the generators of the process are the training loop's own, and given back as they were."""
+        self._draw = Draw(0)
+        self._generator: np.random.Generator | None = None
+        self._drawn_for: int | None = None
+
+    def begin(self, draw: Draw) -> None:
+        """Begin a task."""
+        self._draw = draw
+        self._place = 0
+        self._items = None
+        self._drawn_for = None
+
+    @property
+    def place(self) -> int:
+        """The number of the sample in its task, or in its stream; -1 while collating."""
+        return self._place if self._items is None else self._count - self._items.__length_hint__() - 1
+
+    @place.setter
+    def place(self, place: int) -> None:
+        self._place = place
+        self._items = None
+
+    def following(self, items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
+        """Return an iterator over what is asked for; how far it is tells the place, at no cost unless it is needed."""
+        self._count = len(items)
+        iterator = self._items = iter(items)
+        return iterator
+
+    def apart(self, place: int) -> Scope:
+        """Return a scope for one sample of the task alone, which is made at the same time as others."""
+        scope = Scope()
+        scope.begin(self._draw)
+        scope.place = place
+        return scope
+
+    def begin_again(self) -> None:
+        """Begin the same task once more: what its samples draw is drawn anew."""
+        self.begin(self._draw)
+
+    def begin_sample_again(self) -> None:
+        """Begin the same sample once more: what it draws is drawn anew."""
+        self._drawn_for = None
+        if self.seeds_globals:
+            seed_globals(self.key())
+
+    def collate(self, number: int | None = None) -> None:
+        """Note that samples are being collated; of a stream, the batch that `number` tells from others."""
+        self._collated = self._draw.first if number is None else number
+        self.place = -1
+        if number is not None and self.seeds_globals:
+            seed_globals(self.key())
+
+    def open(self) -> None:
+        """Note that a stream is being opened: a dataset may put its files in random order then."""
+        self.collate(_OPEN)
+
+    def kept(self) -> AbstractContextManager[None]:
+        """Give the generators of the process back afterwards, if they are seeded here and not one's own."""
+        return globals_kept() if self.seeds_globals and self.keeps_globals else nullcontext()
+
+    def key(self) -> int:
+        """Return the key of the current sample."""
+        draw, place = self._draw, self.place
+        if place < 0:
+            return mix(mix(draw.key, self._collated), _COLLATE)
+        return mix(draw.key, draw.first + draw.stride * place)
+
+    def _reference_count(self) -> int:
+        return sys.getrefcount(self._generator)
+
+    def generator(self) -> np.random.Generator:
+        """Return the generator of the current sample: the same object, going on, however often it is asked for."""
+        generator = self._generator
+        place = self.place
+        if generator is not None and self._drawn_for == place:
+            return generator
+        if generator is None or self._reference_count() > _NOT_KEPT:  # somebody keeps it: it stays as it is
+            generator = self._generator = np.random.Generator(np.random.PCG64(0))
+        self._drawn_for = place
+        key = self.key()
+        generator.bit_generator.state = {  # ten times quicker than making a generator
+            "bit_generator": "PCG64",
+            "state": {"state": key << 64 | mix(key, 0), "inc": _INCREMENT},
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+        return generator
+
+
+def _references_of_our_own() -> int:
+    """Count the references to a generator that nobody keeps; Python's versions count differently."""
+    scope = Scope()
+    generator = scope.generator()
+    count = scope._reference_count()
+    del generator
+    return count
+
+
+_INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F
+"""Any odd number: all generators go through one sequence of 2^128 numbers, each from a place of its own."""
+
+_NOT_KEPT = _references_of_our_own()
+
+
+_of_task: ContextVar[Scope | None] = ContextVar("feedline sample", default=None)
+"""The scope of a sample that is made by a coroutine, among others on the same thread."""
+
+
+class _Current(threading.local):
+    scope: Scope | None = None
+    ordinary: np.random.Generator | None = None
+
+
+_current = _Current()
+
+
+def rng() -> np.random.Generator:
+    """Return the NumPy generator of the sample that is being made.
+
+    Inside a dataset, transform or collate function that a loader calls, it follows from the loader's seed, the epoch
+    and the place of the sample, and from nothing else: engines and numbers of workers do not matter. Ask for it in
+    every call instead of keeping it. Outside a loader it is an ordinary generator.
+
+    Example:
+        >>> import feedline
+        >>> bool(0.0 <= feedline.rng().random() < 1.0)
+        True
+    """
+    scope = _current.scope
+    if scope is None:
+        scope = _of_task.get()
+    if scope is not None:
+        return scope.generator()
+    if _current.ordinary is None:
+        _current.ordinary = np.random.default_rng()
+    return _current.ordinary
+
+
+def is_in_loader() -> bool:
+    """True while a loader of feedline has a dataset do something on this thread."""
+    return _current.scope is not None or _of_task.get() is not None
+
+
+def enter(scope: Scope | None) -> Scope | None:
+    """Make `scope` the current one of this thread; returns the one before it, to be entered again afterwards."""
+    before, _current.scope = _current.scope, scope
+    return before
+
+
+def enter_task(scope: Scope | None) -> Scope | None:
+    """Make `scope` the current one of the coroutine that calls this, and of the threads that it has work done by.
+
+    Returns the one before it, to be entered again afterwards.
+    """
+    before = _of_task.get()
+    _of_task.set(scope)
+    return before
+
+
+# The method of the class below Random: Random.seed itself accepts strings and the like, which takes longer.
+python_generator = random.random.__self__  # type: ignore[attr-defined]  # the generator behind the functions of the module
+_seed_python = super(random.Random, python_generator).seed
+
+
+def seed_globals(key: int) -> None:
+    """Seed the generators of the process."""
+    _seed_python(key)
+    python_generator.gauss_next = None
+    np.random.seed(key & 0xFFFFFFFF)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
+
+
+class GlobalStates:
+    """What the generators of the process are at: compared, and given back.
+
+    One thing is missing: a normal number that NumPy has made and not handed out yet. See `numpy_has_one_in_store`.
+    """
+
+    __slots__ = ("_normal", "_numpy", "_python", "_torch")
+
+    # Any: bytes, or what `getstate` returns.
+    def __init__(self, python: Any, normal: float | None, numpy: bytes, torch: bytes) -> None:
+        self._python = python
+        self._normal = normal
+        """The normal number that Python has made and not handed out yet."""
+        self._numpy = numpy
+        self._torch = torch
+
+    @classmethod
+    def now(cls) -> GlobalStates:
+        """Return the states of this moment."""
+        return cls(_python_state(), python_generator.gauss_next, _numpy_state(), _torch_state())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GlobalStates):
+            return NotImplemented
+        return self._python_is_that_of(other) and self._numpy == other._numpy and self._torch == other._torch
+
+    __hash__ = None  # type: ignore[assignment]  # it is compared, not looked up
+
+    def _python_is_that_of(self, other: GlobalStates) -> bool:
+        return bool(self._python == other._python and self._normal == other._normal)
+
+    def differing(self, other: GlobalStates) -> list[str]:
+        """Name the generators whose states differ."""
+        same = {
+            "random": self._python_is_that_of(other),
+            "numpy.random": self._numpy == other._numpy,
+            "torch": self._torch == other._torch,
+        }
+        return [name for name, is_same in same.items() if not is_same]
+
+    def is_seeded_with(self, key: int) -> bool:
+        """True if this is what seeding leaves behind: nothing was drawn since. The generators are seeded for this."""
+        seed_globals(key)
+        return self == GlobalStates.now()
+
+    def restore(self) -> None:
+        """Give the generators back as they were. NumPy must have had nothing in store."""
+        if isinstance(self._python, bytes):
+            words = np.frombuffer(self._python, np.uint32)
+            random.setstate((3, (*words[1:].tolist(), int(words[0])), self._normal))
+        else:
+            random.setstate(self._python)
+        words = np.frombuffer(self._numpy, np.uint32)
+        np.random.set_state(("MT19937", words[:-1], int(words[-1]), 0, 0.0))
+        if self._torch:
+            torch = sys.modules["torch"]
+            torch.default_generator.set_state(torch.frombuffer(bytearray(self._torch), dtype=torch.uint8))
+
+
+def numpy_has_one_in_store() -> bool:
+    """True if NumPy has made a normal number that it has not handed out: the next one will not move its generator."""
+    return bool(np.random.get_state(legacy=False)["has_gauss"])  # takes 80 microseconds
+
+
+TWISTER_BYTES = 625 * 4
+"""What a Mersenne Twister consists of: 624 words, and the place in them."""
+
+
+def _numpy_state() -> bytes:
+    """Return the state of NumPy's global generator. NumPy's own function for it takes 80 microseconds."""
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy's stubs forget it
+    if type(generator) is np.random.MT19937:
+        return ctypes.string_at(generator.ctypes.state_address, TWISTER_BYTES)
+    return pickle.dumps(np.random.get_state(legacy=False))  # exchanged by the program; never restored from this
+
+
+def _torch_state() -> bytes:
+    """Return the state of torch's default generator; empty if torch is not there."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return b""
+    state = torch.default_generator.get_state()
+    return ctypes.string_at(state.data_ptr(), state.numel())  # four times quicker than through NumPy
+
+
+def _python_state() -> Any:
+    """Return the state of Python's global generator: its memory as it is, or what `getstate` makes of it, slowly."""
+    return random.getstate() if PYTHON_ADDRESS is None else ctypes.string_at(PYTHON_ADDRESS, TWISTER_BYTES)
+
+
+def _address_of(generator: random.Random) -> int | None:
+    """Return where a generator keeps its place and its 624 words; None unless it is sure that they are there."""
+    if sys.implementation.name != "cpython" or type(generator).__basicsize__ < object.__basicsize__ + TWISTER_BYTES:
+        return None
+    address = id(generator) + object.__basicsize__
+    words = np.frombuffer(ctypes.string_at(address, TWISTER_BYTES), np.uint32).tolist()
+    return address if (*words[1:], words[0]) == generator.getstate()[1] else None
+
+
+PYTHON_ADDRESS = _address_of(python_generator)
+
+
+@contextmanager
+def globals_kept() -> Iterator[None]:
+    """Give the generators of the process back as they were."""
+    torch = sys.modules.get("torch")
+    python, numpy = random.getstate(), np.random.get_state()
+    state = None if torch is None else torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if torch is not None and state is not None:
+            torch.default_generator.set_state(state)

@@ -1,0 +1,1 @@
+"""What Python and the operating system need from us: cores, core dumps, OpenMP, weak references."""

@@ -1,0 +1,33 @@
+"""This process in the eyes of the system: the cores it may run on, the memory that goes into its core dumps."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+
+
+def core_count() -> int:
+    """Return on how many cores this process may run, which a container or `taskset` often limits.
+
+    Example:
+        >>> 1 <= core_count() <= os.cpu_count()
+        True
+    """
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def leave_out_of_dumps(mapping: mmap.mmap) -> None:
+    """Keep a mapping out of core dumps.
+
+    Linux dumps every page of shared memory, and makes those for it that did not exist: with room for hundreds of
+    gigabytes mapped, one crash would fill the memory and then the disk. Test: tests/faults/test_dumps.py
+    """
+    advice = getattr(mmap, "MADV_DONTDUMP", None)  # Linux only
+    if advice is None:
+        return
+    try:
+        mapping.madvise(advice)
+    except OSError as exc:  # a kernel or sandbox that does not know it
+        if exc.errno != errno.EINVAL:
+            raise

@@ -1,0 +1,1 @@
+"""Values as users write them, and as they are shown to users."""

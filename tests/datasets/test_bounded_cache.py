@@ -1,0 +1,118 @@
+"""What was used last is kept, up to a limit, and what goes is released."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.datasets.bounded_cache import BoundedCache
+
+
+def test_the_ones_used_last_are_kept() -> None:
+    cache = BoundedCache[str, str](200)
+    for key in "abac":
+        assert cache.load(key, lambda key=key: (key.upper(), 100)) == key.upper()  # type: ignore[misc]
+    assert [cache.load(key, lambda: ("made anew", 100)) for key in "acb"] == ["A", "C", "made anew"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5000)), max_size=60), st.integers(0, 20_000))
+def test_the_limit_holds(asked: list[tuple[int, int]], limit: int) -> None:
+    cache = BoundedCache[int, int](limit)
+    sizes: dict[int, int] = {}
+    for key, size in asked:
+        size = sizes.setdefault(key, size)
+        assert cache.load(key, lambda key=key, size=size: (key, size)) == key  # type: ignore[misc]
+        assert cache.held <= limit or len(cache) == 1
+    cache.clear()
+    assert (len(cache), cache.held) == (0, 0)
+
+
+def test_of_several_threads_one_makes_an_entry() -> None:
+    cache = BoundedCache[str, int](10**6)
+    made: list[int] = []
+    ready = threading.Barrier(4)
+
+    def load() -> tuple[int, int]:
+        made.append(1)
+        return 7, 1
+
+    def ask(_: int) -> int:
+        ready.wait()
+        return cache.load("a", load)
+
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(ask, range(4))) == [7] * 4
+    assert made == [1]
+
+
+def test_an_error_is_not_kept() -> None:
+    cache = BoundedCache[str, int](10**6)
+    failures = iter([True, False])
+
+    def load() -> tuple[int, int]:
+        if next(failures):
+            raise OSError("not now")
+        return 1, 1
+
+    try:
+        cache.load("a", load)
+    except OSError:
+        assert cache.load("a", load) == 1
+
+
+def test_a_fork_while_a_thread_holds_the_lock() -> None:
+    cache = BoundedCache[str, int](10**6)
+    cache.load("a", lambda: (1, 1))
+    with cache._lock, cache._doors[hash("b") % len(cache._doors)]:
+        pid = os.fork()
+        if pid == 0:
+            whole = cache.load("a", lambda: (2, 1)) == 1 and cache.load("b", lambda: (3, 1)) == 3
+            os._exit(0 if whole else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_pickled_it_is_empty() -> None:
+    cache = BoundedCache[str, int](77)
+    cache.load("a", lambda: (1, 1))
+    other = pickle.loads(pickle.dumps(cache))
+    assert (len(other), other.limit) == (0, 77)
+
+
+@given(limit=st.integers(0, 6), steps=st.lists(st.tuples(st.sampled_from("pgd"), st.integers(0, 6)), max_size=60))
+def test_what_goes_is_released_once_and_the_longest_unused_goes_first(limit: int, steps: list[tuple[str, int]]) -> None:
+    released: list[int] = []
+    cache = BoundedCache[int, int](limit, released.append)
+    model: list[int] = []
+    gone: list[int] = []
+    for kind, key in steps:
+        if kind == "p" and key not in model:
+            cache.put(key, key)
+            model.append(key)
+            while len(model) > max(limit, 1):
+                gone.append(model.pop(0))
+        elif kind == "d" and key in model:
+            cache.drop(key)
+            model.remove(key)
+            gone.append(key)
+        elif kind == "g":
+            assert cache.get(key) == (key if key in model else None)
+            if key in model:
+                model.append(model.pop(model.index(key)))
+        assert (cache.values(), released) == (model, gone)
+    cache.clear()
+    assert released == gone + model
+
+
+def test_what_is_in_use_may_stay_until_later() -> None:
+    cache = BoundedCache[str, int](1)
+    for key in "abc":
+        cache.put(key, 1, trims=False)
+    assert len(cache) == 3
+    cache.trim()
+    assert cache.values() == [1]
+    assert cache.held == 1

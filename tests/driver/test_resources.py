@@ -1,0 +1,121 @@
+"""What a loader keeps from epoch to epoch."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+import pytest
+
+from feedline.collate import default
+from feedline.driver.resources import Resources
+from feedline.driver.settings import Settings
+from feedline.engines.processes import ProcessEngine
+from feedline.engines.threads import ThreadEngine
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing.engine import Numbers
+from feedline.transport.arena import Arena
+from feedline.types import DatasetKind, WorkerSpec
+
+
+def make(**options: Any) -> Resources:
+    return Resources(Settings(**{"worker_count": 2, "memory_budget": 1 << 20, **options}), NumpyFramework())
+
+
+def arena_of(resources: Resources) -> Arena:
+    arena = resources.arena()
+    assert arena is not None
+    return arena
+
+
+@pytest.mark.parametrize(("engine", "shared"), [("process", True), ("thread", False)])
+def test_the_memory_is_made_once_and_fits_the_engine(engine: str, shared: bool) -> None:
+    resources = make(engine=engine)
+    arena = arena_of(resources)
+    assert arena.shared is shared
+    assert arena.budget == 1 << 20
+    assert arena_of(resources) is arena
+
+
+def test_there_are_more_slots_than_a_window_and_never_too_many() -> None:
+    assert arena_of(make()).slot_count > 4
+    assert arena_of(make(worker_count=64, depth=64)).slot_count <= 1024
+
+
+def test_a_forked_process_gets_memory_of_its_own() -> None:
+    resources = make()
+    arena = arena_of(resources)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if arena_of(resources) is not arena and arena_of(resources).pid == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert arena_of(resources) is arena
+
+
+def test_closing_gives_the_memory_back_and_batches_stay_valid() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    resources = make()
+    arena = arena_of(resources)
+    slot = arena.acquire()
+    lease = arena.lease(slot, 0, 4)
+    lease[:] = 2
+    arena.finish(slot)
+    del arena
+    resources.close()
+    resources.close()
+    assert lease.tolist() == [2, 2, 2, 2]
+    del lease
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert arena_of(resources).acquire() == 0, "it can be used again"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("process", ProcessEngine), ("thread", ThreadEngine)])
+def test_the_engine_that_was_asked_for(name: str, kind: type) -> None:
+    engine, arena = make(engine=name)._engine()
+    assert type(engine) is kind
+    assert engine.worker_count == 2
+    assert (arena is not None) == (name == "process"), "threads take their slots themselves"
+
+
+def test_stats_before_anything_happened() -> None:
+    stats = make().stats()
+    assert stats["engine"] == "process"
+    assert stats["workers"] == 2
+    assert stats["batches"] == stats["arena_bytes"] == stats["leased_slots"] == 0
+    assert all(isinstance(value, (int, float, str)) for value in stats.values())
+
+
+class Stateful(Numbers):
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        return
+
+
+class Together(Numbers):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return indices
+
+
+@pytest.mark.parametrize(
+    ("dataset", "seeded", "split"),
+    [
+        (Numbers(), False, True),
+        (Numbers(), True, True),
+        (Together(), False, True),
+        (Together(), True, False),
+        (Stateful(), False, False),
+    ],
+)
+def test_batches_are_split_only_where_that_does_not_show(dataset: Any, seeded: bool, split: bool) -> None:
+    resources = Resources(Settings(worker_count=2, split=2, memory_budget=1 << 20), NumpyFramework())
+    spec = WorkerSpec(dataset, DatasetKind.MAP, default, NumpyFramework(), worker_count=2, base_seed=0, seeded=seeded)
+    driver = resources.driver(spec, None)
+    try:
+        assert (driver.machine._splitter is not None) == split
+    finally:
+        driver.close()
+        resources.close()

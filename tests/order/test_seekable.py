@@ -1,0 +1,285 @@
+"""Plans over feedline's samplers: entered anywhere, by any number of ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
+from feedline.errors import BadOption
+from feedline.order.seekable import BatchPlan, SamplePlan
+from feedline.randomness.keys import mix
+from feedline.samplers import InfiniteSampler, RandomSampler, SequentialSampler, distribute
+from feedline.types import TAILS, Draw, IndexBlock, Key, Tail
+
+KEY = Key(3, 1)
+
+
+class Noting(Sampler):
+    """Index = place + 1000 * epoch; notes how many places it was asked for."""
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
+        self.asked: list[int] = []
+
+    def size(self) -> int | None:
+        return self.count
+
+    def at(self, places: IndexArray, key: Key) -> IndexArray:
+        self.asked.append(len(places))
+        return places + 1000 * key.epoch
+
+
+def plan_of(sampler: Sampler, size: int | None = 2, *, drop_last: bool = False, consumed: int = 0) -> SamplePlan:
+    return SamplePlan(sampler, size, drop_last=drop_last, key=KEY, draw_key=77, consumed=consumed)
+
+
+def listed(plan: Any) -> list[Any]:
+    return [item.array.tolist() if isinstance(item, IndexBlock) else item for item in plan]
+
+
+# -- one rank ---
+
+
+@given(st.integers(1, 60), st.none() | st.integers(1, 7), st.booleans())
+def test_batches_are_the_order_cut_up(count: int, size: int | None, drop_last: bool) -> None:
+    sampler = RandomSampler(range(count), seed=3)
+    order = sampler.at(np.arange(count), KEY).tolist()
+    plan = plan_of(sampler, size, drop_last=drop_last)
+    if size is None:
+        expected: list[Any] = order
+    else:
+        stop = count // size * size if drop_last else count
+        expected = [order[start : start + size] for start in range(0, stop, size)]
+    assert len(plan) == len(expected)
+    assert listed(plan) == expected
+    with pytest.raises(StopIteration):
+        next(plan)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000, 1024, 1025, 16_384, 20_000, 50_000])
+def test_orders_longer_than_a_block(size: int) -> None:
+    batches = listed(plan_of(SequentialSampler(range(50_000)), size))
+    assert [index for batch in batches for index in batch] == list(range(50_000))
+    assert {len(batch) for batch in batches[:-1]} <= {size}
+
+
+def test_indices_are_made_in_blocks_and_the_first_is_small() -> None:
+    sampler = Noting(1_000_000)
+    plan = plan_of(sampler, 64)
+    assert sampler.asked == []
+    for _ in range(16):
+        next(plan)
+    assert sampler.asked == [1024], "somebody is waiting for the first batch"
+    for _ in range(256):
+        next(plan)
+    assert sampler.asked == [1024, 16_384]
+
+
+def test_the_epoch_of_the_key_is_asked_for() -> None:
+    assert listed(plan_of(Noting(3), None)) == [1000, 1001, 1002]
+
+
+def test_an_order_without_end() -> None:
+    plan = plan_of(InfiniteSampler(range(5), shuffle=False), 3)
+    with pytest.raises(TypeError, match="never ends"):
+        len(plan)
+    assert [next(plan).array.tolist() for _ in range(4)] == [[0, 1, 2], [3, 4, 0], [1, 2, 3], [4, 0, 1]]
+
+
+def test_nothing_to_deliver() -> None:
+    assert listed(plan_of(SequentialSampler([]))) == []
+    assert listed(plan_of(SequentialSampler(range(4)), consumed=4)) == []
+    assert listed(plan_of(SequentialSampler(range(4)), consumed=9)) == []
+
+
+def test_entering_far_away_asks_for_nothing_before() -> None:
+    sampler = Noting(10**12)
+    plan = plan_of(sampler, 4, consumed=10**12 - 6)
+    assert listed(plan) == [[1000 + 10**12 - 6 + n for n in range(4)], [1000 + 10**12 - 2, 1000 + 10**12 - 1]]
+    assert sum(sampler.asked) == 6
+
+
+# -- ranks ---
+
+counts, sizes, worlds = st.integers(1, 50), st.integers(1, 5), st.integers(1, 5)
+tails = st.sampled_from(TAILS)
+
+
+def ranks_of(count: int, size: int, world: int, tail: Tail, consumed: int = 0) -> list[SamplePlan]:
+    whole = RandomSampler(range(count), seed=3)
+    samplers: list[Any] = [distribute(whole, rank, world, tail=tail) for rank in range(world)]
+    try:
+        return [plan_of(sampler, size, consumed=consumed) for sampler in samplers]
+    except BadOption:
+        assume(False)
+        raise
+
+
+@given(counts, sizes, worlds, tails)
+def test_ranks_share_the_order_and_end_together(count: int, size: int, world: int, tail: Tail) -> None:
+    ranks = ranks_of(count, size, world, tail)
+    assert len({len(plan) for plan in ranks}) == 1
+    delivered = Counter(index for plan in ranks for batch in listed(plan) for index in batch)
+    everything = Counter(range(count))
+    order = RandomSampler(range(count), seed=3).at(np.arange(count), KEY).tolist()
+    if tail == "exact":
+        assert delivered == everything
+    elif tail == "pad":
+        repeated = delivered - everything
+        assert set(delivered) == set(everything)
+        assert set(repeated) <= set(order[: repeated.total()]), "the order begins again"
+        assert repeated.total() < world
+    else:
+        left_out = everything - delivered
+        assert left_out.total() < world
+        assert set(left_out) == set(order[count - left_out.total() :])
+
+
+def test_a_world_that_is_larger_than_the_order_goes_round_more_than_once() -> None:
+    (batches,) = {str(listed(plan)) for plan in ranks_of(1, 2, 5, "pad")}
+    assert batches == "[[0]]"
+    order = RandomSampler(range(2), seed=3).at(np.arange(2), KEY).tolist()
+    assert [listed(plan)[0][0] for plan in ranks_of(2, 2, 5, "pad")] == [*order, *order, order[0]]
+
+
+@settings(deadline=None)
+@given(counts, sizes, worlds, tails, st.data())
+def test_the_same_ranks_enter_where_they_left(
+    count: int, size: int, world: int, tail: Tail, data: st.DataObject
+) -> None:
+    ranks = ranks_of(count, size, world, tail)
+    done = data.draw(st.integers(0, len(ranks[0])))
+    (consumed,) = {plan.state(done)["consumed"] for plan in ranks}
+    rest = ranks_of(count, size, world, tail, consumed)
+    for before, after in zip(ranks, rest, strict=True):
+        assert listed(before)[done:] == listed(after)
+        for number in range(len(after)):
+            assert before.draw(done + number) == after.draw(number)
+        assert before.state(len(before)) == after.state(len(after))
+
+
+@settings(deadline=None)
+@given(counts, sizes, worlds, tails, sizes, worlds, st.data())
+def test_other_ranks_enter_where_these_left(
+    count: int, size: int, world: int, tail: Tail, other_size: int, other_world: int, data: st.DataObject
+) -> None:
+    ranks = ranks_of(count, size, world, tail)
+    done = data.draw(st.integers(0, len(ranks[0])))
+    consumed = ranks[0].state(done)["consumed"]
+    before = Counter(index for plan in ranks for batch in listed(plan)[:done] for index in batch)
+    rest = ranks_of(count, other_size, other_world, "exact", consumed)
+    after = Counter(index for plan in rest for batch in listed(plan) for index in batch)
+    assert set(after.values()) <= {1}
+    assert set(before) | set(after) == set(range(count))
+    assert not set(before) & set(after)
+
+
+def test_states_are_plain_and_never_beyond_the_end() -> None:
+    plan = ranks_of(10, 4, 4, "pad")[0]
+    assert plan.state(0) == {"unit": "samples", "consumed": 0}
+    assert plan.state(1) == {"unit": "samples", "consumed": 10}, "twelve were delivered, of ten"
+    assert type(plan.state(1)["consumed"]) is int
+
+
+# -- random numbers ---
+
+
+def keys_of(plan: Any) -> list[tuple[int, int]]:
+    """Return (index, key) of every sample."""
+    keys = []
+    for number, indices in enumerate(listed(plan)):
+        draw: Draw = plan.draw(number)
+        keys += [(index, mix(draw.key, draw.first + draw.stride * place)) for place, index in enumerate(indices)]
+    return keys
+
+
+@given(counts, sizes, worlds, sizes)
+def test_what_a_sample_draws_depends_on_neither_ranks_nor_batches(
+    count: int, size: int, world: int, other_size: int
+) -> None:
+    alone = dict(keys_of(plan_of(RandomSampler(range(count), seed=3), other_size)))
+    assert len(set(alone.values())) == count
+    shared = [pair for plan in ranks_of(count, size, world, "exact") for pair in keys_of(plan)]
+    assert dict(shared) == alone
+
+
+# -- batch samplers ---
+
+
+class Batches(BatchSampler):
+    """Batch n is [epoch, n]."""
+
+    def __init__(self, count: int | None) -> None:
+        self.count = count
+
+    def size(self) -> int | None:
+        return self.count
+
+    def batch(self, number: int, key: Key) -> IndexArray:
+        assert self.count is None or 0 <= number < self.count
+        return np.array([key.epoch, number])
+
+
+def batch_plan(sampler: Any, consumed: int = 0) -> BatchPlan:
+    return BatchPlan(sampler, key=KEY, draw_key=77, consumed=consumed)
+
+
+@given(st.integers(0, 20), st.integers(0, 20))
+def test_a_batch_sampler_is_entered_anywhere(count: int, done: int) -> None:
+    plan = batch_plan(Batches(count))
+    done = min(done, count)
+    assert len(plan) == count
+    state = plan.state(done)
+    assert state == {"unit": "batches", "consumed": done}
+    again = batch_plan(Batches(count), done)
+    assert len(again) == count - done
+    everything = listed(plan)
+    assert everything == [[1, number] for number in range(count)]
+    assert listed(again) == everything[done:]
+    assert [again.draw(number) for number in range(count - done)] == [
+        plan.draw(number) for number in range(done, count)
+    ]
+
+
+def test_a_batch_sampler_without_end() -> None:
+    plan = batch_plan(Batches(None), 10**9)
+    assert [next(plan).array.tolist() for _ in range(2)] == [[1, 10**9], [1, 10**9 + 1]]
+    assert plan.state(2) == {"unit": "batches", "consumed": 10**9 + 2}
+
+
+def whole_batches(plans: list[BatchPlan]) -> list[int]:
+    return sorted(batch[1] for plan in plans for batch in listed(plan))
+
+
+@given(st.integers(1, 20), worlds, worlds, st.integers(0, 10))
+def test_ranks_share_batches_and_others_go_on(count: int, world: int, other: int, done: int) -> None:
+    def ranks(world: int, consumed: int) -> list[BatchPlan]:
+        shares: list[Any] = [distribute(Batches(count), rank, world, tail="drop") for rank in range(world)]
+        return [batch_plan(share, consumed) for share in shares]
+
+    before = ranks(world, 0)
+    done = min(done, len(before[0]))
+    consumed = before[0].state(done)["consumed"]
+    assert consumed == done * world
+    taken = sorted(batch[1] for plan in before for batch in listed(plan)[:done])
+    rest = whole_batches(ranks(other, consumed))
+    assert taken == list(range(consumed))
+    assert rest == list(range(consumed, consumed + len(rest)))
+    assert count - consumed - len(rest) < other
+
+
+def test_batches_draw_apart_on_all_ranks() -> None:
+    draws = set()
+    for rank in range(3):
+        share: Any = distribute(Batches(9), rank, 3)
+        plan = batch_plan(share)
+        draws |= {plan.draw(number).key for number in range(3)}
+    alone = batch_plan(Batches(9))
+    assert draws == {alone.draw(number).key for number in range(9)}
+    assert len(draws) == 9

@@ -1,0 +1,306 @@
+"""Whether and how a loader shares out the samples of an iterable dataset."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from feedline import DataLoader, Loader, samplers
+from feedline.abc.source import SplitSource, StreamSource
+from feedline.errors import BadOption, SplitTwice, UnequalStreams
+from feedline.order.sharding import split_of
+from feedline.types import EngineName, Share, StreamSplit
+
+
+class Source(StreamSource):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def split(shard: Any, dataset: Any = (), **options: Any) -> StreamSplit | None:
+    usual: dict[str, Any] = {
+        "batch_size": 4,
+        "drop_last": False,
+        "is_map": False,
+        "splits_itself": False,
+        "default": False,
+    }
+    return split_of(dataset, shard, **{**usual, **options})
+
+
+@pytest.mark.parametrize(("shard", "tail"), [(True, "pad"), ("pad", "pad"), ("drop", "drop"), ("exact", "exact")])
+def test_what_is_asked_for_is_done(shard: Any, tail: str) -> None:
+    assert split(shard, drop_last=True) == StreamSplit(4, Share(0, 1, tail), drop_last=True)
+    assert split(shard, Source()) == StreamSplit(4, Share(0, 1, tail))
+
+
+def test_single_samples_are_shared_out_one_by_one() -> None:
+    assert split(True, batch_size=None) == StreamSplit(1, Share())
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_without_a_word_it_depends_on_the_loader_and_the_dataset(default: bool) -> None:
+    assert (split(None, default=default) is not None) == default
+    assert split(None, Source(), default=default) is not None, "feedline's own sources leave it to the loader"
+    assert split(False, Source(), default=default) is None
+
+
+def test_the_rank_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    made = split("drop")
+    assert made is not None
+    assert made.share == Share(2, 3, "drop")
+
+
+def test_map_style_datasets_have_nothing_to_share_out() -> None:
+    assert split(None, is_map=True, default=True) is None
+    assert split(False, is_map=True) is None
+    with pytest.raises(BadOption, match=r"shard='exact' is about iterable datasets.*DistributedSampler"):
+        split("exact", is_map=True)
+
+
+def test_what_splits_itself_is_not_split_again() -> None:
+    assert split(None, splits_itself=True, default=True) is None
+    with pytest.raises(BadOption, match="data pipes and the streaming datasets of Hugging Face split themselves"):
+        split(True, splits_itself=True)
+
+
+@pytest.mark.parametrize("shard", ["yes", "", 2, 0.5, "PAD", []])
+def test_what_is_not_known_is_refused(shard: Any) -> None:
+    with pytest.raises(BadOption, match=r"shard=.* is not one of True, False, 'pad', 'drop', 'exact'"):
+        split(shard)
+
+
+class Curious(IterableDataset[int]):
+    """Asks which worker it is in."""
+
+    def __iter__(self) -> Iterator[int]:
+        get_worker_info()
+        return iter(range(8))
+
+
+class Incurious(Curious):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(8))
+
+
+@pytest.mark.parametrize("engine_name", ["thread", "process"])
+def test_a_dataset_that_asks_which_worker_it_is_in_may_split_itself_as_well(engine_name: EngineName) -> None:
+    loader = DataLoader(Curious(), 2, num_workers=2, engine=engine_name, shard=True)
+    with pytest.warns(SplitTwice, match="get_worker_info") as told:
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    own = [warning for warning in told if warning.category is SplitTwice]  # Python warns of forks, too
+    assert [warning.filename for warning in own] == [__file__]
+
+
+def test_who_does_not_ask_or_is_alone_is_not_told() -> None:
+    for dataset, workers in ((Incurious(), 2), (Curious(), 1), (Curious(), 0)):
+        loader = DataLoader(dataset, 2, num_workers=workers, engine="thread" if workers else None, shard=True)
+        assert len(list(loader)) == 4
+
+
+class Parts(SplitSource, IterableDataset[int]):
+    """Yields its own part, as far as it was told which that is."""
+
+    def __init__(self) -> None:
+        self.worker = (0, 1)
+
+    def set_worker(self, number: int, count: int) -> None:
+        self.worker = number, count
+
+    def __iter__(self) -> Iterator[int]:
+        number, count = self.worker
+        return iter(range(number, 11, count))
+
+
+@pytest.mark.parametrize("shard", [None, True, False])
+@pytest.mark.parametrize("default", [True, False])
+def test_a_split_source_is_not_split_by_the_loader(shard: bool | None, default: bool) -> None:
+    assert split(shard, Parts(), default=default) is None
+
+
+def test_a_split_source_has_no_tails() -> None:
+    with pytest.raises(BadOption, match="Parts splits itself"):
+        split("exact", Parts())
+
+
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 3), ("process", 2)])
+def test_a_split_source_is_told_its_worker(engine: EngineName, workers: int) -> None:
+    source = Parts()
+    loaders: list[Any] = [
+        Loader(source, 2, workers=workers, engine=engine),
+        DataLoader(source, 2, num_workers=workers, engine=engine),
+    ]
+    for loader in loaders:
+        found = [[int(number) for number in batch] for batch in loader]
+        assert sorted(number for batch in found for number in batch) == list(range(11))
+        assert all(len({number % max(1, workers) for number in batch}) == 1 for batch in found)
+    assert source.worker == (0, 1)  # copies were told, not this one
+
+
+# -- samplers that are shared out twice
+
+
+class Hidden:
+    """A dataset that is a sampler, as wrappers of frameworks make them for torch's DistributedSampler."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._sampler = sampler
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+
+class Shard:
+    """The batches of one of several processes, as Accelerate has them."""
+
+    def __init__(self, batch_sampler: Any) -> None:
+        self.batch_sampler = batch_sampler
+        self.num_processes = 2
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return islice(self.batch_sampler, 0, None, self.num_processes)
+
+
+EIGHT: Any = range(8)
+
+
+def half() -> Any:
+    return samplers.DistributedSampler(range(8), 2, 0)
+
+
+def torch_part(of: Any, ranks: int = 2) -> Any:
+    return torch.utils.data.DistributedSampler(of, ranks, 0)
+
+
+TWICE: dict[str, dict[str, Any]] = {
+    "torch's around ours": {"sampler": torch_part(half())},
+    "torch's around a wrapper": {"sampler": torch_part(Hidden(half()))},
+    "torch's around torch's": {"sampler": torch_part(Hidden(torch_part(range(8))))},
+    "batches": {"batch_sampler": Shard(samplers.BatchSampler(half(), 2, False))},
+    "torch's batches": {"batch_sampler": Shard(torch.utils.data.BatchSampler(half(), 2, False))},
+}
+
+ONCE: dict[str, dict[str, Any]] = {
+    "ours": {"sampler": half()},
+    "torch's": {"sampler": torch_part(range(8))},
+    "distribute": {"sampler": samplers.distribute(torch.utils.data.RandomSampler(range(8)), 1, 2)},
+    "batches": {"batch_sampler": samplers.BatchSampler(half(), 2, False)},
+    "shared batches": {"batch_sampler": samplers.distribute(samplers.LengthBucketBatchSampler(range(1, 9), 2), 1, 2)},
+    "one of one": {"sampler": torch_part(Hidden(half()), 1)},
+    "batches of processes": {"batch_sampler": Shard(samplers.BatchSampler(range(8), 2, False))},
+}
+
+
+@pytest.mark.parametrize("given", TWICE.values(), ids=TWICE)
+def test_samplers_that_share_out_twice_are_noticed(given: dict[str, Any]) -> None:
+    with pytest.warns(SplitTwice, match=r"one of 4.*use_distributed_sampler=False") as told:
+        DataLoader(EIGHT, **given)
+    assert [warning.filename for warning in told] == [__file__]
+
+
+@pytest.mark.parametrize("given", ONCE.values(), ids=ONCE)
+def test_samplers_that_share_out_once_are_not_warned_of(given: dict[str, Any]) -> None:
+    DataLoader(EIGHT, **given)
+
+
+def test_shard_and_a_distributed_sampler_exclude_each_other() -> None:
+    with pytest.raises(BadOption, match="shard=True is about iterable datasets"):
+        DataLoader(EIGHT, sampler=half(), shard=True)
+
+
+# -- streams that the loader shares out ---
+
+
+class Shuffled(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        numbers = list(range(40))
+        random.shuffle(numbers)
+        return iter(numbers)
+
+
+def test_a_stream_that_shuffles_itself_is_the_same_in_every_worker() -> None:
+    loader = DataLoader(Shuffled(), 4, shard=True, num_workers=2)
+    assert sorted(value for batch in loader for value in batch.tolist()) == list(range(40))
+
+
+class Own(IterableDataset[float]):
+    """Its numbers are other ones wherever it is iterated over."""
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(np.random.default_rng().random(12).tolist())
+
+
+def test_workers_that_read_something_else_are_noticed() -> None:
+    loader = DataLoader(Own(), 2, shard=True, num_workers=2, engine="thread")
+    with pytest.warns(UnequalStreams, match=r"feedline\.rng\(\)"):
+        list(loader)
+
+
+class Sized(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(21))
+
+    def __len__(self) -> int:
+        return 21
+
+
+@pytest.mark.parametrize("kind", [Loader, DataLoader])
+@pytest.mark.parametrize("tail", ["pad", "drop", "exact"])
+def test_the_length_of_a_shared_stream_is_this_ranks(kind: Any, tail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(3):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        loader = kind(Sized(), 2, shard=tail)
+        assert len(loader) == len(list(loader)) < 11
+
+
+class Spoilt(IterableDataset[int]):
+    """Sample 5 cannot be made; those after it can."""
+
+    def __iter__(self) -> Iterator[int]:
+        return map(self.make, range(12))
+
+    def make(self, number: int) -> int:
+        if number == 5:
+            raise ValueError("five")
+        return number
+
+
+def survivors(batches: Iterator[Any]) -> tuple[list[Any], int]:
+    """Return the batches that come, and how often something was raised instead."""
+    came, failures = [], 0
+    while True:
+        try:
+            came.append(next(batches).tolist())
+        except StopIteration:
+            return came, failures
+        except ValueError:
+            failures += 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_sample_of_a_stream_that_is_shared_out_costs_its_own_batch(workers: int) -> None:
+    loader = DataLoader(Spoilt(), 2, shard=True, num_workers=workers, engine="thread" if workers else "auto")
+    assert survivors(iter(loader)) == ([[0, 1], [2, 3], [6, 7], [8, 9], [10, 11]], 1)
+
+
+@pytest.mark.parametrize("shard", [True, False])
+def test_a_stream_that_is_read_again_gets_over_a_sample_that_raised(shard: bool) -> None:
+    loader = DataLoader(Spoilt(), 2, shard=shard)
+    batches = iter(loader)
+    assert [batch.tolist() for batch in islice(batches, 2)] == [[0, 1], [2, 3]]
+    with pytest.raises(ValueError, match="five"):
+        next(batches)
+    state = loader.state_dict()
+    other = DataLoader(Spoilt(), 2, shard=shard)
+    other.load_state_dict(state)
+    assert survivors(iter(other)) == ([[6, 7], [8, 9], [10, 11]], 0)

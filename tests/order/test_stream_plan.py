@@ -1,0 +1,25 @@
+"""The plan of the one stream of a loader without workers."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from feedline.order.streams import StreamPlan
+from feedline.randomness.keys import mix
+from feedline.types import Draw
+
+
+@pytest.mark.parametrize("count", [1, 32, None])
+def test_the_same_is_asked_for_over_and_over(count: int | None) -> None:
+    assert list(islice(StreamPlan(count, 9), 3)) == [count] * 3
+
+
+def test_it_draws_as_the_first_of_several_workers_would() -> None:
+    plan = StreamPlan(4, 9)
+    assert plan.draw(0) == plan.draw(5) == Draw(mix(9, 0))
+
+
+def test_how_far_it_is_is_known_to_who_reads_it() -> None:
+    assert StreamPlan(4, 9).state(3) == {"unit": "stream batches"}

@@ -1,0 +1,151 @@
+"""The keyed order: each index once, by any sequence of places; and it looks random in every way counted here."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import Counter
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from feedline.randomness.bijection import Bijection, small_orders
+from feedline.randomness.keys import mix, mix_array
+from tests.samplers.chi_square import assert_fits
+
+KEYS = [0, 1, 0xFEED, 2**64 - 1]
+sizes = (
+    st.integers(1, 5000)
+    | st.integers(1, 2**63)
+    | st.sampled_from([2**b + d for b in range(11, 63) for d in (-1, 0, 1)])
+)
+
+
+def orders(size: int, places: list[int], count: int) -> NDArray[np.int64]:
+    """What stands at these places under `count` keys, a row for each."""
+    asked = np.array(places)
+    return np.array([Bijection(size, mix(5, number))(asked) for number in range(count)])
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_small_sizes_are_permuted(key: int) -> None:
+    for size in range(301):
+        assert np.array_equal(np.sort(Bijection(size, key)(np.arange(size))), np.arange(size))
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("size", [1023, 1024, 1025, 1088, 1089, 2047, 2048, 2049, 3000, 4095, 4096, 4097, 5000, 70_001])
+def test_sizes_around_every_limit_are_permuted(size: int, key: int) -> None:
+    assert np.array_equal(np.sort(Bijection(size, key)(np.arange(size))), np.arange(size))
+
+
+@pytest.mark.parametrize("size", [2**20, 2**20 + 1, 10**9, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**33 + 5, 2**48 - 1])
+@pytest.mark.parametrize("key", KEYS[:2])
+def test_large_sizes_repeat_nothing(size: int, key: int) -> None:
+    check_sampled(size, key)
+
+
+@pytest.mark.parametrize("size", [2**61 + 1, 2**62, 2**62 + 1, 2**63 - 1, 2**63])
+def test_largest_sizes_repeat_nothing(size: int) -> None:
+    check_sampled(size, 3)
+
+
+def check_sampled(size: int, key: int) -> None:
+    random = np.random.default_rng(1).integers(0, size - 1, 50_000, endpoint=True)
+    edges = np.r_[np.arange(1000), size - 1 - np.arange(1000)]
+    places = np.unique(np.r_[random, edges])
+    indices = Bijection(size, key)(places)
+    assert indices.min() >= 0
+    assert indices.max() < size
+    assert len(np.unique(indices)) == len(places)
+
+
+@given(sizes, st.integers(0, 2**64 - 1), st.data())
+def test_a_place_says_the_same_in_any_company(size: int, key: int, data: st.DataObject) -> None:
+    places = data.draw(st.lists(st.integers(0, size - 1), max_size=20))
+    order = Bijection(size, key)
+    together = order(np.array(places, np.int64))
+    assert together.dtype == np.int64
+    assert together.tolist() == [int(Bijection(size, key)(np.array([place]))[0]) for place in places]
+    assert all(0 <= index < size for index in together)
+
+
+def test_pieces_are_joined_and_shapes_kept() -> None:
+    order = Bijection(10**6, 3)
+    places = np.arange(100_000)
+    whole = order(places)
+    assert np.array_equal(whole[::7], order(places[::7]))
+    assert np.array_equal(whole.reshape(100, 1000), order(places.reshape(100, 1000)))
+    assert np.array_equal(places, np.arange(100_000))
+
+
+@pytest.mark.parametrize(("size", "place"), [(0, 0), (5, 5), (5, -1), (5000, 5000), (5000, -1), (2000, 2**40)])
+def test_places_outside_are_refused(size: int, place: int) -> None:
+    with pytest.raises(IndexError, match=f"place {place} "):
+        Bijection(size, 1)(np.array([place]))
+
+
+@pytest.mark.parametrize("size", [-1, 2**63 + 1])
+def test_impossible_sizes_are_refused(size: int) -> None:
+    with pytest.raises(ValueError, match=r"2\*\*63"):
+        Bijection(size, 1)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 6])
+def test_all_orders_of_a_few_are_equally_likely(size: int) -> None:
+    found = small_orders(size, mix_array(5, np.arange(60_000)))
+    assert np.array_equal(found[:500], orders(size, list(range(size)), 500))
+    counts = Counter(map(tuple, found.tolist()))
+    assert_fits([counts[order] for order in permutations(range(size))])
+
+
+@pytest.mark.parametrize("size", [100, 1024, 1025, 2048, 10_007, 10**6, 10**9, 2**40 + 1, 2**63])
+def test_any_index_comes_at_any_place(size: int) -> None:
+    count, bins = 3000, 50
+    edges = np.array([size * number // bins for number in range(1, bins)])
+    expected = np.diff(edges.astype(np.float64), prepend=0, append=size) / size * count
+    for column in orders(size, [0, 1, 2, size // 2, size - 1], count).T:
+        assert_fits(np.bincount(np.searchsorted(edges, column, side="right"), minlength=bins), expected)
+
+
+@pytest.mark.parametrize("size", [1025, 1500, 4096, 10**6, 10**9, 2**40 + 1])
+def test_neighbouring_places_are_unrelated_over_keys(size: int) -> None:
+    found = orders(size, [0, 1, 2, 64], 3000)
+    for left, right in [(0, 1), (1, 2), (0, 3)]:
+        assert_fits(np.bincount((found[:, left] - found[:, right]) % size * 32 // size, minlength=32))
+        pairs = (found[:, left] * 8 // size) * 8 + found[:, right] * 8 // size
+        assert_fits(np.bincount(pairs, minlength=64))
+
+
+@pytest.mark.parametrize("size", [2**17, 10**6, 10**9, 2**40 + 1])
+@pytest.mark.parametrize("key", KEYS)
+def test_steps_within_an_order_are_unrelated(size: int, key: int) -> None:
+    order = Bijection(size, key)(np.arange(1 << 16))
+    assert_fits(np.bincount(np.diff(order) % size * 64 // size, minlength=64))
+    assert_fits(np.bincount((order[2:] - 2 * order[1:-1] + order[:-2]) % size * 64 // size, minlength=64))
+    assert_fits(np.bincount((order[:-1] * 16 // size) * 16 + order[1:] * 16 // size, minlength=256))
+    assert_fits(np.bincount((order[1:] ^ order[:-1]) & 31, minlength=32))
+
+
+@pytest.mark.parametrize("size", [1000, 50_000])
+def test_orders_of_two_keys_are_unrelated(size: int) -> None:
+    one, other = (Bijection(size, mix(1, epoch))(np.arange(size)) for epoch in range(2))
+    assert abs(np.corrcoef(one, other)[0, 1]) < 5 / np.sqrt(size)
+    assert np.count_nonzero(one == other) < 10
+    assert abs(np.corrcoef(one, np.arange(size))[0, 1]) < 5 / np.sqrt(size)
+
+
+def test_memory_does_not_grow_with_the_size() -> None:
+    tracemalloc.start()
+    try:
+        Bijection(10**12, 1)(np.arange(1 << 14))
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_repr_makes_it_again() -> None:
+    assert repr(Bijection(10, 3)) == "Bijection(10, key=3)"

@@ -1,0 +1,55 @@
+"""Keys: mixing is a bijection, and the array form says the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.randomness.keys import epoch_key, mix, mix_array
+from tests.samplers.chi_square import assert_fits
+
+words = st.integers(0, 2**64 - 1)
+
+
+@given(words, st.lists(st.integers(0, 2**63 - 1)))
+def test_array_form_is_the_same(key: int, numbers: list[int]) -> None:
+    mixed = mix_array(key, np.array(numbers, np.int64))
+    assert mixed.dtype == np.uint64
+    assert mixed.tolist() == [mix(key, number) for number in numbers]
+
+
+@given(words, words)
+def test_mixed_keys_have_64_bits(key: int, number: int) -> None:
+    assert 0 <= mix(key, number) < 2**64
+
+
+def test_numbers_are_left_alone() -> None:
+    numbers = np.arange(10)
+    mix_array(3, numbers)
+    assert numbers.tolist() == list(range(10))
+
+
+@pytest.mark.parametrize("key", [0, 7, 2**64 - 1])
+def test_no_two_numbers_share_a_key(key: int) -> None:
+    assert len(np.unique(mix_array(key, np.arange(100_000)))) == 100_000
+
+
+@pytest.mark.parametrize("key", [0, 1, 0xDEADBEEF])
+def test_every_bit_is_a_coin(key: int) -> None:
+    mixed = mix_array(key, np.arange(1 << 15))
+    ones = np.array([int((mixed >> np.uint64(bit) & np.uint64(1)).sum()) for bit in range(64)])
+    assert abs(ones - (1 << 14)).max() < 5 * np.sqrt(1 << 13)
+    assert_fits(np.bincount((mixed >> np.uint64(56)).astype(np.int64), minlength=256))
+
+
+def test_neighbouring_keys_are_unrelated() -> None:
+    differing = [(mix(key, 5) ^ mix(key + 1, 5)).bit_count() for key in range(2000)]
+    assert 31 < np.mean(differing) < 33
+
+
+def test_seeds_of_any_length_and_epochs_all_count() -> None:
+    seeds = [0, 1, 2**32, 2**63, 2**64, 2**64 + 1, 2**127, 2**128, 2**200]
+    keys = {epoch_key(seed, epoch) for seed in seeds for epoch in range(50)}
+    assert len(keys) == 50 * len(seeds)

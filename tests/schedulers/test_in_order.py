@@ -1,0 +1,81 @@
+"""Batches in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.abc import Scheduler, WorkerView
+from feedline.schedulers import InOrder
+from feedline.testing import SchedulerContract
+from feedline.testing.scheduler import Pick, Simulation
+
+
+class TestInOrder(SchedulerContract):
+    def make_scheduler(self) -> Scheduler:
+        return InOrder()
+
+
+def workers(*outstanding: int, since_s: float = 0.0) -> list[WorkerView]:
+    return [WorkerView(number, count, since_s) for number, count in enumerate(outstanding)]
+
+
+@given(st.integers(0, 10**9), st.integers(1, 64))
+def test_batch_i_goes_to_worker_i_mod_n_whatever_they_have(ordinal: int, count: int) -> None:
+    policy = InOrder()
+    policy.open(count, 2)
+    assert policy.assign(ordinal, [1], workers(*range(count))) == ordinal % count
+
+
+def test_only_the_next_batch_is_delivered() -> None:
+    policy = InOrder()
+    assert policy.in_order
+    assert policy.take({3, 5, 4}, expected=4) == 4
+    assert policy.take({5, 6}, expected=4) is None
+
+
+def test_nobody_is_relieved_while_nobody_is_idle_or_late() -> None:
+    policy = InOrder()
+    assert policy.relieve(workers(5, 1), now_s=100, typical_s=0.01) is None, "nobody is idle"
+    assert policy.relieve(workers(5, 0, since_s=99.95), now_s=100, typical_s=0.01) is None, "nobody is late yet"
+    assert policy.relieve(workers(5, 0, since_s=96.5), now_s=100, typical_s=1.0) is None, "tasks take a second"
+    assert policy.relieve(workers(1, 0), now_s=100, typical_s=0.01) is None, "what runs cannot be moved"
+
+
+def test_the_worker_that_is_late_longest_gives_its_waiting_work_to_an_idle_one() -> None:
+    policy = InOrder()
+    views = [WorkerView(0, 3, 50.0), WorkerView(1, 0, 99.0), WorkerView(2, 3, 40.0), WorkerView(3, 0, 1.0)]
+    assert policy.relieve(views, now_s=100, typical_s=0.01) == (2, 1)
+
+
+def test_with_equal_work_nothing_moves() -> None:
+    simulation = Simulation(InOrder(), 3, 2, [[number] for number in range(30)], pick=_in_turns())
+    simulation.run()
+    assert simulation.made_by == {number: number % 3 for number in range(30)}
+
+
+def test_a_slow_worker_makes_fewer_batches() -> None:
+    simulation = Simulation(InOrder(), 3, 4, [[number] for number in range(60)], pick=_first_is_last)
+    simulation.run()
+    made = Counter(simulation.made_by.values())
+    assert simulation.delivered == list(range(60))
+    assert made[0] < made[1]
+    assert made[0] < made[2]
+
+
+def _first_is_last(busy: list[int]) -> int:
+    return busy[0] if len(busy) == 1 else busy[1]
+
+
+def _in_turns() -> Pick:
+    turn = 0
+
+    def pick(busy: list[int]) -> int:
+        nonlocal turn
+        worker = next(worker % 3 for worker in range(turn, turn + 3) if worker % 3 in busy)
+        turn = worker + 1
+        return worker
+
+    return pick
