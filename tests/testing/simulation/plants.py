@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from feedline.core.account import Account
 from feedline.core.epoch import Epoch
+from feedline.core.fault_budget import FaultBudget
 from feedline.core.machine import Machine
 from feedline.core.own_streams import OwnStreamsEpoch
 from feedline.core.recovery import Recovery
 from feedline.faults import Policy
-from feedline.state.progress import Progress
+from feedline.order.progress import Progress
 from feedline.testing.simulation import Accidents, Habits, Troubles
 from feedline.testing.simulation.scenario import IN_ORDER, MAP, OWN, STATEFUL
 
@@ -72,11 +72,16 @@ PLANTS = [
         "an epoch has what is left of the last one's budget", Recovery, "begin_epoch", "self._left =", "_ =", seed=32
     ),
     Plant(
-        "samples that failed count twice", Account, "write", "self._lost += fault", "self._lost += 2 * fault", seed=36
+        "samples that failed count twice",
+        FaultBudget,
+        "write",
+        "self._lost += fault",
+        "self._lost += 2 * fault",
+        seed=36,
     ),
     Plant(
         "samples that were seen count twice",
-        Account,
+        FaultBudget,
         "write",
         "self._seen += count",
         "self._seen += 2 * count",
@@ -205,7 +210,7 @@ PLANTS = [
     ),
     Plant(
         "samples that are known to fail are asked for",
-        Account,
+        FaultBudget,
         "treat",
         "treated.skip += (place,)",
         "pass",

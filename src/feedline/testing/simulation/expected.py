@@ -79,9 +79,9 @@ class Planned(Expected):
         """How many samples the dataset of each worker has made, in what the training loop has got."""
 
     def follow(self, world: World) -> None:
-        assert world.bookmark is not None
-        self._log = world.account.log
-        self._account = world.account
+        assert world.checkpoint is not None
+        self._log = world.fault_budget.log
+        self._fault_budget = world.fault_budget
         self._keeps_steps = world.share.world_size > 1
         self._due = self._planned(world)
         self._open: dict[int, list[int]] = {}
@@ -89,8 +89,8 @@ class Planned(Expected):
         self._told = 0
         self._next = 0
         self._already = set(world.early)
-        self._progress = world.bookmark.entry.progress
-        state = self._account.state()
+        self._progress = world.checkpoint.entry.progress
+        state = self._fault_budget.state()
         self._seen, self._lost = state.get("seen", 0), state.get("lost", 0)
         world.on_hand_out = self.got
 
@@ -107,8 +107,8 @@ class Planned(Expected):
         return twin
 
     def _planned(self, world: World) -> Iterator[list[int]]:
-        assert world.bookmark is not None
-        entry, scenario = world.bookmark.entry, self._scenario
+        assert world.checkpoint is not None
+        entry, scenario = world.checkpoint.entry, self._scenario
         if scenario.kind == MAP:
             return (_listed(indices) for indices in world.order.plan(entry))
         return self._spans(world, entry.consumed)
@@ -152,7 +152,7 @@ class Planned(Expected):
             self._check_made(worker, got)
         self._tally.update(samples)
         if self._scenario.order == IN_ORDER:
-            self._check_account(samples)
+            self._check_fault_budget(samples)
 
     def _check_made(self, worker: int, batch: list[Any]) -> None:
         """Check that a dataset with a state goes on where it was, whichever worker has it now."""
@@ -223,12 +223,12 @@ class Planned(Expected):
         self._seen += len(samples)
         self._lost += sum(self._log.quarantined_as(index) is not None for index in samples)
 
-    def _check_account(self, samples: list[int]) -> None:
+    def _check_fault_budget(self, samples: list[int]) -> None:
         """Check that the budget counts each sample once, where it can be told which were lost."""
         self._count(samples)
-        if not self._account.guards or self._scenario.kind != MAP or self._keeps_steps:
+        if not self._fault_budget.guards or self._scenario.kind != MAP or self._keeps_steps:
             return
-        state = self._account.state()
+        state = self._fault_budget.state()
         if state.get("seen", 0) != self._seen:
             raise LawBroken(f"{self._seen} samples were seen, and the budget counts {state.get('seen', 0)}")
         only_skips = not any(fault.action in ("replace", "raise") for fault in self._log)
@@ -255,7 +255,7 @@ class Rotation(Expected):
         self._log = FaultLog()
 
     def follow(self, world: World) -> None:
-        self._log = world.account.log
+        self._log = world.fault_budget.log
         world.on_hand_out = self.got
 
     def twin(self) -> Rotation:

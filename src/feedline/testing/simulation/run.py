@@ -374,7 +374,7 @@ class _Training:
 
 def _restore(world: World, number: int, state: dict[str, Any]) -> None:
     """Let a loader go on from a state."""
-    world.account.restore(state["faults"])
+    world.fault_budget.restore(state["faults"])
     world.begin(number, Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"}))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from feedline.abc.sampler import BatchSampler, Sampler
 from feedline.abc.scheduler import Scheduler, WorkerView
-from feedline.loader.order import BatchOrder, Order, SampleOrder, SpanOrder, StreamOrder
-from feedline.policies import InOrder, Unordered
+from feedline.order.order import BatchOrder, Order, SampleOrder, SpanOrder, StreamOrder
 from feedline.samplers import RandomSampler, SequentialSampler, distribute
+from feedline.schedulers import InOrder, Unordered
 from feedline.testing.simulation.dataset import Ragged
 from feedline.testing.simulation.scenario import IN_ORDER, OWN, SHARED, UNORDERED, Scenario
 from feedline.types import Share, StreamSplit

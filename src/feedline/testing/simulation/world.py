@@ -17,20 +17,20 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from feedline.abc.stateful import is_stateful
-from feedline.core.account import Account
 from feedline.core.counters import Counters
 from feedline.core.decisions import GIVE, START, TAKE_BACK
 from feedline.core.epoch import Epoch
+from feedline.core.fault_budget import FaultBudget
 from feedline.core.machine import Machine
-from feedline.core.recovery import Care, Recovery, Seen
+from feedline.core.recovery import Recovery, RecoveryOptions, Seen
+from feedline.driver.batches import begin_epoch
+from feedline.driver.driver import Driver
+from feedline.driver.settings import Settings
 from feedline.errors import WorkerDied, WorkerError, WorkerStartError
-from feedline.keys import epoch_key
-from feedline.loader.batches import begin_epoch
-from feedline.loader.bookmark import Bookmark
-from feedline.loader.driver import Driver
-from feedline.loader.order import Entry, Order
-from feedline.loader.settings import Settings
+from feedline.order.order import Entry, Order
+from feedline.randomness.keys import epoch_key
 from feedline.state import Snapshot
+from feedline.state.checkpoint import Checkpoint
 from feedline.testing.simulation.dataset import NotReady, NotSent, dataset_of
 from feedline.testing.simulation.laws import Books
 from feedline.testing.simulation.scenario import MAP, LawBroken, Scenario
@@ -84,14 +84,14 @@ class World:
         """How long the training loop has waited for batches."""
         self.trace = trace
         self.dice = dice
-        self.account = Account(scenario.policy)
+        self.fault_budget = FaultBudget(scenario.policy)
         self.dataset = dataset_of(scenario)
         self.order: Order = order_of(scenario, share)
         self.slots = CountedSlots(scenario.slots, scenario.slot_bytes, scenario.budget_bytes)
         self.counters = Counters()
         self.warnings: list[str] = []
         self.closed = False
-        self.bookmark: Bookmark | None = None
+        self.checkpoint: Checkpoint | None = None
         self.raised: BaseException | None = None
         """What came last instead of a batch. What else a loader raises is about the loader itself."""
         self.on_hand_out: Callable[[int, int, Any], None] = lambda ordinal, worker, batch: None
@@ -104,7 +104,7 @@ class World:
             scheduler=scheduler_of(scenario, random.Random(dice.random())),
         )
         self._spec = spec_of(scenario, self.dataset, workers, share)
-        care = Care(
+        options = RecoveryOptions(
             scenario.policy,
             self.dataset,
             self._spec.batched,
@@ -113,7 +113,7 @@ class World:
             wall_s=lambda: self.now_s,
             chance=dice.random,
         )
-        self.machine = Machine(workers, self.slots, Recovery(care), self.counters)
+        self.machine = Machine(workers, self.slots, Recovery(options), self.counters)
         self.workers = [Worker(number, 0, self._spec, scenario, dice) for number in range(workers)]
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
         most = math.inf if accidents.blames or accidents.death_at_start else _MOST_DEATHS * fatal
@@ -138,16 +138,16 @@ class World:
             machine.leave_epoch()
             self.perform()
             machine.passes += 1
-        account = self.account
-        account.keeps_steps = self.share.world_size > 1
-        account.dataset = self.dataset if scenario.kind == MAP else None
-        account.begin_epoch(resumes=snapshot is not None)
+        fault_budget = self.fault_budget
+        fault_budget.keeps_steps = self.share.world_size > 1
+        fault_budget.dataset = self.dataset if scenario.kind == MAP else None
+        fault_budget.begin_epoch(resumes=snapshot is not None)
         seed = self.order.seed_for(scenario.seed)
         assert seed is not None
         order = {} if snapshot is None else snapshot.order
         self.order.check(order)
         entry = Entry(Key(seed, number), epoch_key(scenario.seed, number), order)
-        self.bookmark = Bookmark(
+        self.checkpoint = Checkpoint(
             entry,
             self.order.plan(entry),
             self.order.unit,
@@ -164,9 +164,8 @@ class World:
         self.books.ran_ahead = self.counters.run_ahead
         self.trace.add(self.now_s, "epoch", number, order.get("consumed", 0))
         # Of a driver that function asks for no more than what this class has, too: `machine` and `begin`.
-        begin_epoch(
-            cast(Driver, _Beginner(self)), self._settings, self._spec, self.bookmark, snapshot, account=self.account
-        )
+        driver = cast(Driver, _Beginner(self))
+        begin_epoch(driver, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
 
     @property
     def epoch(self) -> Epoch:
@@ -257,8 +256,8 @@ class World:
                 self._await_openings()
         if not epoch.is_opened() and not epoch.assume_openings():
             return None
-        assert self.bookmark is not None
-        return {**self.bookmark.snapshot().as_dict(), "faults": self.account.state()}
+        assert self.checkpoint is not None
+        return {**self.checkpoint.snapshot().as_dict(), "faults": self.fault_budget.state()}
 
     def _await_openings(self) -> None:
         machine = self.machine
