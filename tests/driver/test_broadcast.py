@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import pytest
 
 from feedline import Loader
+from feedline.driver import broadcast as audience_module
 from feedline.driver.broadcast import Broadcast
 from feedline.driver.driver import Driver
 from feedline.errors import BadOption
-from feedline.loader import broadcast as audience_module
 from feedline.types import Call, EngineName
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine

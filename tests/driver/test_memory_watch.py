@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from feedline.abc import Engine
+from feedline.driver import memory_watch
 from feedline.driver.memory_watch import (
     _EVERY_S,
     _NOTABLE_BYTES,
@@ -23,7 +24,6 @@ from feedline.driver.memory_watch import (
     own_bytes,
     seen_bytes,
 )
-from feedline.loader import memory_watch
 from feedline.types import Result, Task, WorkerSpec
 
 MIB = 1 << 20

@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 import feedline
-from feedline import records
 from feedline.datasets import (
     ArrayDataset,
     ArrowDataset,
@@ -41,6 +40,7 @@ from feedline.datasets import (
 from feedline.datasets.cache.folder import FILE, write_store
 from feedline.datasets.cache.sample_store import Encoded, Head, Kind
 from feedline.packing.inspection import inspect
+from feedline.values import records
 from tests.fuzz.damage import FLIP, SPLICE, TRUNCATE
 
 VICTIM = "victim"

@@ -22,12 +22,12 @@ from feedline.core.epoch import Epoch, Origin, Request
 from feedline.core.fault_budget import FaultBudget
 from feedline.core.prefetch import Limits
 from feedline.core.recovery import RecoveryOptions
+from feedline.driver import driver
 from feedline.driver.inline_batches import InlineBatches
 from feedline.engines.runner import Runner
 from feedline.errors import WorkerDied
 from feedline.faults import Policy
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.loader import driver
 from feedline.order.foreign import ForeignPlan
 from feedline.order.order import Entry
 from feedline.order.plan import Plan

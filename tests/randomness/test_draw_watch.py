@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from feedline.randomness import draw_watch
 from feedline.randomness.draw_watch import DrawWatch
-from feedline.randomness.scope import draw_watch, globals_kept, seed_globals
+from feedline.randomness.scope import globals_kept, seed_globals
 
 DRAWS: dict[str, Callable[[], object]] = {
     "random": random.random,

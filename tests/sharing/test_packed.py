@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline import records
 from feedline.sharing.packed import Packed
+from feedline.values import records
 
 ODD_NAMES = [
     "",

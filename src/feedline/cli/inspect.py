@@ -11,8 +11,8 @@ from feedline._optional import require
 from feedline.cli.sheet import write_sheet
 from feedline.packing.inspection import inspect, look_into, take
 from feedline.packing.line import reading_lines
-from feedline.sizes import bytes_text
 from feedline.values.shown import printable
+from feedline.values.sizes import bytes_text
 
 if TYPE_CHECKING:
     from rich.console import Console

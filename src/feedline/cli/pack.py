@@ -17,8 +17,8 @@ from feedline.packing.line import reading_lines
 from feedline.packing.opening import open_source
 from feedline.packing.options import as_fields, check_apart
 from feedline.packing.output import WorkFolder
-from feedline.sizes import bytes_text
 from feedline.values.shown import printable
+from feedline.values.sizes import bytes_text
 
 _REASONS_SHOWN = 10
 

@@ -50,9 +50,9 @@ class Counters:
             return
         self.passes_s += pass_s
         self.starts_s += start_s
-        if not self.told and self.starts_s > max(_LOST_S, self.passes_s * _SHARE):
+        count = self.passes - 1
+        if not self.told and count > 1 and self.starts_s > max(_LOST_S, self.passes_s * _SHARE):
             self.told = True
-            count = self.passes - 1
             tell(
                 f"Starting and ending the workers took {self.starts_s / count * 1e3:.0f} ms of the "
                 f"{self.passes_s / count * 1e3:.0f} ms that each of the last {count} passes over this loader took: "

@@ -18,8 +18,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from feedline import records
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
+from feedline.values import records
 
 VARIABLE = "FEEDLINE_CACHE"
 """The environment variable that says where cache files are kept."""

@@ -34,8 +34,8 @@ from feedline.datasets.tar.arrays import decode_npy
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.failures import words
-from feedline.sizes import check_size, most_bytes
 from feedline.values.shown import shown_address
+from feedline.values.sizes import check_size, most_bytes
 
 # Any: a class, or a function that is called like one.
 SOURCES: dict[str, Callable[..., Any]] = {

@@ -10,7 +10,7 @@ import numpy as np
 from feedline._optional import require
 from feedline.errors import CorruptSource
 from feedline.failures import words
-from feedline.sizes import SampleSize, check_size
+from feedline.values.sizes import SampleSize, check_size
 
 _FORMATS = (
     "JPEG",

@@ -19,7 +19,7 @@ from feedline.fetch.awaiting import asks_together, is_awaited
 from feedline.fetch.guard import Guard, NothingLeft, Pause
 from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
-from feedline.randomness.scope import scope as randomness
+from feedline.randomness import scope as randomness
 from feedline.types import (
     Call,
     DatasetKind,

@@ -17,8 +17,8 @@ from feedline.failures import broke_generator, is_interrupt
 from feedline.fetch.guard import Guard
 from feedline.fetch.seeded import StreamSeeding
 from feedline.randomness.scope import GlobalStates, Scope, seed_globals
-from feedline.records import NotARecord, encode
 from feedline.types import Notes, Resume, WorkerSpec
+from feedline.values.records import NotARecord, encode
 
 
 class Stream:
@@ -71,6 +71,9 @@ class Stream:
 
     def pass_over(self, count: int) -> None:
         """Read so many samples that nobody wants, without seeding; raises what `read` raises."""
+        if self.is_watched and self.place == 0 and count:
+            self._read()
+            count -= 1
         counted = itertools.count()
         try:
             deque(zip(itertools.islice(self._iterator, count), counted, strict=False), maxlen=0)

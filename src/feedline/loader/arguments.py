@@ -24,8 +24,8 @@ from feedline.datasets.kind import INSTEAD_OF_PATH
 from feedline.errors import BadOption, DoubtfulArgument, tell
 from feedline.failures import add_note
 from feedline.faults.actions import Replace, Retry
-from feedline.sizes import byte_count
 from feedline.types import DatasetKind
+from feedline.values.sizes import byte_count
 
 Init = TypeVar("Init", bound=Callable[..., None])
 

@@ -44,9 +44,9 @@ from feedline.order.sharding import split_of, steps_of
 from feedline.randomness.keys import epoch_key
 from feedline.ranks import share_if_known
 from feedline.samplers import RandomSampler, SequentialSampler
-from feedline.sizes import byte_count
 from feedline.state.epochs import Epochs, Start
 from feedline.types import DatasetKind, EngineName, StreamSplit, Tail, WorkerSpec
+from feedline.values.sizes import byte_count
 
 
 class Loader(Resumable):

@@ -53,9 +53,9 @@ from feedline.order.rank_watch import RankWatch, Sharing
 from feedline.order.sharding import split_of, steps_of, warn_of_two_shares
 from feedline.order.torch_order import sampler_of, torch_order
 from feedline.samplers import RandomSampler
-from feedline.sizes import byte_count
 from feedline.state.epochs import Epochs
 from feedline.types import EngineName, MapStyle, StreamSplit, T_co, Tail
+from feedline.values.sizes import byte_count
 
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 

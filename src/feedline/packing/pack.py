@@ -26,9 +26,9 @@ from feedline.packing.pictures import Pictures, pixels_of
 from feedline.packing.prepare import Prepare, numbered
 from feedline.packing.run import Job, Packed, Run, Stage
 from feedline.packing.writers.contract import Layout
-from feedline.sizes import byte_count
 from feedline.system.process import core_count
 from feedline.types import DatasetKind, EngineName
+from feedline.values.sizes import byte_count
 
 BATCH = 16
 """Samples that a worker makes at a time."""

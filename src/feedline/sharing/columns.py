@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import records
 from feedline.sharing.column import Column
 from feedline.sharing.packed import Packed
+from feedline.values import records
 
 
 # Any, throughout: values of any kind.

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import is_tensor
-from feedline.records import NotARecord
 from feedline.sharing.column import Column
 from feedline.sharing.columns import Fields, Numbers, Parts, Ragged, Records, Rows
 from feedline.sharing.packed import Packed
 from feedline.sharing.shared_dict import SharedDict
 from feedline.sharing.shared_list import SharedList
+from feedline.values.records import NotARecord
 
 _LONG = 1000
 """Items from which on a list inside another is not copied when it is read, but shared itself. A guess, not measured."""

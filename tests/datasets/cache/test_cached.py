@@ -20,10 +20,10 @@ from feedline.datasets.cache import CachedDataset, PrecomputedDataset
 from feedline.datasets.cache.folder import FILE
 from feedline.datasets.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, CacheDropped, NotCached, SourceError
-from feedline.records import NotARecord
 from feedline.testing import SourceContract
 from feedline.testing.source import assert_same
 from feedline.types import EngineName
+from feedline.values.records import NotARecord
 
 
 class Count:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from feedline.datasets.cache.sample_store import Encoded, Head, Kind, Missing, SampleStore, decode, encode
 from feedline.datasets.cache.shared_bytes import SharedFile, SharedMemory
 from feedline.errors import CorruptSource
-from feedline.records import NotARecord
+from feedline.values.records import NotARecord
 
 HEAD = Head(bytes(32), 50)
 

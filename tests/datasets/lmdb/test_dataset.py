@@ -24,12 +24,12 @@ import torch
 from PIL import Image
 
 import feedline
-from feedline import records
 from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
 from feedline.datasets.lmdb.pages import check_pages
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
+from feedline.values import records
 
 lmdb = pytest.importorskip("lmdb")
 

@@ -9,10 +9,10 @@ import lmdb
 import numpy as np
 import pytest
 
-from feedline import records
 from feedline.errors import CorruptSource
 from feedline.packing.schema import Schema, Unfit
 from feedline.packing.writers.lmdb import META, LmdbWriter, key_of, open_environment, stored
+from feedline.values import records
 from tests.packing.writers.outputs import finish, put, samples_in, writer_of, written
 
 

@@ -18,7 +18,7 @@ from feedline.datasets.cache.sample_store import Encoded, Head, Missing, SampleS
 from feedline.datasets.cache.shared_bytes import Counters, SharedMemory
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, CacheDropped, CorruptSource, NotCached, tell
-from feedline.sizes import byte_count
+from feedline.values.sizes import byte_count
 
 _one_thread = threading.RLock()
 """Threads of a loader have copies of a dataset, and only the first to begin an epoch is to drop anything."""
@@ -33,7 +33,7 @@ class CachedDataset(Source, EpochAware, Derived):
     """Keeps the samples of a map-style dataset.
 
     All workers, threads and processes alike, share one copy. What is full stays as it is: the samples that came first
-    are kept, which in random order is the best that can be done. Samples are kept as `feedline.records`, each with a
+    are kept, which in random order is the best that can be done. Samples are kept as `feedline.values.records`, each with a
     checksum; one that is damaged is made again.
 
     A sample that draws random numbers while it is made is not kept, and a warning tells: give what is random as

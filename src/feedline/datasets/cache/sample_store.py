@@ -36,9 +36,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline import records
 from feedline.datasets.cache.shared_bytes import NUMBER, SharedBytes, SharedFile, SharedMemory
 from feedline.errors import CorruptSource
+from feedline.values import records
 
 FORMAT = 2
 
@@ -82,7 +82,7 @@ def encode(sample: Any, *, pickles: bool) -> Encoded:
     """Return a sample as bytes.
 
     Args:
-        sample: what `feedline.records` can hold.
+        sample: what `feedline.values.records` can hold.
         pickles: True to pickle what it cannot.
 
     Raises:

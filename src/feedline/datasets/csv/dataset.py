@@ -27,7 +27,7 @@ from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.source import Transform
 from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.errors import BadOption, CorruptSource, SourceError
-from feedline.sizes import byte_count
+from feedline.values.sizes import byte_count
 
 PART_BYTES = 1 << 20
 """What is parsed at a time, unless it is said otherwise: pyarrow's own choice."""

@@ -19,7 +19,7 @@ from feedline.datasets.hdf5.rows import Rows, ValueRows
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
 from feedline.failures import words
-from feedline.sizes import byte_count
+from feedline.values.sizes import byte_count
 
 
 class HDF5Dataset(TableSource):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from feedline.datasets.hdf5.part import Stamp, stamp_of
 from feedline.errors import CorruptSource
-from feedline.sizes import check_size
+from feedline.values.sizes import check_size
 
 REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
 """What stands in the place of a value: where it is."""

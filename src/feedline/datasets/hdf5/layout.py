@@ -17,7 +17,7 @@ from feedline.datasets.hdf5.heaps import REFERENCE, Heaps
 from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, Rows, SelectedRows, ValueRows
 from feedline.datasets.hdf5.selection import Selection
 from feedline.datasets.hdf5.unpacking import ByHDF5, ByInflating
-from feedline.sizes import check_size
+from feedline.values.sizes import check_size
 
 _LARGEST_CHUNK = 256 << 20
 """Bytes of the rows that one chunk has a part of, up to which they are read together."""

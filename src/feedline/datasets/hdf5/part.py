@@ -17,7 +17,7 @@ from feedline.datasets.hdf5.field import Field, field_of, has_samples
 from feedline.datasets.packed_facts import in_packed_order
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
-from feedline.sizes import SampleSize
+from feedline.values.sizes import SampleSize
 
 _BLOCK_BYTES = 1 << 20
 """Rows that lie one after the other count as chunks of this size."""

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from feedline import records
 from feedline.datasets.form import Form
 from feedline.datasets.source import Empty
 from feedline.datasets.tar.images import image_decoder
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import add_note, words
+from feedline.values import records
 
 _OWN_REFERENCES = 2
 """To an object that nobody else knows: a variable, and the argument of the function that counts."""

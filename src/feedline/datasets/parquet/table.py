@@ -26,7 +26,7 @@ from feedline.datasets.parquet.waste import Waste
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
-from feedline.sizes import byte_count
+from feedline.values.sizes import byte_count
 
 _LOOKING = 8
 """Files that are looked at at the same time, at first use. A guess."""

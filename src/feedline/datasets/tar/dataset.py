@@ -17,7 +17,7 @@ from feedline.datasets.tar.shards import expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.datasets.tar.table import TarTable
 from feedline.errors import BadOption
-from feedline.sizes import byte_count, most_bytes
+from feedline.values.sizes import byte_count, most_bytes
 
 Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 

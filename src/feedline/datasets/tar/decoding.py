@@ -21,7 +21,7 @@ from feedline.datasets.tar import arrays, tenbin
 from feedline.datasets.tar.images import EXTENSIONS, SPECS, image_decoder
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.failures import add_note
-from feedline.sizes import SampleSize
+from feedline.values.sizes import SampleSize
 
 # Any, throughout: values are whatever was stored.
 Handler = Callable[[str, bytes], Any]

@@ -13,7 +13,7 @@ import numpy as np
 from feedline._optional import require
 from feedline.datasets.pictures import checked_picture, eight_bits
 from feedline.errors import BadOption
-from feedline.sizes import SampleSize
+from feedline.values.sizes import SampleSize
 
 # fmt: off
 EXTENSIONS = frozenset((

@@ -9,7 +9,7 @@ from feedline.datasets.packed_facts import check_count
 from feedline.datasets.tar.headers import BLOCK, EMPTY, EXTENSION_LIMIT, BadHeader, Extension, Header
 from feedline.errors import CorruptSource
 from feedline.failures import words
-from feedline.sizes import check_size
+from feedline.values.sizes import check_size
 
 _PIECE = 1 << 16
 """Bytes behind the end mark that are looked at at a time."""

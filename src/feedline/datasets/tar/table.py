@@ -22,8 +22,8 @@ from feedline.datasets.tar.index import Numbers, ShardIndex, index_of
 from feedline.datasets.tar.options import Reading
 from feedline.datasets.tar.ranges import Range, coalesced
 from feedline.errors import SourceChanged
-from feedline.sizes import SampleSize
 from feedline.values.shown import shown_address
+from feedline.values.sizes import SampleSize
 
 _MOST_OPEN = 64
 """Shards that one thread keeps open. A guess: far below the usual limit of 1,024 files."""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from feedline import records
 from feedline._optional import require
 from feedline.errors import CorruptSource
 from feedline.packing.schema import Column, Sample, Schema, Unfit
 from feedline.packing.writers.contract import Summary, Writer
+from feedline.values import records
 
 META = b"__feedline__"
 _MAP_BYTES = 1 << 40

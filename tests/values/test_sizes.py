@@ -13,7 +13,7 @@ import pytest
 import feedline
 from feedline.datasets import CachedDataset, HDF5Dataset
 from feedline.errors import BadOption, CorruptSource
-from feedline.sizes import VARIABLE, SampleSize, byte_count, check_size, most_bytes
+from feedline.values.sizes import VARIABLE, SampleSize, byte_count, check_size, most_bytes
 
 
 @pytest.mark.parametrize(
