@@ -22,7 +22,7 @@ help:
 	@echo "make test    lint, types, tests: what CI runs (about six minutes on two cores)"
 	@echo "make slow    every combination, more examples of properties, spawned workers, benchmarks, the demo"
 	@echo "make frameworks   Lightning, Accelerate, the Trainer, Ray Train and others on real ranks, in an environment apart"
-	@echo "make drill   faults injected into real loaders for MINUTES=5, drawn from SEED="
+	@echo "make drill   faults injected into simulated and real loaders for MINUTES=5, drawn from SEED="
 	@echo "make quick   the tests that start few processes"
 	@echo "make lint | format | types | bench | hooks | clean"
 
@@ -73,8 +73,10 @@ frameworks:
 	FEEDLINE_FRAMEWORKS=required $(VENV)-frameworks/bin/python -m pytest -o timeout=300 -n 2 --dist loadfile tests/frameworks_real \
 		--ignore tests/frameworks_real/test_mosaicml.py
 
+# A fifth of the time for simulated worlds, which find what is wrong with decisions; the rest for real processes.
 drill: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.drill --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m feedline.testing.simulation --minutes $$(echo $(MINUTES) | awk '{print $$1 / 5}') $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.drill --minutes $$(echo $(MINUTES) | awk '{print $$1 * 4 / 5}') $(if $(SEED),--seed $(SEED))
 
 quick: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m "not slow and not gpu" $(addprefix --ignore=tests/,parity order faults engines cli drill)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from feedline.core.counters import Counters
-from feedline.core.decisions import START, TAKE_BACK
+from feedline.core.decisions import GIVE, START, TAKE_BACK
 from feedline.core.epoch import Memory
 from feedline.core.flight import Flight
 from feedline.core.prefetch import Pace
@@ -113,12 +113,23 @@ class Workers(Tasks):
         """A task could not be sent, for what it consists of: that is raised when its batch would have come."""
         flight = self._flights.pop(task_id)
         self.workers[flight.worker].outstanding -= 1
+        if flight.task.resume is not None:
+            self._tell_with_the_next(flight.worker, flight.task.resume)
         if flight.is_call:
             self._failed_call = exc
         elif flight.suspect is not None:
             self._settle(flight.suspect, Result(ResultKind.FAILED, flight.worker, task_id, exc))
         else:
             self._answer(flight, Result(ResultKind.FAILED, -1, -1, exc))
+
+    def _tell_with_the_next(self, worker: int, resume: Resume) -> None:
+        """Tell a worker with the next task that it is given where to go on."""
+        assert self.epoch is not None
+        for what, other, *rest in self.decisions:
+            if what is GIVE and other == worker and type(rest[0].indices) is not Call:
+                rest[0].resume = resume
+                return
+        self.epoch.owe(worker, resume)
 
     def taken_back(self, worker: int, task_ids: list[int]) -> None:
         """Tasks that a worker had not begun were taken back, as was decided."""

@@ -138,3 +138,9 @@ def test_a_worker_that_dies_while_it_starts(loader_kind: str, restarts: int) -> 
     with pytest.raises(WorkerDied, match="exit code 5"):
         list(loader)
     assert loader.stats()["restarted_workers"] <= 4, "two further starts each, not all of the budget"
+
+
+def test_the_only_worker_dies_and_nobody_waits_for_ever() -> None:
+    batches = iter(Loader(Deadly(64, {5}), 2, workers=1, restarts=0))
+    with pytest.raises(WorkerDied):
+        list(batches)

@@ -1,0 +1,101 @@
+"""The command line of the simulation."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Iterable
+
+from feedline.testing.simulation.run import Run, simulate
+from feedline.testing.simulation.scenario import LawBroken, Scenario, draw_scenario
+from feedline.testing.simulation.shrinking import shrink
+
+_SHOWN = 25
+"""Lines of the trace that a failure shows."""
+
+_SMALL = 2000
+"""Events of a world that is drawn."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m feedline.testing.simulation",
+        description="Runs the real core of the loader in simulated worlds, and checks its laws after every event.",
+    )
+    parser.add_argument("--seed", type=int, help="of the world, or of the first; another one every time if not given")
+    parser.add_argument("--minutes", type=float, help="go through worlds, seed after seed, for so long")
+    parser.add_argument("--worlds", type=int, help="go through so many worlds")
+    parser.add_argument("--events", type=int, help=f"events of a world; {_SMALL} if not given")
+    parser.add_argument("--workers", type=int, help="a calm world with so many workers, instead of one that is drawn")
+    parser.add_argument("--samples", type=int, default=1_000_000, help="samples of the calm world")
+    return parser
+
+
+def main() -> int:
+    """Run the simulation; returns the exit status."""
+    options = _parser().parse_args()
+    first = random.SystemRandom().randrange(1 << 30) if options.seed is None else options.seed
+    events = _SMALL if options.events is None else options.events
+    if options.workers is not None:
+        scenario = Scenario(seed=first, samples=options.samples, batch_size=64, shuffled=True, workers=options.workers)
+        return _study(scenario, events)
+    return _go_through(_seeds(first, options), events)
+
+
+def _study(scenario: Scenario, events: int) -> int:
+    begun = time.perf_counter()
+    run = simulate(scenario, events=events)
+    seconds = time.perf_counter() - begun
+    _say(f"{scenario}")
+    _say(f"{run.events:,} events in {seconds:.1f} s: {run.events / seconds:,.0f} events/s")
+    _say(
+        f"{run.batches:,} batches in {run.virtual_s:,.1f} s of virtual time: {run.samples_per_s:,.0f} samples/s, "
+        f"the training loop waited {run.stalled:.1%} of the time"
+    )
+    return 0
+
+
+def _seeds(first: int, options: argparse.Namespace) -> Iterable[int]:
+    """Yield the seeds of the worlds, until the time is over."""
+    until = None if options.minutes is None else time.monotonic() + options.minutes * 60
+    count = options.worlds or (1 if until is None else None)
+    seed = first
+    while (count is None or seed < first + count) and (until is None or time.monotonic() < until):
+        yield seed
+        seed += 1
+
+
+def _go_through(seeds: Iterable[int], events: int) -> int:
+    total, worlds, begun = 0, 0, time.perf_counter()
+    for seed in seeds:
+        try:
+            run = simulate(draw_scenario(seed), events=events)
+        except LawBroken as broken:
+            tell_of(broken, events)
+            return 1
+        total, worlds = total + run.events, worlds + 1
+    seconds = time.perf_counter() - begun
+    _say(
+        f"{worlds} worlds, {total:,} events in {seconds:.1f} s ({total / max(seconds, 1e-9):,.0f}/s): no law was broken"
+    )
+    return 0
+
+
+def tell_of(broken: LawBroken, events: int) -> None:
+    """Print what was broken, how to repeat it, and the end of the trace of the smallest world that shows it."""
+    run: Run = broken.run
+    _say(f"broken: {broken}")
+    _say(f"repeat: python -m feedline.testing.simulation --seed {run.scenario.seed} --events {events}")
+    small = shrink(run.scenario, events=run.events)
+    _say(f"smaller: simulate({small.run.scenario!r}, events={small.run.events})\n        {small}")
+    _say("\n".join(small.run.trace[-_SHOWN:]))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""The laws of delivery, as far as the machine's books tell. What is delivered is checked by `expected`.
+
+- A slot has one owner: a task in flight, a batch that is ready, or the training loop; and none is lost.
+- A worker has as many tasks as the machine believes, and a task is with one worker.
+- No more is in flight than the window allows, or what running ahead has added to it.
+- If the machine waits, a worker has something that it waits for.
+- Workers are replaced as often as they died, and no more often than the budget allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from feedline.core.counters import Counters
+from feedline.core.machine import Machine
+from feedline.core.prefetch import RUN_AHEAD
+from feedline.testing.simulation.scenario import LawBroken
+from feedline.testing.simulation.slots import CountedSlots
+from feedline.testing.simulation.worker import Worker
+
+_MANY = 16
+"""Workers whose books are checked after every event."""
+
+
+@dataclass
+class Books:
+    """What the machine believes, and what is true."""
+
+    machine: Machine
+    slots: CountedSlots
+    workers: list[Worker]
+    counters: Counters
+    restarts: int
+    """Workers that may be replaced in an epoch."""
+    most_deaths: float = math.inf
+    """Workers that may die in an epoch before the samples that kill are found, if there are no accidents."""
+    deaths: int = 0
+    """Workers that died and were replaced."""
+    epoch_deaths: int = 0
+    """Those of the current epoch."""
+    ran_ahead: int = 0
+    """Tasks that had been begun beyond the window when the epoch began."""
+
+    _skipped: int = 0
+
+    def check(self) -> None:
+        """Check what must hold whenever the machine was told something, and has nothing left to decide.
+
+        Going through the books of many workers takes its time: there they are checked after every so-manieth event.
+        """
+        self._skipped += 1
+        if self._skipped * _MANY < len(self.workers):
+            return
+        self._skipped = 0
+        _check_slots(self)
+        _check_tasks(self)
+        _check_window(self)
+        _check_restarts(self)
+
+    def check_wait(self, worker: int | None) -> None:
+        """Check that something can happen when the machine waits, for a worker or for anybody."""
+        waits_for = self.workers if worker is None else [self.workers[worker]]
+        if not any(one.queue or one.unheard for one in waits_for):
+            whom = "anybody" if worker is None else f"worker {worker}"
+            raise LawBroken(f"the machine waits for {whom}, and there is nothing that could happen")
+
+
+def _check_slots(books: Books) -> None:
+    machine, slots = books.machine, books.slots
+    if not slots.count:
+        return
+    owners: Counter[int] = Counter()
+    seen: set[int] = set()
+    for flight in machine._flights.values():
+        whole = flight.whole if flight.group is None else flight.group
+        if id(whole) not in seen:
+            seen.add(id(whole))
+            owners[flight.whole.task.slot] += 1
+    epoch = machine.epoch
+    for result in [] if epoch is None else epoch.ready.values():
+        owners[getattr(result.payload, "slot", -1)] += 1
+    owners.update(slots.held.keys())
+    del owners[-1]
+    for slot, count in owners.items():
+        if count > 1:
+            raise LawBroken(f"slot {slot} has {count} owners")
+    if owners.keys() != slots.used:
+        lost, strange = slots.used - owners.keys(), owners.keys() - slots.used
+        raise LawBroken(
+            f"slots {sorted(lost)} are lost" if lost else f"slots {sorted(strange)} were released too early"
+        )
+
+
+def _check_tasks(books: Books) -> None:
+    machine = books.machine
+    for view, worker in zip(machine.workers, books.workers, strict=True):
+        parked = machine._parked.get(view.id, ())
+        known = worker.outstanding + len(parked)
+        if view.outstanding != known:
+            raise LawBroken(f"worker {view.id} has {known} tasks, and the machine believes {view.outstanding}")
+    given = Counter(task.id for worker in books.workers for task in worker.queue)
+    twice = [task_id for task_id, count in given.items() if count > 1]
+    if twice:
+        raise LawBroken(f"task {twice[0]} is with two workers")
+
+
+def _check_window(books: Books) -> None:
+    epoch = books.machine.epoch
+    if epoch is None or epoch.exhausted:
+        return
+    window = epoch.limits.window
+    under_way = len(epoch.in_flight) + len(epoch.ready)
+    usual = window * (8 if epoch.deepens else 1)
+    ahead = books.counters.run_ahead - books.ran_ahead
+    if under_way > min(usual + ahead, max(usual, window * RUN_AHEAD)):
+        raise LawBroken(f"{under_way} batches are under way; the window is {window}, and {ahead} were begun beyond it")
+
+
+def _check_restarts(books: Books) -> None:
+    if books.counters.restarts != books.deaths:
+        raise LawBroken(f"{books.deaths} workers died, and {books.counters.restarts} restarts were counted")
+    if books.epoch_deaths > books.most_deaths:
+        raise LawBroken(f"{books.epoch_deaths} workers died in an epoch, and the samples that kill are not found")
+    if books.epoch_deaths > books.restarts:
+        raise LawBroken(f"{books.epoch_deaths} workers were replaced in an epoch; restarts={books.restarts}")

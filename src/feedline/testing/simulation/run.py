@@ -1,0 +1,384 @@
+"""A training loop in a simulated world: what it does from epoch to epoch, and what came of it."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, deque
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from feedline.errors import EmptyBatch, TooManyBadSamples, WorkerDied, WorkerError, WorkerTimeout
+from feedline.state import Snapshot
+from feedline.testing.simulation.dataset import CallFailed, NotReady, NotSent, SampleFailed
+from feedline.testing.simulation.expected import Expected, Planned, Rotation
+from feedline.testing.simulation.scenario import IN_ORDER, MAP, OWN, Accidents, Habits, LawBroken, Scenario
+from feedline.testing.simulation.worker import draw_s
+from feedline.testing.simulation.world import Trace, World
+from feedline.types import Share
+
+_RAISED = (SampleFailed, CallFailed, NotSent, NotReady, EmptyBatch, WorkerError)
+"""What a loader may raise instead of a batch."""
+
+
+@dataclass
+class Run:
+    """What came of a simulation."""
+
+    scenario: Scenario
+    events: int = 0
+    """What happened, as far as the machine is concerned: tasks given and answered, deaths, batches, and so on."""
+    virtual_s: float = 0.0
+    """How long all of it would have taken."""
+    wait_s: float = 0.0
+    """How long the training loop waited for batches."""
+    batches: int = 0
+    samples: int = 0
+    epochs: int = 0
+    moves: int = 0
+    """How often it went on elsewhere, from a saved state."""
+    looks: int = 0
+    """How often somebody else went on from a saved state to the end of the epoch."""
+    raised: Counter[str] = field(default_factory=Counter)
+    """Exceptions that the training loop got, by name."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """What the machine counted: restarts, workers replaced because they had grown, and so on."""
+    checksum: int = 0
+    """Of the trace: two runs of a scenario have the same."""
+    trace: tuple[str, ...] = ()
+    """The last things that happened."""
+
+    @property
+    def samples_per_s(self) -> float:
+        """Samples that the training loop got per second of virtual time."""
+        return self.samples / self.virtual_s if self.virtual_s else 0.0
+
+    @property
+    def stalled(self) -> float:
+        """The share of the time that the training loop waited for batches."""
+        return self.wait_s / self.virtual_s if self.virtual_s else 0.0
+
+
+def simulate(scenario: Scenario, *, events: int = 2000) -> Run:
+    """Go through epochs until so much has happened, and check the laws at every step.
+
+    Args:
+        scenario: what is simulated.
+        events: how many events; the epoch that is under way then is left.
+
+    Raises:
+        LawBroken: a law is broken. Its notes are the last that happened, its `run` is what came of it until then.
+
+    Example:
+        >>> run = simulate(Scenario(samples=64, batch_size=8, workers=2, batch_s=0.1, step_s=0.01), events=500)
+        >>> run.epochs > 1, run.stalled > 0.5
+        (True, True)
+        >>> run.checksum == simulate(run.scenario, events=500).checksum
+        True
+    """
+    training = _Training(scenario, events)
+    try:
+        training.go()
+    except LawBroken as broken:
+        broken.run = training.finish()
+        raise
+    except Exception as exc:  # whatever the core raises that nobody may get
+        strange = LawBroken(f"{type(exc).__name__}: {exc}")
+        strange.run = training.finish()
+        raise strange from exc
+    return training.finish()
+
+
+class _Left(Exception):
+    """The epoch is left, whatever it was at."""
+
+
+class _Over(Exception):
+    """Enough has happened."""
+
+
+class _Training:
+    """One training loop, of one or several ranks."""
+
+    def __init__(self, scenario: Scenario, events: int) -> None:
+        self._scenario = scenario
+        self._events = events
+        self._dice = random.Random(scenario.seed)
+        self._trace = Trace()
+        self._run = Run(scenario)
+        self._worlds: list[World] = []
+        self._states: list[dict[str, Any]] = []
+
+    def finish(self) -> Run:
+        """Return what came of it."""
+        for world in self._worlds:
+            self._part_from(world)
+        run, trace = self._run, self._trace
+        run.events, run.checksum, run.trace = trace.events, trace.checksum, tuple(trace.lines)
+        return run
+
+    def go(self) -> None:
+        """Go through epochs."""
+        try:
+            number = 0
+            while self._trace.events < self._events:
+                try:
+                    self._epoch(number)
+                except _Left:
+                    self._part()
+                self._run.epochs += 1
+                number = self._dice.randrange(100) if self._dice.random() < 0.1 else number + 1  # set_epoch
+        except _Over:
+            pass
+        for world in self._worlds:
+            world.close()
+
+    # -- one epoch ---------------------------------------------------------------------------------------------------
+
+    def _epoch(self, number: int) -> None:
+        scenario, dice, habits = self._scenario, self._dice, self._scenario.habits
+        tally: Counter[int] = Counter()
+        ranks, workers = scenario.ranks, scenario.workers
+        expected: list[Expected] = []
+        if not scenario.persistent:
+            self._part()
+        if not self._worlds:
+            ranks = len(self._states) or ranks
+            self._worlds = [self._world(rank, ranks, workers) for rank in range(ranks)]
+        states = self._after()
+        for rank, world in enumerate(self._worlds):
+            world.begin(number, _next_epoch(states[rank], number) if states else None)
+            expected.append(self._expect(world, tally))
+        while True:
+            target = self._until_leaving(dice, habits)
+            ends = {self._walk(rank, expected[rank], target) for rank in range(len(self._worlds))}
+            if ends == {"ended"}:
+                self._check_tally(tally)
+                for world in self._worlds:
+                    world.epoch.progress.ended = True
+                if dice.random() < habits.move:
+                    self._states = self._saved() or []
+                    self._part()
+                return
+            if "spent" in ends or "ended" in ends:
+                if len(ends) > 1 and "spent" not in ends:
+                    raise LawBroken(f"ranks get out of step: {sorted(ends)}")
+                return
+            if dice.random() * (habits.leave + habits.move) < habits.leave:
+                self._trace.add(0.0, "leave")
+                return
+            expected = self._move(number, tally, expected)
+
+    def _after(self) -> list[dict[str, Any]]:
+        states, self._states = self._states, []
+        return states
+
+    def _until_leaving(self, dice: random.Random, habits: Habits) -> int | None:
+        chance = habits.leave + habits.move
+        return 1 + int(dice.expovariate(chance)) if chance else None
+
+    def _expect(self, world: World, tally: Counter[int]) -> Expected:
+        if self._scenario.kind == OWN:
+            expected: Expected = Rotation(self._scenario, len(world.workers))
+        else:
+            expected = Planned(self._scenario, tally)
+        expected.follow(world)
+        return expected
+
+    def _check_tally(self, tally: Counter[int]) -> None:
+        """Check that all ranks together got every sample once, or it is accounted for by name."""
+        scenario = self._scenario
+        if scenario.kind == OWN or not scenario.samples:
+            return
+        is_split = scenario.ranks > 1
+        least = 0 if scenario.drop_last or (is_split and scenario.tail == "drop") else 1
+        most = scenario.samples if is_split and scenario.tail == "pad" else 1
+        wrong = [place for place in range(scenario.samples) if not least <= tally[place] <= most]
+        if wrong:
+            raise LawBroken(f"sample {wrong[0]} came {tally[wrong[0]]} times in an epoch of {scenario.ranks} ranks")
+
+    # -- elsewhere ---------------------------------------------------------------------------------------------------
+
+    def _world(self, rank: int, ranks: int, workers: int) -> World:
+        share = Share(rank, ranks, self._scenario.tail)
+        return World(self._scenario, workers, share, self._trace, random.Random(self._dice.random()))
+
+    def _part(self) -> None:
+        for world in self._worlds:
+            world.close()
+            self._part_from(world)
+        self._worlds = []
+
+    def _part_from(self, world: World) -> None:
+        """Take the figures of a loader that is gone."""
+        run, counters = self._run, world.counters
+        run.virtual_s += world.now_s / world.share.world_size
+        run.wait_s += world.wait_s / world.share.world_size
+        run.counts["restarts"] += counters.restarts
+        run.counts["recycled"] += counters.recycled
+        run.counts["relieved"] += counters.relieved
+        run.counts["run ahead"] += counters.run_ahead
+        run.counts["without slot"] += world.slots.without
+
+    def _workers_elsewhere(self, dice: random.Random, before: int) -> int:
+        """Return how many workers there are elsewhere; those with streams of their own are as many as before."""
+        is_bound = self._scenario.kind == OWN or (self._scenario.kind == MAP and self._scenario.stateful)
+        return before if is_bound else dice.choice((1, 2, 3, before))
+
+    def _saved(self) -> list[dict[str, Any]] | None:
+        """Return the states of all ranks; None if one cannot be told."""
+        states = [state for world in self._worlds if (state := world.state()) is not None]
+        return states if len(states) == len(self._worlds) else None
+
+    def _move(self, number: int, tally: Counter[int], expected: list[Expected]) -> list[Expected]:
+        """Save the states of all ranks, and go on elsewhere, perhaps with another number of ranks."""
+        scenario, dice = self._scenario, self._dice
+        states = self._saved()
+        if states is None or any(world.closed for world in self._worlds):
+            raise _Left
+        for one in expected:
+            one.left()
+        ranks, workers = len(states), self._workers_elsewhere(dice, len(self._worlds[0].workers))
+        self._trace.add(0.0, "move", ranks, workers)
+        self._run.moves += 1
+        may_change = scenario.order == IN_ORDER and not scenario.stateful and scenario.tail != "exact"
+        if ranks > 1 and may_change:
+            self._check_agreement(states)
+            ranks = dice.choice((2, 3, ranks))
+            states = [{**states[0], "faults": states[min(rank, len(states) - 1)]["faults"]} for rank in range(ranks)]
+        self._part()
+        self._worlds = [self._world(rank, ranks, workers) for rank in range(ranks)]
+        follows = []
+        for rank, (world, state) in enumerate(zip(self._worlds, states, strict=True)):
+            _restore(world, number, state)
+            if scenario.kind == OWN or scenario.stateful:
+                expected[rank].follow(world)
+                follows.append(expected[rank])
+            else:
+                follows.append(self._expect(world, tally))
+        return follows
+
+    def _check_agreement(self, states: list[dict[str, Any]]) -> None:
+        places = {state["order"].get("consumed") for state in states}
+        if len(places) > 1:
+            raise LawBroken(f"ranks after as many steps are at different places: {places}")
+
+    def _look(self, world: World, expected: Expected) -> None:
+        """Let somebody else go on from a saved state, and see that the rest is the same."""
+        scenario, number = self._scenario, world.epoch.number
+        state = world.state()
+        if state is None or world.closed:
+            return
+        self._run.looks += 1
+        calm = replace(scenario, accidents=Accidents(), habits=Habits(), restarts=1000)
+        dice = random.Random(self._dice.random())
+        workers = self._workers_elsewhere(dice, len(world.workers))
+        other = World(calm, workers, world.share, self._trace, dice)
+        _restore(other, number, state)
+        self._trace.add(0.0, "look", workers)
+        rest = expected.twin()
+        rest.follow(other)
+        try:
+            while True:
+                try:
+                    other.next()
+                except (*_RAISED, TooManyBadSamples) as exc:
+                    is_late = isinstance(exc, WorkerTimeout) and exc is not other.raised
+                    if other.closed or is_late or isinstance(exc, TooManyBadSamples):
+                        break
+        except StopIteration:
+            rest.ended()
+        other.close()
+        self._trace.add(0.0, "looked")
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+
+    def _walk(self, rank: int, expected: Expected, target: int | None) -> str:
+        """Take so many steps with one rank; returns "ended" if the epoch has, "spent" if the budget is, else "left"."""
+        begin, scenario, dice = expected.steps, self._scenario, self._dice
+        held: deque[int] = deque()
+        while target is None or expected.steps - begin < target:
+            if self._trace.events >= self._events:
+                raise _Over
+            world = self._worlds[rank]
+            try:
+                batch, slot = world.next()
+            except StopIteration:
+                expected.ended()
+                self._drop(world, held, 0)
+                return "ended"
+            except TooManyBadSamples:
+                self._run.raised["TooManyBadSamples"] += 1
+                self._drop(world, held, 0)
+                return "spent"
+            except Exception as exc:
+                if not self._may_come(world, exc):
+                    raise
+                self._run.raised[type(exc).__name__] += 1
+                if world.closed or (isinstance(exc, WorkerTimeout) and exc is not world.raised):
+                    held.clear()
+                    self._revive(rank, expected)
+                continue
+            self._run.batches += 1
+            self._run.samples += len(batch) if isinstance(batch, list) else 1
+            if slot >= 0:
+                held.append(slot)
+            self._drop(world, held, scenario.habits.holds)
+            world.pass_time(draw_s(dice, scenario.step_s))
+            self._do_besides(world, expected)
+        self._drop(self._worlds[rank], held, 0)
+        return "left"
+
+    def _drop(self, world: World, held: deque[int], most: int) -> None:
+        """Drop batches until the training loop has no more than so many."""
+        while len(held) > most:
+            place = self._dice.randrange(len(held))
+            slot = held[place]
+            del held[place]
+            world.slots.drop(slot)
+
+    def _do_besides(self, world: World, expected: Expected) -> None:
+        dice, habits = self._dice, self._scenario.habits
+        if habits.call and dice.random() < habits.call:
+            world.call(fails=dice.random() < 0.2)
+        if habits.look and dice.random() < habits.look:
+            self._look(world, expected)
+
+    def _may_come(self, world: World, exc: Exception) -> bool:
+        """True if a loader may raise this; whether it may do so instead of a batch was checked before."""
+        if exc is world.raised:
+            return not isinstance(exc, LawBroken)
+        scenario, books = self._scenario, world.books
+        has_left = books.epoch_deaths <= scenario.restarts
+        counts = scenario.kind == MAP and not scenario.accidents.death_at_start
+        if isinstance(exc, WorkerDied) and world.closed and has_left and counts:
+            raise LawBroken(f"the epoch is given up after {books.epoch_deaths} deaths") from exc
+        if isinstance(exc, WorkerTimeout) and not any(worker.outstanding for worker in world.workers):
+            raise LawBroken("the training loop is told of a time-out, and nobody is at work") from exc
+        return isinstance(exc, _RAISED) and not isinstance(exc, LawBroken)
+
+    def _revive(self, rank: int, expected: Expected) -> None:
+        """Begin again where the training loop was, after an error from which there is no going on."""
+        old = self._worlds[rank]
+        state, number = old.state(), old.epoch.number
+        if state is None:
+            raise _Left
+        old.close()
+        self._part_from(old)
+        workers = self._workers_elsewhere(self._dice, len(old.workers))
+        world = self._worlds[rank] = self._world(rank, old.share.world_size, workers)
+        self._trace.add(0.0, "revived", rank, workers)
+        _restore(world, number, state)
+        expected.left()
+        expected.follow(world)
+
+
+def _restore(world: World, number: int, state: dict[str, Any]) -> None:
+    """Let a loader go on from a state."""
+    world.fault_budget.restore(state["faults"])
+    world.begin(number, Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"}))
+
+
+def _next_epoch(state: dict[str, Any], number: int) -> Snapshot:
+    """Return where an epoch begins, after the state of the end of another."""
+    ended = Snapshot.from_dict({name: value for name, value in state.items() if name != "faults"})
+    return Snapshot(number, order=ended.order, streams=ended.streams)

@@ -1,0 +1,290 @@
+"""What is simulated: the data, the loader's options, how long things take, and what goes wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from feedline.abc.error_policy import ErrorPolicy
+from feedline.errors import BadOption
+from feedline.faults.actions import Replace, Retry
+from feedline.faults.policy import Policy
+from feedline.types import Tail
+
+MAP, SHARED, OWN = "map", "shared stream", "own streams"
+KINDS = (MAP, SHARED, OWN)
+
+IN_ORDER, UNORDERED, CUSTOM = "in order", "unordered", "custom"
+
+
+class LawBroken(AssertionError):
+    """Something happened in a world that must not happen: a bug, as long as the world is right."""
+
+    run: Any = None
+    """What came of the simulation until then: a `Run`."""
+
+
+Seconds = float | Sequence[float]
+"""A mean, from which times are drawn, or times that were recorded, one of which is chosen each time."""
+
+
+@dataclass(frozen=True)
+class Troubles:
+    """Samples that something is wrong with, by their index or place in the stream."""
+
+    bad: frozenset[int] = frozenset()
+    """Raise an exception, always."""
+    flaky: frozenset[int] = frozenset()
+    """Raise an exception when a worker asks for them the first time."""
+    killers: frozenset[int] = frozenset()
+    """Kill their worker, always."""
+    blockers: frozenset[int] = frozenset()
+    """Keep their worker for ever."""
+
+    @property
+    def fatal(self) -> frozenset[int]:
+        """Those that no worker survives."""
+        return self.killers | self.blockers
+
+
+@dataclass(frozen=True)
+class Accidents:
+    """What goes wrong without any sample being to blame: how likely each is."""
+
+    death: float = 0.0
+    """That a worker dies while it is at a task."""
+    hang: float = 0.0
+    """That a worker never answers."""
+    death_at_start: float = 0.0
+    """That a worker dies before it is ready."""
+    no_start: float = 0.0
+    """That no worker can be started in the place of another."""
+    growth: float = 0.0
+    """That a worker has too much memory when it has answered."""
+    late_answer: float = 0.0
+    """That something of a worker is heard after another has taken its place."""
+    not_sent: float = 0.0
+    """That a task cannot be sent to its worker."""
+
+    @property
+    def blames(self) -> bool:
+        """True if a sample may be taken for one that kills although it does not."""
+        return self.death > 0 or self.hang > 0
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What the training loop does besides asking for batches: how likely each is after a batch."""
+
+    holds: int = 0
+    """Batches that it keeps at most."""
+    leave: float = 0.0
+    """It begins another epoch before this one has ended."""
+    move: float = 0.0
+    """It saves its state, and goes on elsewhere: with other workers, and other ranks where the order allows it."""
+    call: float = 0.0
+    """It has a method of the dataset called in all workers."""
+    look: float = 0.0
+    """It saves its state, somebody else goes on from it to the end of the epoch, and it goes on as well."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What is simulated. Everything else follows from the seed.
+
+    Example:
+        >>> scenario = Scenario(samples=100, workers=4, batch_s=0.1, step_s=0.02)
+        >>> scenario.window
+        8
+
+    Raises:
+        BadOption: something would never end.
+    """
+
+    seed: int = 0
+    kind: str = MAP
+    """Or "shared stream", or "own streams": an iterable dataset that the loader shares out, or does not."""
+    samples: int = 1000
+    """Of the dataset; of each worker's own stream."""
+    batch_size: int | None = 8
+    """None for single samples."""
+    shuffled: bool = False
+    ragged: bool = False
+    """True for a batch sampler whose batches have different sizes."""
+    drop_last: bool = False
+    stateful: bool = False
+    """True for a stream whose iterator has a state, or a map-style dataset that has one."""
+    ranks: int = 1
+    tail: Tail = "pad"
+    workers: int = 2
+    depth: int = 2
+    order: str = IN_ORDER
+    """Or "unordered", or "custom": a user's own scheduler, which chooses at random."""
+    policy: ErrorPolicy = field(default_factory=Policy)
+    restarts: int = 32
+    timeout_s: float = 0.0
+    kills_stuck: bool = False
+    persistent: bool = True
+    """False if workers end with their epoch."""
+    slots: int = 0
+    """What batches lie in; 0 for messages."""
+    slot_bytes: int = 1 << 20
+    budget_bytes: int | None = None
+    """Bytes of slots that may be in use; None for all."""
+    deepens: bool = False
+    batch_s: Seconds = 0.1
+    """How long a worker takes for a batch."""
+    step_s: Seconds = 0.01
+    """How long the training loop takes for a step."""
+    start_s: Seconds = 1.0
+    """How long a worker takes to get ready."""
+    late: float = 0.0
+    """How likely a batch takes 20 times as long."""
+    troubles: Troubles = Troubles()
+    accidents: Accidents = Accidents()
+    habits: Habits = Habits()
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise BadOption(f"kind={self.kind!r} is not one of {', '.join(map(repr, KINDS))}.")
+        hangs = self.accidents.hang > 0 or self.troubles.blockers
+        if hangs and not self.timeout_s:
+            raise BadOption("Workers hang, and timeout_s=0 lets the training loop wait for ever. Give a time-out.")
+        if self.kind == OWN and self.ranks > 1:
+            raise BadOption(f"ranks={self.ranks}: a world of own streams has one rank, whose workers have their own.")
+
+    @property
+    def window(self) -> int:
+        """Batches in flight."""
+        return max(1, self.depth * self.workers)
+
+    def __repr__(self) -> str:
+        told = []
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if value != (one.default_factory() if callable(one.default_factory) else one.default):
+                told.append(f"{one.name}={value!r}")
+        return f"Scenario({', '.join(told)})"
+
+
+# Any: the changes are arguments of `Scenario`.
+def draw_scenario(seed: int, **changes: Any) -> Scenario:
+    """Draw a small world in which much goes wrong.
+
+    Args:
+        seed: from which everything follows.
+        changes: what is not to be drawn.
+
+    Example:
+        >>> draw_scenario(1) == draw_scenario(1), draw_scenario(1, workers=3).workers
+        (True, 3)
+    """
+    dice = random.Random(seed)
+    drawn: dict[str, Any] = {"seed": seed, "kind": dice.choice((MAP, MAP, MAP, SHARED, OWN))}
+    for draw in (_draw_data, _draw_loader, _draw_time, _draw_trouble, _draw_habits):
+        drawn |= draw(dice, drawn)
+    if drawn["kind"] == MAP and dice.random() < 0.2:
+        drawn |= {**STATEFUL, "accidents": replace(drawn["accidents"], hang=0.0)}
+    return Scenario(**{**drawn, **changes})
+
+
+STATEFUL: dict[str, Any] = {
+    "kind": MAP,
+    "stateful": True,
+    "ranks": 1,
+    "order": IN_ORDER,
+    "batch_s": (0.01,),  # nobody is late, so that every worker keeps its tasks, and its state follows from them
+    "late": 0.0,
+    "start_s": 0.0,
+    "troubles": Troubles(),
+    "policy": Policy(),
+}
+"""A world of a map-style dataset with a state. A worker that is late would lose tasks to others, and the states of both
+would depend on when."""
+
+
+def _draw_data(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+    kind = drawn["kind"]
+    ragged = kind == MAP and dice.random() < 0.2
+    ranks = 1 if kind == OWN else dice.choice((1, 1, 1, 2, 3))
+    exact = ranks > 1 and not ragged and dice.random() < 0.4
+    return {
+        "samples": dice.choice((7, 23, 40, 64, 150)),
+        "batch_size": dice.choice((2, 3, 4, 8)) if exact or ragged else dice.choice((1, 2, 3, 4, 8, None)),
+        "shuffled": dice.random() < 0.5,
+        "ragged": ragged,
+        "ranks": ranks,
+        "tail": "exact" if exact else dice.choice(("pad", "drop")),
+        "drop_last": not exact and dice.random() < 0.2,
+        "stateful": kind != MAP and dice.random() < 0.5,
+    }
+
+
+def _draw_loader(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+    orders = (IN_ORDER, IN_ORDER, UNORDERED) if drawn["kind"] == OWN else (IN_ORDER, IN_ORDER, UNORDERED, CUSTOM)
+    slots = dice.choice((0, 3, 8, 64))
+    return {
+        "workers": dice.choice((1, 2, 2, 3, 5)),
+        "depth": dice.choice((1, 2, 2, 4)),
+        "order": dice.choice(orders),
+        "restarts": dice.choice((2, 8, 1000, 1000)),
+        "persistent": dice.random() < 0.8,
+        "slots": slots,
+        "budget_bytes": (1 << 20) * dice.randint(2, 8) if slots and dice.random() < 0.3 else None,
+        "deepens": dice.random() < 0.2,
+    }
+
+
+def _draw_time(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+    recorded = tuple(dice.expovariate(10.0) for _ in range(20))
+    return {
+        "batch_s": dice.choice((0.001, 0.1, recorded)),
+        "step_s": dice.choice((0.0, 0.01, 0.2)),
+        "start_s": dice.choice((0.0, 0.5, 3.0)),
+        "late": dice.choice((0.0, 0.02, 0.1)),
+        "timeout_s": dice.choice((0.0, 60.0)),
+        "kills_stuck": dice.random() < 0.8,
+    }
+
+
+def _draw_trouble(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+    is_map, samples = drawn["kind"] == MAP, drawn["samples"]
+
+    def some(share: float) -> frozenset[int]:
+        return frozenset(dice.sample(range(samples), dice.randint(0, max(1, int(samples * share)))))
+
+    has = dice.random
+    bad = some(0.1) if has() < 0.5 else frozenset()
+    flaky = some(0.1) - bad if is_map and has() < 0.3 else frozenset()
+    # In a stream there is no going past a sample that kills.
+    fatal = some(0.05) - bad - flaky if is_map and drawn["restarts"] == 1000 and has() < 0.6 else frozenset()
+    mends = 0.0 if fatal and has() < 0.7 else 1.0  # without accidents it is known who is to blame
+    blocks = drawn["timeout_s"] > 0 and drawn["kills_stuck"] and has() < 0.3
+    actions = ("raise", "skip", Retry(2, wait_s=0.01, then="skip"), *(("replace", Replace()) if is_map else ()))
+    budget = dice.choice((None, None, 3))
+    policy = Policy(otherwise=dice.choice(actions), max_failures=budget, max_share=dice.choice((None, 1.0)))
+    accidents = Accidents(
+        death=mends * dice.choice((0.0, 0.0, 0.01, 0.05)),
+        hang=mends * 0.02 if drawn["timeout_s"] and has() < 0.3 else 0.0,
+        death_at_start=dice.choice((0.0, 0.0, 0.2)),
+        no_start=0.02 if has() < 0.1 else 0.0,
+        growth=dice.choice((0.0, 0.0, 0.05)),
+        late_answer=dice.choice((0.0, 0.5)),
+        not_sent=0.01 if is_map and has() < 0.1 else 0.0,
+    )
+    troubles = Troubles(bad, flaky, frozenset() if blocks else fatal, fatal if blocks else frozenset())
+    return {"troubles": troubles, "accidents": accidents, "policy": policy}
+
+
+def _draw_habits(dice: random.Random, drawn: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "habits": Habits(
+            holds=dice.choice((0, 0, 2, 10)),
+            leave=dice.choice((0.0, 0.03)),
+            move=dice.choice((0.0, 0.05)),
+            call=dice.choice((0.0, 0.05)),
+            look=dice.choice((0.0, 0.03)),
+        )
+    }

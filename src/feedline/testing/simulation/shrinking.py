@@ -1,0 +1,61 @@
+"""Shrinking: the same law broken in a world in which less happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+from feedline.testing.simulation.run import simulate
+from feedline.testing.simulation.scenario import LawBroken, Scenario, Troubles
+
+
+def shrink(scenario: Scenario, *, events: int) -> LawBroken:
+    """Return how a law is broken in the smallest world that was found, which may be the world itself.
+
+    Args:
+        scenario: a world in which a law is broken.
+        events: within how many events.
+
+    Raises:
+        ValueError: no law is broken in it.
+    """
+    best = _broken(scenario, events)
+    if best is None:
+        raise ValueError(f"No law is broken within {events} events: give those of the run in which one was.")
+    tried = True
+    while tried:
+        tried = False
+        for smaller in _smaller(best.run.scenario):
+            found = _broken(smaller, max(2 * best.run.events, 200))
+            if found is not None:
+                best, tried = found, True
+                break
+    return best
+
+
+def _broken(scenario: Scenario, events: int) -> LawBroken | None:
+    try:
+        simulate(scenario, events=events)
+    except LawBroken as broken:
+        return broken
+    return None
+
+
+def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+    """Yield worlds in which one thing less happens."""
+    for part in ("accidents", "habits"):
+        kept = getattr(scenario, part)
+        for one in fields(kept):
+            if getattr(kept, one.name):
+                yield replace(scenario, **{part: replace(kept, **{one.name: one.default})})
+    if scenario.troubles != Troubles() and not scenario.troubles.fatal:
+        yield replace(scenario, troubles=Troubles())
+    calm: dict[str, Any] = {"late": 0.0, "ranks": 1, "slots": 0, "batch_s": 0.1, "stateful": False}
+    for name, plain in calm.items():
+        if getattr(scenario, name) != plain:
+            yield replace(scenario, **{name: plain})
+    if scenario.workers > 1:
+        yield replace(scenario, workers=scenario.workers - 1)
+    if scenario.depth > 1:
+        yield replace(scenario, depth=1)

@@ -1,0 +1,79 @@
+"""Slots that are counted, and in which batches lie: what nobody else may write to meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.testing.simulation.scenario import LawBroken
+from feedline.types import Parcel, Result
+
+
+class CountedSlots:
+    """A `SlotSource` without memory.
+
+    Args:
+        count: how many slots there are; 0 if batches come in messages.
+        slot_bytes: how large each is.
+        budget_bytes: how many bytes may be in use at once; None for all.
+    """
+
+    def __init__(self, count: int, slot_bytes: int, budget_bytes: int | None) -> None:
+        self.count = count if budget_bytes is None else min(count, budget_bytes // slot_bytes)
+        self.slot_bytes = slot_bytes
+        self._free = list(range(self.count - 1, -1, -1))
+        self.used: set[int] = set()
+        """Slots that belong to somebody."""
+        self.held: dict[int, Any] = {}
+        """Those that the training loop has, and what must be in them."""
+        self.memory: dict[int, Any] = {}
+        """What was written to each slot last."""
+        self.most_used = 0
+        self.without = 0
+        """Tasks that had to do without a slot."""
+
+    def are_left(self) -> bool:
+        return not self.count or bool(self._free)
+
+    def acquire(self, worker: int) -> int:
+        if not self._free:
+            self.without += self.count > 0
+            return -1
+        slot = self._free.pop()
+        self.used.add(slot)
+        self.most_used = max(self.most_used, len(self.used))
+        return slot
+
+    def release(self, slot: int, used: int | None = None) -> None:
+        if slot < 0:
+            return
+        if slot not in self.used:
+            raise LawBroken(f"slot {slot} is released, and belongs to nobody")
+        if slot in self.held:
+            raise LawBroken(f"slot {slot} is released, and the training loop has it")
+        self.used.remove(slot)
+        self._free.append(slot)
+
+    def discard(self, result: Result) -> None:
+        if type(result.payload) is Parcel:
+            slot, result.payload.slot = result.payload.slot, -1
+            self.release(slot)
+
+    def fit_messages(self) -> int:
+        return 24 if not self.count else 0
+
+    def unpack(self, parcel: Parcel) -> tuple[Any, int]:
+        """Return a batch, and the slot in which it stays until it is dropped; -1 if it came in a message."""
+        slot, parcel.slot = parcel.slot, -1
+        if slot < 0:
+            return parcel.header, -1
+        batch = self.memory.get(slot)
+        if slot not in self.used or batch is not parcel.header:
+            raise LawBroken(f"slot {slot} was written to by somebody else before its batch was delivered")
+        self.held[slot] = batch
+        return batch, slot
+
+    def drop(self, slot: int) -> None:
+        """Take back the slot of a batch that the training loop has dropped."""
+        if self.memory[slot] is not self.held.pop(slot):
+            raise LawBroken(f"slot {slot} was written to while the training loop had it")
+        self.release(slot)

@@ -1,0 +1,91 @@
+"""Training loops in simulated worlds: what they get, and that it is the same every time."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from feedline.errors import BadOption
+from feedline.faults import Policy
+from feedline.testing.simulation import Accidents, Habits, LawBroken, Scenario, Troubles, draw_scenario, simulate
+from feedline.testing.simulation.__main__ import tell_of
+
+FRESH_S = 5.0
+"""How long fresh worlds are gone through, seed after seed."""
+
+
+@pytest.mark.parametrize("seed", [3, 17, 29])
+def test_two_runs_of_a_seed_are_the_same(seed: int) -> None:
+    first, second = (simulate(draw_scenario(seed), events=800) for _ in range(2))
+    assert first.trace == second.trace
+    assert first == second
+
+
+def test_fresh_worlds() -> None:
+    seed, until_s = random.SystemRandom().randrange(1 << 30), time.monotonic() + FRESH_S
+    while time.monotonic() < until_s:
+        try:
+            simulate(draw_scenario(seed), events=1000)
+        except LawBroken as broken:
+            tell_of(broken, 1000)  # how to repeat it, and the end of the smallest world that shows it
+            raise
+        seed += 1
+
+
+def test_everything_happens_in_drawn_worlds() -> None:
+    counts = dict.fromkeys(("restarts", "recycled", "relieved", "run ahead", "without slot"), 0)
+    raised: set[str] = set()
+    moves = looks = 0
+    for seed in range(40):
+        run = simulate(draw_scenario(seed, samples=40), events=300)
+        counts = {name: count + run.counts[name] for name, count in counts.items()}
+        raised |= set(run.raised)
+        moves, looks = moves + run.moves, looks + run.looks
+    assert all(counts.values()), counts
+    assert moves
+    assert looks
+    assert {"SampleFailed", "WorkerDied", "WorkerTimeout", "CallFailed"} <= raised
+
+
+def test_a_training_loop_that_is_faster_than_its_workers_waits() -> None:
+    slow = simulate(Scenario(workers=1, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
+    quick = simulate(Scenario(workers=16, batch_s=0.1, step_s=0.01, start_s=0.0), events=1000)
+    assert slow.stalled > 0.8
+    assert quick.stalled < 0.4
+    assert quick.samples_per_s > 5 * slow.samples_per_s
+
+
+def test_recorded_times_are_taken_as_they_are() -> None:
+    run = simulate(Scenario(workers=1, depth=1, batch_s=(0.25,), step_s=0.0, start_s=0.0), events=600)
+    assert run.virtual_s == pytest.approx(0.25 * run.batches, rel=0.02)
+
+
+def test_samples_that_kill_are_named() -> None:
+    killers = Troubles(killers=frozenset({13}))
+    scenario = Scenario(samples=40, restarts=1000, troubles=killers, policy=Policy(otherwise="skip"))
+    assert simulate(scenario, events=500).counts["restarts"] >= 3
+
+
+def test_a_budget_that_is_spent_ends_the_epoch() -> None:
+    bad = Troubles(bad=frozenset({2, 3, 4}))
+    run = simulate(Scenario(samples=40, troubles=bad, policy=Policy(otherwise="skip", max_failures=2)), events=200)
+    assert run.raised["TooManyBadSamples"] > 0
+
+
+def test_many_workers_and_a_plan_that_never_ends() -> None:
+    run = simulate(Scenario(samples=10**9, batch_size=64, shuffled=True, workers=1000), events=4000)
+    assert run.batches > 0
+    assert run.epochs == 0
+
+
+def test_a_world_in_which_nobody_would_ever_answer_is_refused() -> None:
+    with pytest.raises(BadOption, match="time-out"):
+        Scenario(accidents=Accidents(hang=0.1))
+
+
+def test_states_that_are_taken_after_every_batch_give_the_same_rest() -> None:
+    for kind in ("map", "shared stream", "own streams"):
+        run = simulate(Scenario(kind=kind, samples=24, habits=Habits(look=1.0), stateful=kind != "map"), events=1500)
+        assert run.looks > 20

@@ -1,0 +1,50 @@
+"""The smallest world that breaks a law, and what the command line says of it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from feedline.testing.simulation import LawBroken, draw_scenario, simulate
+from feedline.testing.simulation.__main__ import main
+from feedline.testing.simulation.shrinking import shrink
+from tests.testing.simulation.plants import PLANTS
+
+PLANT = next(plant for plant in PLANTS if plant.what == "the window is too large by one")
+
+
+def test_what_does_not_matter_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANT.grow(monkeypatch)
+    with pytest.raises(LawBroken) as caught:
+        simulate(draw_scenario(PLANT.seed), events=1000)
+    small = shrink(draw_scenario(PLANT.seed), events=caught.value.run.events)
+    assert small.run.scenario.workers == 1
+    assert not small.run.scenario.accidents.death
+    assert not small.run.scenario.habits.move
+
+
+def test_a_world_without_fault_cannot_be_shrunk() -> None:
+    with pytest.raises(ValueError, match="No law is broken"):
+        shrink(draw_scenario(PLANT.seed), events=100)
+
+
+def test_the_command_line_tells_how_to_repeat_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    PLANT.grow(monkeypatch)
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seed", str(PLANT.seed), "--events", "700"])
+    assert main() == 1
+    told = capsys.readouterr().out
+    assert f"repeat: python -m feedline.testing.simulation --seed {PLANT.seed} --events 700" in told
+    assert "smaller: simulate(Scenario(" in told
+    assert " give " in told
+
+
+def test_the_command_line_counts_events(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["simulation", "--seed", "3", "--worlds", "2", "--events", "200"])
+    assert main() == 0
+    assert "2 worlds" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["simulation", "--workers", "50", "--samples", "1000000000", "--events", "500"])
+    assert main() == 0
+    assert "events/s" in capsys.readouterr().out
