@@ -108,7 +108,6 @@ class ParquetDataset(RowGroupSource):
         self._footers.put(file.path, metadata)
         return Footer(file, types, groups)
 
-
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
         pa, pq = require("pyarrow", extra="parquet", purpose="ParquetDataset"), _parquet()
         file.check()
