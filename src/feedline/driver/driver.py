@@ -195,10 +195,10 @@ class Driver:
             StopIteration: nobody is to wait any more.
         """
         machine, watch = self.machine, self._watch
-        begun = time.perf_counter_ns()
+        begun_s = time.monotonic()
         results = self.engine.collect(_LOOK_UP_S if pause_s is None else min(pause_s, _LOOK_UP_S), worker)
-        self.counters.wait_ns += time.perf_counter_ns() - begun
         now_s = machine.now_s = time.monotonic()
+        self.counters.wait_ns += int((now_s - begun_s) * 1e9)
         if not results:
             if self.leaving:
                 raise StopIteration
@@ -228,21 +228,22 @@ class Driver:
         machine = self.machine
         decisions = machine.decisions
         while decisions:
-            what, worker, *rest = decisions.popleft()
+            decision = decisions.popleft()
+            what, worker = decision[0], decision[1]
             if what is GIVE:
                 try:
-                    self.engine.submit(worker, rest[0])
+                    self.engine.submit(worker, decision[2])
                 except Exception as exc:  # indices that cannot be sent
                     if is_interrupt(exc):
                         raise
-                    machine.not_given(rest[0].id, exc)
+                    machine.not_given(decision[2].id, exc)
             elif what is TAKE_BACK:
-                machine.taken_back(worker, self._revoke(worker, rest[0]))
+                machine.taken_back(worker, self._revoke(worker, decision[2]))
             elif what is START:
                 self._start_another(worker)
             else:
                 assert what is LOOK_AT
-                self._look_at(worker, kills=rest[0])
+                self._look_at(worker, kills=decision[2])
         if machine.fatal is not None:
             self._give_up()
 
