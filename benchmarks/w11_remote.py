@@ -113,7 +113,7 @@ def write_objects(shards: list[str], folder: Path) -> None:
     from feedline.datasets import TarDataset
 
     folder.mkdir()
-    samples: Any = TarDataset(shards, fields="npy", decode=False)
+    samples: Any = TarDataset(shards, fields="npy", decode=False).stream()
     for number, data in enumerate(samples):
         (folder / f"{number}.npy").write_bytes(data)
 

@@ -88,7 +88,7 @@ def source(kind: str, name: str, path: Path) -> Any:
     if name == "tar":
         # Pictures as bytes, as from the other formats.
         how = {"fields": ("image.npy", "cls")} if kind == "array" else {"fields": ("jpg", "cls"), "decode": False}
-        return datasets.TarDataset(path, mode="random", **how)
+        return datasets.TarDataset(path, **how)
     return datasets.FileDataset(path, read="npy" if kind == "array" else "bytes", fields="data")
 
 

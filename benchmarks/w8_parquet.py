@@ -3,7 +3,7 @@
 Knob: against whom (`pyarrow`: the dataset that people write around pyarrow; `datasets`: Hugging Face's datasets, which
 turn the files into Arrow files first; `same object`: the same Hugging Face dataset in both loaders), what a sample is
 (`image`: 3x64x64 float32 and a label; `table`: 16 numbers, a string and a label), how much of the file fits into what
-each worker keeps (`all`, a `quarter`, or a quarter with `unpack_to=`: `unpacked`) and the number of workers.
+each worker keeps (`all`, a `quarter`, or a quarter with `cache=`: `unpacked`) and the number of workers.
 
 Held still: 20,000 samples in row groups of 500, snappy, batches of 64, shuffled; the consumer touches every page. The
 hand-written dataset keeps as many row groups as feedline does, and returns one sample per index. Hugging Face's has the
@@ -137,8 +137,8 @@ def dataset(path: Path, count: int, kind: str, against: str, fits: str, side: ha
     if side.library == harness.TORCH:
         return HandWritten(path, kept)
     group_bytes = GROUP * ((PIXELS * 4 + 8) if kind == "image" else (NUMBERS * 4 + 32)) + 8192
-    folder = path.with_suffix(".unpacked") if fits == "unpacked" else None
-    return ParquetDataset(path, cache_bytes=kept * group_bytes, unpack_to=folder)
+    folder = path.with_suffix(".unpacked") if fits == "unpacked" else False
+    return ParquetDataset(path, cache_bytes=kept * group_bytes, cache=folder)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def litdatas(kind: str, shards: list[str], workers: int, size: int) -> Any:
         from feedline.datasets import TarDataset
 
         folder.mkdir(exist_ok=True)
-        samples = list(TarDataset(shards, fields=FIELDS[kind], decode=kind != "jpeg"))
+        samples = list(TarDataset(shards, fields=FIELDS[kind], decode=kind != "jpeg").stream())
         writer = BinaryWriter(str(folder), chunk_size=-(-len(samples) // len(shards)))
         for number, (value, label) in enumerate(samples):
             writer[number] = value, int(label)
@@ -133,9 +133,9 @@ def decode_jpeg(sample: Any) -> Any:
 
 @functools.cache
 def _decoder() -> Callable[[bytes], Any]:
-    from feedline.datasets.tar.images import image_decoder
+    from feedline.datasets.pictures import picture_decoder
 
-    return image_decoder("rgb8")
+    return picture_decoder("rgb8")
 
 
 def streamed(kind: str, shards: list[str], workers: int, size: int, engine: str) -> Any:
@@ -143,7 +143,7 @@ def streamed(kind: str, shards: list[str], workers: int, size: int, engine: str)
     from feedline.datasets import TarDataset
 
     decode = "rgb8" if kind == "jpeg" else True
-    dataset: Any = TarDataset(shards, fields=FIELDS[kind], decode=decode, shuffle=True, buffer=BUFFER, seed=1)
+    dataset: Any = TarDataset(shards, fields=FIELDS[kind], decode=decode).stream(shuffle=True, buffer=BUFFER, seed=1)
     side = harness.Side(harness.FEEDLINE, engine)
     return side.open(dataset, batch_size=size, **harness.worker_arguments(workers))
 
@@ -154,7 +154,7 @@ def random(kind: str, shards: list[str], workers: int, size: int, engine: str, *
 
     decode = "rgb8" if kind == "jpeg" else True
     kept = index or Path(shards[0]).parent / "index"
-    dataset: Any = TarDataset(shards, mode="random", fields=FIELDS[kind], decode=decode, index=kept)
+    dataset: Any = TarDataset(shards, fields=FIELDS[kind], decode=decode, cache=kept)
     side, options = harness.Side(harness.FEEDLINE, engine), harness.worker_arguments(workers)
     return side.open(dataset, batch_size=size, shuffle=True, seed=1, **options)
 

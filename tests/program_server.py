@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import fcntl
 import functools
+import gc
 import json
 import os
 import random
@@ -269,6 +270,8 @@ if __name__ == "__main__":
     import feedline
 
     _ = feedline.DataLoader, feedline.Loader
+    gc.collect()
+    gc.freeze()  # or each program would go through all of torch at its end, and so copy its pages
     _this = sys.modules["__main__"]  # whose names are in use until the end
     with socket.socket(fileno=int(sys.argv[1])) as _connection:
         _request = _serve(_connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,8 +78,23 @@ def test_properties_are_tried_on_fewer_examples(given: int, tried: int) -> None:
     def law(number: int) -> None:
         numbers.append(number)
 
+    try_on_fewer(law)
+    assert len(numbers) == tried
+
+
+def test_properties_that_name_no_number_are_tried_on_fewer_examples_too() -> None:
+    numbers = []
+
+    @hypothesis.given(st.integers())
+    def law(number: int) -> None:
+        numbers.append(number)
+
+    try_on_fewer(law)
+    assert len(numbers) == hypothesis.settings().max_examples // 4
+
+
+def try_on_fewer(law: Callable[[], None]) -> None:
     item: Any = Item("test_a.py", "law")
-    item.obj, item.markers = law, ["hypothesis"]
+    item.obj = law
     try_fewer_examples([item])
     law()
-    assert len(numbers) == tried

@@ -19,7 +19,6 @@ from feedline import DataLoader, DataLoader2, Loader
 from feedline.collate import pad
 from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDataset, mix, open_dataset
 from feedline.datasets.tar.stream import TarStream
-from feedline.datasets.tar.table import TarTable
 from feedline.errors import BadOption
 from feedline.faults import Policy, Retry, Skip
 from feedline.samplers import BalancedSampler, DistributedSampler, RandomSampler, StratifiedBatchSampler, distribute
@@ -97,13 +96,13 @@ def test_datasets_of_feedline(tmp_path: Path) -> None:
         for batch in Loader(dataset, 2):
             assert len(batch) == 2
     feedline.pack(arrays, tmp_path / "a.parquet", workers=0, engine="auto", on_error="skip")
-    parquet = ParquetDataset(tmp_path / "a.parquet", ["x"], unpack_to=tmp_path / "unpacked")
+    parquet = ParquetDataset(tmp_path / "a.parquet", ["x"], cache=tmp_path / "unpacked")
     assert len(DataLoader(parquet, 2)) == 2
     assert len(DataLoader(open_dataset(tmp_path / "a.parquet", fields="y"), 2)) == 2
     feedline.pack(arrays, tmp_path / "a.tar", workers=0)
-    table = TarDataset(tmp_path / "a.tar", mode="random", index=False)
-    stream = TarDataset(str(tmp_path / "a.tar"))
-    assert_type(table, TarTable)
+    table = TarDataset(tmp_path / "a.tar", cache=False)
+    stream = TarDataset(str(tmp_path / "a.tar")).stream()
+    assert_type(table, TarDataset)
     assert_type(stream, TarStream)
     assert len(DataLoader(table, 2)) == 2
     assert sum(1 for _ in DataLoader(stream, None)) == 4
@@ -151,7 +150,5 @@ def test_what_type_checkers_refuse() -> None:
         DataLoader(Counting(), shard="all")  # type: ignore[arg-type]
     with pytest.raises(BadOption):
         StratifiedBatchSampler(labels, 4, mode="every")  # type: ignore[arg-type]
-    with pytest.raises(BadOption):
-        TarDataset("a.tar", mode="both")  # type: ignore[call-overload]
     with pytest.raises(BadOption):
         distribute(RandomSampler(squares), tail="cut")  # type: ignore[arg-type]

@@ -78,7 +78,7 @@ def test_every_source_says_so_when_it_is_made(tmp_path: Path) -> None:
         lambda: LMDBDataset(tmp_path / "a.lmdb", fields=fields),
         lambda: ParquetDataset(tmp_path / "a.parquet", fields=fields),
         lambda: SQLDataset("sqlite:///a.db", "SELECT 1 AS id", key="id", fields=fields),
-        lambda: TarDataset(str(tmp_path / "a.tar"), fields=fields),
+        lambda: TarDataset(str(tmp_path / "a.tar"), fields=fields).stream(),
         lambda: ArrayDataset({"image": np.arange(3)}, fields=fields),
         lambda: FileDataset(tmp_path, fields=fields),
     ]

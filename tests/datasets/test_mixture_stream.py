@@ -24,7 +24,7 @@ import feedline
 from feedline.abc import Repeatable
 from feedline.datasets.mix import mix
 from feedline.datasets.mixture_stream import MixtureStream
-from feedline.datasets.parted import PartedSource
+from feedline.datasets.passes import PartedStream
 from feedline.errors import BadOption, BadState
 from feedline.faults import Retry
 from feedline.types import EngineName
@@ -637,7 +637,7 @@ def test_an_interrupt_leaves_everything_as_it_was() -> None:
 # -- datasets that split themselves ---
 
 
-class Parts(PartedSource):
+class Parts(PartedStream):
     """Numbers by turns."""
 
     def __init__(self, start: int, count: int) -> None:

@@ -1,39 +1,111 @@
-"""Passes: none comes twice before all came once."""
+"""What passes over streams have in common: going on after an exception, trying again, states."""
 
 from __future__ import annotations
 
-import numpy as np
+import pickle
+from typing import Any
+
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from feedline.datasets.passes import Passes
-from feedline.randomness.orders import LARGEST
+from feedline.datasets.passes import PartedStream, ResumablePass
+from feedline.errors import BadState
 
 
-@settings(max_examples=40)
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 2**64 - 1))
-def test_every_pass_has_each_index_once(sizes: list[int], key: int) -> None:
-    passes = Passes(sizes, key)
-    for number, size in enumerate(sizes):
-        turns = np.arange(4 * size)
-        indices = passes.at(np.full(len(turns), number), turns)
-        assert indices.tolist() == [passes.one(number, turn) for turn in turns.tolist()]
-        for one in indices.reshape(4, size):
-            assert sorted(one.tolist()) == list(range(size))
+class Numbers(PartedStream):
+    def __init__(self, count: int, fails: dict[int, BaseException] | None = None) -> None:
+        super().__init__()
+        self.count = count
+        self.fails = dict(fails or {})
+
+    def __iter__(self) -> NumbersPass:
+        return NumbersPass(self)
 
 
-def test_passes_and_datasets_have_orders_of_their_own() -> None:
-    passes = Passes([20, 20], 1)
-    orders = [[passes.one(number, turn + 20 * count) for turn in range(20)] for number in (0, 1) for count in (0, 1, 2)]
-    assert len(set(map(tuple, orders))) == 6
+class NumbersPass(ResumablePass[int]):
+    """Each exception is raised once."""
+
+    _name = "numbers"
+
+    def __init__(self, stream: Numbers) -> None:
+        super().__init__(stream._part())
+        self._stream = stream
+        self._place = stream._part()[0]
+
+    def _take(self) -> int:
+        if self._place >= self._stream.count:
+            raise StopIteration
+        place, self._place = self._place, self._place + self._part[1]
+        return place
+
+    def _make(self, item: int) -> int:
+        failure = self._stream.fails.pop(item, None)
+        if failure is not None:
+            raise failure
+        return item
+
+    def _position(self) -> dict[str, Any]:
+        return {"place": self._place}
+
+    def _options(self) -> dict[str, Any]:
+        return {"count": self._stream.count}
+
+    def _enter(self, state: dict[str, Any]) -> None:
+        self._place = state["place"]
 
 
-@pytest.mark.parametrize("size", [LARGEST, LARGEST + 1, 2**62])
-def test_large_datasets(size: int) -> None:
-    passes = Passes([3, size], 1)
-    numbers, turns = np.array([1, 0, 1, 1]), np.array([0, 7, size - 1, size])
-    indices = passes.at(numbers, turns).tolist()
-    assert indices == [passes.one(*pair) for pair in zip(numbers.tolist(), turns.tolist(), strict=True)]
-    assert all(0 <= index < size for index in indices)
-    assert len(set(indices)) == 4
+def test_after_an_exception_comes_the_next_sample() -> None:
+    rows = iter(Numbers(4, {1: ValueError("one")}))
+    assert next(rows) == 0
+    with pytest.raises(ValueError, match="one"):
+        next(rows)
+    assert list(rows) == [2, 3]
+
+
+def test_what_failed_is_tried_again_if_one_says_so() -> None:
+    rows = iter(Numbers(4, {1: ValueError("one")}))
+    assert not rows.try_again()
+    assert next(rows) == 0
+    with pytest.raises(ValueError, match="one"):
+        next(rows)
+    assert rows.try_again()
+    assert rows.try_again()
+    assert list(rows) == [1, 2, 3]
+
+
+def test_an_interrupt_loses_nothing() -> None:
+    rows = iter(Numbers(3, {1: KeyboardInterrupt()}))
+    assert next(rows) == 0
+    with pytest.raises(KeyboardInterrupt):
+        next(rows)
+    assert list(rows) == [1, 2]
+
+
+def test_states_fit_the_same_options_and_part_only() -> None:
+    rows = iter(Numbers(5))
+    next(rows)
+    state = rows.state_dict()
+    assert state == {"place": 1, "count": 5, "part": [0, 1]}
+    other = iter(Numbers(5))
+    other.load_state_dict(pickle.loads(pickle.dumps(state)))
+    assert list(other) == [1, 2, 3, 4]
+    with pytest.raises(BadState, match=r"saved with count 5, and now it is 6.*Use the same data"):
+        iter(Numbers(6)).load_state_dict(state)
+    for wrong in (None, {}, {**state, "more": 1}):
+        with pytest.raises(BadState, match="not the state of a pass over numbers"):
+            iter(Numbers(5)).load_state_dict(wrong)
+    shared = Numbers(5)
+    shared.set_worker(1, 2)
+    with pytest.raises(BadState, match=r"part \(worker of a rank, number of them\) \[0, 1\]"):
+        iter(shared).load_state_dict(state)
+
+
+def test_every_worker_of_every_rank_has_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    found = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        for worker in range(3):
+            stream = Numbers(20)
+            stream.set_worker(worker, 3)
+            found += list(stream)
+    assert sorted(found) == list(range(20))

@@ -51,7 +51,7 @@ def test_all_who_decode_take_the_upper_8_of_16_bits(name: str, tmp_path: Path) -
     assert_same(ImageFolder(tmp_path, extensions=f".{name}", fields="image")[0], colours)
     assert_same(np.array(ImageFolder(tmp_path, extensions=f".{name}", fields="image", decode="pil")[0]), colours)
     for decode, expected in {"rgb8": colours, "l8": UPPER, "rgb": colours.astype(np.float32) / 255.0}.items():
-        (sample,) = TarDataset(str(tmp_path / "a.tar"), fields=name, decode=decode)
+        (sample,) = TarDataset(str(tmp_path / "a.tar"), fields=name, decode=decode).stream()
         assert_same(sample, expected)
     assert_same(Pictures(encode="raw").apply(Image.open(io.BytesIO(FILES[name]))), colours)
 
@@ -93,9 +93,9 @@ def test_pictures_of_too_many_pixels_are_refused(tmp_path: Path, monkeypatch: py
 def test_the_pictures_of_a_sample_count_together(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.png", flat_png(500)), ("a.2.png", flat_png(500))]))
-    assert next(iter(TarDataset(path, decode="rgb8", max_field_bytes=2_000_000)))["png"].shape == (500, 500, 3)
+    assert next(iter(TarDataset(path, decode="rgb8", max_field_bytes=2_000_000).stream()))["png"].shape == (500, 500, 3)
     with pytest.raises(CorruptSource, match=r"a\.tar: field '2\.png'.*with the fields before it.*max_field_bytes="):
-        list(TarDataset(path, decode="rgb8", max_field_bytes=1_500_000))
+        list(TarDataset(path, decode="rgb8", max_field_bytes=1_500_000).stream())
 
 
 EPS = b"""%!PS-Adobe-3.0 EPSF-3.0
@@ -116,7 +116,7 @@ def test_postscript_starts_no_other_program(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(CorruptSource, match=r"a\.jpg .*of a format that is not read, such as EPS"):
         ImageFolder(tmp_path)[0]
     with pytest.raises(CorruptSource, match=r"a\.tar: field 'jpg'"):
-        next(iter(TarDataset(str(tmp_path / "a.tar"), decode="rgb8")))
+        next(iter(TarDataset(str(tmp_path / "a.tar"), decode="rgb8").stream()))
     inspect(str(tmp_path / "grey"))
     assert picture_of({"image": EPS}) is None
     assert not started

@@ -10,7 +10,8 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import feedline
-from feedline.datasets.source import Empty, Indices, Source, TableSource
+from feedline.datasets.columns import Empty
+from feedline.datasets.source import Indices, Source, TableSource
 from feedline.testing import SourceContract
 
 

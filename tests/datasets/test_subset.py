@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from feedline.datasets.subset import Subset
+from feedline.datasets.split import Subset
 
 INDICES = np.array([4, 1, 3])
 

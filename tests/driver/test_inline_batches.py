@@ -62,7 +62,7 @@ def test_the_dataset_goes_on_from_its_state_and_is_asked_for_it() -> None:
     assert checkpoint.live().dataset == {"asked": 41}
 
 
-def test_a_dataset_without_a_state_is_not_kept_by_the_bookmark() -> None:
+def test_a_dataset_without_a_state_is_not_kept_by_the_checkpoint() -> None:
     checkpoint = bookmark_of([[0]])
     InlineBatches(spec_of(Numbers()), checkpoint, None, None, Counters(), None)
     assert checkpoint.live is None

@@ -79,7 +79,7 @@ Case = tuple[DataLoaderConfiguration, Callable[[], Any]]
 
 def cases(folder: Path) -> dict[str, Case]:
     plain = DataLoaderConfiguration
-    tar: Any = TarDataset(tar_shards(folder))
+    tar: Any = TarDataset(tar_shards(folder)).stream()
     return {
         "sequential": (plain(), lambda: DataLoader(Numbers(), BATCH)),
         "shuffled": (plain(), lambda: DataLoader(Numbers(), BATCH, shuffle=True)),

@@ -132,7 +132,7 @@ def tar_of(members: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 def _stream(path: Path) -> list[Any]:
-    dataset = TarDataset(path, fields=_TAR_FIELDS)
+    dataset = TarDataset(path, fields=_TAR_FIELDS).stream()
     try:
         return list(dataset)
     finally:
@@ -140,7 +140,7 @@ def _stream(path: Path) -> list[Any]:
 
 
 def _table(path: Path) -> list[Any]:
-    return all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=False))
+    return all_of(TarDataset(path, fields=_TAR_FIELDS, cache=False))
 
 
 def _compressed(compress: Callable[[bytes], bytes]) -> Callable[[Path], bytes]:
@@ -160,7 +160,7 @@ def _field(ending: str, content: Callable[[], bytes], *values: str, decode: Any 
         return at(".tar")(folder, tar_of([(f"a.{ending}", data), ("b.txt", b"after it")]))
 
     def read(path: Path) -> list[Any]:
-        with_field = [*TarDataset(path, decode=decode)]
+        with_field = [*TarDataset(path, decode=decode).stream()]
         return [{name: value for name, value in one.items() if name != "__url__"} for one in with_field]
 
     return Target(f"field-{ending}", lambda folder: content(), place, read, values)
@@ -304,7 +304,7 @@ def _arrow(*, stream: bool, compression: str | None = None) -> Callable[[Path], 
 def _unpack_place(folder: Path, data: bytes) -> Path:
     """Put damaged bytes in the place of a row group that was unpacked."""
     path = at(".parquet")(folder, _parquet_file(folder))
-    all_of(ParquetDataset(path, unpack_to=folder / f"{VICTIM}-unpacked"))
+    all_of(ParquetDataset(path, cache=folder / f"{VICTIM}-unpacked"))
     next((folder / f"{VICTIM}-unpacked").glob("*/0.arrow")).write_bytes(data)
     return path
 
@@ -312,7 +312,7 @@ def _unpack_place(folder: Path, data: bytes) -> Path:
 def _unpacked_file(folder: Path) -> bytes:
     folder.mkdir()
     path = at(".parquet")(folder, _parquet_file(folder))
-    all_of(ParquetDataset(path, unpack_to=folder / "unpacked"))
+    all_of(ParquetDataset(path, cache=folder / "unpacked"))
     return next((folder / "unpacked").glob("*/0.arrow")).read_bytes()
 
 
@@ -421,7 +421,7 @@ def _shard() -> bytes:
 def _index_place(folder: Path, data: bytes) -> Path:
     """Put a damaged index beside a shard that is whole."""
     path = at(".tar")(folder, _shard())
-    all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=folder / "index"))
+    all_of(TarDataset(path, fields=_TAR_FIELDS, cache=folder / "index"))
     next((folder / "index").iterdir()).write_bytes(data)
     return path
 
@@ -429,12 +429,12 @@ def _index_place(folder: Path, data: bytes) -> Path:
 def _index_file(folder: Path) -> bytes:
     folder.mkdir()
     path = at(".tar")(folder, _shard())
-    all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=folder / "index"))
+    all_of(TarDataset(path, fields=_TAR_FIELDS, cache=folder / "index"))
     return next((folder / "index").iterdir()).read_bytes()
 
 
 def _indexed(path: Path) -> list[Any]:
-    return all_of(TarDataset(path, mode="random", fields=_TAR_FIELDS, index=path.parent / "index"))
+    return all_of(TarDataset(path, fields=_TAR_FIELDS, cache=path.parent / "index"))
 
 
 def _lines_file(folder: Path) -> bytes:
@@ -499,7 +499,7 @@ _OTHERS = [
         "unpacked",
         _unpacked_file,
         _unpack_place,
-        lambda path: all_of(ParquetDataset(path, unpack_to=path.parent / f"{VICTIM}-unpacked")),
+        lambda path: all_of(ParquetDataset(path, cache=path.parent / f"{VICTIM}-unpacked")),
         ALL,
     ),
     Target("cache", _cache_file, at(f"/{FILE}"), _cache, ALL),

@@ -1,12 +1,14 @@
 """Damaged files give the right samples, or an error of feedline's that names the file; and take little memory and time.
 
-Each format is read in a process of its own. A failure names the command that repeats it.
+Formats are read in processes of their own. A failure names the command that repeats it.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,16 +16,19 @@ from tests.fuzz.process import described, run_cases
 from tests.fuzz.targets import PROCESSES
 
 SEED = 1
+TOGETHER = 6
 
 
-def check(process: str, seed: int, cases: int) -> None:
-    failures = run_cases(PROCESSES[process], seed, cases)
+def check(formats: Sequence[str], seed: int, cases: int) -> None:
+    failures = run_cases(formats, seed, cases)
     assert not failures, described(seed, failures)
 
 
-@pytest.mark.parametrize("process", PROCESSES)
-def test_some_damaged_files(process: str) -> None:
-    check(process, SEED, 40)
+# Several formats in a process: most of the time of a short run is spent on imports.
+@pytest.mark.parametrize("number", range(TOGETHER))
+def test_some_damaged_files(number: int) -> None:
+    formats = list(itertools.chain.from_iterable(PROCESSES.values()))
+    check(formats[number::TOGETHER], SEED, 40)
 
 
 @pytest.mark.slow
@@ -33,4 +38,4 @@ def test_thousands_of_damaged_files(process: str, capsys: pytest.CaptureFixture[
     seed = int(os.environ.get("FEEDLINE_FUZZ_SEED") or random.SystemRandom().randrange(1 << 32))
     with capsys.disabled():
         print(f"\n{process}: FEEDLINE_FUZZ_SEED={seed}")  # noqa: T201  (what repeats it)
-    check(process, seed, 3000)
+    check(PROCESSES[process], seed, 3000)

@@ -174,7 +174,7 @@ def streams(folder: Path) -> list[Any]:
     pq.write_table(pa.table({"x": [1, 2]}), folder / "a.parquet")
     (folder / "a.jsonl").write_text("{}\n")
     return [
-        TarDataset(folder / "a.tar"),
+        TarDataset(folder / "a.tar").stream(),
         ParquetDataset(folder / "a.parquet").stream(),
         StreamDataset(GrowingFile(folder / "a.jsonl")),
     ]
@@ -189,7 +189,7 @@ def test_streams_that_are_to_be_shuffled_say_how(kind: Any, tmp_path: Path) -> N
                 BadOption, match=rf"^{name}= was given, but a {type(stream).__name__} is a stream"
             ) as caught:
                 kind(stream, **option)
-            for remedy in ("TarDataset(..., shuffle=True)", 'TarDataset(..., mode="random")', ".stream(shuffle=True)"):
+            for remedy in ("TarDataset(...).stream(shuffle=True)", "ParquetDataset(...)"):
                 assert remedy in str(caught.value)
         kind(stream, shuffle=False)
 

@@ -147,7 +147,7 @@ def test_parquet_is_read_from_where_it_is_unpacked_to(tmp_path: Path) -> None:
     for path, line in ((packed.path, packed.line), (shards.path, shards.line), (tmp_path / "foreign", "")):
         for text in filter(None, (line, inspect(str(path))["line"])):
             expected = path.with_suffix("") if path.suffix == ".parquet" else path
-            assert f"unpack_to='{expected}.unpacked'" in text
+            assert f"cache='{expected}.unpacked'" in text
             run(text)
             assert (expected.parent / f"{expected.name}.unpacked" / "unpacked.feedline").exists()
 

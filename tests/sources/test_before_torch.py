@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 
 STREAMS = {
-    "tar": 'feedline.datasets.TarDataset("a.tar", fields="txt")',
+    "tar": 'feedline.datasets.TarDataset("a.tar", fields="txt").stream()',
     "parquet": 'feedline.datasets.ParquetDataset("a.parquet", fields="x").stream()',
     "sql": 'feedline.datasets.SQLDataset("sqlite:///a.db", "SELECT x FROM numbers", key="x").stream()',
     "feed": "feedline.datasets.StreamDataset(Numbers(), idle_s=0)",
-    "mixture": 'feedline.datasets.mix([feedline.datasets.TarDataset("a.tar", fields="txt")])',
+    "mixture": 'feedline.datasets.mix([feedline.datasets.TarDataset("a.tar", fields="txt").stream()])',
 }
 PROGRAM = """
 import io, json, sqlite3, sys, tarfile

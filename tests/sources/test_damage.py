@@ -91,7 +91,7 @@ def test_a_file_that_is_cut_off(whole: Path, stores: Path, format_: str, workers
 def test_a_shard_that_is_gone_is_named(stores: Path, format_: str) -> None:
     paths = sorted((stores / SHARDED[format_]).glob("shard-*"))
     gone = paths[1]
-    options = {"mode": "random", "fields": TAR_FIELDS, "index": stores} if format_ == "tar shards" else {}
+    options = {"fields": TAR_FIELDS, "cache": stores} if format_ == "tar shards" else {}
     kind: Any = {"hdf5 shards": HDF5Dataset, "tar shards": TarDataset, "parquet shards": ParquetDataset}[format_]
 
     dataset = FORMATS[format_](stores)

@@ -149,7 +149,7 @@ def _map_torch(where: Path, how: dict[str, Any]) -> Any:
 
 def _tar(where: Path, how: dict[str, Any]) -> Any:
     shards = str(where / "tar" / "shard-*.tar")
-    dataset = TarDataset(shards, mode="stream", fields={"x": "x.cls"}, shuffle=True, buffer=10, seed=3)
+    dataset = TarDataset(shards, fields={"x": "x.cls"}).stream(shuffle=True, buffer=10, seed=3)
     return feedline.Loader(dataset, BATCH, **how)
 
 
@@ -305,7 +305,7 @@ def test_ranks_are_consumers_of_one_group(
 
 def _mixture(where: Path, how: dict[str, Any]) -> Any:
     shards = str(where / "tar" / "shard-*.tar")
-    tar = TarDataset(shards, mode="stream", fields="x.cls", shuffle=True, buffer=10, seed=3)
+    tar = TarDataset(shards, fields="x.cls").stream(shuffle=True, buffer=10, seed=3)
     return feedline.Loader(mix([tar, ArrayDataset(np.arange(1000, 1000 + COUNT))], seed=3), BATCH, **how)
 
 
@@ -330,7 +330,7 @@ from feedline.datasets import TarDataset
 from feedline.types import Tail
 
 distributed.init_process_group("gloo")
-dataset = TarDataset(sys.argv[1], mode="stream", fields="x.cls")
+dataset = TarDataset(sys.argv[1], fields="x.cls").stream()
 found = [x for batch in feedline.Loader(dataset, 4, workers=2) for x in batch.tolist()]
 everything = [None] * distributed.get_world_size()
 distributed.all_gather_object(everything, found)

@@ -140,7 +140,7 @@ def numpy_of(value: Any) -> Any:
 @pytest.mark.parametrize("how", [How("inline", 0), How("process", 2, "fork")], ids=str)
 def test_a_stream_of_tar_shards_gives_the_same(stores: Path, how: How) -> None:
     """Streams have an order of their own, which follows from the workers: samples are compared, not batches."""
-    dataset: Any = TarDataset(str(stores / "tar" / "shard-*.tar"), mode="stream", shuffle=False, fields=TAR_FIELDS)
+    dataset: Any = TarDataset(str(stores / "tar" / "shard-*.tar"), fields=TAR_FIELDS).stream(shuffle=False)
     loader = feedline.Loader(
         dataset, BATCH, workers=how.workers, engine=how.engine, start_method=how.start_method, collate=list
     )

@@ -12,7 +12,7 @@ from feedline._optional import is_tensor
 from feedline.abc.columnar import Columnar
 from feedline.datasets.array_file import ArrayFile, find_folder, find_mapped, find_npy, find_npz
 from feedline.datasets.form import Fields, Form
-from feedline.datasets.source import checked_path
+from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, SourceError
 
 

@@ -70,7 +70,6 @@ def mix(
         raise BadOption("datasets is empty: there is nothing to mix.")
     limit = None if size is None else _check_size(size)
     kinds = [kind_of(dataset, f"datasets[{number}]") for number, dataset in enumerate(parts)]
-    _check_weights(weights, len(parts))
     if DatasetKind.ITERABLE in kinds:
         pairs = zip(parts, kinds, strict=True)
         split = all(isinstance(part, SplitSource) for part, kind in pairs if kind is DatasetKind.ITERABLE)
@@ -99,19 +98,6 @@ def _check_datasets(datasets: Any) -> None:
     is_dataset = not isinstance(datasets, Sequence) and not hasattr(kind, "__next__") and kind.__module__ != "builtins"
     if is_dataset or isinstance(datasets, (str, bytes)) or not hasattr(kind, "__iter__"):
         raise BadOption(f"datasets is a {kind.__name__}, not a list of datasets. {_ONE_LIST}")
-
-
-def _check_weights(weights: Any, count: int) -> None:
-    """Refuse a dataset in the place of weights before its samples are read."""
-    if weights is None or hasattr(type(weights), "__next__"):
-        return
-    if not hasattr(type(weights), "__len__"):
-        raise BadOption(f"weights is a {type(weights).__name__}, not a list of numbers. {_ONE_LIST}")
-    if len(weights) != count:
-        raise BadOption(
-            f"There are {len(weights)} weights for {count} datasets. Give one for each. If weights is a dataset "
-            "itself, it belongs into the list of datasets."
-        )
 
 
 def _check_size(size: Any) -> int:

@@ -8,13 +8,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feedline.abc.selection import Derived
 from feedline.abc.source import EpochAware
-from feedline.datasets.passes import Passes
 from feedline.datasets.quota import Quota
 from feedline.errors import BadOption
-from feedline.randomness.keys import epoch_key, mix
+from feedline.randomness.bijection import Bijection
+from feedline.randomness.keys import epoch_key, mix, mix_array
+from feedline.randomness.orders import LARGEST, index_at, indices_at
+
+_SHIFT = 40
+"""A pass of a dataset is one number: that of the dataset above that of the pass. Nobody makes 2**40 passes."""
 
 
 class Mixture(EpochAware, Derived):
@@ -31,7 +36,7 @@ class Mixture(EpochAware, Derived):
         self.size = sum(self._sizes) if size is None else size
         self.seed = seed
         self.epoch = 0
-        self._passes = Passes(self._sizes, mix(epoch_key(seed, 0), 1))
+        self._orders = Orders(self._sizes, mix(epoch_key(seed, 0), 1))
         self.set_weights(weights)
 
     def set_weights(self, weights: Sequence[float] | None) -> None:
@@ -61,7 +66,7 @@ class Mixture(EpochAware, Derived):
         if not -self.size <= place < self.size:
             raise IndexError(f"index {place} is out of range for a mixture of {self.size} samples.")
         number, turn = self._quota.one(place % self.size + self.epoch * self.size)
-        return number, self._passes.one(number, turn)
+        return number, self._orders.one(number, turn)
 
     def origin(self, index: Any) -> tuple[Any, Any]:
         number, own_index = self.locate(index)
@@ -103,10 +108,51 @@ class Mixture(EpochAware, Derived):
         if len(wrong):
             self.locate(int(wrong[0]))  # which says what is wrong with it
         numbers, turns = self._quota.at(places % self.size + self.epoch * self.size)
-        return list(zip(numbers.tolist(), self._passes.at(numbers, turns).tolist(), strict=True))
+        return list(zip(numbers.tolist(), self._orders.at(numbers, turns).tolist(), strict=True))
 
     def __repr__(self) -> str:
         return f"Mixture({self.size} samples of {len(self.datasets)} datasets, {form(self.weights)}, seed={self.seed})"
+
+
+class Orders:
+    """Endless orders of the samples of several datasets: none comes twice before all of its dataset came once.
+
+    Args:
+        sizes: how many samples each dataset has.
+        key: decides about the orders.
+
+    Example:
+        >>> orders = Orders([3, 5], key=7)
+        >>> order = [orders.one(0, turn) for turn in range(6)]
+        >>> sorted(order[:3]), sorted(order[3:])
+        ([0, 1, 2], [0, 1, 2])
+        >>> orders.at(np.zeros(6, np.int64), np.arange(6)).tolist() == order
+        True
+    """
+
+    def __init__(self, sizes: Sequence[int], key: int) -> None:
+        self._sizes = list(sizes)
+        self._size_array = np.array(self._sizes, np.int64)
+        self._key = key
+        self._has_large = any(size > LARGEST for size in sizes)
+
+    def at(self, numbers: NDArray[np.int64], turns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices that the datasets of these numbers give at these turns."""
+        if self._has_large:
+            pairs = zip(numbers.tolist(), turns.tolist(), strict=True)
+            return np.array([self.one(number, turn) for number, turn in pairs], np.int64)
+        sizes = self._size_array[numbers]
+        passes, places = np.divmod(turns, sizes)
+        return indices_at(places, sizes, mix_array(self._key, (numbers << _SHIFT) + passes))
+
+    def one(self, number: int, turn: int) -> int:
+        """Return what `at` returns for one dataset and turn."""
+        size = self._sizes[number]
+        number_of_pass, place = divmod(turn, size)
+        key = mix(self._key, (number << _SHIFT) + number_of_pass)
+        if size > LARGEST:
+            return int(Bijection(size, key)(np.array([place]))[0])
+        return index_at(place, size, key)
 
 
 # Any: whatever the user gave.
@@ -118,12 +164,20 @@ def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
     """
     if weights is None:
         weights = [1.0] * len(sizes)
+    # A dataset in the place of weights is refused before its samples are read.
+    if hasattr(type(weights), "__len__") and len(weights) != len(sizes):
+        raise _wrong_number(len(weights), len(sizes))
+    if not hasattr(type(weights), "__len__") and not hasattr(type(weights), "__next__"):
+        raise BadOption(
+            f"weights is a {type(weights).__name__}, not a list of numbers. Give all datasets in one list, as in "
+            "mix([speech, music], [0.75, 0.25])."
+        )
     try:
         numbers = [float(weight) for weight in weights]
     except (TypeError, ValueError) as exc:
         raise BadOption(f"weights={weights!r} is not a list of numbers, one for each dataset.") from exc
     if len(numbers) != len(sizes):
-        raise BadOption(f"There are {len(numbers)} weights for {len(sizes)} datasets. Give one for each.")
+        raise _wrong_number(len(numbers), len(sizes))
     wrong = [number for number, weight in enumerate(numbers) if not (math.isfinite(weight) and weight >= 0)]
     if wrong:
         raise BadOption(f"weights[{wrong[0]}]={numbers[wrong[0]]} is not a weight: it must be 0 or more, and finite.")
@@ -133,6 +187,13 @@ def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
         if weight and size == 0:
             raise BadOption(f"datasets[{number}] is empty but has the weight {weight}. Leave it out, or weigh it 0.")
     return numbers
+
+
+def _wrong_number(weights: int, datasets: int) -> BadOption:
+    return BadOption(
+        f"There are {weights} weights for {datasets} datasets. Give one for each. If weights is a dataset itself, it "
+        "belongs into the list of datasets."
+    )
 
 
 def forward_epoch(datasets: Iterable[Any], epoch: int) -> None:

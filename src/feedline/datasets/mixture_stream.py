@@ -16,11 +16,9 @@ import numpy as np
 
 from feedline.abc.source import EpochAware, Repeatable, SplitSource
 from feedline.abc.stateful import is_stateful
-from feedline.datasets.mixture import check_weights, form, forward_epoch
-from feedline.datasets.parted import PartedSource
-from feedline.datasets.passes import Passes
+from feedline.datasets.mixture import Orders, check_weights, form, forward_epoch
+from feedline.datasets.passes import Part, PartedStream, Pass, Stream
 from feedline.datasets.quota import Quota
-from feedline.datasets.torch_data import tell_torch
 from feedline.errors import BadOption, BadState
 from feedline.failures import broke_generator
 from feedline.randomness.keys import epoch_key, mix
@@ -30,11 +28,10 @@ _BLOCK = 1 << 8
 """Places decided at a time."""
 
 
-class MixtureStream(EpochAware):
+class MixtureStream(Stream, EpochAware):
     """An iterable dataset that takes its samples from several others; `mix` makes it.
 
-    To torch it is an `IterableDataset`, if the program had imported torch by the time it was made. As of any iterable
-    dataset, each worker has a stream of its own, and the loader divides what comes out.
+    As of any iterable dataset, each worker has a stream of its own, and the loader divides what comes out.
     """
 
     # Any: datasets are any objects that fit.
@@ -48,16 +45,16 @@ class MixtureStream(EpochAware):
         seed: int,
         repeat: bool,
     ) -> None:
+        super().__init__()
         self.datasets = list(datasets)
         self._sizes = [len(d) if k is DatasetKind.MAP else None for d, k in zip(datasets, kinds, strict=True)]
         self.size = size
         self.seed = seed
         self.repeat = repeat
         self.epoch = 0
-        self._reading: _Reading | None = None
+        self._pass: _MixturePass | None = None
         self._state: dict[str, Any] | None = None
         self.set_weights(weights)
-        tell_torch(MixtureStream)
 
     def set_weights(self, weights: Sequence[float] | None) -> None:
         """Mix in other proportions from the next iteration on; None for equal ones.
@@ -72,22 +69,18 @@ class MixtureStream(EpochAware):
         self.epoch = operator.index(epoch)
         forward_epoch(self.datasets, self.epoch)
 
-    def _part(self) -> tuple[int, int]:
-        """Return which of how many parts is read here."""
-        return 0, 1
-
     def __iter__(self) -> Iterator[Any]:
         state, self._state = self._state, None
-        self._reading = _Reading(self, state, *self._part())
-        return self._reading
+        self._pass = _MixturePass(self, state, self._part())
+        return self._pass
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the latest iteration is: after the last sample that it gave."""
         if self._state is not None:
             return self._state
-        if self._reading is None:
+        if self._pass is None:
             return {"epoch": self.epoch, "taken": 0, "ended": False, "datasets": [None] * len(self.datasets)}
-        return self._reading.state()
+        return self._pass.state()
 
     # Any: a state may come from anywhere.
     def load_state_dict(self, state: Any) -> None:
@@ -104,15 +97,11 @@ class MixtureStream(EpochAware):
                 f"{len(self.datasets)}. Mix the same datasets in the same order."
             )
         self.set_epoch(state["epoch"])
-        self._reading = None
+        self._pass = None
         self._state = state
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_reading": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        tell_torch(MixtureStream)
+        return {**super().__getstate__(), "_pass": None}
 
     def __repr__(self) -> str:
         size = "" if self.size is None else f"{self.size} samples of "
@@ -121,16 +110,12 @@ class MixtureStream(EpochAware):
         return f"{name}({size}{len(self.datasets)} datasets, {form(self.weights)}, seed={self.seed}{repeat})"
 
 
-class SplitMixtureStream(MixtureStream, PartedSource):
+class SplitMixtureStream(PartedStream, MixtureStream):
     """A mixture whose iterable datasets split themselves over workers and ranks, and so does it; `mix` makes it.
 
     Every worker of every rank mixes its own parts of them, and every so-manieth sample of the map-style ones, in the
     given proportions, so that each sample comes once. It ends when one of its parts does.
     """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        PartedSource.__init__(self)
-        MixtureStream.__init__(self, *arguments, **options)
 
     def set_worker(self, number: int, count: int) -> None:
         super().set_worker(number, count)
@@ -140,100 +125,82 @@ class SplitMixtureStream(MixtureStream, PartedSource):
             if isinstance(dataset, SplitSource):
                 dataset.set_worker(number, count)
 
-    def _part(self) -> tuple[int, int]:
-        (worker, workers), (rank, ranks) = self._place()
-        return worker * ranks + rank, workers * ranks
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**PartedSource.__getstate__(self), "_reading": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        PartedSource.__setstate__(self, state)
-        tell_torch(MixtureStream)
-
-
-class _Reading(Repeatable):
-    """One iteration over a mixture, or over one of several parts of it.
+class _MixturePass(Pass[int]):
+    """One pass over a mixture, or over one of several parts of it. What comes next is the number of a dataset.
 
     A sample that cannot be made has its place all the same: whoever goes on after an exception gets the next one.
     """
 
-    def __init__(self, mixture: MixtureStream, state: dict[str, Any] | None, part: int, part_count: int) -> None:
+    def __init__(self, mixture: MixtureStream, state: dict[str, Any] | None, part: Part) -> None:
+        super().__init__(part)
         secret = epoch_key(mixture.seed, mixture.epoch)
+        number, count = part
         self._epoch = mixture.epoch
-        self._size = None if mixture.size is None else len(range(part, mixture.size, part_count))
-        self._part = [part, part_count]
-        self._quota = Quota(mixture.weights, mix(secret, 0) if part == 0 else mix(mix(secret, 2), part))
-        passes = Passes([size or 1 for size in mixture._sizes], mix(secret, 1))
+        self._size = None if mixture.size is None else len(range(number, mixture.size, count))
+        self._quota = Quota(mixture.weights, mix(secret, 0) if number == 0 else mix(mix(secret, 2), number))
+        orders = Orders([size or 1 for size in mixture._sizes], mix(secret, 1))
         self._parts: list[_MapPart | _StreamPart] = [
-            _StreamPart(dataset, number, mixture.repeat)
+            _StreamPart(dataset, place, mixture.repeat)
             if size is None
-            else _MapPart(dataset, number, range(part, size, part_count), passes, mixture.repeat)
-            for number, (dataset, size) in enumerate(zip(mixture.datasets, mixture._sizes, strict=True))
+            else _MapPart(dataset, place, range(number, size, count), orders, mixture.repeat)
+            for place, (dataset, size) in enumerate(zip(mixture.datasets, mixture._sizes, strict=True))
         ]
         self._taken = 0
         self._ended = False
         self._block: Iterator[int] = iter(())
-        self._failed: _MapPart | _StreamPart | None = None
-        """Whose last sample could not be made."""
-        self.has_broken_off = False
         if state is not None:
-            if (was := state.get("part", self._part)) != self._part:
-                raise BadState(
-                    f"The state is that of part {was[0]} of {was[1]} of the mixture, but this is part {part} of "
-                    f"{part_count}. A mixture of datasets that split themselves goes on with as many workers and ranks "
-                    "as before."
-                )
-            self._taken = state["taken"]
-            self._ended = state["ended"]
-            for dataset_part, own_state in zip(self._parts, state["datasets"], strict=True):
-                if own_state is not None:
-                    dataset_part.restore(own_state)
+            self._restore(state)
 
-    def __iter__(self) -> _Reading:
-        return self
-
-    def __next__(self) -> Any:
+    def _take(self) -> int:
         if self._ended or self.has_broken_off or (self._size is not None and self._taken >= self._size):
             raise StopIteration
-        self._failed = None
         number = next(self._block, None)
         if number is None:
             numbers, _ = self._quota.at(np.arange(self._taken, self._taken + _BLOCK))
             self._block = iter(numbers.tolist())
             number = next(self._block)
+        self._taken += 1
+        return number
+
+    def _make(self, item: int) -> Any:
+        part = self._parts[item]
         try:
-            sample = self._parts[number].read()
+            return part.read()
         except StopIteration:
             self._ended = True
+            self._taken -= 1
             raise
         except Exception:
-            self._taken += 1
-            self._failed = self._parts[number]
-            self.has_broken_off = self._failed.has_broken_off
+            self.has_broken_off = part.has_broken_off
             raise
-        except BaseException:  # an interrupt: the place is still to be filled
-            self._block = iter(())
-            raise
-        self._taken += 1
-        return sample
 
     def try_again(self) -> bool:
-        failed, self._failed = self._failed, None
-        if failed is None or not failed.try_again():
-            return False
-        self._taken -= 1
-        self._block = iter(())  # which begins with this place again
-        return True
+        failed = self._failed
+        return failed is not None and self._parts[failed].try_again() and super().try_again()
 
     def state(self) -> dict[str, Any]:
         return {
             "epoch": self._epoch,
-            "taken": self._taken,
+            "taken": self._taken - (self._again is not None),
             "ended": self._ended,
-            "part": self._part,
+            "part": list(self._part),
             "datasets": [part.state() for part in self._parts],
         }
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        was, part = state.get("part"), list(self._part)
+        if was is not None and list(was) != part:
+            raise BadState(
+                f"The state is that of part {was[0]} of {was[1]} of the mixture, but this is part {part[0]} of "
+                f"{part[1]}. A mixture of datasets that split themselves goes on with as many workers and ranks as "
+                "before."
+            )
+        self._taken = state["taken"]
+        self._ended = state["ended"]
+        for dataset_part, own_state in zip(self._parts, state["datasets"], strict=True):
+            if own_state is not None:
+                dataset_part.restore(own_state)
 
 
 class _MapPart:
@@ -241,11 +208,11 @@ class _MapPart:
 
     has_broken_off = False
 
-    def __init__(self, dataset: Any, number: int, turns: range, passes: Passes, repeat: bool) -> None:
+    def __init__(self, dataset: Any, number: int, turns: range, orders: Orders, repeat: bool) -> None:
         self._dataset = dataset
         self._number = number
         self._turns = turns
-        self._passes = passes
+        self._orders = orders
         self._repeat = repeat
         self._turn = 0
 
@@ -254,7 +221,7 @@ class _MapPart:
             raise StopIteration
         turn = self._turns.start + self._turn * self._turns.step
         try:
-            sample = self._dataset[self._passes.one(self._number, turn)]
+            sample = self._dataset[self._orders.one(self._number, turn)]
         except Exception:
             self._turn += 1
             raise

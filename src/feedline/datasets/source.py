@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -14,16 +12,11 @@ from numpy.typing import NDArray
 
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
-from feedline.errors import BadOption, SourceError
-from feedline.values.shown import shown_address
+from feedline.datasets.cache_file import Cache
+from feedline.datasets.columns import Empty, is_column
+from feedline.errors import BadOption
 
 Indices = NDArray[np.int64]
-_PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""How an address begins, also one that a Path was made of; one letter is a drive."""
-
-Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-"""Makes an array to be filled: ordinary memory, or the place where the batch is wanted."""
-
 # Any: a sample is what its user makes of it.
 Transform = Callable[[Any], Any]
 """Takes a sample and returns another."""
@@ -122,24 +115,18 @@ class TableSource(Source, ColumnSource):
     def _build(self, values: list[Any]) -> Any:
         """Put the values of a sample, or columns, together."""
 
-    def _is_stackable(self, column: Any) -> bool:
-        """True if the default collate function would make the column of its values."""
-        if isinstance(column, np.ndarray):
-            return column.dtype.kind in "biufc" and column.dtype.isnative
-        return all(isinstance(value, (str, bytes)) for value in column)
-
     def _read(self, indices: Indices) -> list[Any]:
         columns = self._read_columns(indices, np.empty)
         return [self._build([column[row] for column in columns]) for row in range(len(indices))]
 
     def read_columns(self, indices: Indices) -> Any:
-        if self.transform is not None or _has_own_samples(type(self)):
+        if self.transform is not None or has_own_samples(type(self)):
             return None
         columns = self._read_columns(self._checked(indices), memory.empty)
-        return self._build(columns) if all(map(self._is_stackable, columns)) else None
+        return self._build(columns) if all(map(is_column, columns)) else None
 
 
-def _has_own_samples(kind: type[Source]) -> bool:
+def has_own_samples(kind: type[Source]) -> bool:
     """True if a user's subclass has its own idea of a sample."""
     return kind.__getitem__ is not Source.__getitem__ or kind.__getitems__ is not Source.__getitems__
 
@@ -155,33 +142,12 @@ def checked_transform(transform: Transform | None) -> Transform | None:
     return transform
 
 
-def checked_path(given: str | os.PathLike[str]) -> str:
-    """Return the path of a local file, or a pattern, as a text.
-
-    Every source that reads local files only asks here first, so that no error shows what is secret in an address.
+def checked_cache(cache: Cache) -> Cache:
+    """Return whether or where something is cached, or refuse what says neither.
 
     Raises:
-        BadOption: it is the address of something remote.
-        SourceError: it looks like one without a protocol, and there is no such file.
-
-    Example:
-        >>> checked_path("/data/a.h5")
-        '/data/a.h5'
-        >>> checked_path("https://ada:secret@host/a.h5")
-        Traceback (most recent call last):
-        feedline.errors.BadOption: 'https://***@host/a.h5' is an address, and only local files are read here. ...
+        BadOption: it is neither True, False nor a path.
     """
-    path = os.fspath(given)
-    shown = shown_address(path)
-    is_address = _PROTOCOL.match(path) is not None
-    if not is_address and shown == path:
-        return path
-    local = os.path.expanduser(path)
-    if os.path.exists(local) or glob.glob(local, recursive=True):
-        return path
-    if is_address:
-        raise BadOption(
-            f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and give "
-            "their path, without file://. Of the sources, TarDataset reads remote files: tar shards."
-        )
-    raise SourceError(f"There is no file {shown!r}. Is the path right?")
+    if not isinstance(cache, (bool, str, os.PathLike)):
+        raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
+    return cache

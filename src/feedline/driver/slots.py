@@ -1,4 +1,4 @@
-"""The slots of a crew: what becomes of each, from the task that gets it to the training loop that has its batch.
+"""The slots of batches: what becomes of each, from the task that gets it to the training loop that has its batch.
 
 A slot is acquired for a task, unless batches are so small that they come with a message. It is released when the task
 is answered without a batch, or nobody wants the batch any more; otherwise it waits until the batch is unpacked. Then

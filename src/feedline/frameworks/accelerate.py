@@ -128,7 +128,7 @@ def _loading(function: Callable[[Any, Any], None], kind: type[Any]) -> Callable[
         loader = _inner(self)
         if isinstance(loader, kind):
             self.__dict__.pop("dl_state_dict", None)  # of what was iterated before
-            self.iteration = loader._ledger.coming_epoch  # or the sampler is told to begin with epoch 0 again
+            self.iteration = loader._epochs.coming_epoch  # or the sampler is told to begin with epoch 0 again
 
     return load_state_dict
 

@@ -43,7 +43,7 @@ def _saving(function: Callable[[Any], dict[str, Any]], kind: type[Any]) -> Calla
         is_over = self.epoch_loop.batch_progress.is_last_batch
         for loader in loaders:
             if is_over and isinstance(loader, kind):
-                loader._ledger.end_epoch()
+                loader._epochs.end_epoch()
         state = function(self)
         fetcher = self._data_fetcher
         if not is_over and getattr(fetcher, "batches", None) and hasattr(fetcher, "feedline_states"):

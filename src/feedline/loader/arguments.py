@@ -180,9 +180,9 @@ def check_unordered(dataset: Any, given: str) -> None:
     if isinstance(dataset, (SplitSource, StreamSource)):
         raise BadOption(
             f"{given}= was given, but a {type(dataset).__name__} is a stream, which decides the order of its samples "
-            f"itself. Drop {given}=. To shuffle, say so where the stream is made, as in TarDataset(..., shuffle=True) "
-            "or ParquetDataset(...).stream(shuffle=True); or read samples by their index, in any order: "
-            'TarDataset(..., mode="random"), ParquetDataset(...), SQLDataset(..., key=...).'
+            f"itself. Drop {given}=. To shuffle, say so where the stream is made, as in "
+            "TarDataset(...).stream(shuffle=True); or read samples by their index, in any order: TarDataset(...), "
+            "ParquetDataset(...), SQLDataset(..., key=...)."
         )
 
 

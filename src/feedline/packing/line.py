@@ -31,26 +31,26 @@ def dataset_text(format_name: str, place: str, schema: Schema, form: str) -> str
         "HDF5Dataset('train.h5')"
     """
     fields = fields_for(format_name, schema, form)
-    options = (", mode='random'" if format_name == "tar" else "") + ("" if fields is None else f", fields={fields!r}")
+    options = "" if fields is None else f", fields={fields!r}"
     faster = unpacked_option(place) if format_name == "parquet" else ""
     return f"{SOURCES[format_name].__name__}({place!r}{options}{faster})"
 
 
 def unpacked_option(place: str) -> str:
-    """Return `unpack_to=` for Parquet files, without which random access is slow: a folder beside them.
+    """Return `cache=` for Parquet files, without which random access is slow: a folder beside them.
 
     Args:
         place: the path of a file, or the pattern that shards in a folder fit.
 
     Example:
         >>> unpacked_option("data/train.parquet"), unpacked_option("data/train/shard-*.parquet")
-        (", unpack_to='data/train.unpacked'", ", unpack_to='data/train.unpacked'")
+        (", cache='data/train.unpacked'", ", cache='data/train.unpacked'")
     """
     path = Path(place)
     while glob.has_magic(path.name):
         path = path.parent
     stem = path.with_suffix("") if path.suffix.lower() in SUFFIXES["parquet"] else path
-    return f", unpack_to={f'{stem}.unpacked' if path.name else 'unpacked'!r}"
+    return f", cache={f'{stem}.unpacked' if path.name else 'unpacked'!r}"
 
 
 # Any: whatever `fields=` of a source takes.

@@ -59,7 +59,7 @@ class Epochs:
         return _epochs, (self._next_epoch if self.checkpoint is None else 0, self._by_hand, self._loaded)
 
     def copy(self) -> Epochs:
-        """Return the ledger of a copied loader: at the beginning, as torch's is, unless a state was loaded into it."""
+        """Return the epochs of a copied loader: at the beginning, as torch's is, unless a state was loaded into it."""
         function, arguments = self.__reduce__()
         epochs: Epochs = function(*arguments)
         return epochs

@@ -89,7 +89,7 @@ def tar(folder: Path, value: int) -> Any:
                 info = tarfile.TarInfo(f"{number:06d}.txt")
                 info.size = 1
                 archive.addfile(info, io.BytesIO(b"%d" % value))
-    return lambda: TarDataset(str(folder / "*.tar"), mode="random", fields="txt", index=False)
+    return lambda: TarDataset(str(folder / "*.tar"), fields="txt", cache=False)
 
 
 def parquet(folder: Path, value: int) -> Any:

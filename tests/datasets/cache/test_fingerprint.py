@@ -248,7 +248,7 @@ def _tar(path: Path) -> Any:
             member = tarfile.TarInfo(f"{number:09}.cls")
             member.size = 1
             file.addfile(member, io.BytesIO(b"7"))
-    return lambda: datasets.TarDataset(str(path), mode="random", index=False)
+    return lambda: datasets.TarDataset(str(path), cache=False)
 
 
 def _hdf5(path: Path) -> Any:

@@ -100,7 +100,7 @@ class TestSeveralCompressedFiles(SourceContract):
 def test_parts_that_are_kept_unpacked(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", text_of(samples()))
     for _ in range(2):
-        dataset = CSVDataset(path, part_bytes=PART, unpack_to=tmp_path / "unpacked", cache_bytes=0)
+        dataset = CSVDataset(path, part_bytes=PART, cache=tmp_path / "unpacked", cache_bytes=0)
         for index, sample in enumerate(samples()):
             assert_same(dataset[index], sample)
 
@@ -238,7 +238,7 @@ def test_a_compressed_file_is_unpacked_once_for_a_pass_in_order(
     assert [int(number) for number in dataset.stream()] == list(range(COUNT))
     assert len(opened) == 1
     dataset.close()
-    unpacked = CSVDataset(tmp_path / "a.csv.gz", "number", part_bytes=PART, cache_bytes=0, unpack_to=tmp_path / "u")
+    unpacked = CSVDataset(tmp_path / "a.csv.gz", "number", part_bytes=PART, cache_bytes=0, cache=tmp_path / "u")
     assert len(unpacked) == COUNT
     opened.clear()
     assert sorted(int(unpacked[index]) for index in RandomSampler(unpacked, seed=1)) == list(range(COUNT))
@@ -260,7 +260,7 @@ def test_parts_of_a_compressed_file_that_are_unpacked_are_not_looked_at_for_othe
     monkeypatch.setattr(Unpacked, "columns", counted)
     for _ in range(2):
         mapped.clear()
-        dataset = CSVDataset(path, "number", part_bytes=PART, unpack_to=tmp_path / "u")
+        dataset = CSVDataset(path, "number", part_bytes=PART, cache=tmp_path / "u")
         assert [int(number) for number in dataset] == list(range(COUNT))
         assert len(mapped) < 2 * len(dataset.row_group_sizes)
         dataset.close()
@@ -269,7 +269,7 @@ def test_parts_of_a_compressed_file_that_are_unpacked_are_not_looked_at_for_othe
 def test_random_order_in_a_compressed_file_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waste, "LATEST_S", 0.0)
     dataset = dataset_of(tmp_path / "a.csv.gz", text_of(samples(300)), "number", part_bytes=2000, cache_bytes=0)
-    with pytest.warns(RowGroupsReadAgain, match=r"a\.csv\.gz' is compressed.*unpack_to="):
+    with pytest.warns(RowGroupsReadAgain, match=r"a\.csv\.gz' is compressed.*cache="):
         list(map(dataset.__getitem__, RandomSampler(dataset, seed=1)))
     dataset.close()
 
@@ -279,8 +279,8 @@ def test_what_was_unpacked_with_other_types_is_not_taken(tmp_path: Path) -> None
     for kind in ("int64", "float32", "string"):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert str(CSVDataset(path, "x", types={"x": kind}, unpack_to=tmp_path / "u")[1]) in ("2", "2.0")
-    assert CSVDataset(path, "x", types={"x": "string"}, unpack_to=tmp_path / "u")[1] == "2"
+            assert str(CSVDataset(path, "x", types={"x": kind}, cache=tmp_path / "u")[1]) in ("2", "2.0")
+    assert CSVDataset(path, "x", types={"x": "string"}, cache=tmp_path / "u")[1] == "2"
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_bytes_that_are_not_utf_8(tmp_path: Path) -> None:
         {"delimiter": ",,"},
         {"delimiter": '"'},
         {"part_bytes": 0},
-        {"unpack_to": 3},
+        {"cache": 3},
     ],
 )
 def test_options_that_are_none(options: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.parquet.files import File
 from feedline.datasets.parquet.layout import Footer, Group, Layout
+from feedline.datasets.paths import File
 from feedline.errors import SourceError
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
-from feedline.datasets.parquet.stream import Reading, RowGroupStream
+from feedline.datasets.parquet.stream import RowGroupPass, RowGroupStream
 from feedline.errors import BadOption, BadState, CorruptSource
 from feedline.types import EngineName
 from tests.datasets.parquet.tables import write
@@ -87,7 +87,7 @@ def test_in_torchs_own_loader_each_sample_comes_once(dataset: Any, workers: int)
     stream = dataset.stream(shuffle=True, seed=1)
     loader = torch.utils.data.DataLoader(stream, 4, num_workers=min(workers, 3))
     assert sorted(numbers(loader)) == list(range(COUNT))
-    parts = [[int(x) for x in Reading(stream, part, workers)] for part in range(workers)]
+    parts = [[int(x) for x in RowGroupPass(stream, (part, workers))] for part in range(workers)]
     assert not workers or sorted(x for part in parts for x in part) == list(range(COUNT))
 
 
@@ -145,7 +145,7 @@ def test_a_resumed_stream_reads_only_what_is_left(dataset: Any, monkeypatch: pyt
 
 
 def test_workers_do_not_read_what_belongs_to_others(dataset: Any) -> None:
-    reading = Reading(dataset.stream())
+    reading = RowGroupPass(dataset.stream())
     assert reading.skip(20) == 20
     assert int(next(reading)) == 20
     assert reading.skip(1000) == COUNT - 21
@@ -155,20 +155,20 @@ def test_workers_do_not_read_what_belongs_to_others(dataset: Any) -> None:
 
 
 def test_states_that_do_not_fit(dataset: Any, tmp_path: Path) -> None:
-    state = Reading(dataset.stream(shuffle=True, seed=1)).state_dict()
-    Reading(dataset.stream(shuffle=True, seed=1)).load_state_dict(state)
+    state = RowGroupPass(dataset.stream(shuffle=True, seed=1)).state_dict()
+    RowGroupPass(dataset.stream(shuffle=True, seed=1)).load_state_dict(state)
     for other in (
         dataset.stream(),
         dataset.stream(shuffle=True, seed=2),
         dataset.stream(shuffle=True, seed=1, window=9),
     ):
-        with pytest.raises(BadState, match="another order"):
-            Reading(other).load_state_dict(state)
+        with pytest.raises(BadState, match="and now it is"):
+            RowGroupPass(other).load_state_dict(state)
     fewer = ParquetDataset(tmp_path / "1.parquet", "x").stream(shuffle=True, seed=1)
     with pytest.raises(BadState, match="53 samples, but these are 30"):
-        Reading(fewer).load_state_dict(state)
+        RowGroupPass(fewer).load_state_dict(state)
     with pytest.raises(BadState, match="not the state"):
-        Reading(fewer).load_state_dict({"x": 1})
+        RowGroupPass(fewer).load_state_dict({"x": 1})
 
 
 def test_transforms_draw_their_own_numbers(dataset: Any) -> None:
@@ -223,7 +223,7 @@ def test_any_stream_entered_anywhere(
     assert isinstance(stream, RowGroupStream)
     whole = [int(x) for x in stream]
     assert sorted(whole) == list(range(count))
-    reading = Reading(stream)
+    reading = RowGroupPass(stream)
     assert reading.skip(start) == min(start, count)
     assert [int(x) for x in reading] == whole[start:]
 

@@ -30,7 +30,7 @@ class TestUnpacked(SourceContract):
         self.folder = tmp_path / "unpacked"
 
     def make_source(self, **options: Any) -> ParquetDataset:
-        return ParquetDataset(self.path, unpack_to=self.folder, cache_bytes=1, **options)
+        return ParquetDataset(self.path, cache=self.folder, cache_bytes=1, **options)
 
     def samples(self) -> list[Any]:
         return samples()
@@ -63,7 +63,7 @@ def test_row_groups_are_decoded_once_whatever_the_cache_and_the_process(path: Pa
     folder = path.parent / "unpacked"
     order = np.random.default_rng(0).permutation(COUNT).tolist()
     for _ in range(3):
-        dataset = ParquetDataset(path, unpack_to=folder, cache_bytes=0)
+        dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
         assert_same([dataset[index] for index in order], [samples()[index] for index in order])
     assert sorted(decoded) == list(range(GROUPS))
     assert len(kept(folder)) == GROUPS
@@ -71,7 +71,7 @@ def test_row_groups_are_decoded_once_whatever_the_cache_and_the_process(path: Pa
 
 def test_workers_read_what_another_process_has_unpacked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = path.parent / "unpacked"
-    dataset = ParquetDataset(path, ("image", "number"), unpack_to=folder)
+    dataset = ParquetDataset(path, ("image", "number"), cache=folder)
     first = [numbers.tolist() for _, numbers in feedline.Loader(dataset, 8, shuffle=True, seed=1, workers=2)]
     assert len(kept(folder)) == GROUPS
 
@@ -79,37 +79,37 @@ def test_workers_read_what_another_process_has_unpacked(path: Path, monkeypatch:
         raise AssertionError("decoded again")
 
     monkeypatch.setattr(ParquetDataset, "_decoded", fails)  # which forked workers inherit
-    again = ParquetDataset(path, ("image", "number"), unpack_to=folder)
+    again = ParquetDataset(path, ("image", "number"), cache=folder)
     loader = feedline.Loader(again, 8, shuffle=True, seed=1, workers=2, start_method="fork")
     assert [numbers.tolist() for _, numbers in loader] == first
 
 
 def test_mapped_row_groups_take_no_memory(path: Path) -> None:
-    dataset = ParquetDataset(path, "image", unpack_to=path.parent / "unpacked")
+    dataset = ParquetDataset(path, "image", cache=path.parent / "unpacked")
     dataset.__getitems__(range(COUNT))
     assert dataset._blocks.held == 8192 * GROUPS
 
 
 def test_each_choice_of_columns_has_its_own(path: Path, decoded: list[int]) -> None:
     folder = path.parent / "unpacked"
-    assert ParquetDataset(path, ("number", "name"), unpack_to=folder)[0] == (0, "nämé 0")
-    assert ParquetDataset(path, ("name", "number"), unpack_to=folder)[0] == ("nämé 0", 0)
+    assert ParquetDataset(path, ("number", "name"), cache=folder)[0] == (0, "nämé 0")
+    assert ParquetDataset(path, ("name", "number"), cache=folder)[0] == ("nämé 0", 0)
     assert decoded == [0]
-    assert ParquetDataset(path, "small", unpack_to=folder)[0] == 0
+    assert ParquetDataset(path, "small", cache=folder)[0] == 0
     assert decoded == [0, 0]
 
 
 def test_filters_choose_rows_of_what_was_unpacked(path: Path) -> None:
     folder = path.parent / "unpacked"
-    ParquetDataset(path, "name", unpack_to=folder).__getitems__(range(COUNT))
-    few = ParquetDataset(path, "name", unpack_to=folder, filters=[("number", ">=", 37)])
+    ParquetDataset(path, "name", cache=folder).__getitems__(range(COUNT))
+    few = ParquetDataset(path, "name", cache=folder, filters=[("number", ">=", 37)])
     assert list(few) == ["nämé 37", "nämé 38", "nämé 39"]
 
 
 @pytest.mark.parametrize("damage", ["cut off", "empty", "nonsense", "zeros", "a bit", "without a checksum"])
 def test_what_is_damaged_is_unpacked_again(path: Path, decoded: list[int], damage: str) -> None:
     folder = path.parent / "unpacked"
-    list(ParquetDataset(path, unpack_to=folder))
+    list(ParquetDataset(path, cache=folder))
     for file in kept(folder):
         content = file.read_bytes()
         middle = len(content) // 2
@@ -124,21 +124,21 @@ def test_what_is_damaged_is_unpacked_again(path: Path, decoded: list[int], damag
         os.unlink(file)  # others may have it mapped
         file.write_bytes(spoilt[damage])
     decoded.clear()
-    assert_same(list(ParquetDataset(path, unpack_to=folder)), samples())
+    assert_same(list(ParquetDataset(path, cache=folder)), samples())
     assert sorted(decoded) == list(range(GROUPS))
 
 
 def test_a_changed_file_is_unpacked_again_and_the_old_removed(path: Path) -> None:
     folder = path.parent / "unpacked"
-    old = ParquetDataset(path, "number", unpack_to=folder, cache_bytes=0)
+    old = ParquetDataset(path, "number", cache=folder, cache_bytes=0)
     other = write(path.parent / "b.parquet", table())
-    assert (old[0], ParquetDataset(other, "number", unpack_to=folder)[0]) == (0, 0)
+    assert (old[0], ParquetDataset(other, "number", cache=folder)[0]) == (0, 0)
     changed = table(50).slice(10)
     write(path, changed)
     os.utime(path, ns=(1, 1))
     with pytest.raises(SourceChanged):
         old[COUNT - 1]
-    new = ParquetDataset(path, "number", unpack_to=folder)
+    new = ParquetDataset(path, "number", cache=folder)
     assert new[0] == 10
     assert len(kept(folder)) == 2, "one of the new file, one of the other"
 
@@ -146,7 +146,7 @@ def test_a_changed_file_is_unpacked_again_and_the_old_removed(path: Path) -> Non
 def test_where_nothing_can_be_written_it_is_said_once_and_samples_come(path: Path) -> None:
     folder = path.parent / "taken"
     folder.write_text("a file, not a folder")
-    dataset = ParquetDataset(path, unpack_to=folder, cache_bytes=0)
+    dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
     with pytest.warns(FeedlineWarning, match="cannot be unpacked to .*taken") as told:
         assert_same(list(dataset), samples())
     assert len(told) == 1
@@ -159,7 +159,7 @@ def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    dataset = ParquetDataset(path, unpack_to=folder)
+    dataset = ParquetDataset(path, cache=folder)
     with pytest.warns(FeedlineWarning, match="No space left"):
         assert_same(list(dataset), samples())
     assert [file.name for file in folder.rglob("*") if file.is_file()] == ["unpacked.feedline"]
@@ -167,7 +167,7 @@ def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest
 
 def test_what_a_dead_process_left_is_removed(path: Path) -> None:
     folder = path.parent / "unpacked"
-    dataset = ParquetDataset(path, "number", unpack_to=folder, cache_bytes=0)
+    dataset = ParquetDataset(path, "number", cache=folder, cache_bytes=0)
     assert dataset[0] == 0
     (place,) = (file.parent for file in kept(folder))
     left, recent = place / ".1.arrow.left", place / ".1.arrow.recent"
@@ -179,23 +179,23 @@ def test_what_a_dead_process_left_is_removed(path: Path) -> None:
 
 
 def test_it_can_be_pickled_and_is_an_option_that_is_checked(path: Path) -> None:
-    dataset = pickle.loads(pickle.dumps(ParquetDataset(path, unpack_to=path.parent / "unpacked")))
+    dataset = pickle.loads(pickle.dumps(ParquetDataset(path, cache=path.parent / "unpacked")))
     assert_same(list(dataset), samples())
-    with pytest.raises(BadOption, match="unpack_to=3"):
-        ParquetDataset(path, unpack_to=3)  # type: ignore[arg-type]
+    with pytest.raises(BadOption, match="cache=3"):
+        ParquetDataset(path, cache=3)  # type: ignore[arg-type]
 
 
 def test_a_folder_with_files_of_others_is_left_alone(path: Path) -> None:
     folder = path.parent / "pictures"
     (folder / "cats").mkdir(parents=True)
     with pytest.raises(BadOption, match=r"pictures' holds other files, such as 'cats'.*new or empty"):
-        ParquetDataset(path, unpack_to=folder)[0]
+        ParquetDataset(path, cache=folder)[0]
     assert [file.name for file in folder.iterdir()] == ["cats"]
 
 
 def test_checksums_are_compared_once_by_all_forked_processes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = path.parent / "unpacked"
-    list(ParquetDataset(path, unpack_to=folder))
+    list(ParquetDataset(path, cache=folder))
     sums: list[int] = []
 
     def crc32(data: Any, start: int = 0) -> int:
@@ -203,7 +203,7 @@ def test_checksums_are_compared_once_by_all_forked_processes(path: Path, monkeyp
         return zlib.crc32(data, start)
 
     monkeypatch.setattr(unpacked, "zlib", SimpleNamespace(crc32=crc32))
-    dataset = ParquetDataset(path, unpack_to=folder, cache_bytes=0)
+    dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
     assert len(dataset) == COUNT
 
     def first_half() -> int:
@@ -224,7 +224,7 @@ def test_checksums_are_compared_once_by_all_forked_processes(path: Path, monkeyp
 
 def test_a_file_that_is_damaged_after_it_was_checked_is_checked_again(path: Path, decoded: list[int]) -> None:
     folder = path.parent / "unpacked"
-    dataset = ParquetDataset(path, unpack_to=folder, cache_bytes=0)
+    dataset = ParquetDataset(path, cache=folder, cache_bytes=0)
     assert_same(dataset[0], samples()[0])
     (file,) = kept(folder)
     content = bytearray(file.read_bytes())

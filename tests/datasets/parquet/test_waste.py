@@ -28,7 +28,7 @@ def read_in_random_order(dataset: ParquetDataset) -> None:
 
 def test_random_order_over_more_than_is_kept_is_told_once_with_what_to_do(path: Path) -> None:
     dataset = ParquetDataset(path, "number", cache_bytes=0)
-    with pytest.warns(RowGroupsReadAgain, match=r"unpack_to=.*cache_bytes=0.*BlockSampler.*stream") as told:
+    with pytest.warns(RowGroupsReadAgain, match=r"cache=.*cache_bytes=0.*BlockSampler.*stream") as told:
         read_in_random_order(dataset)
     assert len(told) == 1
 
@@ -38,7 +38,7 @@ def test_small_row_groups_of_which_half_are_kept_are_told_of(tmp_path: Path, mon
     monkeypatch.setattr(waste, "LATEST_S", 0.0)
     rows = table(COUNT)
     dataset = ParquetDataset(write(tmp_path / "a.parquet", rows, group=4), "number", cache_bytes=COUNT // 8 * 8192)
-    with pytest.warns(RowGroupsReadAgain, match="unpack_to="):
+    with pytest.warns(RowGroupsReadAgain, match="cache="):
         read_in_random_order(dataset)
 
 
@@ -57,7 +57,7 @@ def test_nothing_is_said_where_little_is_in_vain(path: Path, way: str) -> None:
         path,
         "number",
         cache_bytes=1 << 20 if way in ("fits", "unpacked") else 0,
-        unpack_to=path.parent / "unpacked" if way == "unpacked" else None,
+        cache=path.parent / "unpacked" if way == "unpacked" else False,
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -81,8 +81,8 @@ def test_shards(mode: Any, workers: int, system: Any, options: dict[str, Any], t
                 member.size = len(text)
                 tar.addfile(member, io.BytesIO(text))
         system.pipe_file(f"bucket/{shard}.tar", packed.getvalue())
-    index: Any = {"index": tmp_path} if mode == "random" else {}
-    dataset = TarDataset("gs://bucket/{0..2}.tar", mode=mode, fields="cls", storage_options=options, **index)
+    table = TarDataset("gs://bucket/{0..2}.tar", "cls", cache=tmp_path, storage_options=options)
+    dataset: Any = table.stream() if mode == "stream" else table
     assert next(iter(dataset)) in range(COUNT)  # before workers are forked
     found = [number for batch in feedline.Loader(dataset, 4, workers=workers) for number in batch.tolist()]
     assert sorted(found) == list(range(COUNT))

@@ -107,8 +107,8 @@ def test_shards_over_https(
     secure: WebServer, workers: int, mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(secure.certificate))
-    index: Any = {"index": tmp_path} if mode == "random" else {}
-    dataset = TarDataset(f"{secure.address}/{{0..2}}.tar", mode=mode, fields="cls", **index)
+    table = TarDataset(f"{secure.address}/{{0..2}}.tar", "cls", cache=tmp_path)
+    dataset: Any = table.stream() if mode == "stream" else table
     found = [number for batch in feedline.Loader(dataset, 4, workers=workers) for number in batch.tolist()]
     assert sorted(found) == list(range(COUNT))
     dataset.close()
@@ -182,7 +182,7 @@ def test_a_proxy_that_knows_no_way(folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_shards_through_a_proxy_with_workers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with web_server(folder) as server, proxy_for({"shards.example": server}) as proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.server_port}")
-        dataset = TarDataset("http://shards.example/{0..2}.tar", mode="stream", fields="cls")
+        dataset = TarDataset("http://shards.example/{0..2}.tar", fields="cls").stream()
         found = [number for batch in feedline.Loader(dataset, 4, workers=2) for number in batch.tolist()]
         dataset.close()
         assert isinstance(proxy, Proxy)

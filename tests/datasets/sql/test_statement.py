@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.sql.database import extended, in_groups
+from feedline.datasets.sql.address import Address
+from feedline.datasets.sql.duckdb import DuckDB
+from feedline.datasets.sql.sqlite import Sqlite
 from feedline.datasets.sql.statement import checked_parameters, checked_query, quoted, select
 from feedline.errors import BadOption
 
@@ -50,15 +52,12 @@ def test_parameters() -> None:
 
 
 def test_values_are_added_behind_those_of_the_query() -> None:
-    assert extended(None, [1, 2], ":") == (["?", "?"], [1, 2])
-    assert extended([7], [1], ":") == (["?"], [7, 1])
-    marks, values = extended({"low": 7}, [1, 2], "$")
-    assert marks == ["$feedline_key_0", "$feedline_key_1"]
-    assert values == {"low": 7, "feedline_key_0": 1, "feedline_key_1": 2}
+    database = DuckDB(Address("duckdb:///a.db"))
+    assert database.with_keys([1, 2], "k", None) == [("k IN (?, ?)", [1, 2])]
+    assert database.after_key(1, "k", [7]) == ("k > ?", [7, 1])
+    assert database.after_key(1, "k", {"low": 7}) == ("k > $feedline_key_0", {"low": 7, "feedline_key_0": 1})
 
 
-@given(st.lists(st.integers()), st.integers(1, 5))
-def test_groups(keys: list[int], size: int) -> None:
-    groups = in_groups(keys, size)
-    assert [key for group in groups for key in group] == keys
-    assert all(1 <= len(group) <= size for group in groups)
+def test_there_are_only_so_many_keys_in_a_statement() -> None:
+    statements = Sqlite(Address("sqlite:///a.db")).with_keys(list(range(2000)), "k", None)
+    assert [values for _, values in statements] == [[*range(900)], [*range(900, 1800)], [*range(1800, 2000)]]

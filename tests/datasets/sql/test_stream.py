@@ -12,7 +12,7 @@ import torch
 
 import feedline
 from feedline.datasets import SQLDataset
-from feedline.datasets.sql.stream import SQLReading, SQLStream
+from feedline.datasets.sql.stream import SQLPass, SQLStream
 from feedline.errors import BadOption, BadState, SourceError
 from feedline.faults import Retry
 from feedline.testing.source import assert_same
@@ -69,7 +69,7 @@ def test_workers_share_the_rows(address: str, key: str) -> None:
 def test_parts_are_of_similar_size_and_disjoint(address: str, key: str) -> None:
     """Although all numbers are even."""
     stream = stream_of(address, key)
-    parts = [list(SQLReading(stream, part, 3)) for part in range(3)]
+    parts = [list(SQLPass(stream, (part, 3))) for part in range(3)]
     assert sorted(x for part in parts for x in part) == IDS
     assert min(map(len, parts)) >= 5
     finish(stream)
@@ -88,11 +88,11 @@ def test_ranks_share_the_rows(sqlite: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_is_resumed_at_every_row(address: str) -> None:
     stream = stream_of(address)
     for taken in (0, 1, 6, 7, 8, COUNT - 1, COUNT):
-        reading = SQLReading(stream, 0, 1)
+        reading = SQLPass(stream, (0, 1))
         assert [next(reading) for _ in range(taken)] == IDS[:taken]
         state = json.loads(json.dumps(reading.state_dict()))
         reading.close()
-        other = SQLReading(stream, 0, 1)
+        other = SQLPass(stream, (0, 1))
         other.load_state_dict(state)
         assert list(other) == IDS[taken:]
     finish(stream)
@@ -120,11 +120,11 @@ def test_a_loader_is_resumed(address: str, workers: int) -> None:
 
 def test_states_that_do_not_fit(sqlite: str) -> None:
     stream = stream_of(sqlite)
-    state = SQLReading(stream, 0, 1).state_dict()
-    with pytest.raises(BadState, match=r"part 0 of 1, but this is part 1 of 2.*as many workers"):
-        SQLReading(stream, 1, 2).load_state_dict(state)
+    state = SQLPass(stream, (0, 1)).state_dict()
+    with pytest.raises(BadState, match=r"part \(worker of a rank.*\[0, 1\], and now it is \[1, 2\].*as many workers"):
+        SQLPass(stream, (1, 2)).load_state_dict(state)
     with pytest.raises(BadState, match="not the state"):
-        SQLReading(stream, 0, 1).load_state_dict([])
+        SQLPass(stream, (0, 1)).load_state_dict([])
 
 
 def test_parameters_percent_signs_and_transforms(address: str) -> None:
@@ -133,14 +133,14 @@ def test_parameters_percent_signs_and_transforms(address: str) -> None:
     stream = stream_of(
         address, query=f"{QUERY} WHERE id > {mark} AND name LIKE 'n{sign}'", parameters=[20], transform=_negative
     )
-    reading = SQLReading(stream, 0, 2)
+    reading = SQLPass(stream, (0, 2))
     next(reading)
     state = reading.state_dict()
     rest = list(reading)
-    other = SQLReading(stream, 0, 2)
+    other = SQLPass(stream, (0, 2))
     other.load_state_dict(state)
     assert list(other) == rest
-    assert sorted([*SQLReading(stream, 1, 2), *SQLReading(stream, 0, 2)]) == [-x for x in IDS if x > 20][::-1]
+    assert sorted([*SQLPass(stream, (1, 2)), *SQLPass(stream, (0, 2))]) == [-x for x in IDS if x > 20][::-1]
     finish(stream)
 
 
@@ -228,7 +228,7 @@ def test_it_can_be_pickled(sqlite: str) -> None:
 def test_no_rows(address: str) -> None:
     stream = stream_of(address, query=f"{QUERY} WHERE id < -1000")
     assert list(stream) == []
-    assert list(SQLReading(stream, 1, 2)) == []
+    assert list(SQLPass(stream, (1, 2))) == []
     finish(stream)
 
 

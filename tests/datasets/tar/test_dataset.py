@@ -7,7 +7,6 @@ import pytest
 
 import feedline
 from feedline.datasets import TarDataset
-from feedline.datasets.tar import TarStream, TarTable
 from feedline.errors import BadOption, CorruptSource
 from tests.datasets.tar.writing import numbered, tar_bytes
 
@@ -15,10 +14,6 @@ from tests.datasets.tar.writing import numbered, tar_bytes
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        ({"mode": "both"}, "mode='both'"),
-        ({"shuffle": 1}, "shuffle=1"),
-        ({"buffer": -1}, "buffer=-1"),
-        ({"buffer": True}, "buffer=True"),
         ({"read_ahead": -1}, "read_ahead=-1"),
         ({"retries": -1}, "retries=-1"),
         ({"timeout_s": 0}, "timeout_s=0"),
@@ -30,11 +25,7 @@ from tests.datasets.tar.writing import numbered, tar_bytes
         ({"fields": []}, "fields="),
         ({"fields": [3]}, "fields="),
         ({"fields": ["a", "a"]}, "twice"),
-        ({"index": "folder"}, 'index=.*about mode="random"'),
-        ({"mode": "random", "shuffle": True}, 'shuffle=True is about mode="stream".*Give the loader shuffle=True'),
-        ({"mode": "random", "seed": 3}, "seed=3"),
-        ({"mode": "random", "index": 3}, "index=3"),
-        ({"mode": "random", "buffer": 3}, "buffer=3"),
+        ({"cache": 3}, "cache=3"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], word: str) -> None:
@@ -42,17 +33,23 @@ def test_options_that_make_no_sense(options: dict[str, Any], word: str) -> None:
         TarDataset("a.tar", **options)
 
 
-def test_nothing_is_opened_when_it_is_made() -> None:
-    for mode in ("stream", "random"):
-        TarDataset(["none.tar", "s3://none/none.tar", "http://none.invalid/x.tar"], mode=mode)
+@pytest.mark.parametrize("options", [{"shuffle": 1}, {"buffer": -1}, {"buffer": True}])
+def test_options_of_streams_that_make_no_sense(options: dict[str, Any]) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(BadOption, match=f"{name}={value}"):
+        TarDataset("a.tar").stream(**options)
 
 
-def test_which_class_it_is() -> None:
-    stream: TarStream = TarDataset("a.tar")
-    table: TarTable = TarDataset("a.tar", mode="random")
+def test_nothing_is_opened_when_it_is_made_or_shown() -> None:
+    dataset = TarDataset(["none.tar", "s3://none/none.tar", "http://none.invalid/x.tar"], "cls")
+    assert repr(dataset) == "TarDataset(3 shards, each sample cls)"
+    assert repr(dataset.stream()) == "TarStream(3 shards, each sample cls)"
+
+
+def test_a_stream_has_neither_length_nor_indices() -> None:
+    stream = TarDataset("a.tar").stream()
     assert not hasattr(stream, "__len__")
     assert not hasattr(stream, "__getitem__")
-    assert hasattr(table, "__getitems__")
 
 
 def test_forms_of_samples(tmp_path: Path) -> None:
@@ -66,32 +63,32 @@ def test_forms_of_samples(tmp_path: Path) -> None:
         ("nothing;txt", "sämple 0"),
         (None, {"__key__": "000000", "__url__": str(path), "cls": 0, "txt": "sämple 0", "bin": b""}),
     ):
-        assert list(TarDataset(path, fields=fields)) == [expected]
-        table = TarDataset(path, fields=fields, mode="random", index=False)
+        assert list(TarDataset(path, fields=fields).stream()) == [expected]
+        table = TarDataset(path, fields=fields, cache=False)
         assert list(table) == [expected]
         table.close()
 
 
-@pytest.mark.parametrize("mode", ["stream", "random"])
-def test_a_header_that_was_overwritten_with_zeros_ends_no_shard(tmp_path: Path, mode: Any) -> None:
+# Any: reads all samples of a dataset, by indices or as a stream.
+@pytest.mark.parametrize("read", [iter, TarDataset.stream])
+def test_a_header_that_was_overwritten_with_zeros_ends_no_shard(tmp_path: Path, read: Any) -> None:
     path = tmp_path / "a.tar"
     data = tar_bytes(numbered(20))
     place = data.index(b"000010.cls")
     path.write_bytes(data[:place] + bytes(512) + data[place + 512 :])
     with pytest.raises(CorruptSource, match=rf"a\.tar: a block of zeros.* at byte {place}, but other bytes follow"):
-        list(TarDataset(path, mode=mode))
+        list(read(TarDataset(path)))
 
 
-@pytest.mark.parametrize("mode", ["stream", "random"])
-def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path, mode: Any) -> None:
+@pytest.mark.parametrize("read", [iter, TarDataset.stream])
+def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path, read: Any) -> None:
     path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.tar", workers=0).path
-    dataset = TarDataset(path, mode=mode, fields="x.cls")
-    assert list(dataset) == list(range(9))
+    assert list(read(TarDataset(path, fields="x.cls"))) == list(range(9))
     data = path.read_bytes()
     path.write_bytes(data[: data.index(b"000000008.x.cls")] + bytes(1024))
     with pytest.raises(CorruptSource, match=r"a\.tar has 8 samples, but 9 were packed"):
-        list(TarDataset(path, mode=mode))
-    iterator = iter(TarDataset(path, fields="x.cls"))
+        list(read(TarDataset(path)))
+    iterator = iter(TarDataset(path, fields="x.cls").stream())
     assert [next(iterator) for _ in range(8)] == list(range(8))
     with pytest.raises(CorruptSource, match="9 were packed"):
         next(iterator)
@@ -100,8 +97,8 @@ def test_the_number_of_samples_that_was_packed_is_compared(tmp_path: Path, mode:
 
 def test_a_pass_that_is_gone_on_with_in_the_middle_of_a_packed_shard(tmp_path: Path) -> None:
     path = feedline.pack([{"x": number} for number in range(9)], tmp_path / "a.tar", workers=0).path
-    iterator = iter(TarDataset(path, fields="x.cls"))
+    iterator = iter(TarDataset(path, fields="x.cls").stream())
     assert [next(iterator) for _ in range(4)] == list(range(4))
-    other = iter(TarDataset(path, fields="x.cls"))
+    other = iter(TarDataset(path, fields="x.cls").stream())
     other.load_state_dict(iterator.state_dict())
     assert list(other) == list(range(4, 9))

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from webdataset import tenbin as theirs
 
-from feedline.datasets.tar import tenbin
-from feedline.datasets.tar.arrays import decode_npy
+from feedline.datasets.tar.arrays import decode_npy, decode_ten
 from feedline.datasets.tar.decoding import Decoder
 from feedline.errors import BadOption, CorruptSource, MissingExtra
 from feedline.testing.source import assert_same
@@ -134,7 +133,7 @@ def test_ten_that_is_damaged(place: int, value: int) -> None:
     data = bytearray(theirs.encode_buffer([np.arange(10), np.eye(3)]))
     data[place % len(data)] = value
     with contextlib.suppress(ValueError):
-        tenbin.decode(bytes(data))
+        decode_ten(bytes(data))
 
 
 def test_other_packages() -> None:

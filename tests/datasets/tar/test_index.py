@@ -135,7 +135,7 @@ def test_a_full_disk_leaves_no_half_file(path: Path, tmp_path: Path, monkeypatch
 
 def test_the_users_cache_folder(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEEDLINE_CACHE", str(tmp_path / "cache"))
-    assert len(TarDataset(path, mode="random")) == 20
+    assert len(TarDataset(path)) == 20
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 

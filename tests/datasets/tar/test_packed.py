@@ -28,12 +28,12 @@ def test_packed_shards_are_read_whatever_they_are_called(packing: str, tmp_path:
     pack = PACKERS[packing]
     path = tmp_path / "a.tar"
     path.write_bytes(DATA)
-    expected = list(TarDataset(path, fields=("__key__", "cls", "txt", "bin")))
+    expected = list(TarDataset(path, fields=("__key__", "cls", "txt", "bin")).stream())
     assert len(expected) == 40
     assert packing_of(pack(DATA)) == packing
     for packed in (pack(DATA), pack(DATA[:1000]) + pack(DATA[1000:])):
         path.write_bytes(packed)
-        assert list(TarDataset(path, fields=("__key__", "cls", "txt", "bin"))) == expected
+        assert list(TarDataset(path, fields=("__key__", "cls", "txt", "bin")).stream()) == expected
 
 
 @pytest.mark.parametrize("packing", PACKERS)
@@ -43,7 +43,7 @@ def test_packed_shards_that_are_cut_off_or_damaged(packing: str, tmp_path: Path)
     for wrong in (packed[: len(packed) // 2], packed[:200] + b"?!" * 50 + packed[300:], packed[:20]):
         path.write_bytes(wrong)
         with pytest.raises(CorruptSource, match=r"a\.tar"):
-            list(TarDataset(path, decode=False))
+            list(TarDataset(path, decode=False).stream())
 
 
 @pytest.mark.parametrize("packing", PACKERS)
@@ -52,13 +52,13 @@ def test_packed_shards_are_read_to_their_end(packing: str, tmp_path: Path) -> No
     path = tmp_path / "a.tar"
     packed = CHECKED[packing](DATA)
     path.write_bytes(packed)
-    assert len(list(TarDataset(path, decode=False))) == 40
+    assert len(list(TarDataset(path, decode=False).stream())) == 40
     spoilt = [packed[:-count] for count in (1, 2, 4, 5, 8, 12)]
     spoilt += [packed[:-place] + bytes([packed[-place] ^ 1]) + packed[len(packed) - place + 1 :] for place in (2, 3, 4)]
     for wrong in spoilt:
         path.write_bytes(wrong)
         with pytest.raises(CorruptSource, match=r"a\.tar cannot be unpacked"):
-            list(TarDataset(path, decode=False))
+            list(TarDataset(path, decode=False).stream())
 
 
 def test_zeros_behind_a_stream_of_xz_are_part_of_the_format(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_zeros_behind_a_stream_of_xz_are_part_of_the_format(tmp_path: Path) -> N
     for zeros in (4, 512, 1 << 20):
         for packed in (lzma.compress(DATA), lzma.compress(DATA[:1000]) + bytes(8) + lzma.compress(DATA[1000:])):
             path.write_bytes(packed + bytes(zeros))
-            assert len(list(TarDataset(path, decode=False))) == 40
+            assert len(list(TarDataset(path, decode=False).stream())) == 40
             chunks = iter([bytes([value]) for value in packed + bytes(512)])
             unpacking = Unpacking("xz", lambda chunks=chunks: next(chunks, b""), "a.tar")  # type: ignore[misc]
             assert b"".join(iter(unpacking.next_chunk, b"")) == DATA
@@ -80,7 +80,7 @@ def test_what_stands_behind_a_packed_shard_is_told(packing: str, behind: bytes, 
     path = tmp_path / "a.tar"
     path.write_bytes(PACKERS[packing](DATA) + behind)
     with pytest.raises(CorruptSource, match=r"a\.tar cannot be unpacked: .*Something follows") as caught:
-        list(TarDataset(path, decode=False))
+        list(TarDataset(path, decode=False).stream())
     assert "cut off" not in str(caught.value)
 
 
@@ -102,16 +102,16 @@ def test_a_bomb_is_refused_before_it_goes_off(tmp_path: Path) -> None:
     path.write_bytes(zstandard.compress(tar_bytes([("a.bin", bytes(1 << 25))])))
     assert path.stat().st_size < 1 << 14
     with pytest.raises(CorruptSource, match=r"'a\.bin' at byte 0 takes 33554432 bytes.*max_field_bytes="):
-        list(TarDataset(path, max_field_bytes=1 << 20))
-    assert len(next(iter(TarDataset(path, fields="bin")))) == 1 << 25
+        list(TarDataset(path, max_field_bytes=1 << 20).stream())
+    assert len(next(iter(TarDataset(path, fields="bin").stream()))) == 1 << 25
 
 
 def test_random_access_says_that_it_needs_plain_shards(tmp_path: Path) -> None:
     for packing, pack in PACKERS.items():
         path = tmp_path / "a.tar"
         path.write_bytes(pack(DATA))
-        with pytest.raises(BadOption, match=rf'a\.tar is compressed as a whole \({packing}\).*mode="stream"'):
-            len(TarDataset(path, mode="random", index=False))
+        with pytest.raises(BadOption, match=rf"a\.tar is compressed as a whole \({packing}\).*stream\(\)"):
+            len(TarDataset(path, cache=False))
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,12 +119,12 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     path.write_bytes(zstandard.compress(DATA))
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(MissingExtra, match=r"zstandard.*feedline\[tar\]"):
-        list(TarDataset(path))
+        list(TarDataset(path).stream())
 
 
 def test_the_fields_of_a_sample_are_bounded_together(tmp_path: Path) -> None:
     path = tmp_path / "a.tar.gz"
     path.write_bytes(gzip.compress(tar_bytes([("a.x", bytes(600_000)), ("a.y", bytes(600_000)), ("b.x", b"")])))
     with pytest.raises(CorruptSource, match=r"a\.tar\.gz: sample 'a'.*takes 1200000 bytes.*max_field_bytes="):
-        list(TarDataset(path, max_field_bytes=1_000_000))
-    assert len(list(TarDataset(path, max_field_bytes=1_200_000))) == 2
+        list(TarDataset(path, max_field_bytes=1_000_000).stream())
+    assert len(list(TarDataset(path, max_field_bytes=1_200_000).stream())) == 2

@@ -43,9 +43,9 @@ def numbers(dataset: Any) -> list[int]:
 
 def test_streams_over_http(server: WebServer, tmp_path: Path) -> None:
     pattern = f"{server.address}/shard-{{000..002}}.tar"
-    dataset = TarDataset(pattern, fields="cls")
+    dataset = TarDataset(pattern, fields="cls").stream()
     assert numbers(dataset) == list(range(COUNT))
-    sample = next(iter(TarDataset(pattern)))
+    sample = next(iter(TarDataset(pattern).stream()))
     assert sample["__url__"] == f"{server.address}/shard-000.tar"
     dataset.close()
 
@@ -54,7 +54,7 @@ def test_the_requests_of_a_random_batch_are_under_way_at_once(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("feedline.datasets.tar.ranges._REMOTE_GAP", 0)
-    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", mode="random", index=False)
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False)
     wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond what comes with the opening of a shard
     dataset.__getitems__(wanted)  # opens the shards
     together = threading.Barrier(len(wanted), timeout=30)
@@ -70,12 +70,12 @@ def test_the_requests_of_a_random_batch_are_under_way_at_once(
 def test_connections_that_drop_all_the_time(server: WebServer) -> None:
     """Every other request breaks off in the middle: nothing is lost, nothing comes twice."""
     server.fault = lambda request: "drop" if request.number % 2 else None
-    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "txt", "bin"), retries=30)
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields=("cls", "txt", "bin"), retries=30).stream()
     files = dict(numbered(COUNT))
     for number, (label, text, data) in enumerate(dataset):
         assert (label, text) == (number, f"sämple {number}")
         assert data == files[f"{number:06d}.bin"]
-    table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=30, mode="random", index=False)
+    table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=30, cache=False)
     assert table.__getitems__([99, 3, 50, 3]) == [99, 3, 50, 3]
     dataset.close()
     table.close()
@@ -86,7 +86,7 @@ def test_a_server_that_stays_down_is_an_error_that_names_the_shard(server: WebSe
         return "503" if request.path == "shard-001.tar" and request.start > 0 else None
 
     server.fault = down
-    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=2)
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", retries=2).stream()
     iterator = iter(dataset)
     found: list[int] = []
     with pytest.raises(SourceError, match=r"shard-001\.tar cannot be read at byte .*503.*tried 3 times.*retries="):
@@ -97,14 +97,14 @@ def test_a_server_that_stays_down_is_an_error_that_names_the_shard(server: WebSe
 
 
 def test_a_missing_shard(server: WebServer) -> None:
-    dataset = TarDataset([f"{server.address}/none.tar"])
+    dataset = TarDataset([f"{server.address}/none.tar"]).stream()
     with pytest.raises(SourceError, match=r"none\.tar: the server answers 404"):
         list(dataset)
     dataset.close()
 
 
 def test_resuming_asks_for_the_rest_only(server: WebServer) -> None:
-    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls")
+    dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls").stream()
     first = iter(dataset)
     for _ in range(100):
         next(first)
@@ -122,18 +122,14 @@ def test_resuming_asks_for_the_rest_only(server: WebServer) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_random_access_over_http(server: WebServer, tmp_path: Path, workers: int) -> None:
-    table = TarDataset(
-        f"{server.address}/shard-{{000..002}}.tar", mode="random", fields="cls", index=tmp_path / "index"
-    )
+    table = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=tmp_path / "index")
     loader = feedline.Loader(table, 16, shuffle=True, seed=1, workers=workers)
     found = [int(number) for batch in loader for number in batch]
     assert sorted(found) == list(range(COUNT))
     assert found != sorted(found)
     table.close()
     server.requests.clear()
-    again = TarDataset(
-        f"{server.address}/shard-{{000..002}}.tar", mode="random", fields="cls", index=tmp_path / "index"
-    )
+    again = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=tmp_path / "index")
     assert len(again) == COUNT
     assert all(request.start == 0 for request in server.requests), "the index was kept"
     again.close()
@@ -143,14 +139,14 @@ def test_a_shard_that_is_replaced_on_the_server(server: WebServer, tmp_path: Pat
     server.tags = {f"shard-{n:03d}.tar": '"1"' for n in range(3)}
     folder = tmp_path / "index"
     address = f"{server.address}/shard-000.tar"
-    table = TarDataset(address, mode="random", fields="cls", index=folder)
+    table = TarDataset(address, fields="cls", cache=folder)
     assert table[0] == 0
     (tmp_path / "shard-000.tar").write_bytes(tar_bytes(numbered(40, first=500)))
     server.tags["shard-000.tar"] = '"2"'
     with pytest.raises(SourceChanged, match=r"shard-000\.tar"):
         table[20]
     table.close()
-    again = TarDataset(address, mode="random", fields="cls", index=folder)
+    again = TarDataset(address, fields="cls", cache=folder)
     assert again[20] == 520
     again.close()
 
@@ -171,8 +167,8 @@ def s3() -> Iterator[str]:
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_s3_with_workers_after_the_parent_has_read(s3: str, tmp_path: Path, workers: int) -> None:
     options: dict[str, Any] = {"storage_options": {**S3_OPTIONS, "endpoint_url": s3}, "fields": "cls"}
-    stream = TarDataset("s3://bucket/x/{0..2}.tar", shuffle=True, buffer=20, **options)
-    table = TarDataset("s3://bucket/x/{0..2}.tar", mode="random", index=tmp_path, **options)
+    stream = TarDataset("s3://bucket/x/{0..2}.tar", **options).stream(shuffle=True, buffer=20)
+    table = TarDataset("s3://bucket/x/{0..2}.tar", cache=tmp_path, **options)
     assert next(iter(stream)) is not None
     assert table[64] == 64
     for loader in (
@@ -185,7 +181,7 @@ def test_s3_with_workers_after_the_parent_has_read(s3: str, tmp_path: Path, work
 
 
 def test_a_missing_object(s3: str) -> None:
-    dataset = TarDataset("s3://bucket/x/7.tar", storage_options={**S3_OPTIONS, "endpoint_url": s3})
+    dataset = TarDataset("s3://bucket/x/7.tar", storage_options={**S3_OPTIONS, "endpoint_url": s3}).stream()
     with pytest.raises(SourceError, match=r"s3://bucket/x/7\.tar: there is no such object"):
         list(dataset)
     dataset.close()

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.tar import arrays, members
-from feedline.datasets.tar.parts import Part
-from feedline.datasets.tar.stream import TarIterator
+from feedline.datasets.tar.stream import TarPass, shares_of
 from feedline.errors import BadOption, BadState, CorruptSource, SourceChanged, SourceError, WorkerRestarted
 from feedline.types import EngineName
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
@@ -40,7 +40,8 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 # Any, throughout: options as the user gives them, samples as they come.
 def stream(shards: Any, **options: Any) -> Any:
-    return TarDataset(shards, **{"fields": "cls", **options})
+    order = {name: options.pop(name) for name in ("shuffle", "buffer", "seed") if name in options}
+    return TarDataset(shards, **{"fields": "cls", **options}).stream(**order)
 
 
 def listed(loader: Any) -> list[int]:
@@ -181,17 +182,17 @@ def test_a_state_taken_anywhere_goes_on_with_the_next_sample(
                 Path(path).write_bytes(gzip.compress(Path(path).read_bytes()))
     dataset = stream(sorted(map(str, folder.iterdir())), shuffle=True, buffer=buffer, seed=1)
     dataset.set_epoch(2)
-    expected = list(TarIterator(dataset, Part(*part)))
-    first = TarIterator(dataset, Part(*part))
+    expected = list(TarPass(dataset, part))
+    first = TarPass(dataset, part)
     assert list(itertools.islice(first, taken)) == expected[:taken]
     state = json.loads(json.dumps(first.state_dict()))
     assert len(json.dumps(state)) < 400
     dataset.set_epoch(0)  # the state knows its own
-    second = TarIterator(dataset, Part(*part))
+    second = TarPass(dataset, part)
     second.load_state_dict(state)
     assert second.state_dict() == state
     middle = list(itertools.islice(second, again))
-    third = TarIterator(dataset, Part(*part))
+    third = TarPass(dataset, part)
     third.load_state_dict(second.state_dict())
     assert [*expected[:taken], *middle, *third] == expected
     assert list(first) == expected[taken:]
@@ -272,7 +273,7 @@ def test_states_that_do_not_fit_are_refused(shards: list[str]) -> None:
     with pytest.raises(BadState, match="shards"):
         iter(stream(shards[1:], shuffle=True)).load_state_dict(state)
     with pytest.raises(BadState, match="part"):
-        TarIterator(stream(shards, shuffle=True), Part(0, 2)).load_state_dict(state)
+        TarPass(stream(shards, shuffle=True), (0, 2)).load_state_dict(state)
     for wrong in (None, {}, {"epoch": 1}, [1]):
         with pytest.raises(BadState, match="not the state of a pass"):
             iter(stream(shards)).load_state_dict(wrong)
@@ -339,7 +340,7 @@ def test_sizes_are_checked_without_a_call_for_each_file(tmp_path: Path, monkeypa
     path.write_bytes(tar_bytes([("a.npy", stored.getvalue()), ("a.cls", b"1")]))
     for module in (members, arrays):
         monkeypatch.setattr(module, "check_size", lambda *args, **options: pytest.fail("nothing is too large"))
-    (sample,) = TarDataset(path)
+    (sample,) = TarDataset(path).stream()
     assert (sample["npy"].tolist(), sample["cls"]) == ([0, 1, 2], 1)
 
 
@@ -347,11 +348,11 @@ def test_keys_and_fields_that_come_twice(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a.x", b"1"), ("b.x", b"2"), ("a.y", b"3")]))
     with pytest.raises(CorruptSource, match=r"a\.tar: the key 'a' comes again at byte 2048.*sort.*unique_keys=False"):
-        list(TarDataset(path, decode=False))
-    assert [sample["__key__"] for sample in TarDataset(path, unique_keys=False)] == ["a", "b", "a"]
+        list(TarDataset(path, decode=False).stream())
+    assert [sample["__key__"] for sample in TarDataset(path, unique_keys=False).stream()] == ["a", "b", "a"]
     path.write_bytes(tar_bytes([("a.x", b"1"), ("a.X", b"2")]))
     with pytest.raises(CorruptSource, match=r"sample 'a' has the field 'x' twice.*'a\.X' at byte 1024"):
-        list(TarDataset(path, decode=False))
+        list(TarDataset(path, decode=False).stream())
 
 
 def test_a_name_that_leads_out_is_a_key_and_nothing_is_written(tmp_path: Path) -> None:
@@ -360,7 +361,7 @@ def test_a_name_that_leads_out_is_a_key_and_nothing_is_written(tmp_path: Path) -
     path = inner / "a.tar"
     path.write_bytes(tar_bytes([("../../x.txt", b"hello"), ("/etc/y.txt", b"world")]))
     before = sorted(tmp_path.rglob("*"))
-    assert [(s["__key__"], s["txt"]) for s in TarDataset(path)] == [("../../x", "hello"), ("/etc/y", "world")]
+    assert [(s["__key__"], s["txt"]) for s in TarDataset(path).stream()] == [("../../x", "hello"), ("/etc/y", "world")]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -464,3 +465,48 @@ def test_what_cannot_be_tried_again_is_raised_after_all(shards: list[str], tmp_p
     loader = feedline.Loader(stream([shards[0], str(tmp_path / "none.tar"), shards[2]]), 4, on_error=skips)
     assert listed(loader) == [*range(13), *range(14, 34)]
     assert loader.stats()["faults"]["retry"] == 0
+
+
+# -- which shards a part reads ---
+
+
+@given(st.integers(1, 60), st.integers(1, 40), st.none() | st.integers(0, 2**64 - 1), st.integers(0, 30))
+def test_every_sample_of_every_shard_belongs_to_one_part(
+    shard_count: int, part_count: int, key: int | None, size: int
+) -> None:
+    found: Counter[tuple[int, int]] = Counter()
+    for number in range(part_count):
+        own = shares_of(shard_count, (number, part_count), key)
+        assert own, "nobody is idle"
+        for share in own:
+            found.update((share.shard, sample) for sample in range(size) if sample % share.every == share.place)
+    assert found == Counter((shard, sample) for shard in range(shard_count) for sample in range(size))
+
+
+@given(st.integers(1, 60), st.integers(1, 20))
+def test_shards_are_shared_only_where_they_do_not_go_round(shard_count: int, part_count: int) -> None:
+    readers: Counter[int] = Counter()
+    for number in range(part_count):
+        own = shares_of(shard_count, (number, part_count), 3)
+        assert len({share.shard for share in own}) == len(own)
+        readers.update(share.shard for share in own)
+    left = shard_count % part_count
+    assert sum(count > 1 for count in readers.values()) <= left
+    assert sum(readers.values()) == shard_count - left + (part_count if left else 0)
+
+
+def test_shards_are_shuffled_before_they_are_shared_out() -> None:
+    """Which shards a part gets differs between epochs, not only their order."""
+    own = [frozenset(share.shard for share in shares_of(100, (0, 10), key)) for key in range(150)]
+    assert len(set(own)) == 150
+    assert set().union(*own) == set(range(100))
+
+
+def test_without_a_key_shards_keep_their_order() -> None:
+    assert [share.shard for share in shares_of(7, (0, 1), None)] == list(range(7))
+
+
+def test_every_order_of_shards_is_as_likely() -> None:
+    found = Counter(tuple(share.shard for share in shares_of(4, (0, 1), int(key))) for key in np.arange(4_800))
+    assert len(found) == 24
+    assert all(130 < count < 280 for count in found.values())

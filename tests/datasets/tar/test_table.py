@@ -12,7 +12,6 @@ import pytest
 import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.remote.local import LocalBlob
-from feedline.datasets.tar.table import TarTable
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.source import SourceContract
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
@@ -21,15 +20,15 @@ SIZES = (13, 1, 20, 0, 7)
 COUNT = sum(SIZES)
 
 
-class TestTarTable(SourceContract):
+class TestTarDataset(SourceContract):
     @pytest.fixture(autouse=True)
     def _write(self, tmp_path: Path) -> None:
         self.folder = tmp_path
         self.paths = write_shards(tmp_path, SIZES)
 
     # Any: options as the user gives them.
-    def make_source(self, **options: Any) -> TarTable:
-        return TarDataset(f"{self.folder}/*.tar", mode="random", index=self.folder / "index", **options)
+    def make_source(self, **options: Any) -> TarDataset:
+        return TarDataset(f"{self.folder}/*.tar", cache=self.folder / "index", **options)
 
     def samples(self) -> list[Any]:
         files = dict(numbered(COUNT))
@@ -47,14 +46,14 @@ class TestTarTable(SourceContract):
 
 
 @pytest.mark.slow
-class TestTuplesWithThreads(TestTarTable):
+class TestTuplesWithThreads(TestTarDataset):
     """Fields in another order, with a shard open per thread only."""
 
     @pytest.fixture(autouse=True)
     def _few_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("feedline.datasets.tar.table._MOST_OPEN", 1)
+        monkeypatch.setattr("feedline.datasets.tar.dataset._MOST_OPEN", 1)
 
-    def make_source(self, **options: Any) -> TarTable:
+    def make_source(self, **options: Any) -> TarDataset:
         return super().make_source(fields=("bin", "cls"), **options)
 
     def samples(self) -> list[Any]:
@@ -90,9 +89,9 @@ class TestColumns(SourceContract):
         (tmp_path / "a.tar").write_bytes(tar_bytes(files[:60]))
         (tmp_path / "b.tar").write_bytes(tar_bytes(files[60:]))
 
-    def make_source(self, **options: Any) -> TarTable:
+    def make_source(self, **options: Any) -> TarDataset:
         fields = ("image.npy", "cls", "__key__", "txt", "bin", "fortran.npy")
-        return TarDataset(f"{self.folder}/*.tar", mode="random", index=False, fields=fields, **options)
+        return TarDataset(f"{self.folder}/*.tar", cache=False, fields=fields, **options)
 
     def samples(self) -> list[Any]:
         return [
@@ -155,8 +154,8 @@ def paths(tmp_path: Path) -> list[str]:
     return write_shards(tmp_path, SIZES)
 
 
-def table(paths: Any, **options: Any) -> TarTable:
-    made: TarTable = TarDataset(paths, mode="random", **{"fields": "cls", "index": False, **options})
+def table(paths: Any, **options: Any) -> TarDataset:
+    made: TarDataset = TarDataset(paths, **{"fields": "cls", "cache": False, **options})
     return made
 
 
@@ -218,8 +217,8 @@ def test_keys(paths: list[str]) -> None:
 def test_names_of_bytes_that_are_no_text(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     path.write_bytes(tar_bytes([("a\udcff.txt", b"x"), ("ä.txt", b"y")], errors="surrogateescape", format=1))
-    source = TarDataset(path, mode="random", index=tmp_path / "index", fields=("__key__", "txt"))
-    assert list(source) == [("a\udcff", "x"), ("ä", "y")] == list(TarDataset(path, fields=("__key__", "txt")))
+    source = TarDataset(path, cache=tmp_path / "index", fields=("__key__", "txt"))
+    assert list(source) == [("a\udcff", "x"), ("ä", "y")] == list(TarDataset(path, fields=("__key__", "txt")).stream())
     source.close()
 
 
@@ -264,7 +263,7 @@ def test_a_shard_that_is_rewritten_while_it_is_open(tmp_path: Path, fields: Any)
         path.write_bytes(tar_bytes([(f"{number}.npy", npy(np.arange(first + number, 99))) for number in range(5)]))
 
     write(0)
-    source = table(str(path), fields=fields, index=False)
+    source = table(str(path), fields=fields, cache=False)
     source.__getitems__([0])
     stamp = os.stat(path)
     write(0)

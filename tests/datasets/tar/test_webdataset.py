@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from feedline.datasets import TarDataset
-from feedline.datasets.tar.images import EXTENSIONS, SPECS
+from feedline.datasets.pictures import EXTENSIONS, SPECS
 from feedline.errors import BadOption, CorruptSource
 from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
@@ -49,8 +49,8 @@ def theirs(path: str | list[str], *decoders: Any) -> list[dict[str, Any]]:
 
 
 def ours(path: str | list[str], **options: Any) -> list[dict[str, Any]]:
-    samples = list(TarDataset(path, **options))
-    table = TarDataset(path, mode="random", index=False, **options)
+    samples = list(TarDataset(path, **options).stream())
+    table = TarDataset(path, cache=False, **options)
     compare(table.__getitems__(range(len(table))), samples)
     table.close()
     return samples
@@ -100,9 +100,9 @@ def test_files_of_odd_names_make_the_same_samples(files: list[tuple[str, bytes]]
             expected = theirs(path)
         if expected is None:
             with pytest.raises(CorruptSource, match="twice"):
-                list(TarDataset(path, decode=False, unique_keys=False))
+                list(TarDataset(path, decode=False, unique_keys=False).stream())
             with pytest.raises(CorruptSource, match="twice"):
-                len(TarDataset(path, mode="random", index=False, decode=False, unique_keys=False))
+                len(TarDataset(path, cache=False, decode=False, unique_keys=False))
         else:
             compare(ours(path, decode=False, unique_keys=False), expected)
 
@@ -159,9 +159,9 @@ def test_pickles_are_refused_unless_they_are_asked_for(tmp_path: Path) -> None:
         writer.write({"__key__": "a", "pyd": {1, 2}, "pickle": (3,), "txt": "x"})
     for name in ("pyd", "pickle"):
         with pytest.raises(BadOption, match=r"pickle.*pickle=True.*fields=.*decode=False"):
-            list(TarDataset(path, fields=name))
-    assert list(TarDataset(path, fields="txt")) == ["x"]
-    assert pickle.loads(next(iter(TarDataset(path, fields="pyd", decode=False)))) == {1, 2}
+            list(TarDataset(path, fields=name).stream())
+    assert list(TarDataset(path, fields="txt").stream()) == ["x"]
+    assert pickle.loads(next(iter(TarDataset(path, fields="pyd", decode=False).stream()))) == {1, 2}
     compare(ours(path, pickle=True), theirs(path, True))
 
 
@@ -170,8 +170,8 @@ def test_a_pth_that_is_more_than_tensors_is_refused(tmp_path: Path) -> None:
     with webdataset.TarWriter(path) as writer:
         writer.write({"__key__": "a", "pth": Path("x")})
     with pytest.raises(CorruptSource, match=r"field 'pth' of sample 'a' cannot be decoded"):
-        list(TarDataset(path))
-    assert next(iter(TarDataset(path, pickle=True)))["pth"] == Path("x")
+        list(TarDataset(path).stream())
+    assert next(iter(TarDataset(path, pickle=True).stream()))["pth"] == Path("x")
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +249,7 @@ def test_compressed_shards(tmp_path: Path) -> None:
     with webdataset.TarWriter(path, compress=True) as writer:
         for number in range(50):
             writer.write({"__key__": str(number), "txt": "x" * number, "cls": number})
-    compare(list(TarDataset(path)), theirs(path, True))
+    compare(list(TarDataset(path).stream()), theirs(path, True))
 
 
 def test_patterns_are_those_of_the_package(tmp_path: Path) -> None:
@@ -272,6 +272,6 @@ def test_a_pth_is_read_without_being_asked_by_versions_that_load_it_safely(
     monkeypatch.setattr(torch, "__version__", version)
     if not is_safe:
         with pytest.raises(BadOption, match=r"before version 2\.10.*pickle=True"):
-            list(TarDataset(path))
-    (sample,) = TarDataset(path, pickle=not is_safe)
+            list(TarDataset(path).stream())
+    (sample,) = TarDataset(path, pickle=not is_safe).stream()
     assert sample["pth"].tolist() == [0, 1, 2]

@@ -33,8 +33,8 @@ class CachedDataset(Source, EpochAware, Derived):
     """Keeps the samples of a map-style dataset.
 
     All workers, threads and processes alike, share one copy. What is full stays as it is: the samples that came first
-    are kept, which in random order is the best that can be done. Samples are kept as `feedline.values.records`, each with a
-    checksum; one that is damaged is made again.
+    are kept, which in random order is the best that can be done. Samples are kept as records, without pickle, each with
+    a checksum; one that is damaged is made again.
 
     A sample that draws random numbers while it is made is not kept, and a warning tells: give what is random as
     `transform=`, which is applied to what comes out of the cache.

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline._optional import require
-from feedline.datasets.parquet.files import File
+from feedline.datasets.paths import File
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import words
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,18 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
+from feedline.datasets.cache_file import Cache
 from feedline.datasets.csv.cells import checked_columns, checked_types, named_rows, wider
 from feedline.datasets.csv.rows import LONGEST_ROW, UTF16, Unclosed, parts
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.condition import checked_condition, kept_groups, mask_of
-from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
 from feedline.datasets.parquet.parquet import CACHE_BYTES
 from feedline.datasets.parquet.table import RowGroupSource, types_of
 from feedline.datasets.parquet.unpacked import Unpacked
+from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
-from feedline.datasets.tar.packed import Unpacking, packing_of
+from feedline.datasets.tar.packed import UnpackedFile, packing_of
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.values.sizes import byte_count
 
@@ -35,7 +35,6 @@ PART_BYTES = 1 << 20
 PACKED = (".gz", ".bz2", ".xz", ".zst")
 ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in ("", *PACKED))
 
-_PIECE = 1 << 18
 _LARGEST_PART = 1 << 28
 """Bytes: it is parsed at once, and pyarrow counts these in 31 bits."""
 # Any, throughout: pyarrow has no types to check against.
@@ -63,7 +62,7 @@ class CSVDataset(RowGroupSource):
 
     A file is read once when the length or a sample is first asked for: rows are counted, types found out and
     all cells checked. From then on parts of it are read and parsed as samples need them, and kept up to `cache_bytes`
-    in each process. For long use in random order `feedline pack` the file, or give `unpack_to`.
+    in each process. For long use in random order `feedline pack` the file, or give `cache`.
 
     Cells are in UTF-8, quoted with `"` where they hold delimiters, line ends or quotes, which are written twice. A
     missing number is NaN in a column of floats, and None in one of integers; a missing string is "".
@@ -71,7 +70,7 @@ class CSVDataset(RowGroupSource):
     Args:
         paths: a file, a folder (all `.csv` and `.tsv` files below it), a pattern such as `data/part-*.csv`, or a list
             of these. Files compressed with gzip, bzip2, xz or zstd are read from the beginning to the place that is
-            wanted: take them for streams in order, or with `unpack_to`.
+            wanted: take them for streams in order, or with `cache`.
         fields: as of `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
             dicts, a dict from names of one's own to columns; None for dicts of all columns.
         types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"), or of
@@ -83,7 +82,7 @@ class CSVDataset(RowGroupSource):
         transform: applied to each sample.
         cache_bytes: how much parsed data each process keeps.
         part_bytes: how much of a file is read and parsed at a time. `stream(window=...)` counts such parts.
-        unpack_to: a folder where parsed parts are kept as Arrow files, as of `ParquetDataset`.
+        cache: a folder where parsed parts are kept as Arrow files, as of `ParquetDataset`.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -120,9 +119,9 @@ class CSVDataset(RowGroupSource):
         transform: Transform | None = None,
         cache_bytes: int | str = CACHE_BYTES,
         part_bytes: int | str = PART_BYTES,
-        unpack_to: str | os.PathLike[str] | None = None,
+        cache: Cache = False,
     ) -> None:
-        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
+        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
         require("pyarrow.csv", extra="parquet", purpose="CSVDataset")
         self.types = checked_types(types)
         self.columns = checked_columns(columns)
@@ -130,18 +129,14 @@ class CSVDataset(RowGroupSource):
             raise BadOption(f"delimiter={delimiter!r} is not one character that can stand between cells.")
         self.delimiter = delimiter
         self.part_bytes = min(byte_count("part_bytes", part_bytes, least=1), _LARGEST_PART)
-        if unpack_to is not None and not isinstance(unpack_to, (str, os.PathLike)):
-            raise BadOption(f"unpack_to={unpack_to!r} is not the path of a folder.")
-        self.unpack_to = unpack_to
-        self._unpacked: Unpacked | None = None
         self._texts: dict[str, Text] = {}
         self._kinds: dict[str, Any] = {}
         """The type of each column, in all files."""
         self._unsure: set[str] = set()
         """Columns whose parts have different types, so that the one that holds them all may be too narrow."""
         self._unzipped_once: set[str] = set()
-        """Compressed files whose parts this process has put into `unpack_to`, as far as they were not there."""
-        self._opened: Handle[dict[str, Unzipped]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
+        """Compressed files whose parts this process has put into `cache`, as far as they were not there."""
+        self._opened: Handle[dict[str, UnpackedFile]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
 
     @property
     def column_types(self) -> dict[str, Any]:
@@ -157,7 +152,7 @@ class CSVDataset(RowGroupSource):
         first_row = 1 if columns is not None else 2
         kinds: dict[str, Any] = {}
         with open(file.path, "rb") as opened:
-            read = opened.read if packing is None else Unzipped(file.path, packing).read
+            read = opened.read if packing is None else UnpackedFile(file.path, packing).read
             try:
                 for part in parts(read, self._delimiter(file), self.part_bytes):
                     content, ends, start = part.content, part.ends, part.start
@@ -242,10 +237,10 @@ class CSVDataset(RowGroupSource):
             if self._kinds[name] not in (pa.string(), pa.float64()) and not self._fits(name, footers):
                 self._kinds[name] = pa.string()
         found = [replace(footer, types={name: self._kinds[name] for name in footer.types}) for footer in footers]
-        if self.unpack_to is not None:
+        if (unpacked := self._unpacked_to()) is not None:
             about = repr([self.delimiter, self.columns, self.part_bytes, sorted(map(str, self._kinds.items()))])
             digest = hashlib.blake2b(about.encode(), digest_size=6).hexdigest()
-            self._unpacked = Unpacked(Path(self.unpack_to) / f"csv-{digest}")
+            self._unpacked = Unpacked(unpacked.folder / f"csv-{digest}")
         if condition is None:
             return found
         return [replace(one, groups=self._kept(one, number, condition)) for number, one in enumerate(found)]
@@ -273,25 +268,16 @@ class CSVDataset(RowGroupSource):
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
-    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
-        if self._unpacked is None:
-            table = self._decoded(file, number, names)
-            return [table.column(name) for name in names], (0, 0)
-        file.check()
-        return self._unpacked.columns(file, number, names, partial(self._not_yet_kept, file, number, names))
-
-    def _not_yet_kept(self, file: File, number: int, names: list[str]) -> Any:
-        """Parse a part that `unpack_to` does not have yet; of a compressed file, keep all others as well."""
-        assert self._unpacked is not None
+    def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
         text = self._texts[file.path]
         if text.packing is None or file.path in self._unzipped_once:
             return self._decoded(file, number, names)
         self._unzipped_once.add(file.path)
-        for part in range(len(text.starts) - 1):  # in order: a place in it is reached from the beginning only
+        for part in range(len(text.starts) - 1):  # all, in order: a place is reached from the beginning only
             if part == number:
                 wanted = self._decoded(file, part, names)
             else:
-                self._unpacked.columns(file, part, names, partial(self._decoded, file, part, names))
+                unpacked.columns(file, part, names, partial(self._decoded, file, part, names))
         return wanted
 
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
@@ -320,7 +306,7 @@ class CSVDataset(RowGroupSource):
         if unzipped is None or unzipped.place > start:
             if unzipped is not None:
                 self._waste.went_back = True
-            unzipped = opened[file.path] = Unzipped(file.path, packing)
+            unzipped = opened[file.path] = UnpackedFile(file.path, packing)
         unzipped.skip_to(start)
         return unzipped.read(stop - start)
 
@@ -375,11 +361,9 @@ class CSVDataset(RowGroupSource):
         return "\t" if ".tsv" in Path(file.path.lower()).suffixes[-2:] else ","
 
     def _advice(self) -> str:
-        if self.unpack_to is not None:
-            return super()._advice()
         packed = next((path for path, text in self._texts.items() if text.packing is not None), None)
         why = "" if packed is None else f"{packed!r} is compressed: a row of it is reached from the beginning only. "
-        return f"{why}Give unpack_to=, a folder where they are kept decoded for all processes, or: {super()._advice()}"
+        return f"{why if self._unpacked is None else ''}{super()._advice()}"
 
     def close(self) -> None:
         super().close()
@@ -389,47 +373,3 @@ class CSVDataset(RowGroupSource):
         if self._known is not None:
             return super().__repr__()
         return f"CSVDataset({self.paths!r}, not read yet)"
-
-
-class Unzipped:
-    """The bytes of a compressed file, from the first to the last. It is open only while some are read.
-
-    Args:
-        path: of the file.
-        packing: how it is compressed.
-    """
-
-    def __init__(self, path: str, packing: str) -> None:
-        self._path = path
-        self._raw = 0
-        self._unpacking = Unpacking(packing, self._next_piece, repr(path))
-        self._left = b""
-        self.place = 0
-        """How many bytes were read."""
-
-    def _next_piece(self) -> bytes:
-        with open(self._path, "rb") as file:
-            file.seek(self._raw)
-            piece = file.read(_PIECE)
-        self._raw += len(piece)
-        return piece
-
-    def read(self, size: int) -> bytes:
-        """Return so many bytes more, fewer only at the end of the file.
-
-        Raises:
-            CorruptSource: the file is damaged or cut off.
-        """
-        pieces, missing = [self._left], size - len(self._left)
-        while missing > 0 and (piece := self._unpacking.next_chunk()):
-            pieces.append(piece)
-            missing -= len(piece)
-        content = b"".join(pieces)
-        self._left = content[size:]
-        self.place += min(size, len(content))
-        return content[:size]
-
-    def skip_to(self, place: int) -> None:
-        """Leave out what comes before a place."""
-        while self.place < place and self.read(min(place - self.place, _PIECE)):
-            pass

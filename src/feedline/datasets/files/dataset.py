@@ -16,7 +16,8 @@ from feedline.datasets.files.listing import list_files
 from feedline.datasets.files.reading import Read, reader
 from feedline.datasets.files.scan import Choice
 from feedline.datasets.form import Fields, Form
-from feedline.datasets.source import Indices, Source, Transform, checked_path
+from feedline.datasets.paths import checked_path
+from feedline.datasets.source import Indices, Source, Transform, checked_cache
 from feedline.errors import BadOption, SourceError
 from feedline.sharing.packed import Packed
 
@@ -40,6 +41,8 @@ class FileDataset(Source):
 
     Args:
         files: a folder, of which all files are taken, however deep; or paths, in the order of the samples.
+        fields: which of "data", "label" and "path" a sample has, and in what form: a name for the value itself, a tuple
+            of names for tuples, a list for dicts. None for a dict of all.
         extensions: how names have to end, upper or lower case; such as ".txt" or (".jpg", ".png"). None for any.
         pattern: a shell pattern for names, such as "*_left.png"; with a slash in it, for the path below the folder,
             where `*` stands for slashes as well.
@@ -50,8 +53,6 @@ class FileDataset(Source):
         unlabelled: "error" or "skip": what to do with files that a CSV file does not name, or gives an empty label.
         allow_empty: True if a directory without files is a class, too.
         read: "bytes", "text" in UTF-8, "npy" for arrays that `numpy.save` wrote, or a function that takes a path.
-        fields: which of "data", "label" and "path" a sample has, and in what form: a name for the value itself, a tuple
-            of names for tuples, a list for dicts. None for a dict of all.
         transform: applied to each sample.
         cache: True to keep listings of 10,000 files or more in the user's cache folder (`$FEEDLINE_CACHE`), False not
             to, or a folder to keep this one in.
@@ -77,6 +78,7 @@ class FileDataset(Source):
     def __init__(
         self,
         files: Path | Iterable[Path],
+        fields: Fields = None,
         *,
         extensions: str | Iterable[str] | None = None,
         pattern: str | None = None,
@@ -84,7 +86,6 @@ class FileDataset(Source):
         unlabelled: str = "error",
         allow_empty: bool = False,
         read: str | Read = "bytes",
-        fields: Fields = None,
         transform: Transform | None = None,
         cache: Cache = True,
     ) -> None:
@@ -95,6 +96,7 @@ class FileDataset(Source):
         self._fields = Form.of(fields, available, f"a dataset of files with labels={labels!r}")
         self._reads = reader(read)
         choice = Choice(_endings(extensions), pattern)
+        checked_cache(cache)
         if isinstance(files, (str, os.PathLike)):
             self.root: str | None = checked_path(files)
             self._list_folder(self.root, choice, labels, cache, skip=unlabelled == "skip", allow_empty=allow_empty)

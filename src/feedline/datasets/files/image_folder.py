@@ -26,13 +26,13 @@ class ImageFolder(FileDataset):
 
     Args:
         root: the folder.
+        fields: which of "image", "label" and "path" a sample has, and in what form: see `FileDataset`.
         extensions: how names have to end, upper or lower case.
         labels: "folder" for the directory that an image is in, a CSV file, a function or None: see `FileDataset`.
         unlabelled: "error" or "skip": what to do with images that a CSV file does not name, or gives an empty label.
         allow_empty: True if a directory without images is a class, too.
         decode: "rgb" for an array of uint8 with the axes height, width and color; "pil" for an image of Pillow;
             "bytes" for the file as it is; or a function that takes these bytes.
-        fields: which of "image", "label" and "path" a sample has, and in what form: see `FileDataset`.
         transform: applied to each sample, so to a tuple of image and label unless `fields` says otherwise.
         cache: whether or where the listing is kept: see `FileDataset`.
 
@@ -61,13 +61,13 @@ class ImageFolder(FileDataset):
     def __init__(
         self,
         root: Path,
+        fields: Fields = ("image", "label"),
         *,
         extensions: str | Iterable[str] | None = IMAGES,
         labels: LabelSource = "folder",
         unlabelled: str = "error",
         allow_empty: bool = False,
         decode: str | Callable[[bytes], Any] = "rgb",
-        fields: Fields = ("image", "label"),
         transform: Transform | None = None,
         cache: Cache = True,
     ) -> None:

@@ -6,11 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
-from feedline.datasets.pictures import checked_picture, eight_bits
+from feedline.datasets.pictures import picture_decoder
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import add_note, words
@@ -43,12 +42,12 @@ def decoder(decode: str | Callable[[bytes], Any]) -> Read:
     """
     if callable(decode):
         return functools.partial(_decode_by, decode)
-    known: dict[str, Read] = {"rgb": read_rgb, "pil": read_image, "bytes": read_bytes}
-    if decode not in known:
-        raise BadOption(f"decode={decode!r} is none of {', '.join(map(repr, known))}, nor a function that takes bytes.")
-    if decode != "bytes":
-        require("PIL.Image", extra="images", purpose="Decoding images")  # now rather than in a worker
-    return known[decode]
+    if decode == "bytes":
+        return read_bytes
+    if decode not in _WAYS:
+        raise BadOption(f"decode={decode!r} is none of 'rgb', 'pil' and 'bytes', nor a function that takes bytes.")
+    require("PIL.Image", extra="images", purpose="Decoding images")  # now rather than in a worker
+    return functools.partial(_read_picture, _WAYS[decode])
 
 
 def read_bytes(path: str) -> bytes:
@@ -73,18 +72,14 @@ def read_npy(path: str) -> NDArray[Any]:
         raise CorruptSource(f"{path} holds no array as numpy.save writes it: {words(exc)}.") from exc
 
 
-def read_rgb(path: str) -> NDArray[np.uint8]:
-    """Return an image as an array of bytes: height, width, and red, green and blue."""
-    return np.array(read_image(path))
+_WAYS = {"rgb": "rgb8", "pil": "pil"}
+"""Ways to decode images, as `feedline.datasets.pictures` calls them."""
 
 
-def read_image(path: str) -> Any:
-    """Return an image of Pillow, decoded, in red, green and blue."""
+def _read_picture(way: str, path: str) -> Any:
     content = read_bytes(path)
     try:
-        image = checked_picture(content)
-        image.load()
-        return eight_bits(image).convert("RGB")
+        return picture_decoder(way)(content)
     except CorruptSource as exc:
         raise CorruptSource(f"{path} is too large to be decoded: {words(exc)}.") from exc
     # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.

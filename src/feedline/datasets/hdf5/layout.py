@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Has
     Args:
         dataset: of h5py, open.
         field: what the user asked for.
-        mapped: the whole file in memory; None if it cannot be mapped, or must not because it is being written.
+        mapped: the whole file in memory; None if it cannot be mapped.
         cache: for chunks that were unpacked.
         key: tells the chunks of this file and field from all others.
     """
@@ -108,24 +107,25 @@ def _mapped_rows(
     filters = tuple(plist.get_filter(number)[0] for number in range(plist.get_nfilters()))
     if filters not in ((), (h5py.h5z.FILTER_DEFLATE,), (h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_DEFLATE)):
         return None
-    chunks = _Chunks.of(dataset, len(mapped))
+    chunks = _chunks(dataset, len(mapped))
     if chunks is None:
         return None
+    addresses, sizes = chunks
     # A damaged file may have any number here: sums in Python's integers, which do not wrap round.
-    for number in np.flatnonzero(chunks.addresses > len(mapped) - chunks.sizes)[:1]:
-        _check_fits(int(chunks.addresses[number]) + int(chunks.sizes[number]), mapped, dataset)
+    for number in np.flatnonzero(addresses > len(mapped) - sizes)[:1]:
+        _check_fits(int(addresses[number]) + int(sizes[number]), mapped, dataset)
     count = int(dataset.chunks[0])
     chunk_bytes = count * row_bytes
     if not filters:
-        if (chunks.sizes != chunk_bytes).any():
+        if (sizes != chunk_bytes).any():
             return None
-        return ChunkedRows(mapped, row_bytes, chunks.addresses, count, swapped=not stored.isnative)
+        return ChunkedRows(mapped, row_bytes, addresses, count, swapped=not stored.isnative)
     if chunk_bytes > _LARGEST_CHUNK:
         return None
     unpack = ByInflating(
         mapped,
-        chunks.addresses,
-        chunks.sizes,
+        addresses,
+        sizes,
         stored=np.dtype(stored.str),
         chunk_bytes=chunk_bytes,
         row_bytes=row_bytes,
@@ -135,31 +135,26 @@ def _mapped_rows(
     return PackedRows(unpack, count, _useful(cache, count), key)
 
 
-@dataclass(frozen=True)
-class _Chunks:
-    """Where the chunks of a dataset lie in the file."""
+def _chunks(dataset: Any, file_bytes: int) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return where the chunks of a dataset begin in the file, and their sizes.
 
-    addresses: NDArray[np.int64]
-    sizes: NDArray[np.int64]
+    None if some are not there, so that their rows are the fill value, or did not go through all filters.
+    """
+    rows = int(dataset.chunks[0])
+    count = -(-len(dataset) // rows)
+    if count * _ENTRY_BYTES > file_bytes:  # a file of a few bytes may declare any number of rows
+        return None
+    addresses = np.full(count, -1, np.int64)
+    sizes = np.zeros_like(addresses)
 
-    @classmethod
-    def of(cls, dataset: Any, file_bytes: int) -> _Chunks | None:
-        """None if some are not there, so that their rows are the fill value, or did not go through all filters."""
-        rows = int(dataset.chunks[0])
-        count = -(-len(dataset) // rows)
-        if count * _ENTRY_BYTES > file_bytes:  # a file of a few bytes may declare any number of rows
-            return None
-        addresses = np.full(count, -1, np.int64)
-        sizes = np.zeros_like(addresses)
+    def note(chunk: Any) -> None:
+        number = chunk.chunk_offset[0] // rows
+        if number < len(addresses) and chunk.byte_offset is not None and chunk.filter_mask == 0:
+            addresses[number] = chunk.byte_offset
+            sizes[number] = chunk.size
 
-        def note(chunk: Any) -> None:
-            number = chunk.chunk_offset[0] // rows
-            if number < len(addresses) and chunk.byte_offset is not None and chunk.filter_mask == 0:
-                addresses[number] = chunk.byte_offset
-                sizes[number] = chunk.size
-
-        dataset.id.chunk_iter(note)
-        return cls(addresses, sizes) if addresses.min() >= 0 else None
+    dataset.id.chunk_iter(note)
+    return (addresses, sizes) if addresses.min() >= 0 else None
 
 
 def _check_fits(end: int, mapped: Any, dataset: Any) -> None:

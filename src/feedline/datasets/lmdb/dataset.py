@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline.datasets.cache_file import Cache
+from feedline.datasets.columns import Empty
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.lmdb import decoding
 from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
-from feedline.datasets.lmdb.keys import Computed, Keys, Numbered, given, read_keys
-from feedline.datasets.lmdb.meta import META_KEY, Meta
-from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_path
-from feedline.datasets.tar.images import SPECS
+from feedline.datasets.lmdb.keys import META_KEY, Computed, Keys, Meta, Numbered, given, read_keys
+from feedline.datasets.paths import checked_path
+from feedline.datasets.pictures import SPECS
+from feedline.datasets.source import Indices, TableSource, Transform, checked_cache
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 
 # Any: keys are bytes or strings.
@@ -46,6 +47,8 @@ class LMDBDataset(TableSource):
 
     Args:
         path: the file, or the folder with a `data.mdb`.
+        fields: which fields a sample has that feedline wrote, and in what form: a name for the value itself, a tuple of
+            names for tuples, a list for dicts. None for a dict of all.
         keys: the keys of the samples, in their order; or a function from the index of a sample to its key, which saves
             reading them. None for all keys, in the order of the database: they are read once, when `len` is first
             called or a sample is read, unless feedline wrote them.
@@ -53,11 +56,7 @@ class LMDBDataset(TableSource):
             `{"dtype": "float32", "shape": (3, 64, 64)}` for values that are the memory of an array; or a way to decode
             pictures, of those that `TarDataset` has ("rgb8", "pil", "torchrgb" and others): the fields that are
             pictures of what feedline wrote, or else each value.
-        fields: which fields a sample has that feedline wrote, and in what form: a name for the value itself, a tuple of
-            names for tuples, a list for dicts. None for a dict of all.
         transform: applied to each sample.
-        buffers: True to hand a decode function a view of the database's memory instead of a copy. What it returns must
-            not look at that memory any more.
         cache: True to keep the keys, 100,000 or more, in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or
             a folder to keep them in.
 
@@ -85,12 +84,11 @@ class LMDBDataset(TableSource):
     def __init__(
         self,
         path: str | os.PathLike[str],
+        fields: Fields = None,
         *,
         keys: KeySource = None,
         decode: Decode = None,
-        fields: Fields = None,
         transform: Transform | None = None,
-        buffers: bool = False,
         cache: Cache = True,
     ) -> None:
         super().__init__(transform)
@@ -102,7 +100,7 @@ class LMDBDataset(TableSource):
         self._key_function = keys if callable(keys) else None
         self._keys: Keys | None = None if keys is None or callable(keys) else given(keys)
         self._picture = decoding.Picture(decode) if isinstance(decode, str) and decode in SPECS else None
-        self._decoder = None if self._picture and not buffers else _decoder(decode, buffers=buffers)
+        self._decoder = None if self._picture else _decoder(decode)
         self._given = (self._keys, self._decoder)
         if fields is not None and self._decoder is not None:
             raise BadOption(
@@ -111,7 +109,7 @@ class LMDBDataset(TableSource):
             )
         check_fields(fields)
         self._fields = fields
-        self._cache = cache
+        self._cache = checked_cache(cache)
         self._version: int | None = None
         """Of the database, when this was first opened, in whichever process."""
         self._has_columns = True
@@ -170,7 +168,7 @@ class LMDBDataset(TableSource):
                 f"fields={self._fields!r} names fields, but {self.path} was not written by feedline: a value is just "
                 "bytes. Say with decode= what they are."
             )
-        return decoding.Bytes() if self._picture is None else decoding.Function(self._picture, buffers=False)
+        return decoding.Bytes() if self._picture is None else decoding.Function(self._picture)
 
     def _find_keys(self, environment: Environment, meta: Meta | None) -> Keys:
         count = environment.count() - (0 if meta is None else 1)
@@ -260,14 +258,10 @@ class LMDBDataset(TableSource):
         self._begin()
 
 
-def _decoder(decode: Decode, *, buffers: bool) -> Decoder | None:
+def _decoder(decode: Decode) -> Decoder | None:
     """Return the decoder for `decode=`, None if that depends on what is in the database."""
-    if buffers and not callable(decode):
-        raise BadOption(
-            f"buffers=True is for a decode function, but decode={decode!r}. Leave it out: nothing is copied twice."
-        )
     if callable(decode):
-        return decoding.Function(decode, buffers=buffers)
+        return decoding.Function(decode)
     if isinstance(decode, Mapping):
         return decoding.Raw.of(decode)
     if decode == "bytes":

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from feedline.datasets.columns import Empty, is_column, stacked
 from feedline.datasets.form import Form
-from feedline.datasets.source import Empty
-from feedline.datasets.tar.images import image_decoder
+from feedline.datasets.pictures import picture_decoder
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import add_note, words
 from feedline.values import records
-
-_OWN_REFERENCES = 2
-"""To an object that nobody else knows: a variable, and the argument of the function that counts."""
 
 
 # Any, throughout: samples and values of any kind.
@@ -116,7 +112,6 @@ class Picture:
 
     def __init__(self, way: str) -> None:
         self._way = way
-        self._decode: Callable[[bytes], Any] | None = None
 
     def __call__(self, data: bytes) -> Any:
         """Return the picture.
@@ -124,19 +119,14 @@ class Picture:
         Raises:
             CorruptSource: it is none, or too large.
         """
-        if self._decode is None:
-            self._decode = image_decoder(self._way)
         try:
-            return self._decode(data)
+            return picture_decoder(self._way)(data)
         except CorruptSource:
             raise  # it is too large
         except Exception as exc:  # whatever Pillow makes of damaged bytes
             raise CorruptSource(
                 f"it is no picture that Pillow can decode: {type(exc).__name__}: {words(exc)}. decode=None gives bytes."
             ) from exc
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_way": self._way, "_decode": None}
 
     def __repr__(self) -> str:
         return f"decode={self._way!r}"
@@ -157,11 +147,10 @@ class Records(Decoder):
     def columns(self, values: Sequence[memoryview], empty: Empty) -> list[Any] | None:
         rows = [self._fields(records.decode(value)) for value in values]
         columns: list[Any] = []
-        for number in range(len(self._form.names)):
-            column = _stacked([row[number] for row in rows], empty)
-            if column is None:
+        for values_of_field in zip(*rows, strict=True):
+            columns.append(stacked(list(values_of_field), empty))
+            if not is_column(columns[-1]):
                 return None
-            columns.append(column)
         return columns
 
     def _fields(self, record: Any) -> list[Any]:
@@ -182,30 +171,13 @@ class Records(Decoder):
 
 
 class Function(Decoder):
-    """Values that a function of the user decodes.
+    """Values that a function of the user decodes."""
 
-    Args:
-        function: takes bytes, or a view of the database's memory.
-        buffers: True for the view, which is not copied but must not outlive the call.
-    """
-
-    def __init__(self, function: Callable[[Any], Any], *, buffers: bool) -> None:
+    def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
-        self._buffers = buffers
 
     def sample(self, value: memoryview) -> Any:
-        if not self._buffers:
-            return self._function(bytes(value))
-        owner: Any = np.frombuffer(value, np.uint8)  # whatever looks at the view refers to this
-        view = memoryview(owner)
-        sample = self._function(view)
-        view.release()
-        if sys.getrefcount(owner) > _OWN_REFERENCES:
-            raise SourceError(
-                "with buffers=True the decode function returned something that still looks at the database's memory, "
-                "which is not valid any more. Copy it, for instance with numpy.array(...), or leave buffers=True out."
-            )
-        return sample
+        return self._function(bytes(value))
 
     def form(self) -> str:
         return f"what {getattr(self._function, '__qualname__', self._function)} makes of bytes"
@@ -220,44 +192,3 @@ def tell_key(exc: Exception, key: bytes, path: str) -> Exception:
     if not isinstance(exc, FeedlineError):
         add_note(exc, f"while decoding the value of key {key!r} in {path}")
     return exc
-
-
-def _stacked(values: list[Any], empty: Empty) -> Any:
-    """Return a column of values of one kind, None if they have to be collated."""
-    first = values[0]
-    kind = type(first)
-    if any(type(value) is not kind for value in values):
-        return None
-    if kind is np.ndarray:
-        return _stacked_arrays(values, empty)
-    if kind is str or kind is bytes:
-        return values
-    if kind is int:
-        return _filled(values, np.dtype(np.int64), empty)
-    if kind is float or kind is bool:
-        return _filled(values, np.dtype(kind), empty)
-    if isinstance(first, np.generic) and first.dtype.kind in "biufc":
-        return _filled(values, first.dtype, empty)
-    return None
-
-
-def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> NDArray[Any] | None:
-    first = values[0]
-    dtype, shape = first.dtype, first.shape
-    if dtype.kind not in "biufc" or not dtype.isnative:
-        return None
-    if any(value.shape != shape or value.dtype != dtype for value in values):
-        return None
-    out = empty((len(values), *shape), dtype)
-    for row, value in enumerate(values):
-        out[row] = value
-    return out
-
-
-def _filled(values: list[Any], dtype: np.dtype[Any], empty: Empty) -> NDArray[Any] | None:
-    out = empty((len(values),), dtype)
-    try:
-        out[:] = values
-    except OverflowError:
-        return None
-    return out

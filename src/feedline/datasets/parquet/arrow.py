@@ -8,11 +8,11 @@ from feedline._optional import require
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.condition import checked_condition, kept_groups, mask_of
-from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
 from feedline.datasets.parquet.mapped import Mapped
 from feedline.datasets.parquet.parquet import CACHE_BYTES
 from feedline.datasets.parquet.table import RowGroupSource, types_of
+from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
 
 # Any, throughout: pyarrow has no types to check against.

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.parquet.files import File
 from feedline.datasets.parquet.layout import Group
 from feedline.datasets.parquet.values import whole
+from feedline.datasets.paths import File
 from feedline.errors import BadOption
 from feedline.failures import words
 

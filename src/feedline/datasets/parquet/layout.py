@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.parquet.files import File
+from feedline.datasets.paths import File
 from feedline.errors import SourceError
 
 

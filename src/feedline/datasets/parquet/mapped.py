@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from feedline._optional import require
-from feedline.datasets.parquet.files import File
+from feedline.datasets.paths import File
 from feedline.errors import CorruptSource
 from feedline.failures import words
 

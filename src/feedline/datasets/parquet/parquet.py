@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from functools import partial
 from typing import Any
 
 from feedline._optional import require
 from feedline.datasets.bounded_cache import BoundedCache
+from feedline.datasets.cache_file import Cache
 from feedline.datasets.form import Fields
 from feedline.datasets.packed_facts import check_count, check_shapes
 from feedline.datasets.parquet.condition import checked_condition, kept_groups
-from feedline.datasets.parquet.files import File, Paths
 from feedline.datasets.parquet.layout import Footer, Group
 from feedline.datasets.parquet.mapped import validate
 from feedline.datasets.parquet.table import RowGroupSource, types_of
-from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.parquet.values import shape_of
+from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
-from feedline.errors import BadOption
 
 CACHE_BYTES = 256 << 20
 """What row groups may take in memory, per process, unless it is said otherwise."""
@@ -52,9 +49,10 @@ class ParquetDataset(RowGroupSource):
             Row groups that cannot have any, by their statistics, are not read.
         transform: applied to each sample.
         cache_bytes: how much decoded data each process keeps.
-        unpack_to: a folder where decoded row groups are kept as Arrow files, which all processes map: each is decoded
-            once, not once per process and whenever it is not in its cache. For random order over more than fits into
-            `cache_bytes`. It takes as much of the disk as the columns take in memory.
+        cache: a folder where decoded row groups are kept as Arrow files, which all processes map, or True for the
+            user's cache folder (`$FEEDLINE_CACHE`): each is decoded once, not once per process and whenever it is not
+            in its memory. For random order over more than fits into `cache_bytes`. It takes as much of the disk as the
+            columns take in memory.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -86,14 +84,10 @@ class ParquetDataset(RowGroupSource):
         filters: Any = None,
         transform: Transform | None = None,
         cache_bytes: int | str = CACHE_BYTES,
-        unpack_to: str | os.PathLike[str] | None = None,
+        cache: Cache = False,
     ) -> None:
-        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
+        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
         _parquet()
-        if unpack_to is not None and not isinstance(unpack_to, (str, os.PathLike)):
-            raise BadOption(f"unpack_to={unpack_to!r} is not the path of a folder.")
-        self.unpack_to = unpack_to
-        self._unpacked = None if unpack_to is None else Unpacked(unpack_to)
         self._footers = BoundedCache[str, Any](_FOOTERS)
 
     def _look(self, file: File, number: int, condition: Any) -> Footer:
@@ -114,15 +108,7 @@ class ParquetDataset(RowGroupSource):
         self._footers.put(file.path, metadata)
         return Footer(file, types, groups)
 
-    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
-        if self._unpacked is not None:
-            file.check()
-            return self._unpacked.columns(file, number, names, partial(self._decoded, file, number, names))
-        table = self._decoded(file, number, names)
-        return [table.column(name) for name in names], (0, 0)
-
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
-        """Read a row group as a table of pyarrow."""
         pa, pq = require("pyarrow", extra="parquet", purpose="ParquetDataset"), _parquet()
         file.check()
         # A thread may have dropped it by now; whoever finds none reads it again.
@@ -135,11 +121,6 @@ class ParquetDataset(RowGroupSource):
         validate(table, file, number)
         file.check()  # had it been written to in the meantime, what was read could be a bit of both
         return table
-
-    def _advice(self) -> str:
-        if self._unpacked is not None:
-            return super()._advice()
-        return f"Give unpack_to=, a folder where they are kept decoded for all processes, or: {super()._advice()}"
 
     def close(self) -> None:
         super().close()

@@ -1,88 +1,88 @@
 """Row groups one after the other: an iterable dataset.
 
 The order of an epoch follows from seed and epoch: row groups in random order; of every window of them, the samples in
-random order. So where a place of the stream lies can be computed, and an iteration can be entered anywhere.
+random order. So where a place of the stream lies can be computed, and a pass can be entered anywhere.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from abc import abstractmethod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.abc.source import EpochAware, Repeatable, StreamSource
-from feedline.datasets.torch_data import tell_torch, torch_worker
+from feedline.abc.source import StreamSource
+from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream
+from feedline.datasets.source import TableSource
+from feedline.datasets.torch_data import torch_worker
 from feedline.errors import BadOption, BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.scope import is_in_loader
 
-if TYPE_CHECKING:
-    from feedline.datasets.parquet.table import RowGroupSource
-
 _RUN = 128
 """Samples that are read at a time. A guess: few enough to be in a cache, enough to be taken together."""
 
 
-class RowGroupStream(StreamSource, EpochAware):
-    """The samples of a Parquet or Arrow dataset, row group by row group; `ParquetDataset.stream` makes it.
+class GroupedSource(TableSource):
+    """A source whose samples lie in row groups, which are best read one after the other."""
+
+    @property
+    @abstractmethod
+    def row_group_sizes(self) -> NDArray[np.int64]:
+        """How many samples each row group has, in order: what `feedline.samplers.BlockSampler` needs to know."""
+
+
+class RowGroupStream(Stream, StreamSource, Epochs):
+    """The samples of a Parquet, Arrow or CSV dataset, row group by row group; `ParquetDataset.stream` makes it.
 
     A loader of feedline shares them out over workers and ranks: each sample comes once, in an order that does not
     depend on them. In torch's own loader workers share the row groups out among themselves. States are exact.
     """
 
-    # Any: samples are of any form, states come from anywhere.
-    def __init__(self, source: RowGroupSource, *, shuffle: bool, seed: int, window: int) -> None:
+    def __init__(self, source: GroupedSource, *, shuffle: bool, seed: int, window: int) -> None:
+        super().__init__()
         if not isinstance(shuffle, bool):
             raise BadOption(f"shuffle={shuffle!r} is not True or False.")
-        _check_window(window)
+        given: Any = window  # whatever the user gave
+        if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
+            raise BadOption(f"window={window!r} is not a positive number of row groups.")
         self.source = source
         self.shuffle = shuffle
         self.seed = operator.index(seed)
         self.window = int(window)
-        self.epoch = 0
-        tell_torch(RowGroupStream)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next: each has another order."""
-        self.epoch = operator.index(epoch)
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def __iter__(self) -> Iterator[Any]:
-        return Reading(self, *_own_part())
+    def __iter__(self) -> RowGroupPass:
+        return RowGroupPass(self, self._part())
+
+    def _part(self) -> Part:
+        # Loaders of feedline share out samples themselves; torch's leaves it to the dataset.
+        return (0, 1) if is_in_loader() else torch_worker()
 
     def close(self) -> None:
         """Forget what this process has read."""
         self.source.close()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        tell_torch(RowGroupStream)
 
     def __repr__(self) -> str:
         order = f"shuffle=True, seed={self.seed}, window={self.window}" if self.shuffle else "in order"
         return f"RowGroupStream({self.source!r}, {order})"
 
 
-class Reading(Repeatable):
-    """One iteration over a stream. After an exception it goes on with the next sample.
+class RowGroupPass(ResumablePass[int]):
+    """One pass over the row groups of a part. What comes next is a place."""
 
-    Args:
-        stream: the stream.
-        part: which of `part_count` parts of the row groups.
-        part_count: into how many the row groups are shared out.
-    """
+    _name = "row groups"
 
-    def __init__(self, stream: RowGroupStream, part: int = 0, part_count: int = 1) -> None:
+    def __init__(self, stream: RowGroupStream, part: Part = (0, 1)) -> None:
+        super().__init__(part, stream.source.transform)
         self._stream = stream
-        self._part = part
-        self._part_count = part_count
         self._place = 0
+        # Any: samples of any form.
         self._ahead: list[Any] = []
         """Samples that were read already, before their transform."""
         self._first = 0
@@ -91,48 +91,44 @@ class Reading(Repeatable):
 
     def _begin(self, epoch: int) -> None:
         stream = self._stream
-        starts = stream.source._layout.starts
+        sizes = stream.source.row_group_sizes
         key = epoch_key(stream.seed, epoch)
         self._epoch = epoch
-        numbers = np.arange(len(starts) - 1)
+        numbers = np.arange(len(sizes))
         groups = Bijection(len(numbers), mix(key, 0))(numbers) if stream.shuffle and len(numbers) else numbers
-        self._groups = groups[self._part :: self._part_count]
+        self._groups = groups[self._part[0] :: self._part[1]]
         self._key = mix(key, 1)
-        self._starts = starts
-        self._ends = np.cumsum((starts[1:] - starts[:-1])[self._groups])
-        """Where the row groups end, in places of this iteration."""
+        self._sizes = sizes
+        self._starts = np.cumsum(sizes) - sizes
+        self._ends = np.cumsum(sizes[self._groups])
+        """Where the row groups end, in places of this pass."""
+        self._count = int(self._ends[-1]) if len(self._ends) else 0
 
-    def __iter__(self) -> Reading:
-        return self
+    def __len__(self) -> int:
+        return self._count
 
-    def __next__(self) -> Any:
-        count = len(self)
-        if self._place >= count:
+    def _take(self) -> int:
+        if self._place >= self._count:
             raise StopIteration
-        place = self._place
         self._place += 1
-        if not self._first <= place < self._first + len(self._ahead):
-            self._ahead, self._first = self._read(place, count), place
-        sample = self._ahead[place - self._first]
-        transform = self._stream.source.transform
-        return sample if transform is None else transform(sample)
+        return self._place - 1
 
-    def _read(self, place: int, count: int) -> list[Any]:
+    def _make(self, item: int) -> Any:
+        if not self._first <= item < self._first + len(self._ahead):
+            self._ahead, self._first = self._read(item), item
+        return self._ahead[item - self._first]
+
+    def _read(self, place: int) -> list[Any]:
         """Read the sample at a place and some after it; it alone if one of them cannot be read."""
-        source, places = self._stream.source, np.arange(place, min(place + _RUN, count))
+        source, places = self._stream.source, np.arange(place, min(place + _RUN, len(self)))
         try:
             return source._read(self._indices(places))
         except SourceError:
             return source._read(self._indices(places[:1]))
 
     def try_again(self) -> bool:
-        """Go back to the sample that raised an exception."""
-        self._place -= 1
         self._ahead = []  # a transform may have changed what it was given
-        return True
-
-    def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return super().try_again()
 
     def skip(self, count: int) -> int:
         """Leave out so many samples, without reading them; return how many there were."""
@@ -154,31 +150,18 @@ class Reading(Repeatable):
             places = shuffled
         turns = np.searchsorted(ends, places, side="right")
         groups = self._groups[turns]
-        sizes = self._starts[groups + 1] - self._starts[groups]
-        found: NDArray[np.int64] = self._starts[groups] + (places - (ends[turns] - sizes))
+        found: NDArray[np.int64] = self._starts[groups] + (places - (ends[turns] - self._sizes[groups]))
         return found
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where the iteration is: after the last sample that it gave."""
-        return {"epoch": self._epoch, "place": self._place, "of": len(self), "order": self._order()}
+    def _position(self) -> dict[str, Any]:
+        place = self._place if self._again is None else self._again
+        return {"epoch": self._epoch, "place": place, "of": len(self)}
 
-    def _order(self) -> list[Any]:
+    def _options(self) -> dict[str, Any]:
         stream = self._stream
-        return [stream.shuffle, stream.seed, stream.window if stream.shuffle else 0, self._part_count]
+        return {"shuffle": stream.shuffle, "seed": stream.seed, "window": stream.window if stream.shuffle else 0}
 
-    def load_state_dict(self, state: Any) -> None:
-        """Go on where a state was taken.
-
-        Raises:
-            BadState: it is not the state of such a stream.
-        """
-        if not isinstance(state, dict) or not {"epoch", "place", "of", "order"} <= state.keys():
-            raise BadState(f"This is not the state of a stream of row groups: {state!r:.200}")
-        if list(state["order"]) != self._order():
-            raise BadState(
-                f"The state is that of a stream in another order: shuffle, seed, window and parts were "
-                f"{list(state['order'])} and are {self._order()}. Give the stream the options that it was saved with."
-            )
+    def _enter(self, state: dict[str, Any]) -> None:
         self._begin(state["epoch"])
         if state["of"] != len(self):
             raise BadState(
@@ -186,17 +169,3 @@ class Reading(Repeatable):
             )
         self._place = state["place"]
         self._ahead = []  # of another epoch, perhaps
-
-
-# Any: whatever the user gave.
-def _check_window(window: Any) -> None:
-    if isinstance(window, bool) or not isinstance(window, (int, np.integer)) or window < 1:
-        raise BadOption(f"window={window!r} is not a positive number of row groups.")
-
-
-def _own_part() -> tuple[int, int]:
-    """Return which part of the row groups is this worker's: all of them, unless it is one of torch's own.
-
-    Loaders of feedline share out samples themselves; torch's leaves it to the dataset.
-    """
-    return (0, 1) if is_in_loader() else torch_worker()

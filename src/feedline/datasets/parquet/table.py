@@ -6,24 +6,27 @@ import functools
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.bounded_cache import BoundedCache
+from feedline.datasets.cache_file import Cache, cache_home
+from feedline.datasets.columns import Empty
 from feedline.datasets.form import Fields, Form, check_fields
-from feedline.datasets.parquet.block import Block
+from feedline.datasets.parquet.block import Block, joined, joined_rows, taken
 from feedline.datasets.parquet.condition import condition_of
-from feedline.datasets.parquet.files import File, Paths, found_files
-from feedline.datasets.parquet.gather import joined, joined_rows, stacked, taken
 from feedline.datasets.parquet.layout import Footer, Layout
-from feedline.datasets.parquet.stream import RowGroupStream
+from feedline.datasets.parquet.stream import GroupedSource, RowGroupStream
+from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.parquet.values import prepared, text_of, whole
 from feedline.datasets.parquet.waste import Waste
-from feedline.datasets.source import Empty, Indices, TableSource, Transform
+from feedline.datasets.paths import File, Paths, found_files
+from feedline.datasets.source import Indices, Transform, checked_cache
 from feedline.errors import CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
 from feedline.values.sizes import byte_count
@@ -38,7 +41,7 @@ _OWN_BYTES = 8192
 of which a process can have some ten thousand."""
 
 
-class RowGroupSource(TableSource):
+class RowGroupSource(GroupedSource):
     """A dataset of files that are read by the row group.
 
     Subclasses say what is in a file, and read a row group of it.
@@ -48,7 +51,14 @@ class RowGroupSource(TableSource):
     _endings: tuple[str, ...] = ()
 
     def __init__(
-        self, paths: Paths, fields: Fields, *, filters: Any, transform: Transform | None, cache_bytes: int | str
+        self,
+        paths: Paths,
+        fields: Fields,
+        *,
+        filters: Any,
+        transform: Transform | None,
+        cache_bytes: int | str,
+        cache: Cache = False,
     ) -> None:
         super().__init__(transform)
         self.paths = paths if isinstance(paths, (str, os.PathLike)) else list(paths)
@@ -57,6 +67,8 @@ class RowGroupSource(TableSource):
         self.filters = filters
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self._blocks = BoundedCache[int, Block](self.cache_bytes)
+        self.cache = checked_cache(cache)
+        self._unpacked = self._unpacked_to()
         self._known: Layout | None = None
         self._made: Form | None = None
         self._waste = Waste()
@@ -65,14 +77,33 @@ class RowGroupSource(TableSource):
     def _look(self, file: File, number: int, condition: Any) -> Footer:
         """Return what is in a file; `condition` is an expression of pyarrow that samples have to fulfil, or None."""
 
-    @abstractmethod
+    def _decoded(self, file: File, number: int, names: list[str]) -> Any:
+        """Read columns of a row group, as a table of pyarrow. Whoever writes `_load` does without."""
+        raise NotImplementedError
+
+    def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
+        """Read columns of a row group that is not kept yet."""
+        return self._decoded(file, number, names)
+
+    def _unpacked_to(self) -> Unpacked | None:
+        """Return the folder where decoded row groups are kept."""
+        if self.cache is False:
+            return None
+        return Unpacked(cache_home() / "unpacked" if self.cache is True else self.cache)
+
     def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
-        """Read columns of a row group.
+        """Read columns of a row group, or find those that were kept.
 
         Returns:
-            Them as arrays of pyarrow, and two addresses between which memory is mapped from the file, so that it costs
+            Them as arrays of pyarrow, and two addresses between which memory is mapped from a file, so that it costs
             nothing to keep.
         """
+        if self._unpacked is not None:
+            file.check()
+            missing = functools.partial(self._missing, self._unpacked, file, number, names)
+            return self._unpacked.columns(file, number, names, missing)
+        table = self._decoded(file, number, names)
+        return [table.column(name) for name in names], (0, 0)
 
     def _agreed(self, footers: list[Footer], condition: Any) -> list[Footer]:
         """Return what was found out about each file, given what was about all of them."""
@@ -115,7 +146,6 @@ class RowGroupSource(TableSource):
 
     @property
     def row_group_sizes(self) -> NDArray[np.int64]:
-        """How many samples each row group has, in order: what `feedline.samplers.BlockSampler` needs to know."""
         return np.diff(self._layout.starts)
 
     def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
@@ -160,7 +190,7 @@ class RowGroupSource(TableSource):
         self._touch({int(layout.group_files[group]) for group in present})
         if len(present) == 1:
             block = self._block(int(present[0]))
-            return [stacked(taken(column, rows, empty), empty) for column in block.columns]
+            return [taken(column, rows, empty) for column in block.columns]
         order = np.argsort(owners, kind="stable")
         ends = np.cumsum(np.bincount(owners))[:-1]
         places = np.split(order, ends)
@@ -169,8 +199,7 @@ class RowGroupSource(TableSource):
         packed = joined_rows(blocks, own_rows, places, empty)
         for column in range(width):
             if column not in packed:
-                values = joined([block.columns[column] for block in blocks], own_rows, places, empty)
-                packed[column] = stacked(values, empty)
+                packed[column] = joined([block.columns[column] for block in blocks], own_rows, places, empty)
         return [packed[column] for column in range(width)]
 
     def _block(self, group: int) -> Block:
@@ -192,7 +221,8 @@ class RowGroupSource(TableSource):
 
     def _advice(self) -> str:
         """Return what to do about row groups that do not fit into what is kept."""
-        return (
+        unpacked = "Give cache=, a folder where they are kept decoded for all processes, or: "
+        return ("" if self._unpacked is not None else unpacked) + (
             f"Raise cache_bytes={self.cache_bytes}, which each process may take, shuffle among a few row groups at a "
             "time (feedline.samplers.BlockSampler, or .stream(shuffle=True)), or write smaller row groups."
         )
@@ -209,24 +239,18 @@ class RowGroupSource(TableSource):
         return f"{super().__repr__()[:-1]}{filters})"
 
 
-class reading:  # noqa: N801  (used like a function)
-    """Turns errors of pyarrow into such of feedline, which say of which file."""
-
-    def __init__(self, file: File, doing: str) -> None:
-        self._file = file
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, exc: Any, traceback: Any) -> None:
-        if not isinstance(exc, Exception) or isinstance(exc, FeedlineError):
-            return
-        # Whatever pyarrow raises, and Python of what it is given: names and texts that are not UTF-8, for example.
-        self._file.check()  # somebody writing to it is the better explanation
+@contextmanager
+def reading(file: File, doing: str) -> Iterator[None]:
+    """Turn errors of pyarrow into such of feedline, which say of which file."""
+    try:
+        yield
+    except FeedlineError:
+        raise
+    except Exception as exc:  # whatever pyarrow raises, and Python of what it is given: names that are not UTF-8, say
+        file.check()  # somebody writing to it is the better explanation
         raise CorruptSource(
-            f"Something went wrong while {self._doing} ({self._file.size} bytes): {words(exc)}. It is cut off, "
-            "damaged, or no file of this kind: make it anew, or leave it out."
+            f"Something went wrong while {doing} ({file.size} bytes): {words(exc)}. It is cut off, damaged, or no file "
+            "of this kind: make it anew, or leave it out."
         ) from exc
 
 

@@ -21,14 +21,14 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from feedline._optional import require
 from feedline.datasets.cache_file import refuse_foreign
-from feedline.datasets.parquet.files import File
 from feedline.datasets.parquet.mapped import Mapped, buffer_of
+from feedline.datasets.paths import File
 from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
 
 _MARK = "unpacked.feedline"
@@ -84,10 +84,10 @@ class Unpacked:
             mapped = self._mapped(path)
             if mapped is None:
                 raise CorruptSource(
-                    f"{str(path)!r} was just written, and cannot be read. Is the disk of unpack_to= damaged?"
+                    f"{str(path)!r} was just written, and cannot be read. Is the disk of cache= damaged?"
                 )
         batches = [mapped.batch(batch) for batch in range(mapped.count)]
-        table = require("pyarrow", extra="parquet", purpose="unpack_to=").Table.from_batches(batches, mapped.schema)
+        table = require("pyarrow", extra="parquet", purpose="cache=").Table.from_batches(batches, mapped.schema)
         return [table.column(name) for name in names], mapped.addresses
 
     def _write(self, table: Any, place: Path, path: Path, file: File) -> bool:
@@ -99,11 +99,9 @@ class Unpacked:
             _make(place, file)
             fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=place)
             with os.fdopen(fd, "wb") as opened:
-                ipc = require("pyarrow.ipc", extra="parquet", purpose="unpack_to=")
-                summed = _Summed(opened)
-                with ipc.new_file(summed, table.schema) as writer:
-                    writer.write_table(table.combine_chunks())
-                opened.write(_TAIL + summed.crc.to_bytes(4, "little"))
+                content = _arrow_file(table)
+                opened.write(content)
+                opened.write(_TAIL + zlib.crc32(content).to_bytes(4, "little"))
                 opened.flush()
                 os.fsync(fd)  # a name without its content would survive a loss of power
             os.replace(name, path)
@@ -113,7 +111,7 @@ class Unpacked:
             self._cannot_write = True
             tell(
                 f"Row groups cannot be unpacked to {str(self.folder)!r} ({exc.strerror or exc}), so that each process "
-                "decodes them for itself, again and again. Give unpack_to= a folder that can be written to, with room "
+                "decodes them for itself, again and again. Give cache= a folder that can be written to, with room "
                 "for all of the columns as they are in memory.",
                 FeedlineWarning,
             )
@@ -122,7 +120,7 @@ class Unpacked:
 
     def _mapped(self, path: Path) -> Mapped | None:
         """Map a row group that is kept; None if it is not, or is damaged."""
-        pa = require("pyarrow", extra="parquet", purpose="unpack_to=")
+        pa = require("pyarrow", extra="parquet", purpose="cache=")
         try:
             found = path.stat()
             buffer = buffer_of(File(str(path), found.st_size, found.st_mtime_ns))
@@ -166,21 +164,13 @@ def _key(file: os.stat_result) -> int:
     return hash((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)) or 1  # 0 is an empty slot
 
 
-class _Summed:
-    """A file that sums up what is written to it."""
-
-    closed = False
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.crc = 0
-
-    def write(self, data: Any) -> int:
-        self.crc = zlib.crc32(data, self.crc)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
+def _arrow_file(table: Any) -> Any:
+    """Return a table as an Arrow file, in a buffer."""
+    pa = require("pyarrow", extra="parquet", purpose="cache=")
+    sink = pa.BufferOutputStream()
+    with require("pyarrow.ipc", extra="parquet", purpose="cache=").new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return sink.getvalue()
 
 
 def _digest(*about: object) -> str:
@@ -210,7 +200,7 @@ def _own(folder: Path) -> None:
     )  # another process may have been quicker
     if foreign is not None and not (folder / _MARK).exists():
         raise BadOption(
-            f"unpack_to={str(folder)!r} holds other files, such as {foreign!r}, and nothing is stored among files that "
+            f"cache={str(folder)!r} holds other files, such as {foreign!r}, and nothing is stored among files that "
             f"are not feedline's own. Give a folder that is new or empty, such as {str(folder / 'unpacked')!r}."
         )
     (folder / _MARK).touch()

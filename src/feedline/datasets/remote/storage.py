@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from feedline._optional import require
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.local import LocalBlob
-from feedline.datasets.remote.options import without_values
 from feedline.datasets.remote.patience import Patience
-from feedline.datasets.remote.store import StoreBlob, close_system
+from feedline.datasets.remote.store import StoreBlob, close_system, without_values
 from feedline.errors import BadOption, MissingExtra
 from feedline.failures import words
 

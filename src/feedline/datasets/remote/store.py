@@ -8,16 +8,21 @@ one too, which `Storage` sees to.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.options import without_values
 from feedline.datasets.remote.patience import Patience, Transient, read_range
 from feedline.errors import SourceChanged, SourceError
 from feedline.values.shown import shown_url, without_secrets
 
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
+_PLAIN = ("endpoint_url", "region_name")
+"""Options that help to see what is wrong, and say nothing of who asks."""
+
+_SHORTEST = 4
+"""Characters of a value that is hidden: shorter ones are words of other texts."""
 
 
 class StoreBlob(Blob):
@@ -75,27 +80,20 @@ class StoreBlob(Blob):
         """Nothing: the connections belong to the file system."""
 
 
-class _told_as:  # noqa: N801  (used like a function)
-    """Turns exceptions of fsspec and what is below it into those of feedline."""
-
-    def __init__(self, address: str, system: Any) -> None:
-        self._name = shown_url(address)
-        self._address = address
-        self._options = getattr(system, "storage_options", {})
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, exc: BaseException | None, _traceback: Any) -> None:
-        if exc is None or not isinstance(exc, Exception):
-            return
-        said = f"{type(exc).__name__}: {exc}"
-        text = without_secrets(without_values(said, self._options), self._address)
+# Any: fsspec has no types.
+@contextmanager
+def _told_as(address: str, system: Any) -> Iterator[None]:
+    """Turn exceptions of fsspec and what is below it into those of feedline."""
+    try:
+        yield
+    except Exception as exc:
+        name, said = shown_url(address), f"{type(exc).__name__}: {exc}"
+        text = without_secrets(without_values(said, getattr(system, "storage_options", {})), address)
         cause = exc if text == said else None
         if isinstance(exc, FileNotFoundError):
-            raise SourceError(f"{self._name}: there is no such object ({text}).") from cause
+            raise SourceError(f"{name}: there is no such object ({text}).") from cause
         if isinstance(exc, _FINAL) or "Credentials" in type(exc).__name__:
-            raise SourceError(f"{self._name} cannot be read: {text.rstrip('.')}.") from cause
+            raise SourceError(f"{name} cannot be read: {text.rstrip('.')}.") from cause
         raise Transient(text) from cause
 
 
@@ -115,3 +113,30 @@ def close_system(system: Any) -> None:
 
 async def _awaited(ending: Any) -> None:
     await ending
+
+
+# Any: options are those of fsspec's file systems, and may be secret.
+def without_values(text: str, options: Mapping[Any, Any]) -> str:
+    """Return a text without the values of options.
+
+    Example:
+        >>> without_values("The key AKIA1234 is unknown", {"key": "AKIA1234", "anon": False})
+        'The key *** is unknown'
+    """
+    for value in sorted(set(_texts(options)), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            if name not in _PLAIN or "@" in str(part):
+                yield from _texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, bytes):
+        yield from _texts(value.decode("utf-8", "replace"))
+    elif isinstance(value, str) and len(value) >= _SHORTEST:
+        yield value

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from feedline.datasets.sql.address import Address
 from feedline.datasets.sql.statement import Parameters
+from feedline.errors import SourceError
 
 # Any, throughout: connections, values and rows are the driver's.
 
 Rows = list[tuple[Any, ...]]
+
+_OWN = "feedline_key"
+"""The name of a placeholder of our own, beside such with names."""
 
 
 class Database(ABC):
@@ -86,24 +91,52 @@ class Database(ABC):
         return "Check query= and parameters=."
 
 
-_OWN = "feedline_key"
-"""The name of a placeholder of our own, beside such with names."""
+class Embedded(Database):
+    """A database in a file, whose driver takes keys as a list of placeholders."""
 
+    most_keys = 0
+    """Keys in one statement."""
+    mark = ""
+    """What a placeholder with a name begins with; one without a name is a question mark."""
 
-def extended(parameters: Parameters, values: Sequence[Any], mark: str) -> tuple[list[str], Parameters]:
-    """Add values to parameters; return their placeholders, and the parameters.
+    def check(self) -> None:
+        assert self.address.path
 
-    Args:
-        parameters: those of the user's query, whose placeholders come first.
-        values: more of them.
-        mark: what a placeholder with a name begins with; without one it is a question mark.
-    """
-    if isinstance(parameters, dict):
-        named = {f"{_OWN}_{number}": value for number, value in enumerate(values)}
-        return [f"{mark}{name}" for name in named], {**parameters, **named}
-    return ["?"] * len(values), [*(parameters or ()), *values]
+    def _file(self) -> str:
+        """Return the path of the file.
 
+        Raises:
+            SourceError: there is none.
+        """
+        path = os.path.abspath(self.address.path)
+        if not os.path.exists(path):
+            raise SourceError(f"There is no file {path!r}, which {self.address!r} names.")
+        return path
 
-def in_groups(keys: list[Any], size: int) -> list[list[Any]]:
-    """Cut a list into lists of at most so many."""
-    return [keys[first : first + size] for first in range(0, len(keys), size)]
+    def close(self, connection: Any) -> None:
+        connection.close()
+
+    def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
+        found = []
+        most = self._most_keys(parameters)
+        for first in range(0, len(keys), most):
+            marks, values = self._extended(parameters, keys[first : first + most])
+            found.append((f"{column} IN ({', '.join(marks)})", values))
+        return found
+
+    def _most_keys(self, parameters: Parameters) -> int:
+        return self.most_keys
+
+    def after_key(self, key: Any, column: str, parameters: Parameters) -> tuple[str, Parameters]:
+        (mark,), values = self._extended(parameters, [key])
+        return f"{column} > {mark}", values
+
+    def _extended(self, parameters: Parameters, values: Sequence[Any]) -> tuple[list[str], Parameters]:
+        """Add values to those of the user's query; return their placeholders, and all parameters."""
+        if isinstance(parameters, dict):
+            named = {f"{_OWN}_{number}": value for number, value in enumerate(values)}
+            return [f"{self.mark}{name}" for name in named], {**parameters, **named}
+        return ["?"] * len(values), [*(parameters or ()), *values]
+
+    def is_lost(self, connection: Any, exc: Exception) -> bool:
+        return False

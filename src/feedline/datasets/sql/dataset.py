@@ -7,35 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from feedline.datasets.form import Fields, Form, check_fields
-from feedline.datasets.handle import Handle
-from feedline.datasets.source import Empty, Indices, TableSource, Transform
-from feedline.datasets.sql.address import Address
-from feedline.datasets.sql.database import Database
-from feedline.datasets.sql.duckdb import DuckDB
+from feedline.datasets.columns import Empty, stacked
+from feedline.datasets.source import Indices
 from feedline.datasets.sql.keys import Keys, repeated
-from feedline.datasets.sql.postgres import Postgres
-from feedline.datasets.sql.session import Session
-from feedline.datasets.sql.sqlite import Sqlite
-from feedline.datasets.sql.statement import checked_parameters, checked_query, quoted, select
+from feedline.datasets.sql.query import QuerySource
+from feedline.datasets.sql.statement import quoted, select
 from feedline.datasets.sql.stream import SQLStream
 from feedline.errors import BadOption, SourceChanged
 
 # Any, throughout: values are what the driver makes of them.
 
-_DATABASES: dict[str, type[Database]] = {
-    "sqlite": Sqlite,
-    "duckdb": DuckDB,
-    "postgresql": Postgres,
-    "postgres": Postgres,
-}
 
-_NUMBERS: dict[type, Any] = {int: np.int64, float: np.float64, bool: np.bool_}
-
-
-class SQLDataset(TableSource):
+class SQLDataset(QuerySource):
     """The rows of a query as a map-style dataset: a batch is one query.
 
     The keys of all rows are read once, in their order, when the length or a sample is first asked for; they go to
@@ -51,11 +35,11 @@ class SQLDataset(TableSource):
             connect; it is neither in the repr nor in errors. PostgreSQL's `PGPASSWORD` and `~/.pgpass` work as well.
         query: a SELECT statement. Placeholders are those of the driver: `?` or `:name` for SQLite, `?` or `$name` for
             DuckDB, `%s` or `%(name)s` for PostgreSQL.
+        fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
+            names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
         key: a column of the result by which rows are found: unique, never null, and with an index if it is to be quick.
         parameters: what stands for the placeholders: a list, or a dict for those with names. It never becomes part of
             the query's text.
-        fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
-            names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
         transform: applied to each sample.
         external: of DuckDB: True to let the query, and views in the database, read other files and addresses.
 
@@ -82,69 +66,8 @@ class SQLDataset(TableSource):
         1 {'id': 9, 'name': 'Alan', 'born': 1912}
     """
 
-    _lazy = ("_types", "_made", "_keys")
-
-    def __init__(
-        self,
-        address: str,
-        query: str,
-        *,
-        key: str,
-        parameters: Any = None,
-        fields: Fields = None,
-        transform: Transform | None = None,
-        external: bool = False,
-    ) -> None:
-        super().__init__(transform)
-        self.address = Address(address)
-        self.query = checked_query(query)
-        if type(key) is not str or not key:
-            raise BadOption(f"key={key!r} is not the name of a column.")
-        self.key = key
-        self.parameters = checked_parameters(parameters)
-        check_fields(fields)
-        self.fields = fields
-        if external and self.address.scheme != "duckdb":
-            raise BadOption("external=True is about DuckDB. The queries of other databases read nothing else anyway.")
-        self.database = _DATABASES[self.address.scheme](self.address, external=bool(external))
-        self.database.check()
-        self._session: Handle[Session] = Handle(
-            functools.partial(Session, self.database), Session.close, per_thread=True
-        )
-        self._types: dict[str, str] | None = None
-        self._made: Form | None = None
-        self._keys: Keys | None = None
-
-    @property
-    def _text(self) -> str:
-        return self.database.query(self.query, self.parameters)
-
-    @property
-    def _shape(self) -> Form:
-        if self._made is None:
-            statement = select([], self._text, limit=0)
-            columns = self._ask(
-                lambda connection: self.database.describe(connection, statement, self.parameters),
-                "looking at the query",
-            )
-            names = [name for name, _ in columns]
-            twice = repeated(names)
-            if twice is not None:
-                raise BadOption(
-                    f"The result of the query from {self.address!r} has several columns {twice!r}. "
-                    "Name the columns that are wanted in the query, with AS where two have one name."
-                )
-            if self.key not in names:
-                raise BadOption(
-                    f"key={self.key!r} is no column of the query's result from {self.address!r}, which has {names}."
-                )
-            self._types = dict(columns)
-            self._made = Form.of(self.fields, names, "the query's result")
-        return self._made
-
-    def _ask(self, act: Any, doing: str) -> Any:
-        # A worker's first connection is not the dataset's first: whoever knows the columns was let in.
-        return self._session.get().ask(act, doing, is_known=self._made is not None)
+    _lazy = ("_keys",)
+    _keys: Keys | None = None
 
     @property
     def _all_keys(self) -> Keys:
@@ -192,10 +115,6 @@ class SQLDataset(TableSource):
         """
         return SQLStream(self, size)
 
-    def close(self) -> None:
-        """Close the connections of this process. They are opened again when they are needed."""
-        self._session.close()
-
     def _rows(self, indices: Indices) -> list[Sequence[Any]]:
         """Return the wanted columns of some samples: one query, whatever the order of indices."""
         if not len(indices):
@@ -231,29 +150,4 @@ class SQLDataset(TableSource):
         return [build(row) for row in self._rows(indices)]
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
-        return [_column(list(values), empty) for values in zip(*self._rows(indices), strict=True)]
-
-    def _build(self, values: list[Any]) -> Any:
-        return self._shape.build(values)
-
-    def _form(self) -> str:
-        form = self._shape
-        types = self._types or {}
-        return form.describe([types.get(name) or "any" for name in form.names])
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, {self.address!r}, key={self.key!r})"
-
-
-def _column(values: list[Any], empty: Empty) -> NDArray[Any] | list[Any]:
-    """Return numbers as the array that the default collate function would make of them; others as they are."""
-    kind = type(values[0])
-    dtype = _NUMBERS.get(kind)
-    if dtype is None or any(type(value) is not kind for value in values):
-        return values
-    column = empty((len(values),), np.dtype(dtype))
-    try:
-        column[:] = values
-    except OverflowError:  # which is what the collate function will say
-        return values
-    return column
+        return [stacked(list(values), empty) for values in zip(*self._rows(indices), strict=True)]

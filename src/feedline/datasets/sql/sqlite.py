@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
-from feedline.datasets.sql.database import Database, Rows, extended, in_groups
+from feedline.datasets.sql.database import Embedded, Rows
 from feedline.datasets.sql.statement import Parameters
-from feedline.errors import CorruptSource, SourceError
-
-_MOST_KEYS = 900
-"""Keys in one statement."""
+from feedline.errors import CorruptSource
 
 _MOST_VALUES = 32_766 if sqlite3.sqlite_version_info >= (3, 32) else 999
 """What SQLite takes in one statement, those of the user's query included."""
@@ -22,65 +20,41 @@ _WAIT_S = 30.0
 """How long to wait for somebody who writes."""
 
 
-class Sqlite(Database):
+class Sqlite(Embedded):
     """SQLite, through the standard library."""
 
-    def check(self) -> None:
-        assert self.address.path
+    most_keys = 900
+    mark = ":"
 
     def connect(self) -> sqlite3.Connection:
-        path = os.path.abspath(self.address.path)
-        if not os.path.exists(path):
-            raise SourceError(f"There is no file {path!r}, which {self.address!r} names.")
+        path = self._file()
         _check_size(path)
         # Any thread may close it: the one it belongs to may have ended.
         return sqlite3.connect(
             f"file:{quote(path)}?mode=ro", uri=True, timeout=_WAIT_S, check_same_thread=False, isolation_level=None
         )
 
-    def close(self, connection: Any) -> None:
-        connection.close()
-
     def describe(self, connection: Any, statement: str, parameters: Parameters) -> list[tuple[str, str]]:
-        cursor = connection.execute(statement, parameters or ())
-        try:
+        with closing(connection.execute(statement, parameters or ())) as cursor:
             return [(column[0], "") for column in cursor.description]
-        finally:
-            cursor.close()
 
     def rows(self, connection: Any, statement: str, parameters: Parameters) -> Rows:
-        cursor = connection.execute(statement, parameters or ())
-        try:
+        with closing(connection.execute(statement, parameters or ())) as cursor:
             found: Rows = cursor.fetchall()
             return found
-        finally:
-            cursor.close()
 
     def stream(self, connection: Any, statement: str, parameters: Parameters, size: int) -> Iterator[Rows]:
-        cursor = connection.execute(statement, parameters or ())  # a statement sees the database as it began
-        try:
+        # A statement sees the database as it began.
+        with closing(connection.execute(statement, parameters or ())) as cursor:
             while rows := cursor.fetchmany(size):
                 yield rows
-        finally:
-            cursor.close()
 
-    def with_keys(self, keys: list[Any], column: str, parameters: Parameters) -> list[tuple[str, Parameters]]:
-        found = []
-        for group in in_groups(keys, max(1, min(_MOST_KEYS, _MOST_VALUES - len(parameters or ())))):
-            marks, values = extended(parameters, group, ":")
-            found.append((f"{column} IN ({', '.join(marks)})", values))
-        return found
-
-    def after_key(self, key: Any, column: str, parameters: Parameters) -> tuple[str, Parameters]:
-        (mark,), values = extended(parameters, [key], ":")
-        return f"{column} > {mark}", values
+    def _most_keys(self, parameters: Parameters) -> int:
+        return max(1, min(self.most_keys, _MOST_VALUES - len(parameters or ())))
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         return (sqlite3.Error, sqlite3.Warning, UnicodeDecodeError)  # the last one of names in a damaged schema
-
-    def is_lost(self, connection: Any, exc: Exception) -> bool:
-        return False
 
     def is_corrupt(self, exc: Exception) -> bool:
         return isinstance(exc, UnicodeDecodeError) or any(

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from feedline.abc.source import Repeatable
-from feedline.datasets.parted import PartedSource
+from feedline.datasets.passes import Part, PartedStream, ResumablePass
 from feedline.datasets.sql.database import Rows
+from feedline.datasets.sql.query import QuerySource
 from feedline.datasets.sql.session import raise_for
 from feedline.datasets.sql.statement import quoted, select
-from feedline.errors import BadOption, BadState
-
-if TYPE_CHECKING:
-    from feedline.datasets.sql.dataset import SQLDataset
+from feedline.errors import BadOption
 
 _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"
 """Which part a number belongs to: scattered, since keys may all be even, and within 64 bits."""
@@ -22,7 +19,7 @@ _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d}
 # Any, throughout: rows, keys and samples are of any kind.
 
 
-class SQLStream(PartedSource):
+class SQLStream(PartedStream):
     """The rows of a query in the order of their keys; `SQLDataset.stream` makes it.
 
     Every worker of every rank reads the rows whose keys are its own, all of them as they were at one moment: a
@@ -33,16 +30,15 @@ class SQLStream(PartedSource):
     A state is the last key. It goes on after that key, in a new transaction, with as many workers and ranks.
     """
 
-    def __init__(self, dataset: SQLDataset, size: int) -> None:
+    def __init__(self, dataset: QuerySource, size: int) -> None:
         if type(size) is not int or size < 1:
             raise BadOption(f"size={size!r} is not a positive number of rows.")
         super().__init__()
         self.dataset = dataset
         self.size = size
 
-    def __iter__(self) -> Iterator[Any]:
-        (worker, workers), (rank, ranks) = self._place()
-        return SQLReading(self, worker * ranks + rank, workers * ranks)
+    def __iter__(self) -> SQLPass:
+        return SQLPass(self, self._part())
 
     def close(self) -> None:
         """Close the connections of this process, but for those of iterations that go on."""
@@ -52,49 +48,27 @@ class SQLStream(PartedSource):
         return f"SQLStream({self.dataset.address!r}, key={self.dataset.key!r}, size={self.size})"
 
 
-class SQLReading(Repeatable, Iterator[Any]):
-    """One pass over the rows of a part.
+class SQLPass(ResumablePass[tuple[Any, ...]]):
+    """One pass over the rows of a part. Whoever goes on after an error goes on after the last row that came."""
 
-    A class, not a generator: whoever goes on after an error goes on after the last row that came.
+    _name = "rows of a query"
 
-    Args:
-        stream: whose rows.
-        part: which of `part_count` parts of the keys.
-        part_count: into how many keys are divided.
-    """
-
-    def __init__(self, stream: SQLStream, part: int, part_count: int) -> None:
+    def __init__(self, stream: SQLStream, part: Part) -> None:
+        super().__init__(part, stream.dataset.transform)
         self._stream = stream
-        self._part = part
-        self._part_count = part_count
         self._connection: Any = None
         self._batches: Iterator[Rows] | None = None
         self._rows: list[tuple[Any, ...]] = []
         """Those that were fetched and not given yet, the next one last."""
         self._last: Any = None
+        """The key of the last row."""
         self._taken = 0
-        self._failed: tuple[Any, ...] | None = None
-        """The last row, if it made no sample, and what was the last one before it."""
         self._has_ended = False
-        self.has_broken_off = False
 
-    def __iter__(self) -> SQLReading:
-        return self
+    def _make(self, item: tuple[Any, ...]) -> Any:
+        return self._stream.dataset._shape.build(item[1:])
 
-    def __next__(self) -> Any:
-        dataset = self._stream.dataset
-        self._failed = None
-        row = self._next_row()
-        before, self._last = self._last, row[0]
-        self._taken += 1
-        try:
-            sample = dataset._shape.build(row[1:])
-            return sample if dataset.transform is None else dataset.transform(sample)
-        except Exception:
-            self._failed = row, before
-            raise
-
-    def _next_row(self) -> tuple[Any, ...]:
+    def _take(self) -> tuple[Any, ...]:
         """Return the next row of this part.
 
         Raises:
@@ -117,14 +91,12 @@ class SQLReading(Repeatable, Iterator[Any]):
             self._rows = []
             self.close()
             raise
+        self._last = row[0]
+        self._taken += 1
         return row
 
     def try_again(self) -> bool:
-        if self._failed is not None:
-            (row, self._last), self._failed = self._failed, None
-            self._rows.append(row)
-            self._taken -= 1
-        return not self.has_broken_off  # nothing was lost if rows could not be fetched
+        return super().try_again() or not self.has_broken_off  # nothing was lost if rows could not be fetched
 
     def _fetch(self) -> list[tuple[Any, ...]]:
         """Return the next rows that are this part's, none if those that came are not or there are no more."""
@@ -157,9 +129,9 @@ class SQLReading(Repeatable, Iterator[Any]):
         first = database.rows(self._connection, select([dataset.key], text, limit=1), parameters)
         conditions = []
         # Of numbers the database itself can choose a part; of other keys all are read, and those of others dropped.
-        self._is_split_there = self._part_count == 1 or (bool(first) and type(first[0][0]) is int)
-        if self._part_count > 1 and self._is_split_there:
-            own = database.query(_HASH.format(key=key, count=self._part_count, part=self._part), None)
+        self._is_split_there = self._part[1] == 1 or (bool(first) and type(first[0][0]) is int)
+        if self._part[1] > 1 and self._is_split_there:
+            own = database.query(_HASH.format(key=key, count=self._part[1], part=self._part[0]), None)
             conditions.append(f"({own} OR {key} IS NULL)")
         if self._taken:
             self._check_last(key)
@@ -186,7 +158,7 @@ class SQLReading(Repeatable, Iterator[Any]):
 
     def _is_own(self, key: Any) -> bool:
         text = key if isinstance(key, bytes) else str(key).encode("utf-8", "surrogatepass")
-        return zlib.crc32(text) % self._part_count == self._part
+        return zlib.crc32(text) % self._part[1] == self._part[0]
 
     def close(self) -> None:
         """Close the connection of this pass."""
@@ -201,29 +173,13 @@ class SQLReading(Repeatable, Iterator[Any]):
         if self.__dict__.get("_connection") is not None:
             self.close()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return where this pass is: the key of the last row, as it is in the database."""
-        return {
-            "after": self._last,
-            "taken": self._taken,
-            "ended": self._has_ended and not self._rows,
-            "part": [self._part, self._part_count],
-        }
+    def _position(self) -> dict[str, Any]:
+        return {"after": self._last, "taken": self._taken, "ended": self._has_ended and not self._rows}
 
-    def load_state_dict(self, state: Any) -> None:
-        """Go on after the row at which a state was taken.
+    def _options(self) -> dict[str, Any]:
+        return {}
 
-        Raises:
-            BadState: it is not a state of such a pass, or one of another part.
-        """
-        if not isinstance(state, dict) or not {"after", "taken", "ended", "part"} <= state.keys():
-            raise BadState(f"This is not the state of a stream of rows: {state!r:.200}")
-        if list(state["part"]) != [self._part, self._part_count]:
-            raise BadState(
-                f"The state is that of part {state['part'][0]} of {state['part'][1]}, but this is part {self._part} of "
-                f"{self._part_count}. A stream of rows goes on with as many workers and ranks as before."
-            )
+    def _enter(self, state: dict[str, Any]) -> None:
         self.close()
         self._rows = []
-        self.has_broken_off = False
         self._last, self._taken, self._has_ended = state["after"], state["taken"], state["ended"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from feedline.abc.source import Acknowledged, Repeatable
-from feedline.datasets.parted import PartedSource
+from feedline.datasets.passes import PartedStream
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
@@ -25,8 +25,8 @@ _MOST = 64
 """Messages that are asked for at once. More would wait here, unread, while other workers have nothing to do."""
 
 
-class StreamDataset(PartedSource, Acknowledged):
-    """An iterable dataset of messages, as they come. Without `idle_s` it has no end.
+class StreamDataset(PartedStream, Acknowledged):
+    r"""An iterable dataset of messages, as they come. Without `idle_s` it has no end.
 
     Each worker is a reader of its own: every message comes to one of them. A message is acknowledged after the training
     loop has consumed the batch that holds it, which is when it asks for the next one. If program or worker crash before

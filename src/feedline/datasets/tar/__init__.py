@@ -2,6 +2,5 @@
 
 from feedline.datasets.tar.dataset import TarDataset
 from feedline.datasets.tar.stream import TarStream
-from feedline.datasets.tar.table import TarTable
 
-__all__ = ["TarDataset", "TarStream", "TarTable"]
+__all__ = ["TarDataset", "TarStream"]

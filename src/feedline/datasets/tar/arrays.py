@@ -1,10 +1,11 @@
-"""Arrays in .npy and .npz format, out of bytes that nobody vouches for."""
+"""Arrays in .npy, .npz and .ten format, out of bytes that nobody vouches for."""
 
 from __future__ import annotations
 
 import functools
 import io
 import math
+import struct
 import zipfile
 from typing import Any
 
@@ -17,6 +18,9 @@ from feedline.values.sizes import SampleSize, check_size
 
 _PREAMBLE = 10
 """Bytes that tell how long the header is; two more in format 2 and 3."""
+_MAGIC = b"~TenBin~"
+_ALIGN = 64
+_TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 
 
 # Any: of any type but objects.
@@ -39,22 +43,21 @@ def decode_npy(data: bytes) -> NDArray[Any]:
     return found.copy("F" if found.flags.f_contiguous and not found.flags.c_contiguous else "C")
 
 
-def view_of_npy(data: bytes, start: int = 0, stop: int | None = None) -> NDArray[Any] | None:
-    """Return the array between two places of some bytes, without copying it; None if it has a format that is rare.
+def view_of_npy(data: bytes | memoryview) -> NDArray[Any] | None:
+    """Return the array in some bytes, without copying it; None if it has a format that is rare.
 
     Raises:
         ValueError: it is not there as a whole, or holds pickled objects.
     """
-    stop = len(data) if stop is None else stop
-    version = data[start + 6 : start + 7]
+    version = data[6:7]
     if version == b"\x01":
-        begin = start + _PREAMBLE + int.from_bytes(data[start + 8 : start + 10], "little")
+        begin = _PREAMBLE + int.from_bytes(data[8:10], "little")
     elif version == b"\x02":
-        begin = start + _PREAMBLE + 2 + int.from_bytes(data[start + 8 : start + 12], "little")
+        begin = _PREAMBLE + 2 + int.from_bytes(data[8:12], "little")
     else:
         return None
-    shape, fortran, dtype = _header(data[start : min(begin, stop)])
-    count = _check_held(shape, dtype, stop - begin)
+    shape, fortran, dtype = _header(bytes(data[:begin]))
+    count = _check_held(shape, dtype, len(data) - begin)
     flat = np.frombuffer(data, dtype, count, begin) if count else np.empty(0, dtype)
     return flat.reshape(shape[::-1]).transpose() if fortran else flat.reshape(shape)
 
@@ -103,3 +106,39 @@ def unpackable(data: bytes, total: SampleSize) -> zipfile.ZipFile:
     archive = opened_zip(io.BytesIO(data))
     total.add("a zip archive", sum(entry.file_size for entry in archive.infolist()))
     return archive
+
+
+# Any: of any of these types.
+def decode_ten(data: bytes) -> list[NDArray[Any]]:
+    """Return the arrays that the webdataset package stored; ValueError if there are none, or not whole."""
+    chunks = _chunks(data)
+    if len(chunks) % 2:
+        raise ValueError("an array has no content")
+    return [_array(header, content) for header, content in zip(chunks[::2], chunks[1::2], strict=True)]
+
+
+def _chunks(data: bytes) -> list[bytes]:
+    chunks, at = [], 0
+    while at < len(data):
+        if data[at : at + 8] != _MAGIC or at + 16 > len(data):
+            raise ValueError(f"there is no {_MAGIC.decode()} at byte {at}")
+        (size,) = struct.unpack("@q", data[at + 8 : at + 16])
+        at += 16
+        if not 0 <= size <= len(data) - at:
+            raise ValueError(f"a chunk has {size} bytes by its header, but {len(data) - at} are left")
+        chunks.append(data[at : at + size])
+        at += -(-size // _ALIGN) * _ALIGN
+    return chunks
+
+
+def _array(header: bytes, content: bytes) -> NDArray[Any]:
+    if len(header) < 24 or len(header) % 8:
+        raise ValueError("the header of an array is too short")
+    name, _, rank, *shape = struct.unpack(f"@{len(header) // 8}q", header)
+    kind = struct.pack("@q", name).rstrip(b"\0").decode("ascii", "replace")
+    if kind not in _TYPES:
+        raise ValueError(f"arrays of type {kind!r} are unknown")
+    shape = shape[:rank] if rank >= 0 else [-1]
+    if len(shape) != rank or min(shape, default=0) < 0 or math.prod(shape) * int(kind[1]) > len(content):
+        raise ValueError(f"an array of shape {tuple(shape)} is not there as a whole")
+    return np.frombuffer(content, kind, math.prod(shape)).reshape(shape).copy()

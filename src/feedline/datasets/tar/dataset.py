@@ -1,121 +1,64 @@
-"""The two ways to read tar shards, behind one name."""
+"""The samples of tar shards, in any order, by an index."""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, overload
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
+from typing import Any
 
+import numpy as np
+
+from feedline.abc import memory
+from feedline.abc.source import ColumnSource
+from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache
+from feedline.datasets.columns import is_column, stacked
 from feedline.datasets.form import Fields
+from feedline.datasets.handle import Handle
+from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.patience import Patience
-from feedline.datasets.source import Transform
+from feedline.datasets.source import Indices, Source, Transform, checked_cache, has_own_samples
+from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.decoding import Decode, Decoder
 from feedline.datasets.tar.form import TarForm
+from feedline.datasets.tar.index import Index, ShardIndex, index_of
 from feedline.datasets.tar.options import Reading
+from feedline.datasets.tar.ranges import Range, coalesced
 from feedline.datasets.tar.shards import expand
 from feedline.datasets.tar.stream import TarStream
-from feedline.datasets.tar.table import TarTable
-from feedline.errors import BadOption
-from feedline.values.sizes import byte_count, most_bytes
+from feedline.errors import BadOption, CorruptSource, SourceChanged
+from feedline.values.shown import shown_address
+from feedline.values.sizes import SampleSize, byte_count, most_bytes
 
-Shards = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-
-
-@overload
-def TarDataset(
-    shards: Shards,
-    *,
-    mode: Literal["stream"] = ...,
-    fields: Fields = ...,
-    decode: Decode = ...,
-    transform: Transform | None = ...,
-    shuffle: bool | None = ...,
-    buffer: int | None = ...,
-    seed: int | None = ...,
-    index: Cache | None = ...,
-    read_ahead: int | None = ...,
-    retries: int = ...,
-    timeout_s: float = ...,
-    pickle: bool = ...,
-    unique_keys: bool = ...,
-    max_field_bytes: int | str | None = ...,
-    unsafe_redirects: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-) -> TarStream: ...
+_MOST_OPEN = 64
+"""Shards that one thread keeps open. A guess: far below the usual limit of 1,024 files."""
+_SCANNERS = 8
 
 
-@overload
-def TarDataset(
-    shards: Shards,
-    *,
-    mode: Literal["random"],
-    fields: Fields = ...,
-    decode: Decode = ...,
-    transform: Transform | None = ...,
-    shuffle: bool | None = ...,
-    buffer: int | None = ...,
-    seed: int | None = ...,
-    index: Cache | None = ...,
-    read_ahead: int | None = ...,
-    retries: int = ...,
-    timeout_s: float = ...,
-    pickle: bool = ...,
-    unique_keys: bool = ...,
-    max_field_bytes: int | str | None = ...,
-    unsafe_redirects: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-) -> TarTable: ...
+class TarDataset(Source, ColumnSource):
+    """The samples in WebDataset shards, tar archives in which files of one name make a sample, as a map-style dataset.
 
-
-# A function that is called like a class: which class it is follows from `mode`, as loaders tell map-style and iterable
-# datasets apart by their class.
-# Any: options of fsspec are its own affair.
-def TarDataset(  # noqa: N802
-    shards: Shards,
-    *,
-    mode: Literal["stream", "random"] = "stream",
-    fields: Fields = None,
-    decode: Decode = True,
-    transform: Transform | None = None,
-    shuffle: bool | None = None,
-    buffer: int | None = None,
-    seed: int | None = None,
-    index: Cache | None = None,
-    read_ahead: int | None = None,
-    retries: int = 5,
-    timeout_s: float = 60.0,
-    pickle: bool = False,
-    unique_keys: bool = True,
-    max_field_bytes: int | str | None = None,
-    unsafe_redirects: bool = False,
-    storage_options: Mapping[str, Any] | None = None,
-) -> TarStream | TarTable:
-    """Return a dataset of the samples in WebDataset shards: tar archives in which files of one name make a sample.
-
-    Samples, fields and values are those of the webdataset package. There are two ways to read them:
-
-    - `mode="stream"`: an iterable dataset. Shards are read from beginning to end, in an order that is random for each
-      epoch and then shared out over ranks and workers; `buffer` mixes samples that are near each other.
-    - `mode="random"`: a map-style dataset, with a length and any sampler. An index says where each sample is. It
-      is made by reading all headers once, and kept on disk. Shards must not be compressed as a whole.
+    Samples, fields and values are those of the webdataset package. An index says where each sample is. It is made when
+    the length or a sample is first asked for, by reading all headers once, and kept on disk. Shards must not be
+    compressed as a whole. `stream()` needs neither: it reads shards from beginning to end.
 
     Args:
         shards: a path or address, or several: `shard-{000..099}.tar`, `/data/*.tar`, `https://...`, `s3://...`, `gs://...`.
-        mode: "stream" or "random".
         fields: which fields samples have, as for all sources: a name, a tuple, a list, a dict. `"jpg;png"` is the first
             of these that a sample has. None for a dict of all, with `__key__` and `__url__`.
         decode: True to decode fields by their names; False for bytes; "pil", "rgb8", "rgb", "torchrgb" and the like to
             decode images too; or a function that takes a field's name, with a dot before it, and its bytes, and returns
             None to leave it to others; or a list of these.
         transform: applied to each sample.
-        shuffle: of streams: True for another order in each epoch. A sampler shuffles a map-style dataset.
-        buffer: of streams that are shuffled: how many places a sample may come later than others around it (1,000).
-        seed: of streams that are shuffled: decides about the order (0).
-        index: of random access: the folder in which indices are kept, the user's cache folder (`$FEEDLINE_CACHE`) by
-            default; False to keep none.
-        read_ahead: chunks of shards that are fetched ahead, each by a thread: by default 4, none for local files, which
-            the system reads ahead. With random access: requests for a batch that are under way at once, 32 by default.
+        cache: True to keep indices in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or a folder to keep
+            them in.
+        read_ahead: requests for a batch that are under way at once, if shards are far away: 32 by default. Of a stream:
+            chunks that are fetched ahead, each by a thread: by default 4, none for local files, which the system reads
+            ahead.
         retries: how often a read is tried again when a connection drops. What had arrived is not read again.
         timeout_s: how long a server may say nothing.
         pickle: True to decode fields that are pickles. Whoever wrote them can then run any code here.
@@ -128,8 +71,9 @@ def TarDataset(  # noqa: N802
         storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
 
     Raises:
-        BadOption: an argument makes no sense, or does not go with the mode.
-        SourceError: a local pattern fits no file.
+        BadOption: an argument makes no sense.
+        SourceError: a local pattern fits no file; at first use: a shard is missing, or lacks a field.
+        CorruptSource: a shard is damaged.
 
     Example:
         >>> import io, tarfile, tempfile
@@ -139,53 +83,264 @@ def TarDataset(  # noqa: N802
         ...         info = tarfile.TarInfo(name)
         ...         info.size = len(content)
         ...         file.addfile(info, io.BytesIO(content))
-        >>> dataset = TarDataset(f"{folder.name}/shard-{{0..0}}.tar", fields=("txt", "cls"))
-        >>> list(dataset)
-        [('hello', 3), ('world', 5)]
-        >>> table = TarDataset(f"{folder.name}/shard-0.tar", mode="random", fields=("txt", "cls"), index=False)
-        >>> len(table), table[1]
+        >>> dataset = TarDataset(f"{folder.name}/shard-{{0..0}}.tar", ("txt", "cls"), cache=False)
+        >>> len(dataset), dataset[1]
         (2, ('world', 5))
-        >>> table.close()
+        >>> list(dataset.stream())
+        [('hello', 3), ('world', 5)]
+        >>> dataset.close()
         >>> folder.cleanup()
     """
-    if mode not in ("stream", "random"):
-        raise BadOption(f'mode={mode!r} is not one of "stream", "random".')
-    names = expand(shards)
-    limit = byte_count("max_field_bytes", max_field_bytes) or most_bytes()
-    reading = Reading(
-        read_ahead=read_ahead,
-        max_field_bytes=limit,
-        unique_keys=unique_keys,
-        patience=Patience(retries, timeout_s=timeout_s),
-        unsafe_redirects=unsafe_redirects,
-        storage_options={} if storage_options is None else storage_options,
-    )
-    if not isinstance(pickle, bool):
-        raise BadOption(f"pickle={pickle!r} is not True or False.")
-    form = TarForm(fields, Decoder(decode, trusts_pickle=pickle, limit=limit))
-    if mode == "stream":
-        _refuse("stream", "random", index=index)
-        return TarStream(
-            names,
-            form,
-            reading,
-            transform=transform,
-            shuffle=False if shuffle is None else shuffle,
-            buffer=1000 if buffer is None else buffer,
-            seed=0 if seed is None else seed,
+
+    _lazy = ("_index",)
+
+    # Any: options of fsspec are its own affair.
+    def __init__(
+        self,
+        shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        fields: Fields = None,
+        *,
+        decode: Decode = True,
+        transform: Transform | None = None,
+        cache: Cache = True,
+        read_ahead: int | None = None,
+        retries: int = 5,
+        timeout_s: float = 60.0,
+        pickle: bool = False,
+        unique_keys: bool = True,
+        max_field_bytes: int | str | None = None,
+        unsafe_redirects: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(transform)
+        self.shards = expand(shards)
+        self._names = [shown_address(shard) for shard in self.shards]
+        limit = byte_count("max_field_bytes", max_field_bytes) or most_bytes()
+        self.reading = Reading(
+            read_ahead=read_ahead,
+            max_field_bytes=limit,
+            unique_keys=unique_keys,
+            patience=Patience(retries, timeout_s=timeout_s),
+            unsafe_redirects=unsafe_redirects,
+            storage_options={} if storage_options is None else storage_options,
         )
-    _refuse("random", "stream", shuffle=shuffle, buffer=buffer, seed=seed)
-    return TarTable(names, form, reading, transform=transform, cache=_cache(index))
+        if not isinstance(pickle, bool):
+            raise BadOption(f"pickle={pickle!r} is not True or False.")
+        self.form = TarForm(fields, Decoder(decode, trusts_pickle=pickle, limit=limit))
+        self._cache = checked_cache(cache)
+        self._index: Index | None = None
+        self._lock = threading.Lock()
+        self._open: Handle[_OpenShards] = Handle(
+            functools.partial(_OpenShards, self.shards, self.reading), _OpenShards.close, per_thread=True
+        )
+
+    def stream(self, *, shuffle: bool = False, buffer: int = 1000, seed: int = 0) -> TarStream:
+        """Return an iterable dataset of the same samples, which reads shards from beginning to end, without an index.
+
+        Shards, put in order, are shared out over ranks and workers.
+
+        Args:
+            shuffle: True to take shards in random order, and to mix samples that are near each other. Every epoch has
+                another order.
+            buffer: how many places a sample may come later than others around it.
+            seed: decides about the order.
+
+        Raises:
+            BadOption: an option is none.
+        """
+        return TarStream(
+            self.shards, self.form, self.reading, transform=self.transform, shuffle=shuffle, buffer=buffer, seed=seed
+        )
+
+    def __len__(self) -> int:
+        return int(self.index.starts[-1])
+
+    @property
+    def index(self) -> Index:
+        """Where everything is. Asked for the first time, it is read from disk, or the shards are gone through."""
+        if self._index is None:
+            with self._lock:
+                if self._index is None:
+                    self._index = self._make_index()
+        return self._index
+
+    def _make_index(self) -> Index:
+        storage = self.reading.open_storage()
+
+        def get(shard: str) -> ShardIndex:
+            blob = storage.open(shard)
+            try:
+                return index_of(blob, self._cache, unique=self.reading.unique_keys)
+            finally:
+                blob.close()
+
+        try:
+            if len(self.shards) == 1:
+                found = [get(self.shards[0])]
+            else:
+                with ThreadPoolExecutor(min(_SCANNERS, len(self.shards)), "feedline-index") as threads:
+                    found = list(threads.map(get, self.shards))
+        finally:
+            storage.close()
+        index = Index(found)
+        if index.starts[-1]:
+            self.form.check(index.names, f"{self._names[0]} and the other shards" if len(found) > 1 else self._names[0])
+        return index
+
+    def keys(self) -> list[str]:
+        """Return the keys of all samples, in order."""
+        return [
+            self.index.key(shard, place) for shard, one in enumerate(self.index.shards) for place in range(one.count)
+        ]
+
+    def _read(self, indices: Indices) -> list[Any]:
+        raws, ranges = self._ranges(indices)
+        self._fetch(ranges)
+        return [self.form.build(raw) for raw in raws]
+
+    def read_columns(self, indices: Indices) -> Any:
+        checked = self._checked(indices)
+        plan = self.form.columns()
+        if plan is None or self.transform is not None or has_own_samples(type(self)) or not len(checked):
+            return None
+        raws, ranges = self._ranges(checked)
+        arrays = {name for name, kind in plan if kind == "npy"}
+        if sum(one.name in arrays for one in ranges) != len(arrays) * len(raws):
+            return None  # one lacks a field
+        if not all(blob.is_local for blob in self._blobs(ranges).values()):
+            return None
+        self._fetch(ranges, arrays)
+        columns = [_column(raws, name, kind) for name, kind in plan]
+        return None if any(column is None for column in columns) else self.form.join(columns)
+
+    # Any: samples whose fields are still to be read.
+    def _ranges(self, indices: Indices) -> tuple[list[dict[str, Any]], list[Range]]:
+        """Return samples without their fields, and where these are."""
+        index = self.index
+        wanted = self.form.wanted
+        shards = np.searchsorted(index.starts, indices, side="right") - 1
+        raws: list[dict[str, Any]] = []
+        ranges: list[Range] = []
+        places = (indices - index.starts[shards]).tolist()
+        for row, (shard, place) in enumerate(zip(shards.tolist(), places, strict=True)):
+            raw = {"__key__": index.key(shard, place), "__url__": self._names[shard]}
+            for name, offset, size in index.fields(shard, place):
+                if wanted is None or name in wanted:
+                    raw[name] = b""
+                    ranges.append(Range(shard, offset, offset + size, raw, name, row))
+            raws.append(raw)
+        return raws, ranges
+
+    def _blobs(self, ranges: list[Range]) -> dict[int, Blob]:
+        """Open the shards of some ranges."""
+        opened, index = self._open.get(), self.index
+        return {shard: opened.get(shard, index.shards[shard]) for shard in dict.fromkeys(one.shard for one in ranges)}
+
+    def _fetch(self, ranges: list[Range], viewed: Collection[str] = ()) -> None:
+        """Read ranges, those near each other together, and put each where it belongs; of some fields a mere view."""
+        blobs = self._blobs(ranges)
+        totals: dict[int, SampleSize] = {}
+        for one in ranges:
+            if not blobs[one.shard].is_local:  # a server may claim any size
+                total = totals.setdefault(one.row, SampleSize(self.reading.max_field_bytes, "max_field_bytes="))
+                total.add(functools.partial(_described, one, blobs), one.stop - one.start)
+        spans = coalesced(ranges, is_local=lambda shard: blobs[shard].is_local)
+        if len(spans) > 1 and not all(blob.is_local for blob in blobs.values()):
+            with ThreadPoolExecutor(min(self.reading.requests(), len(spans)), "feedline-read") as threads:
+                contents = list(threads.map(lambda span: blobs[span.shard].read(span.start, span.stop), spans))
+        else:
+            contents = [blobs[span.shard].read(span.start, span.stop) for span in spans]
+        for span, content in zip(spans, contents, strict=True):
+            span.give(content, viewed)
+        self._open.get().trim()
+
+    def close(self) -> None:
+        self._open.close()
+
+    def _form(self) -> str:
+        return repr(self.form)
+
+    def __repr__(self) -> str:
+        if self._index is not None:
+            return super().__repr__()
+        transform = "" if self.transform is None else f", transform={self.transform!r}"
+        return f"TarDataset({len(self.shards)} shards, each sample {self.form!r}{transform})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()
 
 
-def _refuse(mode: str, other: str, **options: Any) -> None:
-    for name, value in options.items():
-        if value is not None:
-            hint = " Give the loader shuffle=True and a seed." if other == "stream" else ""
-            raise BadOption(f'{name}={value!r} is about mode="{other}", but the mode is "{mode}".{hint}')
+class _OpenShards:
+    """What one thread has open. Shards that were not used for long are closed when there are too many."""
+
+    def __init__(self, shards: list[str], reading: Reading) -> None:
+        self._shards = shards
+        self._storage = reading.open_storage()
+        self._blobs = BoundedCache[int, Blob](_MOST_OPEN, methodcaller("close"))
+
+    def get(self, shard: int, index: ShardIndex) -> Blob:
+        """Return an open shard; it stays open until `trim` is called.
+
+        Raises:
+            SourceChanged: it is not the one any more that the index is of.
+        """
+        blob = self._blobs.get(shard)
+        if blob is not None and not _is_replaced(blob):
+            return blob
+        if blob is not None:
+            self._blobs.drop(shard)
+        blob = self._storage.open(self._shards[shard])
+        if (blob.size, blob.tag) != (index.size, index.tag):
+            blob.close()
+            raise SourceChanged(
+                f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag "
+                f"{index.tag}, and has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
+            )
+        self._blobs.put(shard, blob, trims=False)
+        return blob
+
+    def trim(self) -> None:
+        """Close those that are too many, the longest unused first."""
+        self._blobs.trim()
+
+    def close(self) -> None:
+        self._blobs.clear()
+        self._storage.close()
 
 
-def _cache(index: Cache | None) -> Cache:
-    if index is not None and not isinstance(index, (bool, str, os.PathLike)):
-        raise BadOption(f"index={index!r} is neither True, False nor the path of a folder.")
-    return True if index is None else index
+def _described(one: Range, blobs: dict[int, Blob]) -> str:
+    return f"{blobs[one.shard].name}: field {one.name!r} of sample {one.sample['__key__']!r}"
+
+
+def _is_replaced(blob: Blob) -> bool:
+    """True if an open file was written to; what is far away would have to be asked, and tells while it is read."""
+    if not blob.is_local:
+        return False
+    try:
+        blob.check()
+    except SourceChanged:
+        return True
+    return False
+
+
+# Any: an array, or a list of strings or bytes.
+def _column(raws: list[dict[str, Any]], name: str, kind: str) -> Any:
+    """Return a field of several samples as a column; None if it makes none, as one is missing, damaged or unlike."""
+    try:
+        values = [raw[name] for raw in raws]
+        if kind == "npy":
+            values = [view_of_npy(value) for value in values]
+            if any(value is None or value.ndim == 0 for value in values):
+                return None
+        elif kind == "int":
+            values = [int(value) for value in values]
+        elif kind == "text":
+            values = [value.decode("utf-8") for value in values]
+    except (KeyError, ValueError, CorruptSource):
+        return None  # the sample itself has the right error for it
+    column = stacked(values, memory.empty)
+    return column if is_column(column) else None

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline._optional import require
-from feedline.datasets.tar import arrays, tenbin
-from feedline.datasets.tar.images import EXTENSIONS, SPECS, image_decoder
+from feedline.datasets.pictures import EXTENSIONS, SPECS, picture_decoder
+from feedline.datasets.tar import arrays
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.failures import add_note
 from feedline.values.sizes import SampleSize
@@ -148,7 +148,7 @@ class Decoder:
 
     def _given_step(self, one: Any, name: str, extension: str) -> _Step | None:
         if isinstance(one, str):
-            return image_decoder(one) if extension in EXTENSIONS else None
+            return picture_decoder(one) if extension in EXTENSIONS else None
 
         def ask(data: bytes, total: SampleSize) -> Any:
             try:
@@ -170,7 +170,7 @@ class Decoder:
         if extension == "npz":
             return arrays.decode_npz
         if extension in ("ten", "tb"):
-            return lambda data, total: tenbin.decode(data)
+            return lambda data, total: arrays.decode_ten(data)
         if extension in _PICKLES:
             return self._unpickle
         if extension == "pth":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from feedline.datasets.tar.members import Members
-from feedline.datasets.tar.naming import split_name
 from feedline.errors import CorruptSource
+
+_META = re.compile(r"__[^/]*__($|/)")
 
 
 @dataclass(slots=True)
@@ -44,15 +47,25 @@ class Grouping:
         selection: what is wanted.
         ordinal: the number of the sample at which `members` begins.
         unique: True to refuse a key that has come before.
+        take: takes what is wanted of the current file; all of its bytes by default.
     """
 
+    # Any: whatever is taken of files.
     def __init__(
-        self, members: Members, shard: str, selection: Selection, *, ordinal: int = 0, unique: bool = True
+        self,
+        members: Members,
+        shard: str,
+        selection: Selection,
+        *,
+        ordinal: int = 0,
+        unique: bool = True,
+        take: Callable[[Members], Any] = Members.read,
     ) -> None:
         self._members = members
         self._shard = shard
         self._selection = selection
         self._unique = unique
+        self._take = take
         self._keys: set[str] = set()
         self._count = 0
         """Samples so far, also those that are to be left out."""
@@ -107,7 +120,11 @@ class Grouping:
         while here[0] == key:
             field = here[1]
             if field in seen:
-                raise field_twice(self._shard, key, field, members)
+                raise CorruptSource(
+                    f"{self._shard}: sample {key!r} has the field {field!r} twice, the second time in the file "
+                    f"{members.name!r} at byte {members.start}. Names of fields are told apart without regard to upper "
+                    "and lower case, and a sample has each once."
+                )
             seen.add(field)
             if field == "__bad__" and members.size:
                 is_bad = True
@@ -115,7 +132,7 @@ class Grouping:
                 size += members.size
                 if size > members.most:
                     members.check_limit(f"sample {key!r}, as far as it was read,", size)
-                data[field] = members.read()
+                data[field] = self._take(members)
             following = self._advance()
             if following is None:
                 self._next = None
@@ -134,23 +151,37 @@ class Grouping:
 
     def _note(self, key: str) -> None:
         if key in self._keys:
-            raise key_again(self._shard, key, self._members)
+            raise CorruptSource(
+                f"{self._shard}: the key {key!r} comes again at byte {self._members.start}, after other samples. The "
+                "files of a sample have to follow each other: sort them by name when the shard is written. If they are "
+                "samples of their own, unique_keys=False takes them as such."
+            )
         self._keys.add(key)
 
 
-def field_twice(shard: str, key: str, field: str, members: Members) -> CorruptSource:
-    """Return the error about a field that a sample has already."""
-    return CorruptSource(
-        f"{shard}: sample {key!r} has the field {field!r} twice, the second time in the file {members.name!r} at byte "
-        f"{members.start}. Names of fields are told apart without regard to upper and lower case, and a sample has "
-        "each once."
-    )
+def split_name(name: str) -> tuple[str, str] | None:
+    """Return the key and the field that the name of a file stands for; None if it belongs to no sample.
 
+    These are the rules of the webdataset package.
 
-def key_again(shard: str, key: str, members: Members) -> CorruptSource:
-    """Return the error about a key that has come before."""
-    return CorruptSource(
-        f"{shard}: the key {key!r} comes again at byte {members.start}, after other samples. The files of a sample "
-        "have to follow each other: sort them by name when the shard is written. If they are samples of their own, "
-        "unique_keys=False takes them as such."
-    )
+    The key is everything up to the first dot of the last part of the path; the field is the rest in lower case. Files
+    without an extension, those whose name begins with a dot, and those in folders named `__name__` belong to no sample.
+    In a folder, a hidden file belongs to a sample named as the folder: `a/.b` is field `b` of `a/`, odd as that is. A
+    name is never used as a path: one like `../../x.jpg` is a key like any other.
+
+    Example:
+        >>> split_name("train/0001.seg.PNG"), split_name("../../x.jpg"), split_name("__meta__.json")
+        (('train/0001', 'seg.png'), ('../../x', 'jpg'), ('__meta__', 'json'))
+        >>> split_name("README"), split_name(".hidden"), split_name("__meta__/a.txt")
+        (None, None, None)
+    """
+    if name.startswith("__") and _META.match(name):
+        return None
+    # What the package says with ^((?:.*/|)[^.]+)[.]([^/]*)$, whose time grows with the square of the name's length.
+    dot = name.find(".")
+    if "/" in name[dot:]:  # it is in a folder's name: behind the last of those there has to be something without one
+        dot = name.find(".", name.rfind("/"))
+        start = name.find("/", name.rfind(".", 0, max(0, dot))) + 1
+        if start >= dot or "\n" in name[:start]:
+            return None
+    return (name[:dot], name[dot + 1 :].lower()) if dot > 0 else None

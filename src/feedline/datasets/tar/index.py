@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.remote.blob import Blob
-from feedline.datasets.tar.grouping import field_twice, key_again
+from feedline.datasets.tar.grouping import Grouping, Selection
 from feedline.datasets.tar.members import Bytes, Members
-from feedline.datasets.tar.naming import split_name
 from feedline.datasets.tar.packed import packing_of
 from feedline.errors import BadOption
 from feedline.values.shown import identity_of
@@ -109,67 +108,34 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
     if packing is not None:
         raise BadOption(
             f"{blob.name} is compressed as a whole ({packing}), so that a sample in the middle cannot be read without "
-            'all before it. Use mode="stream", or unpack the shards: what is in them is usually compressed already.'
+            "all before it. Use .stream(), or unpack the shards: what is in them is usually compressed already."
         )
     # Headers are every few KB; far apart, a window over the network costs less than a request for each.
     members = Members(Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=None)
-    collected = _Collected(blob.name, unique)
-    while members.advance():
-        split = split_name(members.name)
-        if split is not None:
-            collected.add(*split, members)
-    members.check_count(collected.count)
+    grouping = Grouping(members, blob.name, Selection(), unique=unique, take=_place_of)
+    names: dict[str, int] = {}
+    keys: list[bytes] = []
+    first, fields = [0], list[tuple[int, int, int]]()
+    while (raw := grouping.next()) is not None:
+        keys.append(raw.data.pop("__key__").encode("utf-8", "surrogateescape"))
+        del raw.data["__url__"]
+        fields += [(names.setdefault(name, len(names)), *place) for name, place in raw.data.items()]
+        first.append(len(fields))
     blob.check()
-    return collected.index(blob)
+    columns = np.array(fields, np.int64).reshape(-1, 3)
+    return ShardIndex(
+        blob.size,
+        blob.tag,
+        list(names),
+        np.frombuffer(b"".join(keys), np.uint8),
+        np.cumsum([len(key) for key in keys], dtype=np.int64),
+        np.array(first, np.int64),
+        *(np.ascontiguousarray(columns[:, column]) for column in range(3)),
+    )
 
 
-class _Collected:
-    """What was found so far."""
-
-    def __init__(self, shard: str, unique: bool) -> None:
-        self._shard = shard
-        self._unique = unique
-        self._numbers: dict[str, int] = {}
-        self._samples: list[tuple[str, list[tuple[int, int, int]]]] = []
-        self._key: str | None = None
-        self._seen: set[str] = set()
-        self._keys: set[str] = set()
-        self._bad: set[int] = set()
-
-    @property
-    def count(self) -> int:
-        """Samples so far, also those that are to be left out."""
-        return len(self._samples)
-
-    def add(self, key: str, field: str, members: Members) -> None:
-        if key != self._key:
-            if self._unique and key in self._keys:
-                raise key_again(self._shard, key, members)
-            self._keys.add(key)
-            self._key = key
-            self._seen = {"__key__", "__url__"}
-            self._samples.append((key, []))
-        if field in self._seen:
-            raise field_twice(self._shard, key, field, members)
-        self._seen.add(field)
-        if field == "__bad__" and members.size:
-            self._bad.add(len(self._samples) - 1)
-        number = self._numbers.setdefault(field, len(self._numbers))
-        self._samples[-1][1].append((number, members.offset, members.size))
-
-    def index(self, blob: Blob) -> ShardIndex:
-        kept = [sample for place, sample in enumerate(self._samples) if place not in self._bad]
-        keys = [key.encode("utf-8", "surrogateescape") for key, _ in kept]
-        fields = np.array([field for _, found in kept for field in found], np.int64).reshape(-1, 3)
-        return ShardIndex(
-            blob.size,
-            blob.tag,
-            list(self._numbers),
-            np.frombuffer(b"".join(keys), np.uint8),
-            np.cumsum([len(key) for key in keys], dtype=np.int64),
-            np.cumsum([0, *(len(found) for _, found in kept)], dtype=np.int64),
-            *(np.ascontiguousarray(fields[:, column]) for column in range(3)),
-        )
+def _place_of(members: Members) -> tuple[int, int]:
+    return members.offset, members.size
 
 
 _ARRAYS = ("keys", "key_ends", "first", "fields", "offsets", "sizes")
@@ -208,3 +174,30 @@ def _index_from(value: Any) -> ShardIndex | None:
         return None
     whole = all(array.dtype == (np.uint8 if name == "keys" else np.int64) for name, array in arrays.items())
     return index if whole and all(array.ndim == 1 for array in arrays.values()) and index.is_sound() else None
+
+
+class Index:
+    """The indices of all shards, one after the other."""
+
+    def __init__(self, shards: list[ShardIndex]) -> None:
+        self.shards = shards
+        self.starts: Numbers = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)
+        """The number of the first sample of each shard, and of all together."""
+        self.names = list(dict.fromkeys(name for shard in shards for name in shard.names))
+
+    def key(self, shard: int, place: int) -> str:
+        one = self.shards[shard]
+        start = one.key_ends[place - 1] if place else 0
+        return one.keys[start : one.key_ends[place]].tobytes().decode("utf-8", "surrogateescape")
+
+    def fields(self, shard: int, place: int) -> list[tuple[str, int, int]]:
+        """Return the fields of a sample: name, offset, size."""
+        one = self.shards[shard]
+        own = slice(int(one.first[place]), int(one.first[place + 1]))
+        names = one.names
+        return [
+            (names[number], offset, size)
+            for number, offset, size in zip(
+                one.fields[own].tolist(), one.offsets[own].tolist(), one.sizes[own].tolist(), strict=True
+            )
+        ]

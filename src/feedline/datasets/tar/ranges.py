@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -37,10 +37,12 @@ class Span:
     stop: int
     ranges: list[Range]
 
-    def give(self, data: bytes) -> None:
-        """Put the bytes where they belong."""
+    def give(self, data: bytes, viewed: Collection[str] = ()) -> None:
+        """Put the bytes where they belong; those of some fields as views, without copying them."""
+        view = memoryview(data)
         for one in self.ranges:
-            one.sample[one.name] = data[one.start - self.start : one.stop - self.start]
+            start, stop = one.start - self.start, one.stop - self.start
+            one.sample[one.name] = view[start:stop] if one.name in viewed else data[start:stop]
 
 
 def coalesced(ranges: list[Range], *, is_local: Callable[[int], bool]) -> list[Span]:

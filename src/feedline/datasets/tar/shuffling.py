@@ -32,7 +32,7 @@ class _Held(Generic[T]):
         return self.release < other.release
 
 
-class Holding(Generic[T]):
+class ShuffleBuffer(Generic[T]):
     """Samples that are held back.
 
     Args:
@@ -42,11 +42,11 @@ class Holding(Generic[T]):
         last: what was given out last before this was rebuilt: samples up to it are left out.
 
     Example:
-        >>> holding = Holding(key=7, width=4)
+        >>> buffer = ShuffleBuffer(key=7, width=4)
         >>> for letter in "abcdefgh":
-        ...     holding.add(letter)
-        >>> first = [holding.take(ended=False) for _ in range(4)]
-        >>> len(holding), sorted(first + [holding.take(ended=True) for _ in range(4)])
+        ...     buffer.add(letter)
+        >>> first = [buffer.take(ended=False) for _ in range(4)]
+        >>> len(buffer), sorted(first + [buffer.take(ended=True) for _ in range(4)])
         (4, ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'])
     """
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset.tariterators import base_plus_ext
 
-from feedline.datasets.tar.naming import split_name
+from feedline.datasets.tar.grouping import split_name
 
 ODD = st.text(st.sampled_from(list("a.B/_-. ä\n")), max_size=12)
 

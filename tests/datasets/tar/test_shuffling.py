@@ -3,19 +3,19 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.tar.holding import Holding
+from feedline.datasets.tar.shuffling import ShuffleBuffer
 
 
 def order(count: int, width: int, key: int = 7) -> list[int]:
-    holding: Holding[int] = Holding(key, width)
+    buffer: ShuffleBuffer[int] = ShuffleBuffer(key, width)
     found = []
     for number in range(count):
-        while holding.is_ready(ended=False):
-            found.append(holding.take(ended=False))
-        holding.add(number)
-    while holding.is_ready(ended=True):
-        found.append(holding.take(ended=True))
-    assert len(holding) == 0
+        while buffer.is_ready(ended=False):
+            found.append(buffer.take(ended=False))
+        buffer.add(number)
+    while buffer.is_ready(ended=True):
+        found.append(buffer.take(ended=True))
+    assert len(buffer) == 0
     return found
 
 
@@ -44,14 +44,14 @@ def test_it_is_well_mixed() -> None:
 
 
 def test_about_half_the_width_is_held() -> None:
-    holding: Holding[int] = Holding(3, 1000)
+    buffer: ShuffleBuffer[int] = ShuffleBuffer(3, 1000)
     most = 0
     for number in range(20_000):
-        holding.add(number)
-        while holding.is_ready(ended=False):
-            holding.take(ended=False)
-        most = max(most, len(holding))
-        assert len(holding._line) <= 1000
+        buffer.add(number)
+        while buffer.is_ready(ended=False):
+            buffer.take(ended=False)
+        most = max(most, len(buffer))
+        assert len(buffer._line) <= 1000
     assert 450 < most < 600
 
 
@@ -59,21 +59,21 @@ def test_about_half_the_width_is_held() -> None:
 def test_it_is_rebuilt_from_the_oldest_and_the_last(count: int, width: int, taken: int, key: int) -> None:
     expected = order(count, width, key)
     wanted = taken = min(taken, count)
-    holding: Holding[int] = Holding(key, width)
+    buffer: ShuffleBuffer[int] = ShuffleBuffer(key, width)
     for number in range(count):
-        holding.add(number)
-        while holding.is_ready(ended=False) and taken:
-            holding.take(ended=False)
+        buffer.add(number)
+        while buffer.is_ready(ended=False) and taken:
+            buffer.take(ended=False)
             taken -= 1
         if not taken:
             break
     while taken:
-        holding.take(ended=True)
+        buffer.take(ended=True)
         taken -= 1
-    oldest = holding.oldest()
-    first = holding.number if oldest is None else oldest[0]
-    assert holding.number - first <= width
-    again: Holding[int] = Holding(key, width, first, holding.last)
+    oldest = buffer.oldest()
+    first = buffer.number if oldest is None else oldest[0]
+    assert buffer.number - first <= width
+    again: ShuffleBuffer[int] = ShuffleBuffer(key, width, first, buffer.last)
     left = []
     for number in range(first, count):
         again.add(number)

@@ -1,0 +1,137 @@
+"""Which files a user means, and whether they are still the ones that were looked at."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from feedline.errors import BadOption, SourceChanged, SourceError
+from feedline.values.shown import shown_address
+
+_PROTOCOL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""How an address begins, also one that a Path was made of; one letter is a drive."""
+
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""A file, a folder, a pattern, or several of these."""
+
+
+@dataclass(frozen=True)
+class File:
+    """A file as it was when it was looked at."""
+
+    path: str
+    size: int
+    changed_ns: int
+
+    @classmethod
+    def at(cls, path: str) -> File:
+        """Look at a file.
+
+        Raises:
+            SourceError: there is none, or it cannot be looked at.
+        """
+        try:
+            found = os.stat(path)
+        except OSError as exc:
+            raise SourceError(f"{path!r} cannot be read: {exc.strerror or exc}.") from exc
+        return cls(path, found.st_size, found.st_mtime_ns)
+
+    def check(self) -> None:
+        """Make sure that the file is still the same.
+
+        Raises:
+            SourceChanged: it is not.
+            SourceError: it is gone.
+        """
+        now = File.at(self.path)
+        if now != self:
+            raise SourceChanged(
+                f"{self.path!r} has changed since this dataset looked at it: it had {self.size} bytes and has "
+                f"{now.size} now, or was written again. Which samples there are may not hold any more: make the "
+                "dataset anew, and do not write to files that are being read; write others and rename them."
+            )
+
+
+def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the absolute paths of the files that are meant.
+
+    Those of a folder or pattern come in natural order, `part-9` before `part-10`; a list keeps its order.
+
+    Args:
+        paths: a file, a folder, a pattern with `*`, `?`, `[...]` or `**`, or several of these.
+        endings: how the names of files in a folder end.
+
+    Raises:
+        BadOption: these are no paths, or addresses of something remote.
+        SourceError: nothing is there.
+    """
+    given = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
+    if not given:
+        raise BadOption("The list of files is empty: there is nothing to read.")
+    return tuple(file for path in given for file in _of_one(path, endings))
+
+
+def _of_one(given: str | os.PathLike[str], endings: tuple[str, ...]) -> list[str]:
+    name: Any = given  # whatever the user gave
+    if not isinstance(name, (str, os.PathLike)) or not isinstance(os.fspath(name), str):
+        raise BadOption(f"{given!r} is not a path, a pattern or a list of these.")
+    path = os.path.abspath(os.path.expanduser(checked_path(given)))
+    if os.path.isdir(path):
+        inside = [str(file) for ending in endings for file in Path(path).rglob(f"*{ending}")]
+        found = sorted((file for file in inside if not os.path.basename(file).startswith((".", "_"))), key=natural)
+        if not found:
+            raise SourceError(f"The folder {path!r} has no files that end in {' or '.join(endings)}.")
+        return found
+    if os.path.exists(path) or not glob.has_magic(path):
+        return [path]  # should it not be there, that is said when it is looked at
+    found = sorted(filter(os.path.isfile, glob.glob(path, recursive=True)), key=natural)
+    if not found:
+        raise SourceError(f"No file fits the pattern {os.fspath(given)!r}. Is the folder the right one?")
+    return found
+
+
+def natural(path: str) -> list[tuple[int, str]]:
+    """Return what to sort by, so that numbers in names count as numbers, as people expect.
+
+    Example:
+        >>> sorted(["part-10", "part-9"], key=natural)
+        ['part-9', 'part-10']
+    """
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", path)]
+
+
+def checked_path(given: str | os.PathLike[str]) -> str:
+    """Return the path of a local file, or a pattern, as a text.
+
+    Every source that reads local files only asks here first, so that no error shows what is secret in an address.
+
+    Raises:
+        BadOption: it is the address of something remote.
+        SourceError: it looks like one without a protocol, and there is no such file.
+
+    Example:
+        >>> checked_path("/data/a.h5")
+        '/data/a.h5'
+        >>> checked_path("https://ada:secret@host/a.h5")
+        Traceback (most recent call last):
+        feedline.errors.BadOption: 'https://***@host/a.h5' is an address, and only local files are read here. ...
+    """
+    path = os.fspath(given)
+    shown = shown_address(path)
+    is_address = _PROTOCOL.match(path) is not None
+    if not is_address and shown == path:
+        return path
+    local = os.path.expanduser(path)
+    if os.path.exists(local) or glob.glob(local, recursive=True):
+        return path
+    if is_address:
+        raise BadOption(
+            f"{shown!r} is an address, and only local files are read here. Copy the files to this machine and give "
+            "their path, without file://. Of the sources, TarDataset reads remote files: tar shards."
+        )
+    raise SourceError(f"There is no file {shown!r}. Is the path right?")
