@@ -31,7 +31,7 @@ from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint
-from feedline.testing.simulation.dataset import NotReady, NotSent, dataset_of
+from feedline.testing.simulation.dataset import CallFailed, NotReady, NotSent, dataset_of
 from feedline.testing.simulation.laws import Books
 from feedline.testing.simulation.scenario import MAP, LawBroken, Scenario
 from feedline.testing.simulation.scheduler import order_of, scheduler_of
@@ -252,7 +252,7 @@ class World:
         """Return where the loader is; None if that cannot be told, because workers did not tell how they began."""
         epoch = self.epoch
         if not (epoch.is_opened() or self.closed):
-            with contextlib.suppress(WorkerError):  # of one that is late or gone: `next` raises it again
+            with contextlib.suppress(WorkerError, CallFailed):  # it is raised here, and perhaps again by `next`
                 self._await_openings()
         if not epoch.is_opened() and not epoch.assume_openings():
             return None
