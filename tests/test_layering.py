@@ -198,14 +198,14 @@ def test_a_map_has_a_row_for_every_file(map_: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "source", "complaint"),
     [
-        ("policies/order.py", "from feedline.engines import inline", "policies (rung 2) imports engines (rung 3)"),
-        ("policies/order.py", "import feedline.transport.ring", "policies (rung 2) imports transport (rung 2)"),
-        ("policies/order.py", "def f() -> None:\n    from feedline.loader import x", "imports loader (rung 4)"),
-        ("policies/order.py", "if TYPE_CHECKING:\n    from ..loader import x", "imports loader (rung 4)"),
-        ("policies/order.py", "from feedline import DataLoader", "imports __init__"),
-        ("policies/order.py", "from .. import engines", "imports engines (rung 3)"),
+        ("schedulers/depth.py", "from feedline.engines import inline", "schedulers (rung 2) imports engines (rung 3)"),
+        ("schedulers/depth.py", "import feedline.transport.ring", "schedulers (rung 2) imports transport (rung 2)"),
+        ("schedulers/depth.py", "def f() -> None:\n    from feedline.loader import x", "imports loader (rung 6)"),
+        ("schedulers/depth.py", "if TYPE_CHECKING:\n    from ..loader import x", "imports loader (rung 6)"),
+        ("schedulers/depth.py", "from feedline import DataLoader", "imports __init__"),
+        ("schedulers/depth.py", "from .. import engines", "imports engines (rung 3)"),
         ("errors.py", "from .types import Task", "errors (rung 0) imports types (rung 0)"),
-        ("report/html.py", "from feedline.order import x", "report (rung 5) imports plan (rung 2)"),
+        ("report/html.py", "from feedline.order import x", "report (rung 7) imports order (rung 3)"),
     ],
 )
 def test_wrong_arrow_is_found(tmp_path: Path, parts: dict[str, Part], file: str, source: str, complaint: str) -> None:
@@ -220,8 +220,8 @@ def test_wrong_arrow_is_found(tmp_path: Path, parts: dict[str, Part], file: str,
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("policies/order.py", "from feedline.errors import FeedlineError\nfrom feedline import types\nimport numpy"),
-        ("policies/order.py", "from .depth import x\nimport feedline.schedulers.depth"),
+        ("schedulers/depth.py", "from feedline.errors import FeedlineError\nfrom feedline import types\nimport numpy"),
+        ("schedulers/depth.py", "from .other import x\nimport feedline.schedulers.other"),
         ("_optional.py", "from feedline.errors import MissingExtra"),
         ("report/html.py", "from feedline.observe import x"),
         ("cli/main.py", "from feedline import DataLoader"),

@@ -108,7 +108,8 @@ class Epoch:
         self._origin = origin or Origin()
         self._guards = fault_budget is not None and fault_budget.guards
         self.deepens = limits.deepens and plan.goes_ahead
-        self.can_move = plan.can_move
+        # What a dataset remembers depends on which samples it made.
+        self.can_move = plan.can_move and not self._request.snapshot_every
         self.stays = self._request.stream_count > 0
         """True if a task stays with the worker that it was given to."""
         self.replays = self.stays

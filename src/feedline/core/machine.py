@@ -50,10 +50,14 @@ class Machine(Workers):
         Raises:
             Exception: what a method call raised in a worker.
         """
-        self._deadline_s = None
+        self.wait_anew()
         if self._failed_call is not None:
             failed, self._failed_call = self._failed_call, None
             raise failed
+
+    def wait_anew(self) -> None:
+        """Give whatever is waited for next its whole time."""
+        self._deadline_s = None
 
     def take(self) -> int:
         """Return the number of the batch that is delivered now; negative if it is not there yet.

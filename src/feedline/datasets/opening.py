@@ -108,8 +108,6 @@ class Recognised:
     # Any: options of any source.
     def options(self) -> dict[str, Any]:
         """Return the options with which the source reads it, those of which users need not think."""
-        if self.format == "tar":
-            return {"mode": "stream" if self.is_compressed else "random"}
         if self.format == "csv" and os.path.isfile(self.path) and not self.path.lower().endswith(PACKED):
             with open(self.path, encoding="utf-8-sig", errors="replace") as file:
                 delimiter = delimiter_of(file.readline())
@@ -140,7 +138,8 @@ class Recognised:
             place = os.path.dirname(os.path.abspath(self.path))
         if self.format == "npz":
             place = _unpacked(self.path, options.get("fields")) or self.path
-        return SOURCES[self.format](place, **{**self.options(), **options})
+        dataset = SOURCES[self.format](place, **{**self.options(), **options})
+        return dataset.stream() if self.format == "tar" and self.is_compressed else dataset
 
     def _several(self) -> BadOption:
         first = self.files[0]

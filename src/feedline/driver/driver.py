@@ -179,7 +179,7 @@ class Driver:
         """Wait for the first answer of every worker that has a task, which tells in which state it began."""
         machine = self.machine
         machine.now_s = time.monotonic()
-        machine.ask()
+        machine.wait_anew()
         while machine.await_openings():
             if not machine.decisions:
                 self._collect(None, None)

@@ -27,7 +27,7 @@ def packed_samples(format_name: str, files: list[Path], schema: Schema, form: st
     # Any: options of any source.
     options: dict[str, Any] = {"fields": fields_for(format_name, schema, form)}
     if format_name == "tar":
-        options |= {"mode": "random", "index": False}
+        options["cache"] = False
     # Parquet keeps seconds as milliseconds.
     in_seconds = [column.name for column in schema.columns if format_name == "parquet" and column.dtype == "<M8[s]"]
     # A path, not a string: a file's name may look like a pattern.
