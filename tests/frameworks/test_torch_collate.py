@@ -283,7 +283,9 @@ def test_a_batch_is_made_in_the_slot(samples: list[Any]) -> None:
 
 def test_torchs_own_function_writes_into_the_slot_once_feedline_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     table = torch_collate.default_collate_fn_map
-    monkeypatch.setitem(table, torch.Tensor, table[torch.Tensor])  # restored afterwards
+    known = ours._known_registrations
+    monkeypatch.setitem(table, torch.Tensor, table[torch.Tensor])  # both restored afterwards
+    monkeypatch.setitem(known, torch.Tensor, known[torch.Tensor])
     ours.install_collate()
     backing = np.zeros(1 << 16, np.uint8)
     writer = SlotWriter(backing, backing.__array_interface__["data"][0])
