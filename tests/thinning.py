@@ -39,7 +39,7 @@ EVERY = {
     "packing": 3,
     "parity": 6,
     "sources/test_process_group.py": 2,
-    "test_bijection.py": 2,
+    "randomness/test_bijection.py": 2,
 }
 """One in so many of the combinations that are left of each test, in a file or in all files of a folder."""
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from feedline.core.counters import Counters
 from feedline.core.decisions import GIVE, START, Decision
-from feedline.core.epoch import Epoch, Origin, Request
+from feedline.core.epoch import Epoch, Origin
 from feedline.core.machine import Machine
 from feedline.core.prefetch import Limits
 from feedline.core.recovery import Recovery, RecoveryOptions
@@ -95,7 +95,7 @@ class World:
         """Begin an epoch, whose batches are [0], [1], ..."""
         plan = ForeignPlan(iter([[number] for number in range(batches)]))
         origin = Origin(resumes=resumes or {})
-        self.epoch = Epoch(plan, InOrder(), self.limits, Progress(), request=Request(snapshot_every=1), origin=origin)
+        self.epoch = Epoch(plan, InOrder(), self.limits, Progress(), origin=origin)
         self.machine.begin(self.epoch)
 
     def decided(self) -> list[Decision]:

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import pytest
 
 from feedline import Loader
-from feedline.driver import broadcast as audience_module
+from feedline.driver import broadcast as broadcast_module
 from feedline.driver.broadcast import Broadcast
 from feedline.driver.driver import Driver
-from feedline.errors import BadOption
+from feedline.errors import BadOption, BatchNotPicklable
 from feedline.types import Call, EngineName
 from tests.loader.drivers import driver_of
 from tests.loader.stepping import Clock, SteppingEngine
@@ -100,6 +100,15 @@ def test_an_error_here_is_raised_here_and_nobody_else_is_told() -> None:
         broadcast.call("set_scale")
     assert calls(engine) == []
     driver.close()
+
+
+def test_arguments_that_cannot_be_sent_are_refused_where_they_are_given() -> None:
+    loader = Loader(Scaled(), 2, workers=1)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(BatchNotPicklable, match="set_scale"):
+        loader.broadcast("set_scale", (number for number in range(3)))
+    loader.close()
 
 
 def test_workers_of_the_process_that_this_one_was_forked_from_are_not_told() -> None:
@@ -226,13 +235,13 @@ def test_the_method_is_wrapped_once_however_many_loaders_there_are() -> None:
 
 
 def test_nothing_is_kept_of_a_dataset_that_is_gone() -> None:
-    before = set(audience_module._notes)
+    before = set(broadcast_module._notes)
     dataset = Scaled()
     broadcast = Broadcast(dataset, watches=True)
-    assert set(audience_module._notes) == {*before, id(dataset)}
+    assert set(broadcast_module._notes) == {*before, id(dataset)}
     del broadcast, dataset
     gc.collect()
-    assert set(audience_module._notes) <= before
+    assert set(broadcast_module._notes) <= before
 
 
 class Frozen:
@@ -274,7 +283,7 @@ def test_a_dataset_without_set_epoch() -> None:
     Broadcast([1, 2, 3], watches=True).catch_up()
 
 
-def test_a_copy_of_the_loader_has_an_audience_of_its_own() -> None:
+def test_a_copy_of_the_loader_has_a_broadcast_of_its_own() -> None:
     broadcast = Broadcast(Scaled())
     driver, engine = start(1)
     broadcast.join(driver)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,50 @@ def rest_of(fetch: StreamFetcher, size: int) -> list[list[int]]:
 
 
 # -- reading ---
+
+
+class Plain:
+    """A dataset whose iterator runs no code."""
+
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = numbers
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.numbers)
+
+
+@pytest.mark.parametrize(
+    "numbers", [range(9), list(range(9)), tuple(range(9)), dict.fromkeys(range(9)), bytes(range(9))]
+)
+def test_nothing_is_seeded_for_samples_that_nobody_makes(numbers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr("feedline.fetch.streams.seed_globals", seeds.append)
+    fetch = fetcher(Plain(numbers), scope=Scope(seeds_globals=True))
+    assert rest_of(fetch, 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
+    assert seeds == []
+    rest_of(fetcher(Numbers(9), scope=Scope(seeds_globals=True)), 4)
+    assert len(seeds) == 10, "one for each sample of an iterator that may draw, and one for the end"
+
+
+def test_a_collate_function_that_draws_is_seeded_whatever_the_stream_is() -> None:
+    def draw(samples: Any) -> Any:
+        return random.random()
+
+    spec = spec_of(Plain(range(8)))
+    first, second = (
+        fetcher_for(spec.dataset, replace(spec, collate=draw), Scope(seeds_globals=True), None) for _ in range(2)
+    )
+    assert [first(4), first(4)] == [second(4), second(4)]
+
+
+def test_samples_that_nobody_makes_are_passed_over_together() -> None:
+    stream = Stream(Plain(range(9)), Scope(), None)
+    stream.skip_to(5)
+    assert (stream.place, stream.read()) == (5, 5)
+    stream.skip_to(20)
+    assert stream.place == 9
+    with pytest.raises(StopIteration):
+        stream.read()
 
 
 def test_a_stream_knows_how_far_it_is() -> None:

@@ -85,6 +85,9 @@ class Epoch:
     checkpoint: Any = None
     """Where the loader notes how far this epoch is."""
 
+    awaits_one = True
+    """True if whoever waits for a batch waits for its worker alone, as long as that is not late."""
+
     def __init__(
         self,
         plan: Plan,

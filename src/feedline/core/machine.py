@@ -194,7 +194,7 @@ class Machine(Workers):
         now_s, limits, scheduler = self.now_s, epoch.limits, epoch.scheduler
         worker: int | None = None
         pause_s: float | None = None
-        due = epoch.in_flight.get(epoch.expected) if scheduler.in_order else None
+        due = epoch.in_flight.get(epoch.expected) if scheduler.in_order and epoch.awaits_one else None
         if due is not None and due.group is None:
             pause_s = self.workers[due.worker].since_s + scheduler.grace_s(self._pace.typical_s()) - now_s
             if pause_s > 0:

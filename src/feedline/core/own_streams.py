@@ -26,6 +26,8 @@ from feedline.types import Draw, Notes, Result, ResultKind, Resume, Task
 class OwnStreamsEpoch(Epoch):
     """One pass over the workers' own streams."""
 
+    awaits_one = False  # nobody else could do its work; several answers at once cost the training loop less
+
     def open(self, worker_count: int, memory: Memory) -> None:
         self._memory = memory
         self.stays, self.replays, self.can_move = True, False, False

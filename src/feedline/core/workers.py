@@ -75,6 +75,8 @@ class Workers(Tasks):
         self._failed_call: BaseException | None = None
         """What a call in a worker raised; the training loop gets it with the next batch."""
         self._told_of: Call | None = None
+        self._unsent_call: BaseException | None = None
+        """What kept a call from being sent."""
 
     def answered(self, result: Result) -> None:
         """A worker has answered."""
@@ -116,11 +118,19 @@ class Workers(Tasks):
         if flight.task.resume is not None:
             self._tell_with_the_next(flight.worker, flight.task.resume)
         if flight.is_call:
-            self._failed_call = exc
-        elif flight.suspect is not None:
-            self._settle(flight.suspect, Result(ResultKind.FAILED, flight.worker, task_id, exc))
+            self._unsent_call = exc
+            return
+        failed = Result(ResultKind.FAILED, flight.worker, task_id, exc)
+        if flight.suspect is not None:
+            self._settle(flight.suspect, failed)
         else:
-            self._answer(flight, Result(ResultKind.FAILED, -1, -1, exc))
+            self._answer(flight, failed)
+
+    def check_call(self) -> None:
+        """Raise what kept a call from being sent to workers, to whoever has it called."""
+        if self._unsent_call is not None:
+            unsent, self._unsent_call = self._unsent_call, None
+            raise unsent
 
     def _tell_with_the_next(self, worker: int, resume: Resume) -> None:
         """Tell a worker with the next task that it is given where to go on."""

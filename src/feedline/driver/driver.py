@@ -99,6 +99,7 @@ class Driver:
         self.machine.now_s = time.monotonic()
         self.machine.call(call)
         self._perform()
+        self.machine.check_call()
 
     # -- batches -----------------------------------------------------------------------------------------------------
 
@@ -109,7 +110,8 @@ class Driver:
             StopIteration: there is none, or nobody is to wait any more.
         """
         machine = self.machine
-        self._receipts.acknowledge()
+        if self._receipts.are_held:
+            self._receipts.acknowledge()
         machine.now_s = time.monotonic()
         machine.ask()
         while True:

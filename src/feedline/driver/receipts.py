@@ -23,6 +23,11 @@ class Receipts:
         self._dataset = dataset if isinstance(dataset, Acknowledged) else None
         self._held: list[Any] = []
 
+    @property
+    def are_held(self) -> bool:
+        """True if there is something to acknowledge."""
+        return bool(self._held)
+
     def hold(self, receipts: Any) -> None:
         """Keep the receipts of a batch that is being delivered."""
         if receipts is not None:

@@ -16,7 +16,6 @@ import numpy as np
 from feedline.errors import BadState, InternalError
 from feedline.failures import twin_of, without_frames
 from feedline.fetch.guard import Guard, NothingLeft
-from feedline.fetch.seeded import StreamSeeding
 from feedline.fetch.streams import Stream
 from feedline.randomness.scope import Scope
 from feedline.steps import Steps
@@ -50,29 +49,19 @@ class SpanFetcher:
         self._break: _Failed | None = None
         """What ended the stream before its time: for no worker in silence, whosever sample it was."""
         self._has_raised_break = False
-        self._seeding = StreamSeeding(self, scope, may_look=guard is None and stream.may_reopen)
         self.consumed: int | None = None
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
 
+        self._draws = not (stream.is_plain and spec.framework.is_default_collate(spec.collate))
+        """False if nothing here can draw from the generators of the process."""
+
     def __call__(self, span: Span) -> Any:
-        return self._seeding.make(span)
+        if not self._draws:
+            return self._make(span)
+        with self._scope.kept():
+            return self._make(span)
 
-    def place(self) -> Any:
-        """See `Rereadable.place`."""
-        return self.stream.place, dict(self._held), self._total, self._break, self._has_raised_break
-
-    def go_back(self, place: Any) -> bool:
-        """See `Rereadable.go_back`."""
-        number, *rest = place
-        again = self.stream.reopened(number)
-        if again is None:
-            return False
-        self.stream = again
-        self._held, self._total, self._break, self._has_raised_break = rest
-        return True
-
-    def make(self, span: Span) -> Any:
-        """Make the batch of a step."""
+    def _make(self, span: Span) -> Any:
         split, share = self._split, self._split.share
         stride = split.batch_size * share.world_size
         begin = span.origin + span.number * stride
@@ -99,7 +88,7 @@ class SpanFetcher:
                 self._raise(sample, place)
         if not samples:
             raise NothingLeft
-        self._scope.collate(begin + share.rank)
+        self._scope.collate(begin + share.rank, draws=self._draws)
         batch = samples if self._batched else samples[0]
         return self._collate(batch) if self._guard is None else self._guard.collate(self._collate, batch, own)
 
@@ -138,8 +127,6 @@ class SpanFetcher:
             raise InternalError(f"A stream is at sample {stream.place} and cannot go back to {begin}.")
         if self._total is None:
             stream.skip_to(low)
-            if not self._scope.seeds_globals and self._guard is None:
-                self._pass_over(low)
         while self._total is None and stream.place < end:
             place = stream.place
             own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
@@ -156,18 +143,6 @@ class SpanFetcher:
                 return
             if own or (self._exact and place >= low):
                 held[place] = sample
-
-    def _pass_over(self, place: int) -> None:
-        """Read up to a place what no batch of this worker needs; the end of the stream is found again afterwards."""
-        stream = self.stream
-        while stream.place < place and self._break is None:
-            try:
-                stream.pass_over(place - stream.place)
-            except StopIteration:
-                return
-            except Exception as exc:  # of a sample that others deliver
-                if stream.has_broken_off:
-                    self._break = _Failed(without_frames(exc), is_last=True)
 
     def _read(self, place: int, *, is_own: bool) -> Any:
         """Return the next sample; if it cannot be made, what says so: it is raised in the batch that it belongs to."""

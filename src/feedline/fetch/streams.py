@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import itertools
 import pickle
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +14,15 @@ from feedline.abc.stateful import check_restorable, is_stateful, outlives_epoch,
 from feedline.errors import BadState, WorkerError
 from feedline.failures import broke_generator, is_interrupt
 from feedline.fetch.guard import Guard
-from feedline.fetch.seeded import StreamSeeding
-from feedline.randomness.scope import GlobalStates, Scope, seed_globals
+from feedline.randomness.scope import Scope, seed_globals
 from feedline.types import Notes, Resume, WorkerSpec
 from feedline.values.records import NotARecord, encode
+
+_PLAIN = frozenset(
+    type(iter(container))
+    for container in (range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b"", bytearray())
+)
+"""Iterators that run nobody's code: what they yield draws nothing."""
 
 
 class Stream:
@@ -37,6 +41,8 @@ class Stream:
             if resume is not None and resume.last is not None:
                 restore_end(dataset, resume.last)
             self._iterator = iter(dataset)
+        self.is_plain = type(self._iterator) in _PLAIN
+        """True if reading a sample runs no code that could draw random numbers."""
         self._goes_on = resume is not None and resume.dataset is not None and not resume.is_before
         self._skip = getattr(self._iterator, "skip", None) if isinstance(dataset, StreamSource) else None
         self._scope = scope
@@ -50,8 +56,6 @@ class Stream:
         """True if the iterator has no more samples after its last exception, as a generator, or one that says so."""
         self.interrupted_by: str | None = None
         """What a signal handler raised inside of a generator, which has ended it: there is no going on."""
-        self.looks, self.drew = False, False
-        """True to see whether samples draw from the generators of the process, and whether one did."""
         self.is_watched = False
         """True to remember what the first sample looks like."""
         self.first_digest: bytes | None = None
@@ -65,38 +69,13 @@ class Stream:
             self._least = resume.least
 
     def skip_to(self, place: int) -> None:
-        """Go to a place, or to the end, without reading the samples before it, if the dataset knows how to."""
-        if self._skip is not None and self.place >= self._skip_to and place > self.place:
+        """Go to a place, or to the end, without making the samples before it, if that can be done."""
+        if self.place < self._skip_to or place <= self.place:
+            return
+        if self._skip is not None:
             self.place += self._skip(place - self.place)
-
-    def pass_over(self, count: int) -> None:
-        """Read so many samples that nobody wants, without seeding; raises what `read` raises."""
-        if self.is_watched and self.place == 0 and count:
-            self._read()
-            count -= 1
-        counted = itertools.count()
-        try:
-            deque(zip(itertools.islice(self._iterator, count), counted, strict=False), maxlen=0)
-        except BaseException as exc:
-            self.place += next(counted)
-            self._note_exception(exc)
-            raise
-        passed = next(counted)
-        self.place += passed
-        if passed < count:
-            raise StopIteration
-
-    def reopened(self, place: int) -> Stream | None:
-        """Return the same stream, opened anew and read up to a place; None if it does not get there."""
-        again = Stream(self._dataset, self._scope, None)
-        if again._iterator is self._iterator:
-            return None
-        try:
-            while again.place < place:
-                again._read()
-        except StopIteration:
-            return None
-        return again
+        elif self.is_plain and not (self.is_watched and self.place == 0):
+            self.place += sum(1 for _ in itertools.islice(self._iterator, place - self.place))
 
     def read(self) -> Any:
         """Return the next sample; raises StopIteration at the end."""
@@ -124,7 +103,7 @@ class Stream:
     def _read(self) -> Any:
         scope = self._scope
         scope.place = self.place
-        if scope.seeds_globals:
+        if scope.seeds_globals and not self.is_plain:
             seed_globals(scope.key())
         try:
             sample = next(self._iterator)
@@ -137,24 +116,20 @@ class Stream:
                 ) from None
             raise
         except BaseException as exc:
-            self._note_exception(exc)
-            raise
-        if self.looks and not self.drew:
-            self.drew = not GlobalStates.now().is_seeded_with(scope.key())
-        if self.is_watched and self.place == 0:
-            self.first_digest = _digest(sample)
-        self.place += 1
-        return sample
-
-    def _note_exception(self, exc: BaseException) -> None:
-        """Note what became of the iterator and its place by an exception."""
-        if is_interrupt(exc):  # it says nothing about the sample
-            self.interrupted_by = type(exc).__name__ if inspect.isgenerator(self._iterator) else None
-        elif isinstance(exc, Exception):
+            if is_interrupt(exc):  # it says nothing about the sample
+                self.interrupted_by = type(exc).__name__ if inspect.isgenerator(self._iterator) else None
+                raise
+            if not isinstance(exc, Exception):
+                raise
             self.place += 1  # the sample that could not be made has its place, too
             self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
                 isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
             )
+            raise
+        if self.is_watched and self.place == 0:
+            self.first_digest = _digest(sample)
+        self.place += 1
+        return sample
 
     def try_again(self) -> bool:
         """Ask for the sample again that raised an exception; False if the iterator cannot give it.
@@ -170,12 +145,6 @@ class Stream:
     def is_repeatable(self) -> bool:
         """True if the iterator can be asked again for a sample that raised an exception."""
         return isinstance(self._iterator, Repeatable)
-
-    @property
-    def may_reopen(self) -> bool:
-        """True if the stream can be opened anew, and read again, as far as can be known."""
-        is_kept = is_stateful(self._dataset) or is_stateful(self._iterator) or isinstance(self._dataset, Acknowledged)
-        return not is_kept and self._iterator is not self._dataset
 
     @property
     def is_stateful(self) -> bool:
@@ -236,25 +205,17 @@ class StreamFetcher:
         """What was read of a batch that was interrupted, and is now made to its end."""
         self._first = 0
         """Where that batch begins."""
-        self._seeding = StreamSeeding(self, scope, may_look=guard is None and stream.may_reopen)
+
+        self._draws = not (stream.is_plain and spec.framework.is_default_collate(spec.collate))
+        """False if nothing here can draw from the generators of the process."""
 
     def __call__(self, count: int) -> Any:
-        return self._seeding.make(count)
+        if not self._draws:
+            return self._make(count)
+        with self._scope.kept():
+            return self._make(count)
 
-    def place(self) -> Any:
-        """See `Rereadable.place`."""
-        return self._first if self._samples else self.stream.place
-
-    def go_back(self, place: Any) -> bool:
-        """See `Rereadable.go_back`."""
-        again = self.stream.reopened(place)
-        if again is None:
-            return False
-        self.stream, self._samples, self._ended = again, [], False
-        return True
-
-    def make(self, count: int) -> Any:
-        """Make the next batch."""
+    def _make(self, count: int) -> Any:
         if not self._samples:
             self._first = self.stream.place
         samples: list[Any] = self._samples
@@ -277,7 +238,7 @@ class StreamFetcher:
                 self._ended = True
         if not samples or (self._drop_last and self._batched and len(samples) < count):
             raise StopIteration
-        self._scope.collate(self._first)
+        self._scope.collate(self._first, draws=self._draws)
         return self._join(self._first, samples if self._batched else samples[0])
 
     def _join(self, first: int, samples: Any) -> Any:

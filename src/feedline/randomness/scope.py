@@ -99,11 +99,16 @@ class Scope:
         if self.seeds_globals:
             seed_globals(self.key())
 
-    def collate(self, number: int | None = None) -> None:
-        """Note that samples are being collated; of a stream, the batch that `number` tells from others."""
+    def collate(self, number: int | None = None, *, draws: bool = True) -> None:
+        """Note that samples are being collated; of a stream, the batch that `number` tells from others.
+
+        Args:
+            number: tells the batch of a stream from others.
+            draws: False if the collate function is known to draw nothing.
+        """
         self._collated = self._draw.first if number is None else number
         self.place = -1
-        if number is not None and self.seeds_globals:
+        if draws and number is not None and self.seeds_globals:
             seed_globals(self.key())
 
     def open(self) -> None:

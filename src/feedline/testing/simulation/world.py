@@ -365,7 +365,7 @@ class World:
         accidents, dice = self.scenario.accidents, self.dice
         seconds = draw_s(dice, self.scenario.start_s)
         if accidents.death_at_start and dice.random() < accidents.death_at_start:
-            death: Exception = WorkerDied(f"worker {worker.number} died before it was ready")
+            death: Exception = WorkerDied(f"worker {worker.number} died before it was ready.")
             death.was_ready, death.was_killed = False, dice.random() < 0.7  # type: ignore[attr-defined]  # WorkerDied
             if dice.random() < 0.3:
                 death = NotReady("in worker_init_fn")
@@ -384,7 +384,7 @@ class World:
         if outcome.result is not None:
             self._at(outcome.seconds, "done", worker, outcome.result)
         elif outcome.dies:
-            self._at(outcome.seconds, "death", worker, WorkerDied(f"worker {worker.number} was killed"))
+            self._at(outcome.seconds, "death", worker, WorkerDied(f"worker {worker.number} was killed."))
 
     def _answer(self, worker: Worker, result: Result) -> None:
         task = worker.queue.popleft()
@@ -462,7 +462,7 @@ class World:
         old, dice, accidents = self.workers[number], self.dice, self.scenario.accidents
         self.trace.add(self.now_s, "start", number)
         if accidents.no_start and dice.random() < accidents.no_start:
-            self.machine.not_started(number, WorkerStartError("there are too many processes"))
+            self.machine.not_started(number, WorkerStartError("There are too many processes."))
             return
         if old.queue and accidents.late_answer and dice.random() < accidents.late_answer:
             task = dice.choice(old.queue)
@@ -477,7 +477,7 @@ class World:
         self.trace.add(self.now_s, "look at", number, kills)
         self._let_happen()
         if kills and not worker.is_dead:
-            self._die(worker, WorkerDied(f"worker {number} was ended"))
+            self._die(worker, WorkerDied(f"worker {number} was ended."))
         self.machine.seen(number, Seen(None, None, kills))
 
 
