@@ -212,11 +212,10 @@ class Stage:
 
 
 def _pids_of(iterator: Any) -> Callable[[], list[int]]:
-    batches = getattr(iterator, "_batches", iterator)  # the drop-in wraps what the other loader returns
-    engine = weakref.ref(batches.crew.engine)  # an attack that comes too late keeps nothing alive
+    this = weakref.ref(iterator)  # an attack that comes too late keeps nothing alive
 
     def pids() -> list[int]:
-        there = engine()
-        return [] if there is None else list(there.pids)
+        there = this()
+        return [] if there is None else list(there.worker_pids)
 
     return pids
