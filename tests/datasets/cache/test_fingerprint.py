@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import io
 import os
 import pickle
@@ -93,7 +94,41 @@ def scaled(k):
     return decorated
 """
 
+COMPOSE = """
+class Compose:
+    def __init__(self, *steps): self.steps = steps
+"""
+
+METHODS = "import functools, threading\nimport numpy as np\n" + COMPOSE + "class A:\n    {}\nmade = A()"
+"""Of a class with one member, in which one number changes."""
+
+MEMBERS = {
+    "a method behind lru_cache": "@functools.lru_cache(None)\n    def f(self): return {}",
+    "a special method behind lru_cache": "@functools.lru_cache(None)\n    def __getitem__(self, i): return {}",
+    "a cached_property": "@functools.cached_property\n    def f(self): return {}",
+    "the function of a partialmethod": "f = functools.partialmethod(lambda self, k: k + {}, 1)",
+    "an argument of a partialmethod": "f = functools.partialmethod(lambda self, k: k, {})",
+    "a special partialmethod": "__getitem__ = functools.partialmethod(lambda self, k, i: k, {})",
+    "a setter": "f = property(lambda self: 1, lambda self, value: {})",
+    "a deleter": "f = property(lambda self: 1, None, lambda self: {})",
+    "a static method": "f = staticmethod(lambda: {})",
+    "a class method": "f = classmethod(lambda cls: {})",
+    "a static method behind lru_cache": "f = staticmethod(functools.lru_cache(None)(lambda: {}))",
+    "a tuple of the class": "mean = (0.5, {})",
+    "a list of the class": "mean = [0.5, {}]",
+    "a dictionary of the class": "names = {{'a': {}}}",
+    "an array of the class": "mean = np.full(3, {})",
+    "an object of the class": "transform = Compose(1, {})",
+    "an object beside what cannot be pickled": "transform = Compose(threading.Lock(), {})",
+    "a class within the class": "class Inner:\n        size = {}",
+}
+
 PROGRAMS = {
+    **{name: (METHODS.format(one.format(3)), METHODS.format(one.format(4))) for name, one in MEMBERS.items()},
+    "a function behind lru_cache": (
+        "import functools\n@functools.lru_cache(None)\ndef made(x): return x * 3",
+        "import functools\n@functools.lru_cache(None)\ndef made(x): return x * 4",
+    ),
     "the body of a function": ("def made(x): return x + 1", "def made(x): return x - 1"),
     "a constant": ("def made(x): return x + 1", "def made(x): return x + 2"),
     "a default": ("def made(x, y=1): return x + y", "def made(x, y=2): return x + y"),
@@ -137,6 +172,28 @@ def test_other_code_is_noticed(name: str) -> None:
     assert fingerprint(made_by(old)) != fingerprint(made_by(new))
 
 
+def test_what_a_class_holds_and_cannot_be_pickled_is_known_by_its_kind() -> None:
+    source = "import threading\nclass A:\n    {} = threading.Lock()\nmade = A()"
+    found = {fingerprint(made_by(source.format(name))) for name in ("lock", "lock", "other")}
+    assert len(found) == 2
+
+
+def test_what_classes_of_installed_packages_hold_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as fsspec's, with the number of the process. Their methods do."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "installed_one.py").write_text("class A:\n    pid, opened = 1, {}\n    def f(self): return 1")
+    monkeypatch.syspath_prepend(folder)
+    kind: Any = importlib.import_module("installed_one").A
+    before = fingerprint(kind())
+    kind.pid, kind.opened = 2, {"a": 1}
+    assert fingerprint(kind()) == before
+    kind.f = lambda self: 2
+    assert fingerprint(kind()) != before
+
+
 @pytest.mark.parametrize("name", ["SIZE = {}", "def helper(x): return x + {}"])
 def test_what_code_refers_to_by_name_is_not_looked_into(name: str) -> None:
     """For which there is version=, as the page on caches says."""
@@ -168,7 +225,22 @@ def test_comments_and_lines_do_not_matter() -> None:
     )
 
 
-@pytest.mark.parametrize("form", [str, Path, lambda path: [str(path)], lambda path: [f"{path}"] * 1500])
+FORMS = [
+    str,
+    Path,
+    lambda path: [str(path)],
+    lambda path: [f"{path}"] * 1500,
+    lambda path: [(f"{path}", 7)] * 1500,
+    lambda path: [("A caption.", f"{path}")] * 4000,
+    lambda path: [{"image": f"{path}", "boxes": [[1.0, 2.0]]}] * 1500,
+    lambda path: [(path, 7)] * 1500,
+    lambda path: [Scaled(f"{path}") for _ in range(1500)],
+    lambda path: dict.fromkeys(range(1500), f"{path}"),
+    lambda path: {"config": f"{path}", "samples": [("other.jpg", 7)] * 60_000},
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_a_changed_file_behind_a_name_is_noticed(form: Any, tmp_path: Path) -> None:
     path = tmp_path / "data.bin"
     found: set[bytes] = set()
@@ -181,6 +253,29 @@ def test_a_changed_file_behind_a_name_is_noticed(form: Any, tmp_path: Path) -> N
     path.unlink()
     found.add(fingerprint(Scaled(form(path))))
     assert len(found) == 4
+
+
+@pytest.mark.parametrize("form", [lambda name: name, lambda name: (name, 7), lambda name: Scaled(name)])
+def test_of_many_files_some_are_looked_at(form: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    dataset = Scaled([form(f"{number}.jpg") for number in range(20_000)])
+    other = Scaled([form(f"{number}.jpg") for number in range(19_999)] + [form("other.jpg")])
+    stat = os.stat
+
+    def look(path: Any, **options: Any) -> os.stat_result:
+        looked.append(path)
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", look)
+    before = fingerprint(dataset)
+    assert 500 < len(looked) < 2000
+    assert fingerprint(other) != before
+
+
+def test_a_long_list_that_holds_itself_ends() -> None:
+    values: list[Any] = list(range(2000))
+    values.append(values)
+    assert fingerprint(values) == fingerprint(values)
 
 
 def test_names_that_are_none_are_harmless(tmp_path: Path) -> None:
@@ -305,13 +400,29 @@ def test_other_keys_of_a_database_are_noticed(tmp_path: Path) -> None:
 
 
 PROGRAM = """
+import functools
 import numpy as np
 from feedline.datasets.cache.fingerprint import fingerprint
 
 NAMES = {"a", "b", "c", "delta"}
 
 class Dataset:
+    words = {"k", "l", "mouse"}
+    sizes = {"a": [1, 2], "b": (3, object())}
+    @functools.lru_cache(None)
+    def cached(self, index):
+        return index in {"s", "t", "u"}
+    @functools.cached_property
+    def once(self):
+        return 1
+    @property
+    def size(self):
+        return 1
+    @size.setter
+    def size(self, value):
+        pass
     def __init__(self):
+        self.samples = [(f"{number}.jpg", number) for number in range(5000)]
         self.names = {"x", "y", "zebra"}
         self.values = np.arange(10)
     def __getitem__(self, index):

@@ -3,8 +3,9 @@
 A fingerprint is a hash of the pickled dataset, with these differences to what pickle writes:
 
 - A function, or lambda, is known by its qualified name, its own code, its defaults and what it encloses; a class by its
-  name, its bases, its methods and its plain attributes. What code refers to by a global name is not looked into:
-  functions that it calls, constants of a module. Of feedline's own classes the name is all.
+  name, its bases, its methods and its attributes. What code refers to by a global name is not looked into: functions
+  that it calls, constants of a module. Of feedline's own classes the name is all; of those of Python and of installed
+  packages only the methods count: other attributes may hold the number of the process, or what was opened last.
 - Of a file that a string or a path names, and of those that a source of feedline's reads, size and time of the last
   change are part of it.
 - Arrays above a size are known by pieces of them, so that a mapped file is not read as a whole.
@@ -16,8 +17,10 @@ An object with a method `fingerprint()` says itself what it is, by the string th
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import pickle
+import random
 import stat
 import sys
 from collections.abc import Iterable
@@ -37,10 +40,12 @@ _WHOLE_BYTES = 1 << 20
 _PIECES = 64
 
 _MANY = 1000
-"""Names in a list that are all looked at as if they were files; of longer lists about so many."""
-_LONGEST_NAME = 1024
+"""Of the names of files in a container that is longer, so many are looked at."""
+
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 _ATOMS = (str, bytes, int, float, complex, bool, type(None))
+_CONTAINERS = (list, tuple, dict)
 
 
 # Any, throughout: a dataset is any object.
@@ -74,12 +79,21 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
         super().__init__(file, protocol=4)
         self._seen: dict[int, tuple[int, Any]] = {}
         """The number of each object that something else stood in for; kept, so that no other gets its id."""
+        self._names: list[str] | None = None
+        """The names of files in the long container that is being pickled, if one is."""
 
     def memoize(self, obj: Any) -> None:
         if type(obj) not in (str, bytes):  # whether equal strings are one object is chance
             super().memoize(obj)
 
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        if self._names is None and type(obj) in _CONTAINERS and len(obj) > _MANY:
+            names: list[str] = []
+            self._names = names
+            self.save(obj, save_persistent_id)
+            self._names = None
+            # By chance, but always the same: every n-th would be a caption, and never a path, where they take turns.
+            return self.save(_changed(random.Random(0).sample(names, min(len(names), _MANY))))
         stand_in = self._stand_in(obj)
         try:
             super().save(stand_in, save_persistent_id)
@@ -89,29 +103,35 @@ class _HashPickler(_PythonPickler):  # type: ignore[misc]
             super().save(("not picklable", _name(type(obj))))
 
     def save_global(self, obj: Any, name: str | None = None) -> None:
-        self.save(_bytes(f"{_module(obj)}.{name or getattr(obj, '__qualname__', '')}"))
+        name = f"{_module(obj)}.{name or getattr(obj, '__qualname__', '')}"
+        self.save((_bytes(name), getattr(obj, "__wrapped__", None)))  # by lru_cache
 
     def _stand_in(self, value: Any) -> Any:
         """Return what is pickled in place of a value; mostly itself."""
         kind = type(value)
-        if kind is str:
-            return ("path", _bytes(value), _changed([value])) if _is_path(value) else value
-        if kind in _ATOMS or kind in (tuple, dict) or id(value) in self.memo:
+        if kind is str and _is_path(value):
+            if self._names is None:
+                return "path", _bytes(value), _changed([value])
+            self._names.append(value)
+        if kind in _ATOMS or id(value) in self.memo:
             return value
         if id(value) in self._seen:
             return "again", self._seen[id(value)][0]
-        found = _stand_in(value)
+        found = self._container(value) if kind in _CONTAINERS else _stand_in(value)
         if found is not value:
             self._seen[id(value)] = len(self._seen), value
         return found
 
+    def _container(self, values: Any) -> Any:
+        texts = _texts(values) if len(values) > _MANY else None
+        if texts is None or self._names is None:
+            return values
+        self._names += filter(_is_path, texts)
+        return type(values).__name__, _bytes(repr(values))  # paths, labels or records of them, quickly
+
 
 def _stand_in(value: Any) -> Any:
     kind = type(value)
-    if kind is list:
-        is_long = len(value) > _MANY and all(type(one) in _ATOMS for one in value)
-        names = filter(_is_path, value[:: len(value) // _MANY]) if is_long else ()
-        return ("list", repr(value), _changed(names)) if is_long else value  # of paths or labels, quickly
     if kind in (set, frozenset):
         return "set", sorted(repr(one) if type(one) in _ATOMS else fingerprint(one).hex() for one in value)
     if isinstance(value, type):
@@ -120,6 +140,10 @@ def _stand_in(value: Any) -> Any:
         return "own", _name(kind), str(value.fingerprint())
     if isinstance(getattr(value, "_fingerprint", None), str):  # of Hugging Face's datasets
         return "own", _name(kind), value._fingerprint
+    if isinstance(value, property):
+        return "property", value.fget, value.fset, value.fdel
+    if isinstance(value, (staticmethod, classmethod)):
+        return _name(kind), value.__func__
     if isinstance(value, FunctionType):
         cells = [cell.cell_contents for cell in value.__closure__ or () if cell != CellType()]
         return _name(value), _code(value.__code__), value.__defaults__, value.__kwdefaults__, cells
@@ -144,11 +168,14 @@ def _source(source: Source) -> Any:
 
 def _class(kind: type) -> Any:
     members: list[Any] = []
-    if kind.__module__.partition(".")[0] != "feedline":
+    if kind.__module__.partition(".")[0] not in ("builtins", "feedline"):
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+        is_installed = not {"site-packages", "dist-packages"}.isdisjoint(file.split(os.sep))
+        only_methods = is_installed or file.startswith(_STANDARD_LIBRARY)
         for name, member in sorted(vars(kind).items()):
-            function = getattr(member, "__func__", getattr(member, "fget", member))
-            if isinstance(function, FunctionType) or (type(function) in _ATOMS and not name.startswith("__")):
-                members.append((name, function))
+            is_method = callable(member) or hasattr(type(member), "__get__")
+            if is_method or not (only_methods or name.startswith("__")):
+                members.append((name, member))
     return "class", _name(kind), kind.__bases__, members
 
 
@@ -170,8 +197,26 @@ def _array(array: Any) -> Any:
     return "array", array.dtype.str, array.shape, [row.tobytes()[:_WHOLE_BYTES] for row in rows]
 
 
-def _is_path(name: Any) -> bool:
-    return type(name) is str and len(name) <= _LONGEST_NAME and ("." in name or os.sep in name) and "\0" not in name
+def _texts(values: Any, depth: int = 3) -> list[str] | None:
+    """Return the strings and paths in a container; None if repr() does not tell all that it holds."""
+    found: list[str] = []
+    for one in itertools.chain(values, values.values()) if type(values) is dict else values:
+        if type(one) is str:
+            found.append(one)
+        elif type(one) in _CONTAINERS:
+            inner = _texts(one, depth - 1) if depth else None
+            if inner is None:
+                return None
+            found += inner
+        elif isinstance(one, PurePath):
+            found.append(str(one))
+        elif type(one) not in _ATOMS:
+            return None
+    return found
+
+
+def _is_path(name: str) -> bool:
+    return "." in name or os.sep in name
 
 
 def _changed(paths: Iterable[str]) -> list[tuple[int, int]]:
