@@ -251,7 +251,7 @@ def test_sqlite_without_a_primary_key(tmp_path: Path) -> None:
         ("own.db", "rowid INTEGER, y TEXT)"),
         ("without.db", "x INTEGER, y TEXT, PRIMARY KEY (x, y)) WITHOUT ROWID"),
     ):
-        with pytest.raises(BadOption, match="the tables 'sqlitelike'.*rowid"):
+        with pytest.raises(BadOption, match=r"the tables 'sqlitelike'.*rowid"):
             open_dataset(made(name, columns))
 
 
