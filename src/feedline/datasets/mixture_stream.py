@@ -91,9 +91,9 @@ class MixtureStream(Stream, EpochAware):
         """
         if not isinstance(state, dict) or not {"epoch", "taken", "ended", "datasets"} <= state.keys():
             raise BadState(
-                "This is not the state of a mixture, as its state_dict() returns it: it was saved by another version of "
-                "feedline, or with another dataset. Go on with those, or begin the epoch anew, without the state. It is "
-                f"{state!r:.200}"
+                "This is not the state of a mixture, as its state_dict() returns it: it was saved by another version "
+                "of feedline, or with another dataset. Go on with those, or begin the epoch anew, without the state. "
+                f"It is {state!r:.200}"
             )
         if len(state["datasets"]) != len(self.datasets):
             raise BadState(

@@ -16,10 +16,10 @@ from feedline.datasets.form import Form
 from feedline.datasets.pictures import picture_decoder
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import add_note, words
+from feedline.values import records
 
 _OWN_REFERENCES = 2
 """To an object that nobody else knows: a variable, and the argument of the function that counts."""
-from feedline.values import records
 
 
 # Any, throughout: samples and values of any kind.
