@@ -1,6 +1,7 @@
 """Question: what does `seed=` cost an iterable dataset that draws no random numbers?
 
-Knob: whether the loader has a seed.
+Knob: whether the loader has a seed; whether `__iter__` is a generator, which might draw at any sample, so that the
+generators of the process are seeded for each, or returns the iterator of a range, which cannot.
 
 Held still: an iterable dataset of integers, no workers, batches of 64; the consumer touches the one small tensor.
 
@@ -29,19 +30,22 @@ COLUMNS = (
 def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(__doc__, seconds=1.0, warmup=32, samples=10_000_000, batch_size=64)
     arguments = parser.parse_args(argv)
-    stream, size = workloads.Integers(arguments.samples), arguments.batch_size
+    size = arguments.batch_size
     torch, ours = harness.sides(0, ())
-    opened = {
-        (torch, "none"): partial(torch.open, stream, batch_size=size),
-        (ours, "none"): partial(ours.open, stream, batch_size=size),
-        (ours, "1"): partial(ours.open, stream, batch_size=size, seed=1),
-    }
-    entries = [
-        rows.steady({"seed": seed}, side, make, arguments, batch_size=size) for (side, seed), make in opened.items()
-    ]
+    entries = []
+    for name, kind in {"generator": workloads.Integers, "range": workloads.PlainIntegers}.items():
+        stream = kind(arguments.samples)
+        opened = {
+            (torch, "none"): partial(torch.open, stream, batch_size=size),
+            (ours, "none"): partial(ours.open, stream, batch_size=size),
+            (ours, "1"): partial(ours.open, stream, batch_size=size, seed=1),
+        }
+        for (side, seed), make in opened.items():
+            entries.append(rows.steady({"iterator": name, "seed": seed}, side, make, arguments, batch_size=size))
     outcomes = rows.measure(entries, arguments)
-    for outcome in outcomes[1:]:
-        harness.add_share(outcome, outcomes[1], "samples_per_s", "of_unseeded")
+    for first in range(0, len(outcomes), 3):
+        for outcome in outcomes[first + 1 : first + 3]:
+            harness.add_share(outcome, outcomes[first + 1], "samples_per_s", "of_unseeded")
     rows.publish("seeded_stream", outcomes, arguments, columns=COLUMNS, details=False)
     return 0
 

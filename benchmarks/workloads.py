@@ -54,6 +54,13 @@ class Integers(IterableDataset[int]):
         yield from range(self.length)
 
 
+class PlainIntegers(Integers):
+    """The same stream, whose iterator is that of a range: reading it runs no code of the dataset."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.length))
+
+
 class SplitIntegers(Integers):
     """The same stream, of which every worker of torch's makes its own part."""
 

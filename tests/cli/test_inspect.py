@@ -108,7 +108,9 @@ def test_a_foreign_hdf5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert facts["verified"] == {"samples": 30, "digest": None}
     with h5py.File(path, "a") as store:
         store["other"] = np.arange(7)
-    assert "same length" in fails(capsys, path)
+    said = fails(capsys, path)
+    assert "same length" in said
+    assert "with --fields (fields=)" in said
     assert inspect(capsys, path, "--fields", "group/images,labels")["samples"] == 30
 
 

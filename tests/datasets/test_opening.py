@@ -226,13 +226,33 @@ def test_sqlite(tmp_path: Path) -> None:
     assert inspect(str(path))["samples"] == 5
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("CREATE TABLE other (id INTEGER PRIMARY KEY)")
-    with pytest.raises(BadOption, match=r"the tables 'a \"b', 'other'.*query="):
+    with pytest.raises(BadOption, match=r"the tables 'a \"b', 'other'.*query=.*`feedline pack`"):
         open_dataset(path)
     with contextlib.closing(open_dataset(path, query='SELECT * FROM "a ""b" WHERE id > 2', key="id")) as dataset:
         assert len(dataset) == 2
     path.write_bytes(path.read_bytes()[:100] + bytes(5000))
     with pytest.raises(CorruptSource, match=r"a #1\.db"):
         open_dataset(path)
+
+
+def test_sqlite_without_a_primary_key(tmp_path: Path) -> None:
+    def made(name: str, columns: str) -> Path:
+        with contextlib.closing(sqlite3.connect(tmp_path / name)) as database, database:
+            database.execute(f"CREATE TABLE sqlitelike ({columns}")
+            database.executemany("INSERT INTO sqlitelike VALUES (?, ?)", [(number, "a") for number in range(5)])
+        return tmp_path / name
+
+    for name, columns in (("none.db", "x INTEGER, y TEXT)"), ("two.db", "x INTEGER, y TEXT, PRIMARY KEY (x, y))")):
+        path = made(name, columns)
+        with contextlib.closing(open_dataset(path)) as dataset:
+            assert (len(dataset), dataset[3]) == (5, {"rowid": 4, "x": 3, "y": "a"})
+        assert inspect(str(path))["samples"] == 5
+    for name, columns in (
+        ("own.db", "rowid INTEGER, y TEXT)"),
+        ("without.db", "x INTEGER, y TEXT, PRIMARY KEY (x, y)) WITHOUT ROWID"),
+    ):
+        with pytest.raises(BadOption, match=r"the tables 'sqlitelike'.*rowid"):
+            open_dataset(made(name, columns))
 
 
 def test_a_name_that_looks_like_a_pattern(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -57,11 +59,38 @@ def test_sizes_of_pictures(tmp_path: Path) -> None:
         (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
         Image.new("RGB", size).save(tmp_path / "ab"[number % 2] / f"{number}.png")
     (tmp_path / "a" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n and no more")
+    (tmp_path / "b" / "empty.png").touch()
+    (tmp_path / "b" / "text.png").write_bytes(b"no picture")
     facts = inspect(str(tmp_path))
     image = facts["fields"][0]
     assert (image["smallest picture"], image["largest picture"]) == ([10, 15], [30, 20])
-    assert image["unreadable pictures"] == 1
+    assert (image["unreadable pictures"], image["such as"]) == (3, "a/broken.png")
     assert "collate=list" in facts["line"]
+
+
+def test_nulls_that_come_late_count_for_the_line(tmp_path: Path) -> None:
+    numbers = [None if number > 200 and number % 3 == 0 else number for number in range(400)]
+    pq.write_table(pa.table({"id": range(400), "late": numbers}), tmp_path / "late.parquet")
+    facts = inspect(str(tmp_path / "late.parquet"))
+    assert facts["fields"][1]["missing"] > 10
+    assert "collate=list" in facts["line"]
+    pq.write_table(pa.table({"id": range(400), "sizes": [[1] * (1 + n // 99) for n in range(400)]}), tmp_path / "b.pq")
+    assert "feedline.collate.pad(fields=['sizes'])" in inspect(str(tmp_path / "b.pq"))["line"]
+
+
+def test_rows_that_repeat_are_not_all_that_is_looked_at(tmp_path: Path) -> None:
+    rows = "".join(f"{number},{number if number % 4 else ''},\n" for number in range(2000))
+    (tmp_path / "t.csv").write_text(f"a,b,c\n{rows}")
+    facts = inspect(str(tmp_path / "t.csv"))
+    assert sorted(facts["fields"][1]["type"].split(" or ")) == ["None", "int64"]
+    assert 10 < facts["fields"][1]["missing"] < 40
+    assert facts == inspect(str(tmp_path / "t.csv")), "the same samples in each run"
+
+
+def test_the_source_knows_the_type_of_a_column_without_values(tmp_path: Path) -> None:
+    numbers = pa.array([None] * 300, pa.int32())
+    pq.write_table(pa.table({"x": numbers}), tmp_path / "x.parquet")
+    assert inspect(str(tmp_path / "x.parquet"))["fields"][0]["type"] == "int32 or None"
 
 
 class Trap:

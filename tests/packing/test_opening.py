@@ -209,6 +209,21 @@ def test_a_source_that_changes_is_another_one(tmp_path: Path) -> None:
             assert before.text != after.text
 
 
+@pytest.mark.parametrize("ending", [".tar", ".tar.gz"])
+@pytest.mark.parametrize("pattern", ["s-{0..1}", "s-*"])
+def test_shards_that_a_pattern_names_are_looked_at(tmp_path: Path, ending: str, pattern: str) -> None:
+    for number in range(2):
+        foreign_tar(tmp_path / "plain.tar")
+        data = (tmp_path / "plain.tar").read_bytes()
+        (tmp_path / f"s-{number}{ending}").write_bytes(gzip.compress(data) if ending == ".tar.gz" else data)
+    source = f"{tmp_path}/{pattern}{ending}"
+    with open_source(source) as before:
+        assert [file.name for file in before.files] == [f"s-0{ending}", f"s-1{ending}"]
+    os.utime(tmp_path / f"s-1{ending}", ns=(1, 1))
+    with open_source(source) as after:
+        assert before.text != after.text
+
+
 def test_what_changes_a_fingerprint(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     for name in ("cat/1.jpg", "dog/2.jpg"):

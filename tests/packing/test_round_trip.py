@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets.opening import SOURCES
-from feedline.errors import PackError
+from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.packing.schema import Schema
 from feedline.packing.writers import tar
 from tests.packing.stores import FORMATS, SINGLE, mixed
@@ -138,6 +138,23 @@ def test_what_the_source_reads_otherwise_is_noticed(
     monkeypatch.setitem(SOURCES, format_, other)
     with pytest.raises(PackError, match="What was read back is not what was written"):
         pack([mixed(number) for number in range(3)], tmp_path / SINGLE[format_], format=format_)
+
+
+@pytest.mark.parametrize(
+    ("failure", "blamed"),
+    [(TypeError("an option"), False), (BadOption("an option."), False), (CorruptSource("cut off."), True)],
+)
+def test_only_damage_is_blamed_on_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception, blamed: bool
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise failure
+
+    monkeypatch.setitem(SOURCES, "lmdb", fail)
+    with pytest.raises(PackError, match=str(failure).rstrip(".")) as caught:
+        pack([mixed(0)], tmp_path / "out.lmdb")
+    assert ("may be faulty" in str(caught.value)) == blamed
+    assert not (tmp_path / "out.lmdb").exists()
 
 
 def test_a_member_of_none_is_never_written() -> None:

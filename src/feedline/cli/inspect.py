@@ -99,7 +99,11 @@ def _statistics(field: dict[str, Any]) -> str:
     if "largest picture" in field:
         sizes = (" x ".join(map(str, field[name])) for name in ("smallest picture", "largest picture"))
         parts.append(f"{_range(*sizes)} pixels")
-    parts += [f"{name}: {field[name]:,}" for name in ("unreadable pictures", "missing") if name in field]
+    if "unreadable pictures" in field:
+        example = f", such as {field['such as']}" if "such as" in field else ""
+        parts.append(f"unreadable pictures: {field['unreadable pictures']:,}{example}")
+    if "missing" in field:
+        parts.append(f"missing: {field['missing']:,}")
     return ", ".join(parts)
 
 

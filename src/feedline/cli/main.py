@@ -24,7 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments.command(arguments)
     except FeedlineError as error:
-        sys.stderr.write(printable(f"feedline: {error}\n"))
+        text = str(error)
+        if hasattr(arguments, "fields"):  # sources call the option as it is called in Python
+            text = text.replace("with fields=", "with --fields (fields=)")
+        sys.stderr.write(printable(f"feedline: {text}\n"))
         return 1
     except KeyboardInterrupt:
         return 130

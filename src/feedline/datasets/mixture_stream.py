@@ -90,7 +90,11 @@ class MixtureStream(Stream, EpochAware):
             BadState: it is not a state of such a mixture.
         """
         if not isinstance(state, dict) or not {"epoch", "taken", "ended", "datasets"} <= state.keys():
-            raise BadState(f"This is not the state of a mixture, as its state_dict() returns it: {state!r:.200}")
+            raise BadState(
+                "This is not the state of a mixture, as its state_dict() returns it: it was saved by another version "
+                "of feedline, or with another dataset. Go on with those, or begin the epoch anew, without the state. "
+                f"It is {state!r:.200}"
+            )
         if len(state["datasets"]) != len(self.datasets):
             raise BadState(
                 f"The state is that of a mixture of {len(state['datasets'])} datasets, but this one has "

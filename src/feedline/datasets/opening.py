@@ -345,25 +345,39 @@ def _table_in(path: str) -> dict[str, Any]:
     Raises:
         BadOption: there is not exactly one, or nothing single tells its rows apart.
     """
-    listing = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
+    listing = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     try:
         database = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)
         try:
             names = [name for (name,) in database.execute(listing)]
             columns = database.execute("SELECT name, pk FROM pragma_table_info(?)", names[:1]).fetchall()
+            quoted = '"' + "".join(names[:1]).replace('"', '""') + '"'
+            is_taken = any(name.lower() == "rowid" for name, _ in columns)
+            has_rowid = len(names) == 1 and not is_taken and _has_rowid(database, quoted)
         finally:
             database.close()
     except sqlite3.Error as exc:
         raise CorruptSource(f"{path} cannot be read: {words(exc)}. It is damaged or cut off.") from exc
     keys = [name for name, is_key in columns if is_key]
-    if len(names) != 1 or len(keys) != 1:
-        found = f"the tables {', '.join(map(repr, names))}" if names else "no tables"
-        raise BadOption(
-            f"{path} is a SQLite database with {found}, and which rows are samples is not known: one table whose "
-            "primary key is one column is read by itself. Say it: open_dataset(path, query='SELECT ...', key='...')."
-        )
-    quoted = names[0].replace('"', '""')
-    return {"query": f'SELECT * FROM "{quoted}"', "key": keys[0]}
+    if len(names) == 1 and len(keys) == 1:
+        return {"query": f"SELECT * FROM {quoted}", "key": keys[0]}
+    if has_rowid:
+        return {"query": f"SELECT rowid, * FROM {quoted}", "key": "rowid"}
+    found = f"the tables {', '.join(map(repr, names))}" if names else "no tables"
+    raise BadOption(
+        f"{path} is a SQLite database with {found}, and which rows are samples is not known: one table is read by "
+        "itself if a primary key of one column, or the rowid, tells its rows apart. In Python, say it: "
+        "open_dataset(path, query='SELECT ...', key='...'). For `feedline pack`, put that into a function of a file, "
+        "such as data.py, and name it: data:function."
+    )
+
+
+def _has_rowid(database: sqlite3.Connection, table: str) -> bool:
+    try:
+        database.execute(f"SELECT rowid FROM {table} LIMIT 1")
+    except sqlite3.OperationalError:  # a table WITHOUT ROWID
+        return False
+    return True
 
 
 __all__ = ["open_dataset"]

@@ -157,7 +157,11 @@ class ResumablePass(Pass[T]):
         """
         own = self.state_dict()
         if not isinstance(state, dict) or state.keys() != own.keys():
-            raise BadState(f"This is not the state of a pass over {self._name}: {state!r:.200}")
+            raise BadState(
+                f"This is not the state of a pass over {self._name}, as this version of feedline takes it: it was "
+                "saved by another version, or with another dataset. Go on with those, or begin the epoch anew, "
+                f"without the state. It is {state!r:.200}"
+            )
         for name in (*self._options(), "part"):
             if _plain(state[name]) != own[name]:
                 raise BadState(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +19,13 @@ from feedline.failures import words
 from feedline.packing.line import LISTS, collate_for, loader_text
 from feedline.packing.opening import Opened, open_path
 from feedline.packing.pictures import extension_of
-from feedline.packing.schema import Sample, Schema, Unfit
+from feedline.packing.schema import Column, Sample, Schema
 from feedline.packing.verify import all_of, digest_of_all, packed_samples, size_on_disk
 
 _LOOKED_AT = 100
 """Samples from which types and statistics are told."""
-_KEPT = 8
-"""Samples by which it is decided how batches are made."""
+_OF_PICTURES = ("pictures", "CSV table of files")
+"""Formats whose field `image` holds files that are meant to be pictures."""
 
 
 # Any, throughout: the value of a field, and values that JSON keeps.
@@ -52,26 +53,24 @@ def inspect(
         ('map-style', 5, [{'name': 'value', 'type': 'float64', 'min': 0.0, 'max': 4.0, 'mean': 2.0}])
     """
     with look_into(path, fields) as opened:
-        statistics = Statistics()
+        statistics = Statistics(opened)
         examples = [{name: value_text(value) for name, value in one.items()} for one in take(opened, sample_count)]
-        first: list[Sample] = []
         form = "dict"
         for sample in _spread(opened.dataset, _LOOKED_AT):
             form = "dict" if isinstance(sample, dict) else "tuple" if isinstance(sample, (tuple, list)) else "one"
-            named = _named(sample)
-            statistics.add(named)
-            first += [named][: _KEPT - len(first)]
+            statistics.add(_named(sample))
         verified = None
         if verify:
-            statistics = Statistics()
+            statistics = Statistics(opened)
             verified = _verified(opened, statistics)
         is_map = hasattr(opened.dataset, "__getitem__")
         if opened.format == "pictures":
             collate = LISTS if statistics.has_uneven_pictures else ""
         else:
-            collate = _collate(opened.stored, first, form)
+            collate = _collate(opened.stored, statistics, form)
         stored = opened.stored or {}
-        line = loader_text(opened.expression, collate, is_stream=not is_map) if opened.expression and first else ""
+        has_line = opened.expression and statistics.count
+        line = loader_text(opened.expression, collate, is_stream=not is_map) if has_line else ""
         return {
             "path": path,
             "format": opened.format,
@@ -97,7 +96,7 @@ def look_into(path: str, fields: Sequence[str] | None = None) -> Opened:
 
 
 def take(opened: Opened, count: int) -> list[Sample]:
-    """Return so many samples: evenly spread of a map-style dataset, the first of a stream."""
+    """Return so many samples: from everywhere in a map-style dataset, the first of a stream."""
     return list(map(_named, _spread(opened.dataset, count)))
 
 
@@ -105,7 +104,11 @@ def _spread(dataset: Any, count: int) -> Iterator[Any]:
     if not hasattr(dataset, "__getitem__"):
         return itertools.islice(dataset, count)
     there = len(dataset)
-    return (dataset[place * there // min(there, count)] for place in range(min(there, count)))
+    count = min(there, count)
+    # One of each stretch, the same in each run. At equal distances they could all fall on every fourth row.
+    chosen = random.Random(there)
+    stretches = ((place * there // count, (place + 1) * there // count) for place in range(count))
+    return (dataset[chosen.randrange(*stretch)] for stretch in stretches)
 
 
 def _named(sample: Any) -> Sample:
@@ -115,16 +118,12 @@ def _named(sample: Any) -> Sample:
     return {str(name): value.numpy() if is_tensor(value) else value for name, value in named.items()}
 
 
-def _collate(stored: dict[str, Any] | None, first: list[Sample], form: str) -> str:
+def _collate(stored: dict[str, Any] | None, statistics: Statistics, form: str) -> str:
     """Return the expression for `collate=` that makes batches; "" if the default does."""
     if stored is not None:
         return collate_for(Schema.from_json(stored["fields"]), stored["form"])
-    if not first:
-        return ""
-    try:
-        return collate_for(Schema.of(first), form)
-    except Unfit:
-        return LISTS
+    schema = statistics.schema()
+    return LISTS if schema is None else collate_for(schema, form)
 
 
 def _verified(opened: Opened, statistics: Statistics) -> dict[str, Any]:
@@ -164,8 +163,11 @@ def _verified(opened: Opened, statistics: Statistics) -> dict[str, Any]:
 class _Field:
     """What is known of one field."""
 
-    types: dict[str, None] = field(default_factory=dict)
-    """As an ordered set."""
+    types: dict[str, Any] = field(default_factory=dict)
+    """In the order in which they came, each with a value that has it."""
+    is_picture: bool = False
+    """True if all values are meant to be pictures."""
+    count: int = 0
     missing: int = 0
     low: float = math.inf
     high: float = -math.inf
@@ -174,15 +176,21 @@ class _Field:
     lengths: set[int] = field(default_factory=set)
     pictures: set[tuple[int, int]] = field(default_factory=set)
     unreadable: int = 0
+    first_unreadable: str = ""
 
-    def add(self, value: Any) -> None:
-        self.types[type_text(value)] = None
+    def add(self, value: Any, path: str) -> None:
+        self.count += 1
+        kind = type_text(value)
+        if kind not in self.types:
+            # Of an array not its memory: there may be many.
+            is_array = isinstance(value, np.ndarray)
+            self.types[kind] = np.broadcast_to(np.empty((), value.dtype), value.shape) if is_array else value
         if value is None:
             self.missing += 1
         elif isinstance(value, (str, bytes)):
             self.lengths.add(len(value))
-            if isinstance(value, bytes) and extension_of(value) != "bin":
-                self._add_picture(value)
+            if isinstance(value, bytes) and (self.is_picture or extension_of(value) != "bin"):
+                self._add_picture(value, path)
         elif isinstance(value, (bool, int, float, np.ndarray, np.generic)):
             self._add_numbers(np.asarray(value))
 
@@ -195,7 +203,7 @@ class _Field:
             self.total += float(numbers.sum(dtype=np.float64))
             self.numbers += numbers.size
 
-    def _add_picture(self, data: bytes) -> None:
+    def _add_picture(self, data: bytes, path: str) -> None:
         try:
             with checked_picture(data) as picture:
                 self.pictures.add(picture.size)
@@ -203,9 +211,10 @@ class _Field:
             return  # without Pillow nothing is known of pictures
         except (CorruptSource, OSError, SyntaxError, ValueError):
             self.unreadable += 1
+            self.first_unreadable = self.first_unreadable or path
 
-    def as_json(self) -> dict[str, Any]:
-        types = list(self.types)
+    def as_json(self, declared: str) -> dict[str, Any]:
+        types = [declared, "None"] if declared and list(self.types) == ["None"] else list(self.types)
         few = " or ".join(types)
         facts: dict[str, Any] = {"type": few if len(types) <= 4 else f"{types[0]} and {len(types) - 1} others"}
         if self.numbers:
@@ -217,23 +226,34 @@ class _Field:
             facts |= {"smallest picture": [min(widths), min(heights)], "largest picture": [max(widths), max(heights)]}
         if self.unreadable:
             facts["unreadable pictures"] = self.unreadable
+            if self.first_unreadable:
+                facts["such as"] = self.first_unreadable
         if self.missing:
             facts["missing"] = self.missing
         return facts
 
 
 class Statistics:
-    """What is known of the fields of some samples."""
+    """What is known of the fields of some samples.
 
-    def __init__(self) -> None:
+    Args:
+        opened: where they are from, if that says more of them.
+    """
+
+    def __init__(self, opened: Opened | None = None) -> None:
         self.count = 0
         self._fields: dict[str, _Field] = {}
+        self._has_pictures = opened is not None and opened.format in _OF_PICTURES
+        self._types = {} if opened is None else getattr(opened.dataset, "column_types", {})
 
     def add(self, sample: Sample) -> None:
         """Count a sample."""
         self.count += 1
+        path = str(sample.get("path", "")) if self._has_pictures else ""
         for name, value in sample.items():
-            self._fields.setdefault(name, _Field()).add(value)
+            if name not in self._fields:
+                self._fields[name] = _Field(is_picture=self._has_pictures and name == "image")
+            self._fields[name].add(value, path)
 
     def watch(self, samples: Iterable[Sample]) -> Iterator[Sample]:
         """Count samples that pass by."""
@@ -248,7 +268,13 @@ class Statistics:
 
     def fields(self) -> list[dict[str, Any]]:
         """Return what is known of each field, in values that JSON keeps."""
-        return [{"name": name, **one.as_json()} for name, one in self._fields.items()]
+        return [{"name": name, **one.as_json(str(self._types.get(name, "")))} for name, one in self._fields.items()]
+
+    def schema(self) -> Schema | None:
+        """Return what the fields hold; None if samples have different fields."""
+        if any(one.count != self.count for one in self._fields.values()):
+            return None
+        return Schema(tuple(Column.of(name, list(one.types.values())) for name, one in self._fields.items()))
 
 
 def type_text(value: Any) -> str:

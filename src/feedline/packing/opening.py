@@ -12,6 +12,8 @@ from typing import Any
 
 from feedline.datasets.cache.fingerprint import fingerprint as fingerprint_of
 from feedline.datasets.opening import FACTS, Recognised, is_picture_name, recognise
+from feedline.datasets.remote.storage import local_path, protocol_of
+from feedline.datasets.tar import TarDataset, TarStream
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
 from feedline.packing.folders import Unused, first_row, names_files, open_folder, open_table, unused_in
@@ -126,7 +128,7 @@ def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
     unused = Unused().and_files(found.beside, Path(found.path), f"beside the {len(found.files):,} stores")
     if found.format == "tar" and stored is None and fields is None:
         unused = Unused(unused.files, (*unused.notes, _KEYS))
-    files = tuple(found.files or _local_files(found.path))
+    files = tuple(found.files or _local_files(found.path, dataset))
     if stored is not None and wanted is None:
         suffix = FORMATS[found.format].suffixes[0]
         place = os.path.join(found.path, f"*{suffix}") if found.files else found.path
@@ -140,7 +142,9 @@ def _open_store(found: Recognised, wanted: list[str] | None) -> Opened:
     return Opened(found.path, dataset, text, None, facts, unused, found.format, files, stored, expression)
 
 
-def _local_files(source: str) -> list[Path]:
+def _local_files(source: str, dataset: Any) -> list[Path]:
+    if isinstance(dataset, (TarDataset, TarStream)):  # whose patterns are more than those of `glob`
+        return [Path(local_path(shard)) for shard in dataset.shards if not protocol_of(shard)]
     path = Path(source)
     if path.is_dir():
         return sorted(file for file in path.rglob("*") if file.is_file())

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from feedline.errors import BadOption, PackError
+from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.failures import words
 from feedline.loader.loader import Loader
 from feedline.packing.digest import START, chained, digest_of
@@ -324,7 +324,7 @@ class Run:
         """Read everything again, as the printed line will, and compare.
 
         Raises:
-            PackError: something else was read than was written.
+            PackError: something else was read than was written, or it could not be read.
         """
         count, digest = self._progress.count, self._progress.digest
         output = self._output
@@ -339,9 +339,14 @@ class Run:
         samples = packed_samples(self._job.format.name, output.files, output.schema, self._progress.form)
         try:
             found, chain = digest_of_all(samples, report)
-        except Exception as exc:  # whatever a library makes of damaged bytes
-            what = f"reading a sample after {number} failed: {type(exc).__name__}: {exc}"
-            raise self._differs(what) from exc
+        except CorruptSource as exc:
+            raise self._differs(f"reading a sample after {number} failed: {words(exc)}") from exc
+        except Exception as exc:  # says nothing of the bytes: an option, a library, too many open files
+            raise PackError(
+                f"Everything was written, but could not be read back to check it: after {number} samples came "
+                f"{type(exc).__name__}: {words(exc)}. The output did not get its name. If that can be mended, do so "
+                "and run again; if the fault seems to be feedline's, report it."
+            ) from exc
         if (found, chain) != (count, digest):
             what = f"{found} of {count} samples came back, with digest {chain}, not {digest}"
             raise self._differs(what)

@@ -66,6 +66,7 @@ def test_forms_of_samples(tmp_path: Path) -> None:
         assert list(TarDataset(path, fields=fields).stream()) == [expected]
         table = TarDataset(path, fields=fields, cache=False)
         assert list(table) == [expected]
+        assert repr(table).startswith("TarDataset(1 samples of "), "the index is known by now"
         table.close()
 
 

@@ -253,10 +253,10 @@ def test_a_worker_killed_after_it_made_its_segment_leaves_none(monkeypatch: pyte
     post = Outbox.post
 
     def post_and_die(outbox: Outbox, writer: SlotWriter, name: str) -> Freight:
-        freight = post(outbox, writer, name)
+        batch_bytes = post(outbox, writer, name)
         assert segment_names()
         os.kill(os.getpid(), signal.SIGKILL)
-        return freight
+        return batch_bytes
 
     monkeypatch.setattr(Outbox, "post", post_and_die)
     with at_work(Large()) as engine:

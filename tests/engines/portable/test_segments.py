@@ -26,16 +26,16 @@ def send(size: int) -> tuple[Freight, Any]:
     outbox = Outbox()
     writer = outbox.open(NAME)
     fill(writer, size)
-    freight = outbox.post(writer, NAME)
-    return freight, Inbox().open(freight)
+    batch_bytes = outbox.post(writer, NAME)
+    return batch_bytes, Inbox().open(batch_bytes)
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 100_000, 1 << 20])
 def test_bytes_arrive(size: int) -> None:
-    freight, received = send(size)
+    batch_bytes, received = send(size)
     assert np.array_equal(received, np.arange(size) % 251)
     assert received.flags.writeable
-    assert (freight.segment == NAME) == (size >= 64 << 10)
+    assert (batch_bytes.segment == NAME) == (size >= 64 << 10)
 
 
 def test_the_name_is_gone_as_soon_as_the_segment_is_mapped() -> None:
@@ -91,8 +91,8 @@ def test_too_little_room_in_dev_shm_is_not_fatal(monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    freight, received = send(100_000)
-    assert freight.segment == ""
+    batch_bytes, received = send(100_000)
+    assert batch_bytes.segment == ""
     assert np.array_equal(received, np.arange(100_000) % 251)
     assert not os.path.exists(f"/dev/shm/{NAME}")
 
@@ -100,8 +100,8 @@ def test_too_little_room_in_dev_shm_is_not_fatal(monkeypatch: pytest.MonkeyPatch
 def test_a_name_that_is_taken_is_left_alone() -> None:
     other = SharedMemory(NAME, create=True, size=100)
     try:
-        freight, _ = send(100_000)
-        assert freight.segment == ""
+        batch_bytes, _ = send(100_000)
+        assert batch_bytes.segment == ""
     finally:
         other.close()
         other.unlink()

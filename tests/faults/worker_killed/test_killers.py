@@ -301,7 +301,7 @@ class Slow(Deadly):
 @pytest.mark.slow
 @pytest.mark.parametrize("on_error", [Skip(), Policy({Exception: Retry(2, wait_s=0.0, then="skip")})])
 def test_samples_are_not_blamed_for_workers_that_somebody_kills(on_error: Any) -> None:
-    """Somebody kills workers all the time; one sample kills as well, and is found. `test_rescue.py` throws dice."""
+    """Somebody kills workers all the time; one sample kills as well, and is found. `test_recovery.py` throws dice."""
     loader = make("Loader", Slow(80, {33}), 4, workers=2, on_error=on_error, restarts=10**6)
     batches = iter(loader)
     over = threading.Event()

@@ -138,11 +138,6 @@ class CSVDataset(RowGroupSource):
         """Compressed files whose parts this process has put into `cache`, as far as they were not there."""
         self._opened: Handle[dict[str, UnpackedFile]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
 
-    @property
-    def column_types(self) -> dict[str, Any]:
-        """The type of each column of the samples, as pyarrow has it."""
-        return {name: self._layout.types[name] for name in self._shape.names}
-
     # -- looking -----------------------------------------------------------------------------------------------------
 
     def _look(self, file: File, number: int, condition: Any) -> Footer:

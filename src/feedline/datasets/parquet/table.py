@@ -145,6 +145,11 @@ class RowGroupSource(GroupedSource):
         return len(self._layout)
 
     @property
+    def column_types(self) -> dict[str, Any]:
+        """The type of each column of the samples, as pyarrow has it."""
+        return {name: self._layout.types[name] for name in self._shape.names}
+
+    @property
     def row_group_sizes(self) -> NDArray[np.int64]:
         return np.diff(self._layout.starts)
 

@@ -290,11 +290,11 @@ def _hear(pipe: Connection, sentinel: int) -> Answer | None:
 
 
 def _result(number: int, task_id: int, answer: Answer, inbox: Inbox) -> Result:
-    if answer.freight is None:
+    if answer.batch_bytes is None:
         return Result(answer.kind, number, task_id, answer.body, notes=answer.notes, bound=answer.bound)
     try:
-        memory = inbox.open(answer.freight)
+        memory = inbox.open(answer.batch_bytes)
     except Exception as exc:  # whatever it is, the training loop is waiting to hear of it
         return Result(ResultKind.FAILED, number, task_id, exc, bound=answer.bound)
-    parcel = Parcel(answer.body, -1, answer.freight.size, SegmentReader(memory))
+    parcel = Parcel(answer.body, -1, answer.batch_bytes.size, SegmentReader(memory))
     return Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes, bound=answer.bound)

@@ -49,7 +49,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @dataclass(slots=True)
-class Freight:
+class BatchBytes:
     """The bytes of a batch: in a segment, or themselves."""
 
     size: int
@@ -95,7 +95,7 @@ class Outbox:
         self._lease = weakref.ref(view)  # every array in the memory keeps it alive
         return _writer_over(view)
 
-    def post(self, writer: SlotWriter, name: str) -> Freight:
+    def post(self, writer: SlotWriter, name: str) -> BatchBytes:
         """Get what was written ready to leave, if it is large in a segment of that name."""
         used = writer.used
         self._expected_bytes = max(used, self._expected_bytes * 7 // 8)
@@ -106,10 +106,10 @@ class Outbox:
                     self._segment.array()[:used] = writer.view[:used]
                     self._scratch = None
                 self._sent, self._segment = self._segment, None
-                return Freight(used, segment=name)
+                return BatchBytes(used, segment=name)
         data = bytearray(writer.view[:used])
         self.discard()
-        return Freight(used, data=data)
+        return BatchBytes(used, data=data)
 
     def discard(self) -> None:
         """Remove a segment that was opened and not posted."""
@@ -175,16 +175,16 @@ class Inbox:
     def __init__(self) -> None:
         self._mapped: weakref.WeakSet[_Segment] = weakref.WeakSet()
 
-    def open(self, freight: Freight) -> Bytes:
+    def open(self, batch_bytes: BatchBytes) -> Bytes:
         """Return the bytes of a batch; the array owns them, and nothing with a name is left."""
-        if freight.data is not None:
-            return np.frombuffer(freight.data, np.uint8) if freight.size else np.empty(0, np.uint8)
+        if batch_bytes.data is not None:
+            return np.frombuffer(batch_bytes.data, np.uint8) if batch_bytes.size else np.empty(0, np.uint8)
         with not_while_forking:
-            segment = _open_segment(freight.segment)
+            segment = _open_segment(batch_bytes.segment)
             if len(self._mapped) < _MOST_SEGMENTS:
                 self._mapped.add(segment)
                 return segment.array()
-        return segment.array()[: freight.size].copy()
+        return segment.array()[: batch_bytes.size].copy()
 
 
 def remove_segment(name: str) -> None:

@@ -18,7 +18,7 @@ from feedline.engines.calm import settle_in_child
 from feedline.engines.failure import pack_failure
 from feedline.engines.habits import settle
 from feedline.engines.heap import Heap, heap_of_this_process
-from feedline.engines.portable.segments import Freight, Outbox
+from feedline.engines.portable.segments import BatchBytes, Outbox
 from feedline.engines.runner import Runner
 from feedline.engines.session import Sent
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
@@ -44,7 +44,7 @@ class Answer:
     kind: ResultKind
     body: bytes = b""
     """DONE: the header of the batch; FAILED: the packed exception."""
-    freight: Freight | None = None
+    batch_bytes: BatchBytes | None = None
     """DONE: what the header refers to."""
     busy_ns: int = 0
     notes: Notes | None = None
@@ -132,8 +132,8 @@ def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: 
     if result.kind is ResultKind.DONE:
         try:
             header, room = _encode(codec, outbox, result.payload, room)
-            freight = outbox.post(room, request.segment)
-            return Answer(ResultKind.DONE, header, freight, time.perf_counter_ns() - begun, result.notes)
+            batch_bytes = outbox.post(room, request.segment)
+            return Answer(ResultKind.DONE, header, batch_bytes, time.perf_counter_ns() - begun, result.notes)
         except Exception as exc:
             answer = Answer(ResultKind.FAILED, pack_failure(exc, where))
     elif result.kind is ResultKind.FAILED:
