@@ -1,10 +1,11 @@
 """Question: what does it cost to split a stream over workers, when a sample is next to nothing?
 
-Knob: the number of workers.
+Knob: the number of workers; whether `__iter__` of the dataset that the loader splits is a generator, which every worker
+has to go through, or returns the iterator of a range, of which workers pass over what others deliver.
 
-Held still: an iterable dataset of 100,000 integers, batches of 64, all of which are consumed. The loader that is marked
-`shard` splits the stream itself (`shard=True`). For the others the dataset does, as torch's documentation shows: each
-worker makes what it delivers and no more.
+Held still: an iterable dataset of 100,000 integers, batches of 64, all of which are consumed. The loaders that are
+marked `shard` split the stream themselves (`shard=True`). For the others the dataset does, as torch's documentation
+shows: each worker makes what it delivers and no more.
 
 How to read it: `first` is the seconds of a whole pass from `iter()` on, with the start of the workers, `again` those of
 the next pass, for which the workers are there. Lower is better.
@@ -24,6 +25,7 @@ from functools import partial
 from benchmarks import flags, workloads
 from feedline.bench import harness, rows
 
+SHARDED = {"shard": workloads.Integers, "shard range": workloads.PlainIntegers}
 COLUMNS = (
     rows.Column("first_s", "first s", digits=3, with_range=True, better="lower"),
     rows.Column("again_s", "again s", digits=3, with_range=True, better="lower"),
@@ -36,17 +38,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     entries: list[harness.Entry] = []
     for workers in arguments.workers:
         for side in harness.sides(workers, arguments.engine):
-            for shard in (False,) if side.library == harness.TORCH else (False, True):
-                once = partial(measure, side, shard, arguments.samples, arguments.batch_size, workers)
-                shown = replace(side, engine=f"{side.engine}, shard") if shard else side
+            for kind in ("",) if side.library == harness.TORCH else ("", *SHARDED):
+                once = partial(measure, side, kind, arguments.samples, arguments.batch_size, workers)
+                shown = replace(side, engine=f"{side.engine}, {kind}") if kind else side
                 entries.append(harness.Entry({"workers": workers}, shown, partial(harness.watched, once)))
     rows.publish("sharded_stream", rows.measure(entries, arguments), arguments, columns=COLUMNS)
     return 0
 
 
-def measure(side: harness.Side, shard: bool, samples: int, batch_size: int, workers: int) -> harness.Figures:
-    stream = workloads.Integers(samples) if shard else workloads.SplitIntegers(samples)
-    options = {**harness.worker_arguments(workers), **({"shard": True} if shard else {})}
+def measure(side: harness.Side, kind: str, samples: int, batch_size: int, workers: int) -> harness.Figures:
+    stream = SHARDED.get(kind, workloads.SplitIntegers)(samples)
+    options = {**harness.worker_arguments(workers), **({"shard": True} if kind else {})}
     loader = side.open(stream, batch_size=batch_size, **options)
     try:
         return {"first_s": pass_s(loader, samples), "again_s": pass_s(loader, samples)}

@@ -18,10 +18,8 @@ from feedline.randomness.scope import Scope, seed_globals
 from feedline.types import Notes, Resume, WorkerSpec
 from feedline.values.records import NotARecord, encode
 
-_PLAIN = frozenset(
-    type(iter(container))
-    for container in (range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b"", bytearray())
-)
+_CONTAINERS: tuple[Any, ...] = (range(1), range(1 << 70), [], (), set(), {}, {}.values(), {}.items(), "", b"")
+_PLAIN = frozenset(type(iter(container)) for container in _CONTAINERS)
 """Iterators that run nobody's code: what they yield draws nothing."""
 
 

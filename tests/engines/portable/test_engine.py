@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from feedline.abc import Engine
 from feedline.collate import default
 from feedline.engines.portable import PortableEngine, segments
-from feedline.engines.portable.segments import Freight, Outbox
+from feedline.engines.portable.segments import BatchBytes, Outbox
 from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing import EngineContract, Gate
@@ -252,7 +252,7 @@ def test_a_worker_that_died_while_idle_is_noticed_when_it_is_needed() -> None:
 def test_a_worker_killed_after_it_made_its_segment_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
     post = Outbox.post
 
-    def post_and_die(outbox: Outbox, writer: SlotWriter, name: str) -> Freight:
+    def post_and_die(outbox: Outbox, writer: SlotWriter, name: str) -> BatchBytes:
         batch_bytes = post(outbox, writer, name)
         assert segment_names()
         os.kill(os.getpid(), signal.SIGKILL)

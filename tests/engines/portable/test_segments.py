@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from feedline.engines.portable import segments
-from feedline.engines.portable.segments import Freight, Inbox, Outbox, not_while_forking, remove_segment
+from feedline.engines.portable.segments import BatchBytes, Inbox, Outbox, not_while_forking, remove_segment
 from feedline.transport.codec import SlotWriter
 
 NAME = f"feedline_test_{os.getpid()}"
@@ -22,7 +22,7 @@ def fill(writer: SlotWriter, size: int) -> None:
     writer.view[writer.place(size) :][:size] = np.arange(size) % 251
 
 
-def send(size: int) -> tuple[Freight, Any]:
+def send(size: int) -> tuple[BatchBytes, Any]:
     outbox = Outbox()
     writer = outbox.open(NAME)
     fill(writer, size)
