@@ -278,7 +278,8 @@ class TestWhatCannotBe:
             (".", "has no files"),
         ],
     )
-    def test_files(self, given: Any, message: str) -> None:
+    def test_files(self, given: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
         with pytest.raises((BadOption, SourceError), match=message):
             HDF5Dataset(given)
 
