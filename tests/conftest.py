@@ -140,6 +140,10 @@ class Surroundings:
             thread.join(max(0.0, deadline - time.monotonic()))
         for pid in self._new_processes():
             _wait_for_exit(pid, max(0.0, deadline - time.monotonic()))
+        # Names that tests in other processes have made meanwhile: nothing tells whose they are, but they do not stay.
+        names = _shared_memory_names() - self.shared_memory
+        while any(_is_ours(name) for name in names & _shared_memory_names()) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
     def kill_leftover_processes(self) -> None:
         for pid in self._new_processes():
