@@ -86,7 +86,7 @@ def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
             other = 'engine="thread" needs no pickle. Nor does a fork, but such a handle does not survive a fork.'
         return NotPicklable(
             f"{path} cannot be sent to a worker process: it is {what}. Workers that are started by spawn or forkserver "
-            f"get the dataset and the functions by pickle, which says: {_text(failure)}. {advice} {other}"
+            f"get the dataset and the functions by pickle, which says: {_text(error)}. {advice} {other}"
         )
     return NotPicklable(
         f"The dataset, or a function given to the loader, cannot be sent to a worker process: {_text(error)}. Workers "
