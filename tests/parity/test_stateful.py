@@ -148,6 +148,7 @@ def same_story(make: Make, stop: int | None, **options: Any) -> None:
 # Without workers: every step
 
 
+@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")  # of torch's own sampler, in two epochs
 @pytest.mark.parametrize("name", MAP_STYLE)
 def test_map_style_from_every_step(name: str) -> None:
     make = MAP_STYLE[name]
