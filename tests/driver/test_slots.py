@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
-from torch.utils.data import Dataset
 
-from feedline import DataLoader
 from feedline.core.counters import Counters
 from feedline.driver.slots import Slots
 from feedline.frameworks.numpy import NumpyFramework
@@ -148,45 +145,3 @@ def test_what_is_held_comes_back_when_all_ends() -> None:
     slots.close()
     assert slots.acquire(0) == slot
     assert slots.acquire(0) == -1, "it came back once"
-
-
-# -- batches of other loaders ---
-
-
-class Constant(Dataset[Any]):
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.full((1000,), float(index))
-
-
-class Holding(Dataset[Any]):
-    """Holds a batch of another loader."""
-
-    def __init__(self, held: torch.Tensor | None) -> None:
-        self.held = held
-
-    def __len__(self) -> int:
-        return 40
-
-    def __getitem__(self, index: int) -> Any:
-        assert self.held is not None
-        return self.held.sum().item()
-
-
-def test_a_batch_that_a_forked_workers_dataset_holds_stays_what_it_was() -> None:
-    source = iter(DataLoader(Constant(400), 4, num_workers=1))
-    held = next(source)
-    expected = held.sum().item()
-    dataset = Holding(held)
-    sums = iter(DataLoader(dataset, 1, num_workers=1, prefetch_factor=1))
-    assert next(sums).item() == expected
-    dataset.held = None
-    del held
-    for _ in range(60):  # long enough for the slot to be written again, were it free
-        next(source)
-    assert {value.item() for value in sums} == {expected}

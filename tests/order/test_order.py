@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from typing import Any
 
@@ -291,11 +290,3 @@ def test_a_last_round_that_cannot_be_split_is_refused_at_the_beginning(kind: Any
     loader = kind(list(range(5)), batch_sampler=batches)
     with pytest.raises(BadOption, match='tail="exact"'):
         iter(loader)
-
-
-def test_a_budget_of_tokens_is_kept_after_rounding() -> None:
-    lengths = np.random.default_rng(0).integers(1, 60, 500)
-    padded = -(-lengths // 8) * 8
-    batches = list(samplers.TokenBudgetBatchSampler(lengths, 256, seed=1, multiple_of=8))
-    assert max(len(batch) * padded[batch].max() for batch in batches) <= 256
-    assert sorted(itertools.chain.from_iterable(batches)) == list(range(500))
