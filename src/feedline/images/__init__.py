@@ -1,0 +1,1 @@
+"""Images: decoding, and the transforms that training uses."""
