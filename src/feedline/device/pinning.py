@@ -1,16 +1,19 @@
 """Slots in pinned memory: copies to the GPU start from them directly, at the full rate of the link.
 
 Pages of a slot are registered with CUDA when the slot first holds a batch, and again when a batch outgrows what was
-registered. When the training loop drops a batch, an event is recorded for all streams of the current device (before
-CUDA 12.5: for its current stream); the slot is not written again before that event has happened, so a copy with
-`non_blocking=True` is not overtaken by the next batch.
+registered. When the training loop drops a batch, an event is recorded for all streams of every device that the program
+uses (before CUDA 12.5: for the current stream of each); the slot is not written again before these events have happened,
+so a copy with `non_blocking=True` is not overtaken by the next batch, to whichever device it goes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -31,7 +34,7 @@ class SlotPinner(Device):
         self._slot_bytes = arena.slot_bytes
         self._registered: dict[int, int] = {}
         self._events: dict[tuple[int, int], Any] = {}
-        self._last: dict[int, Any] = {}
+        self._last: dict[int, list[Any]] = {}
         arena.follow(self)
         weakref.finalize(arena.mapping, _unregister, self._base, self._slot_bytes, self._registered).atexit = False
 
@@ -54,17 +57,25 @@ class SlotPinner(Device):
         self._registered[slot] = wanted
 
     def on_release(self, slot: int) -> None:
-        device = torch.cuda.current_device()
+        start = self._base + slot * self._slot_bytes
+        if any(start <= address < start + self._slot_bytes for address in _known.settled):
+            self._last.pop(slot, None)
+            return
+        self._last[slot] = [self._record(slot, device) for device in _devices_in_use()]
+
+    def _record(self, slot: int, device: int) -> Any:
         event = self._events.get((slot, device))
         if event is None:
             event = self._events[slot, device] = torch.cuda.Event()
-        event.record()
-        _record_everything(event)
-        self._last[slot] = event
+        if device == torch.cuda.current_device():
+            _record_everything(event)
+        else:
+            with torch.cuda.device(device):
+                _record_everything(event)
+        return event
 
     def may_reuse(self, slot: int) -> bool:
-        event = self._last.get(slot)
-        return event is None or bool(event.query())
+        return all(event.query() for event in self._last.get(slot, ()))
 
     def shrink(self, slot: int) -> bool:
         # Pages that are registered and not the file's any more would still be what the device copies from.
@@ -76,14 +87,47 @@ class SlotPinner(Device):
         return True
 
 
+class _Known(threading.local):
+    settled: Sequence[int] = ()
+
+
+_known = _Known()
+
+
+@contextmanager
+def settled(addresses: Sequence[int]) -> Iterator[None]:
+    """Within it, slots that hold these addresses are free when they are dropped: nobody copies from them any more."""
+    before, _known.settled = _known.settled, addresses
+    try:
+        yield
+    finally:
+        _known.settled = before
+
+
+def _devices_in_use() -> list[int]:
+    """Return the devices that this process has begun to use: copies may go to any of them."""
+    count, current = torch.cuda.device_count(), torch.cuda.current_device()
+    driver = _driver()
+    if count == 1 or driver is None:
+        return [current]
+    return [device for device in range(count) if device == current or _is_active(driver, device)]
+
+
+def _is_active(driver: Any, device: int) -> bool:
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    code = driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+    return bool(code != 0 or active.value)  # if it cannot be told, it may be in use
+
+
 def _record_everything(event: Any) -> None:
-    """Let an event also stand for what other streams of the current device have under way.
+    """Record an event on the current stream of the current device, and for what its other streams have under way.
 
     The copy may have been started on another stream than the one that is current when the batch is dropped. Drivers
     from CUDA 12.5 on can record an event for a whole context; with older ones the event stands for the current stream.
     """
+    event.record()
     driver = _driver()
-    if driver is None:
+    if driver is None or not hasattr(driver, "cuCtxRecordEvent"):
         return
     context = ctypes.c_void_p()
     if driver.cuCtxGetCurrent(ctypes.byref(context)) == 0 and context.value:
@@ -93,10 +137,9 @@ def _record_everything(event: Any) -> None:
 @functools.cache
 def _driver() -> Any:
     try:
-        driver = ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL("libcuda.so.1")
     except OSError:
         return None
-    return driver if hasattr(driver, "cuCtxRecordEvent") else None
 
 
 def _unregister(base: int, slot_bytes: int, registered: dict[int, int]) -> None:

@@ -37,8 +37,12 @@ def begin_epoch(
     *,
     shared_seed: int | None = None,
     fault_budget: FaultBudget | None = None,
+    is_fed: bool = False,
 ) -> None:
-    """Begin a pass over a dataset, or the rest of one, with workers."""
+    """Begin a pass over a dataset, or the rest of one, with workers.
+
+    If `is_fed`, batches are taken before the training loop gets them: the checkpoint is told by whoever hands them over.
+    """
     machine = driver.machine
     if not outlives_epoch(spec.dataset):
         machine.memory.last_notes.clear()
@@ -82,7 +86,8 @@ def begin_epoch(
             awaits_openings=awaits and spec.split is None and is_kept,
         )
     scheduler = settings.make_scheduler()
-    epoch = kind(checkpoint.plan, scheduler, limits, entry.progress, fault_budget, request, origin, entry.key.epoch)
+    progress = entry.progress.copy() if is_fed else entry.progress
+    epoch = kind(checkpoint.plan, scheduler, limits, progress, fault_budget, request, origin, entry.key.epoch)
     epoch.checkpoint = checkpoint
     driver.begin(epoch)
 
@@ -176,6 +181,11 @@ class WorkerBatches(ExclusiveBatches):
     def worker_pids(self) -> list[int]:
         """Process ids of the workers; none of threads."""
         return [] if self.driver.closed else self.driver.engine.pids
+
+    def is_ready(self) -> bool:
+        """True if the next batch has come already."""
+        usable = not (self._is_torn or self._ended or self.leaving or self.driver.closed) and self._death is None
+        return usable and self.at_first is None and self.driver.epoch.take() is not None
 
     def restart(self, begin_epoch: BeginEpoch, *, inside: bool = False) -> None:
         """Begin another epoch with the same workers; `inside` if the caller is there already, as in `at_first`."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from feedline.abc.engine import Engine
+from feedline.abc.source import Acknowledged
 from feedline.core.decisions import GIVE, LOOK_AT, START, TAKE_BACK
 from feedline.core.epoch import Epoch
 from feedline.core.machine import Machine
@@ -67,6 +68,8 @@ class Driver:
         self._prepare = prepare
         self._rest = rest
         self._receipts = Receipts(dataset)
+        self.wants_receipts = isinstance(dataset, Acknowledged)
+        """True if the dataset hears which of its samples were consumed."""
         self._receipt: Any = None
         """Of the batch that was delivered last."""
         self.pid = os.getpid()

@@ -123,6 +123,10 @@ class InlineBatches(ExclusiveBatches):
             self._note(ordinal)
             return batch
 
+    def is_ready(self) -> bool:
+        """False: a batch is made when it is asked for."""
+        return False
+
     def _rest(self) -> None:
         if self._arena is not None:
             self._arena.rest()

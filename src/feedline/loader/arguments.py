@@ -33,7 +33,7 @@ _OTHERWISE = {"generator": "seed", "multiprocessing_context": "start_method", "s
 """What one of the loaders calls an argument, and the other does, where the names have nothing in common."""
 
 
-_OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps", "split")
+_OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps", "split", "device_transform")
 """What `feedline.DataLoader` alone has."""
 
 
@@ -278,6 +278,9 @@ class Options:
     restarts: int | None
     max_memory_per_worker: int | str | None
     snapshot_every_n_steps: int | None
+    device: Any = None
+    """A device of torch; None if batches stay where they are."""
+    device_transform: Callable[[Any], Any] | None = None
 
     # Any: the loader of whatever class.
     def show(self, loader: Any) -> None:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import outlives_epoch
+from feedline.abc.target import Target
 from feedline.driver.batches import WorkerBatches, begin_epoch
 from feedline.driver.driver import Driver, Prepare
+from feedline.driver.exclusive import ExclusiveBatches
+from feedline.driver.feed import Feed
 from feedline.driver.inline_batches import InlineBatches
 from feedline.loader.resumable import Resumable
 from feedline.order.order import Entry, Order
@@ -41,13 +45,17 @@ class Iteration(Iterator[Any]):
         loader: whose.
         order: which batches it delivers.
         prepare: the last touch to a batch.
+        target: gets batches ready for a device, if there is one.
     """
 
     _batches: InlineBatches | WorkerBatches
     _shared_seed: int | None = None
     """For torch's data pipes."""
 
-    def __init__(self, loader: Resumable, order: Order, prepare: Prepare | None = None) -> None:
+    def __init__(
+        self, loader: Resumable, order: Order, prepare: Prepare | None = None, target: Target | None = None
+    ) -> None:
+        self._is_fed = target is not None
         start = loader._begin_epoch(order)
         self.seeds = self._enter(loader, order, start, first=True)
         self.spec = self._spec(loader, start)
@@ -65,6 +73,8 @@ class Iteration(Iterator[Any]):
             self._batches = WorkerBatches(
                 driver, self._beginning(loader, order, start), persistent=resources.settings.persistent
             )
+        self._feed = None if target is None else Feed(self._batches, target)
+        self._source: ExclusiveBatches = self._feed or self._batches
         self._obey_until_first(loader, order)
 
     def _enter(self, loader: Any, order: Order, start: Start, *, first: bool) -> Seeds:
@@ -101,6 +111,7 @@ class Iteration(Iterator[Any]):
                 start.snapshot,
                 shared_seed=self._shared_seed,
                 fault_budget=loader._fault_budget,
+                is_fed=self._is_fed,
             )
             loader._epochs.begun(start, order, checkpoint)
 
@@ -114,16 +125,19 @@ class Iteration(Iterator[Any]):
             order: which batches it delivers.
             inside: True if the caller makes a batch right now.
         """
-        start = loader._epochs.begin(order)
-        self.seeds = self._enter(loader, order, start, first=False)
-        if isinstance(self._batches, WorkerBatches):
-            self._batches.restart(self._beginning(loader, order, start), inside=inside)
-        else:
-            self.spec = self._spec(loader, start)
-            checkpoint = self._checkpoint(loader, order, start)
-            self._batches.begin(self.spec, checkpoint, start.snapshot)
-            loader._epochs.begun(start, order, checkpoint)
-        self._obey_until_first(loader, order)
+        with self.still():
+            start = loader._epochs.begin(order)
+            self.seeds = self._enter(loader, order, start, first=False)
+            if isinstance(self._batches, WorkerBatches):
+                self._batches.restart(self._beginning(loader, order, start), inside=inside)
+            else:
+                self.spec = self._spec(loader, start)
+                checkpoint = self._checkpoint(loader, order, start)
+                self._batches.begin(self.spec, checkpoint, start.snapshot)
+                loader._epochs.begun(start, order, checkpoint)
+            if self._feed is not None:
+                self._feed.begin()
+            self._obey_until_first(loader, order)
 
     def _obey_until_first(self, loader: Resumable, order: Order) -> None:
         this = weakref.ref(self)
@@ -135,8 +149,12 @@ class Iteration(Iterator[Any]):
 
         loader._obey_until_first(self._batches, order, begin_again, kept=loader._resources.settings.persistent)
 
+    def still(self) -> AbstractContextManager[None]:
+        """Let nobody ask for batches ahead of the training loop meanwhile."""
+        return nullcontext() if self._feed is None else self._feed.still()
+
     def __next__(self) -> Any:
-        return self._batches.__next__()  # not next(), after which a signal could come
+        return self._source.__next__()  # not next(), after which a signal could come
 
     @property
     def closed(self) -> bool:
@@ -155,11 +173,11 @@ class Iteration(Iterator[Any]):
     @property
     def leaving(self) -> bool:
         """True once somebody has closed the iterator."""
-        return self._batches.leaving
+        return self._source.leaving
 
     def close(self) -> None:
         """End this iterator and its workers; see `ExclusiveBatches.close`."""
-        self._batches.close()
+        self._source.close()
 
     def _checkpoint(self, loader: Resumable, order: Order, start: Start) -> Checkpoint:
         seeds, settings, dataset = self.seeds, loader._resources.settings, self.spec.dataset

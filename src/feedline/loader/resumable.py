@@ -181,7 +181,8 @@ class Resumable:
         is_stream = _reads_stream(order) and not repeats_itself(self.dataset)
         if is_stream and self._epochs.has_not_begun and not self._worker_count:
             self._running.early = self._iterate(order)  # the state of its iterator is known when that is there
-        state = self._epochs.state(order, self._first_snapshot, self._opening, self._after_epoch)
+        with self._running.still():
+            state = self._epochs.state(order, self._first_snapshot, self._opening, self._after_epoch)
         faults = self._fault_budget.state()
         return {**state, "faults": faults} if faults else state
 

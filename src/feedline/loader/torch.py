@@ -18,9 +18,11 @@ from torch.utils.data import Dataset, IterDataPipe, MapDataPipe, Sampler
 from feedline.abc.sampler import Ordered
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
+from feedline.abc.target import Target
 from feedline.core.fault_budget import FaultBudget
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
+from feedline.device.torch_target import device_of, is_cuda, target_for
 from feedline.driver.broadcast import Broadcast
 from feedline.driver.exclusive import Running
 from feedline.driver.resources import Resources
@@ -85,6 +87,9 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             that takes longer than `timeout` is replaced as well, instead of an error.
         max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another
             takes its place.
+        device: where batches go: "cuda", "cuda:1", "cpu", "mps", a device of torch; None to leave them where they are. On
+            a GPU they are copied ahead of time, beside the training, and pinned memory is used in any case.
+        device_transform: called with each batch on the device, ahead of time, too.
         split: how many workers share one batch, each filling some of its rows; for batches so large that the first one
             takes too long, or a window of them too much memory.
 
@@ -105,6 +110,8 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     split: int
     restarts: int | None
     max_memory_per_worker: int | str | None
+    device: torch.device | None
+    device_transform: Callable[[Any], Any] | None
     snapshot_every_n_steps: int | None
     _iterator: Any
     """The iterator of persistent workers, under torch's name for it."""
@@ -142,6 +149,8 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
+        device: Any = None,
+        device_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         options: dict[str, Any] = {
             "prefetch_factor": prefetch_factor,
@@ -199,6 +208,8 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             restarts=restarts,
             max_memory_per_worker=max_memory_per_worker,
             snapshot_every_n_steps=snapshot_every_n_steps,
+            device=None if device is None else device_of(device),
+            device_transform=device_transform,
         )
         self._given.show(self)
         if type(self).on_error is DataLoader.on_error:
@@ -263,7 +274,7 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             memory_budget=budget_of(given.memory_budget),
             split=given.split,
             snapshot_every=given.snapshot_every_n_steps or 0,
-            pin=bool(self.pin_memory) and torch.cuda.is_available(),
+            pin=(bool(self.pin_memory) or is_cuda(given.device)) and torch.cuda.is_available(),
             restarts=given.restarts,
             worker_bytes=byte_count("max_memory_per_worker", given.max_memory_per_worker),
         )
@@ -322,6 +333,10 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         except TypeError as exc:
             explain(exc, vars(self))
             raise
+
+    def _target(self) -> Target | None:
+        """Return what gets batches ready for the device, None if they stay where they are."""
+        return target_for(self._given.device, self._given.device_transform)
 
     def _next_order(self) -> Order:
         """Return what an iteration goes through that begins now, and take up what was reassigned."""

@@ -42,7 +42,7 @@ class TorchBatches(Iteration):
         self._group: Any = None
         self._count_epoch(loader)
         _warn_about_pinning(loader)
-        super().__init__(loader, order, _pinner(loader))
+        super().__init__(loader, order, _pinner(loader), loader._target())
 
     def _count_epoch(self, loader: Any) -> None:
         self._length_called: int | None = loader._IterableDataset_len_called
@@ -126,9 +126,9 @@ class TorchBatches(Iteration):
     def __next__(self) -> Any:
         if _profiler._is_profiler_enabled:
             with _profiler.record_function(self._profile_name):
-                batch = next(self._batches)
+                batch = next(self._source)
         else:
-            batch = self._batches.__next__()  # not next(), after which a signal could come
+            batch = self._source.__next__()  # not next(), after which a signal could come
         if self._iterable and self._length_called is not None:
             self._check_length()
         return batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from feedline.types import Notes
 
@@ -67,3 +67,21 @@ class Progress:
         if ordinal < self.delivered:
             self.early.update(range(ordinal + 1, self.delivered))
             self.delivered = ordinal
+
+    def copy(self) -> Progress:
+        """Return how far the training loop is now, which stays so."""
+        return Progress(
+            self.delivered,
+            set(self.early),
+            self.ended,
+            dict(self.notes),
+            [replace(stream) for stream in self.streams],
+            self.turn,
+            self.read,
+            self.missing,
+        )
+
+    def become(self, other: Progress) -> None:
+        """Say what another one says; what it holds is this one's from now on."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))

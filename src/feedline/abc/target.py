@@ -1,0 +1,31 @@
+"""Where batches go: the contract of what gets them ready for a device."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from feedline.images.placement import Placement
+
+
+class Target(ABC):
+    """Gets batches ready for the training loop, and hands them over."""
+
+    ahead: int = 2
+    """Batches that are got ready before the training loop asks for them, at most."""
+    threads: int = 0
+    """Threads that call `begin`; 0 if the training loop does so itself, because it costs next to nothing."""
+    placement: Placement = Placement.DATASET
+    """What of the work on images is left to the target, if they are collated by feedline."""
+
+    # Any: batches of whatever structure, and what `begin` makes of them.
+    @abstractmethod
+    def begin(self, batch: Any) -> Any:
+        """Begin what is to be done about a batch, without waiting for the device; returns what `deliver` needs."""
+
+    @abstractmethod
+    def deliver(self, begun: Any) -> Any:
+        """Return the batch, in the thread of the training loop, without waiting for the device."""
+
+    def close(self) -> None:
+        """Nothing is begun any more."""

@@ -1,0 +1,91 @@
+"""Images that are finished on the GPU: decoded by nvJPEG, then cropped, resized, flipped and normalised by one kernel.
+
+nvJPEG works on a stream of torchvision's own, which does not wait for ours. So what it writes to is kept until our
+kernels have read it: memory that is free again for our stream could otherwise be overwritten while they read.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from feedline.device.jitter import jittered
+from feedline.device.resampling import Sources, resample
+from feedline.errors import CorruptSource
+from feedline.failures import words
+from feedline.images.deferred import DeferredImages
+
+
+@functools.cache
+def can_decode() -> bool:
+    """True if there is a decoder for JPEG on the GPU."""
+    try:
+        from torchvision.io import decode_jpeg  # noqa: F401
+    except (ImportError, RuntimeError):  # it is not installed, or does not fit this torch
+        return False
+    return torch.cuda.is_available()
+
+
+# Any: `Sources` of the target, which keeps what kernels read.
+def finish_on(device: torch.device) -> Any:
+    """Return the function that finishes the images of a batch on the current stream of a device."""
+
+    def finish(images: DeferredImages, kept: Any) -> torch.Tensor:
+        final = images.finish
+        dtype = getattr(torch, final.dtype)
+        colours = None if images.jitter is None else torch.as_tensor(images.jitter)
+        made = torch.float32 if colours is not None else dtype
+        out = torch.empty((len(images), 3, final.height, final.width), dtype=made, device=device)
+        flips = torch.as_tensor(images.flips)
+        plain = final if colours is None else None
+        if len(images.pixel_rows):
+            pixels = torch.as_tensor(images.pixels)
+            kept.addresses.append(pixels.data_ptr())
+            on_device = pixels.to(device, non_blocking=True)
+            kept.held.append(on_device)
+            rows = torch.as_tensor(images.pixel_rows)
+            resample(Sources.of_pixels(on_device), rows, None, flips[rows], out, plain)
+        if len(images.encoded_rows):
+            data = torch.as_tensor(images.data)
+            kept.addresses.append(data.data_ptr())
+            decoded = decode(data, torch.as_tensor(images.offsets), device)
+            kept.held.append(decoded)
+            rows = torch.as_tensor(images.encoded_rows)
+            resample(Sources.of_planes(decoded), rows, torch.as_tensor(images.boxes), flips[rows], out, plain)
+        if colours is not None:
+            out = normalised(jittered(out, colours), final.mean, final.std, dtype)
+        return out if final.channels_first else out.permute(0, 2, 3, 1).contiguous()
+
+    return finish
+
+
+def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> list[torch.Tensor]:
+    """Decode JPEG files that lie one after the other; returns a tensor of uint8 (channel, height, width) for each.
+
+    Raises:
+        CorruptSource: one of them is damaged.
+    """
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    files = list(data.split((offsets[1:] - offsets[:-1]).tolist()))
+    try:
+        decoded: list[torch.Tensor] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
+    except RuntimeError as exc:
+        raise CorruptSource(
+            f"nvJPEG could not decode one of {len(files)} images of a batch: {words(exc)}. Use decode='cpu', which names "
+            "the file, and with on_error= leaves it out."
+        ) from exc
+    return decoded
+
+
+def normalised(
+    images: torch.Tensor, mean: tuple[float, ...] | None, std: tuple[float, ...] | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return images with values from 0 to 255, as floats, in their final form."""
+    if mean is None or std is None:
+        return images.round_().clamp_(0, 255).to(dtype) if dtype is torch.uint8 else images.to(dtype)
+    scale = torch.tensor([1 / (255 * each) for each in std], device=images.device).view(1, 3, 1, 1)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(1, 3, 1, 1)
+    return images.mul_(scale).add_(shift).to(dtype)

@@ -1,0 +1,144 @@
+"""One kernel for a whole batch of images of different sizes: crop, antialiased resize, flip, normalise, change dtype.
+
+The filter is Pillow's and torchvision's bilinear one with antialiasing: a triangle that is as wide as the step from one
+pixel of the result to the next. Rows are resampled first along x, then summed up along y, so that every pixel of the
+source is read about twice.
+
+Without Triton, torch's own functions do the same image by image.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from feedline.images.deferred import Finish
+
+_ROWS = 8
+"""Rows of the result that one program of the kernel makes."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Images of uint8 on the device, of any sizes and layouts."""
+
+    tensors: list[torch.Tensor]
+    """Keeps them; each has the axes that `channels_last` says."""
+    channels_last: bool
+
+    @classmethod
+    def of_pixels(cls, pixels: torch.Tensor) -> Sources:
+        """Images of one size with the axes image, height, width, color."""
+        return cls(list(pixels.unbind(0)), channels_last=True)
+
+    @classmethod
+    def of_planes(cls, images: list[torch.Tensor]) -> Sources:
+        """Images with the axes color, height, width."""
+        return cls(images, channels_last=False)
+
+    def table(self) -> list[list[int]]:
+        """Return for each image its address, height, width, and the strides of row, column and color."""
+        if not self.channels_last:
+            return [
+                [image.data_ptr(), image.shape[1], image.shape[2], *image.stride()[1:], image.stride()[0]]
+                for image in self.tensors
+            ]
+        return [[image.data_ptr(), image.shape[0], image.shape[1], *image.stride()] for image in self.tensors]
+
+
+def resample(
+    sources: Sources,
+    rows: torch.Tensor,
+    boxes: torch.Tensor | None,
+    flips: torch.Tensor,
+    out: torch.Tensor,
+    finish: Finish | None,
+) -> None:
+    """Write each source into its row of `out`, on the current stream.
+
+    Args:
+        sources: the images.
+        rows: which row of `out` each of them is.
+        boxes: left, top, width and height of what is taken of each, in pixels; None for all of it.
+        flips: 1 for those whose left and right are exchanged.
+        out: the batch (image, color, height, width).
+        finish: how values are normalised; None for values from 0 to 255.
+    """
+    if boxes is None:
+        boxes = torch.tensor([[0, 0, width, height] for _, height, width, *_ in sources.table()], dtype=torch.float32)
+    if out.is_cuda and has_triton():
+        _with_triton(sources, rows, boxes, flips, out, finish)
+    else:
+        _with_torch(sources, rows, boxes, flips, out, finish)
+
+
+@functools.cache
+def has_triton() -> bool:
+    """True if Triton can be imported."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def _scales(finish: Finish | None) -> tuple[list[float], list[float]]:
+    """Return by what each color is multiplied, and what is added to it then."""
+    if finish is None or finish.mean is None or finish.std is None:
+        return [1.0] * 3, [0.0] * 3
+    return [1 / (255 * std) for std in finish.std], [-m / s for m, s in zip(finish.mean, finish.std, strict=True)]
+
+
+def _with_torch(
+    sources: Sources,
+    rows: torch.Tensor,
+    boxes: torch.Tensor,
+    flips: torch.Tensor,
+    out: torch.Tensor,
+    finish: Finish | None,
+) -> None:
+    scale, shift = (torch.tensor(values, device=out.device).view(3, 1, 1) for values in _scales(finish))
+    size = tuple(out.shape[-2:])
+    for image, row, box, flip in zip(sources.tensors, rows.tolist(), boxes.tolist(), flips.tolist(), strict=True):
+        planes = image.permute(2, 0, 1) if sources.channels_last else image
+        left, top, width, height = (round(value) for value in box)
+        cut = planes[:, top : top + height, left : left + width].unsqueeze(0).float()
+        made = torch.nn.functional.interpolate(cut, size, mode="bilinear", antialias=True, align_corners=False)[0]
+        made = (made.flip(-1) if flip else made) * scale + shift
+        out[row] = made.round().clamp(0, 255).to(out.dtype) if out.dtype is torch.uint8 else made.to(out.dtype)
+
+
+def _with_triton(
+    sources: Sources,
+    rows: torch.Tensor,
+    boxes: torch.Tensor,
+    flips: torch.Tensor,
+    out: torch.Tensor,
+    finish: Finish | None,
+) -> None:
+    from feedline.device.resampling_kernel import kernel
+
+    count, (height, width) = len(sources.tensors), out.shape[-2:]
+    # One small table travels instead of five tensors.
+    table = torch.empty((count, 12), dtype=torch.int64, pin_memory=True)
+    table[:, :6] = torch.tensor(sources.table(), dtype=torch.int64)
+    table[:, 6], table[:, 7] = rows, flips
+    table[:, 8:] = boxes.float().contiguous().view(torch.int32)
+    on_device = table.to(out.device, non_blocking=True)
+    scale, shift = _scales(finish)
+    block = 1 << (width - 1).bit_length()
+    grid = (count, -(-height // _ROWS))
+    launch: Any = kernel[grid]
+    launch(
+        on_device,
+        out,
+        *out.stride(),
+        height,
+        width,
+        *scale,
+        *shift,
+        IS_BYTES=out.dtype is torch.uint8,
+        ROWS=_ROWS,
+        COLUMNS=block,
+        num_warps=4 if block <= 256 else 8,
+    )

@@ -1,0 +1,259 @@
+"""Batches of torch on a device: copied, and whatever else is done to them, on a stream beside the training loop's.
+
+On CUDA a batch is copied by a side stream. The training loop's stream waits for the event that says it is there; the
+processor waits for nothing. Each tensor is recorded on the training loop's stream when it is handed over, so that its
+memory is not used for the next batch before that stream is done with it.
+
+What a copy reads from is kept until it is through, because the next batch is written there. Then it is given back to
+the workers without another event: see `SlotPinner.settled`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from feedline.abc.target import Target
+from feedline.device.image_finishing import can_decode, finish_on
+from feedline.device.pinning import settled
+from feedline.errors import BadOption
+from feedline.images.deferred import DeferredImages
+from feedline.images.placement import Placement
+
+
+# Any, throughout: batches of whatever structure.
+@dataclass(slots=True)
+class Sources:
+    """What a copy reads from."""
+
+    held: list[Any]
+    addresses: list[int]
+    """Of the tensors that were copied."""
+
+    def drop(self) -> None:
+        """Let go of it: the copy is through."""
+        with settled(self.addresses):
+            self.held.clear()
+
+
+class TorchTarget(Target):
+    """A device without streams: the processor, MPS and others. Batches are moved when they are handed over.
+
+    Args:
+        device: where they go.
+        transform: called with each batch, there.
+    """
+
+    ahead = 0
+
+    def __init__(self, device: torch.device, transform: Callable[[Any], Any] | None = None) -> None:
+        self._device = device
+        self._transform = transform
+
+    def begin(self, batch: Any) -> Any:
+        return batch
+
+    def deliver(self, begun: Any) -> Any:
+        batch = begun if self._device.type == "cpu" else moved(begun, self._move)
+        return batch if self._transform is None else self._transform(batch)
+
+    def _move(self, value: Any) -> Any:
+        return value.to(self._device, non_blocking=True)
+
+
+class CudaTarget(Target):
+    """A GPU.
+
+    Args:
+        device: which.
+        transform: called with each batch on the side stream, where the batch is.
+        threads: how many threads get batches ready: more than 0 if that keeps a processor busy.
+        finish: makes tensors of images that are not finished, if they come so.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        transform: Callable[[Any], Any] | None = None,
+        *,
+        threads: int = 0,
+        finish: Any = None,
+        placement: Placement = Placement.DATASET,
+    ) -> None:
+        self._device = device
+        self._transform = transform
+        self._finish = finish
+        self.threads = threads
+        self.ahead = max(2, threads + 1)
+        self.placement = placement
+        self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(max(1, threads)))
+        self._kept: deque[tuple[Any, Sources]] = deque()
+        """What copies read from, and kernels of the side stream, with the event that says that they are through."""
+
+    def begin(self, batch: Any) -> Any:
+        self._drop_what_is_through()
+        stream = self._streams.pop()  # of its own while another thread begins a batch, too
+        sources = Sources([batch], [])
+        late = False
+
+        def move(value: Any) -> Any:
+            nonlocal late
+            if type(value) is DeferredImages:
+                return self._finish(value, sources)
+            if not _can_be_recorded(value):
+                late = True
+                return value
+            if type(value) is torch.Tensor:
+                sources.addresses.append(value.data_ptr())
+            return value.to(self._device, non_blocking=True)
+
+        try:
+            with torch.cuda.stream(stream):
+                on_device = moved(batch, move)
+                if self._transform is not None and not late:
+                    on_device = self._transform(on_device)
+                event = torch.cuda.Event()
+                event.record(stream)
+        finally:
+            self._streams.appendleft(stream)
+        if late:
+            sources.addresses.clear()  # of the same slots, from which another stream will copy
+        self._kept.append((event, sources))
+        return on_device, event, late
+
+    def deliver(self, begun: Any) -> Any:
+        batch, event, late = begun
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(event)
+        record(batch, stream)
+        if not late:
+            return batch
+        # Objects that do not say which tensors they hold are copied by the training loop's own stream.
+        batch = moved(batch, lambda value: value.to(self._device, non_blocking=True))
+        return batch if self._transform is None else self._transform(batch)
+
+    def _drop_what_is_through(self) -> None:
+        """Give back what copies have been made of. Another thread may do so as well."""
+        while self._kept:
+            try:
+                event, sources = self._kept.popleft()
+            except IndexError:  # the other thread was faster
+                return
+            if not event.query():
+                self._kept.appendleft((event, sources))
+                return
+            sources.drop()
+
+    def close(self) -> None:
+        """Wait for the copies that are under way, and let go of what they read from."""
+        while self._kept:
+            event, sources = self._kept.popleft()
+            event.synchronize()
+            sources.drop()
+
+
+def moved(batch: Any, move: Callable[[Any], Any]) -> Any:
+    """Return a batch of the same structure, with `move` applied to each tensor, and to whatever else can be moved."""
+    if isinstance(batch, (torch.Tensor, DeferredImages)):
+        return move(batch)
+    if batch is None or isinstance(batch, (str, bytes, int, float)):
+        return batch
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(moved(value, move) for value in batch))
+    if type(batch) in (list, tuple):
+        return type(batch)([moved(value, move) for value in batch])
+    if type(batch) is dict:
+        return {key: moved(value, move) for key, value in batch.items()}
+    if callable(getattr(batch, "to", None)):
+        return move(batch)
+    if isinstance(batch, Mapping):
+        return _like(batch, {key: moved(value, move) for key, value in batch.items()})
+    if isinstance(batch, (list, tuple)):
+        return _like(batch, [moved(value, move) for value in batch])
+    return batch
+
+
+def _like(batch: Any, content: Any) -> Any:
+    """Return a container of the same class, as torch's pin_memory does; an ordinary one if that is not possible."""
+    try:
+        return type(batch)(content)
+    except TypeError:
+        return content
+
+
+def _can_be_recorded(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.layout is torch.strided and not value.is_nested
+    return callable(getattr(value, "record_stream", None))  # such as the graphs of PyG
+
+
+def record(batch: Any, stream: Any) -> None:
+    """Record every tensor of a batch on a stream, so that its memory is not used again before that is done with it."""
+    if isinstance(batch, torch.Tensor):
+        if batch.is_cuda and _can_be_recorded(batch):
+            batch.record_stream(stream)
+    elif isinstance(batch, Mapping):
+        for value in batch.values():
+            record(value, stream)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            record(value, stream)
+    elif callable(getattr(batch, "record_stream", None)):
+        batch.record_stream(stream)
+
+
+def device_of(device: Any) -> torch.device:
+    """Return the device that a user named.
+
+    Raises:
+        BadOption: there is no such device.
+    """
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as exc:
+        raise BadOption(
+            f"device={device!r} is no device of torch ({exc}). Give for example 'cuda', 'cuda:1', 'cpu' or None."
+        ) from exc
+    if found.type == "cuda":
+        if not torch.cuda.is_available():
+            raise BadOption(
+                f"device={device!r} was asked for, but torch finds no GPU: {_why_no_gpu()} A script that is to run with "
+                "and without a GPU writes device='cuda' if torch.cuda.is_available() else 'cpu'."
+            )
+        count = torch.cuda.device_count()
+        if found.index is not None and found.index >= count:
+            raise BadOption(f"device={device!r} does not exist: this machine has {count} GPUs, counted from 0.")
+        return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
+    return found
+
+
+def _why_no_gpu() -> str:
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        return f"torch {torch.__version__} was built without CUDA."
+    return "the driver is missing, or CUDA_VISIBLE_DEVICES hides it."
+
+
+def is_cuda(device: Any) -> bool:
+    """True for a GPU of NVIDIA, or of AMD, which torch calls so, too."""
+    return isinstance(device, torch.device) and device.type == "cuda"
+
+
+def target_for(device: torch.device | None, transform: Callable[[Any], Any] | None) -> Target | None:
+    """Return what gets batches ready for a device; None if nothing is to be done about them.
+
+    Raises:
+        BadOption: the transform cannot be called.
+    """
+    if transform is not None and not callable(transform):
+        raise BadOption(f"device_transform={transform!r} cannot be called: give a function that takes a batch.")
+    if device is None:
+        return None if transform is None else TorchTarget(torch.device("cpu"), transform)
+    if not is_cuda(device):
+        return TorchTarget(device, transform)
+    decodes = can_decode()
+    placement = Placement.DECODE if decodes else Placement.DEVICE
+    return CudaTarget(device, transform, threads=0, finish=finish_on(device), placement=placement)

@@ -1,0 +1,232 @@
+"""Batches that are got ready ahead of time: order, state, errors and ends, with a target that needs no device."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset
+
+from feedline import DataLoader
+from feedline.abc.target import Target
+from feedline.types import EngineName
+
+ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 2)]
+
+
+class Wrapping(Target):
+    """Puts each batch into a tuple, as slowly as it is told, and notes what happens when."""
+
+    def __init__(self, threads: int = 0, ahead: int = 2, fails_at: int | None = None) -> None:
+        self.threads, self.ahead, self.fails_at = threads, ahead, fails_at
+        self.begun: list[Any] = []
+        self.most_ahead = 0
+        self.delivered = 0
+        self.closed = 0
+        self.lock = threading.Lock()
+
+    def begin(self, batch: Any) -> Any:
+        with self.lock:
+            self.begun.append(batch)
+            self.most_ahead = max(self.most_ahead, len(self.begun) - self.delivered)
+            if self.fails_at is not None and len(self.begun) == self.fails_at + 1:
+                raise ValueError("the target does not like it")
+        return ("begun", batch)
+
+    def deliver(self, begun: Any) -> Any:
+        kind, batch = begun
+        assert kind == "begun"
+        self.delivered += 1
+        return batch
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Fed(DataLoader[Any]):
+    """A loader whose batches go through a target of this file."""
+
+    target: Wrapping | None = None
+
+    def _target(self) -> Target | None:
+        return self.target
+
+
+def fed(dataset: Any, target: Wrapping, **options: Any) -> Fed:
+    loader = Fed(dataset, **options)
+    loader.target = target
+    return loader
+
+
+class Numbers(Dataset[int]):
+    def __init__(self, length: int = 40, bad: int | None = None) -> None:
+        self.length, self.bad = length, bad
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        if index == self.bad:
+            raise KeyError(index)
+        return index
+
+
+@pytest.mark.parametrize("threads", [0, 1, 3])
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_batches_come_in_order_each_once(engine: EngineName, workers: int, threads: int) -> None:
+    target = Wrapping(threads)
+    loader = fed(Numbers(), target, batch_size=4, num_workers=workers, engine=engine, shuffle=True, seed=3)
+    plain = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=3)
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in plain]
+    assert target.most_ahead <= (target.ahead + 2 if workers else 1)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("sampler", ["feedline", "torch"])
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_the_state_is_about_what_the_training_loop_has(
+    engine: EngineName, workers: int, sampler: str, threads: int
+) -> None:
+    options: dict[str, Any] = {"batch_size": 3, "num_workers": workers, "engine": engine}
+    if sampler == "feedline":
+        options |= {"shuffle": True, "seed": 5}
+    else:
+        options["sampler"] = torch.utils.data.RandomSampler(range(40), generator=torch.Generator().manual_seed(1))
+    for step in (0, 1, 5, 13):
+        loader = fed(Numbers(), Wrapping(threads), **options)
+        batches = iter(loader)
+        for _ in range(step):
+            next(batches)
+        state = loader.state_dict()
+        rest = [batch.tolist() for batch in batches]
+        assert loader.state_dict()["ended"]
+        if sampler == "torch":
+            options["sampler"] = torch.utils.data.RandomSampler(range(40), generator=torch.Generator().manual_seed(1))
+        other = DataLoader(Numbers(), **options)
+        other.load_state_dict(state)
+        again = [batch.tolist() for batch in other]
+        if sampler == "feedline":
+            assert again == rest
+        else:
+            assert len(again) == len(rest)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(30))
+
+
+@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize("shard", [True, False])
+def test_streams_resume_where_the_training_loop_was(shard: bool, threads: int) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shard": shard}
+    loader = fed(Stream(), Wrapping(threads), **options)
+    batches = iter(loader)
+    first = [next(batches).tolist() for _ in range(3)]
+    state = loader.state_dict()
+    rest = [batch.tolist() for batch in batches]
+    other = DataLoader(Stream(), **options)
+    other.load_state_dict(state)
+    assert [batch.tolist() for batch in other] == rest
+    assert sorted(sum(first + rest, [])) == sorted(list(range(30)) * (1 if shard else 2))
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_an_error_comes_in_its_turn_and_ends_nothing(engine: EngineName, workers: int, threads: int) -> None:
+    loader = fed(Numbers(20, bad=9), Wrapping(threads), batch_size=4, num_workers=workers, engine=engine)
+    batches, seen = iter(loader), []
+    while True:
+        try:
+            seen.append(next(batches).tolist())
+        except KeyError as exc:
+            seen.append(exc.args[0])
+        except StopIteration:
+            break
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], 9, [12, 13, 14, 15], [16, 17, 18, 19]]
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_of_the_target_comes_in_the_place_of_its_batch(threads: int) -> None:
+    target = Wrapping(threads, fails_at=2)
+    batches = iter(fed(Numbers(20), target, batch_size=4, num_workers=2))
+    assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
+    with pytest.raises(ValueError, match="does not like it"):
+        next(batches)
+    assert [batch[0].item() for batch in batches] == [12, 16]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_persistent_workers_go_from_epoch_to_epoch(threads: int) -> None:
+    loader = fed(Numbers(), Wrapping(threads), batch_size=4, num_workers=2, persistent_workers=True, shuffle=True, seed=1)
+    plain = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=1)
+    batches = iter(loader)
+    next(batches)  # an epoch that is left early
+    next(iter(plain))
+    pids = batches.worker_pids
+    for _ in range(3):
+        assert [batch.tolist() for batch in loader] == [batch.tolist() for batch in plain]
+    assert iter(loader).worker_pids == pids
+    loader.close()
+
+
+@pytest.mark.parametrize("how", ["close", "drop", "end"])
+def test_nothing_is_left_running(how: str) -> None:
+    before = set(threading.enumerate())
+    target = Wrapping(2)
+    loader = fed(Numbers(4000), target, batch_size=4, num_workers=2)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    pids = batches.worker_pids
+    assert any(thread.name.startswith("feedline-feeder") for thread in threading.enumerate())
+    if how == "close":
+        loader.close()
+        with pytest.raises(StopIteration):
+            next(batches)
+    elif how == "end":
+        for _ in batches:
+            pass
+        batches.close()
+    del batches
+    gc.collect()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and (set(threading.enumerate()) - before or any(map(is_running, pids))):
+        time.sleep(0.01)
+    assert not set(threading.enumerate()) - before
+    assert not any(map(is_running, pids))
+    assert target.closed == 1
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_another_thread_may_close_while_one_waits() -> None:
+    class Slow(Numbers):
+        def __getitem__(self, index: int) -> int:
+            time.sleep(60)
+            return index
+
+    loader = fed(Slow(), Wrapping(1), batch_size=4, num_workers=1)
+    batches, seen = iter(loader), []
+    waiting = threading.Thread(target=lambda: seen.append(next(batches, "ended")))
+    waiting.start()
+    while not any(thread.name.startswith("feedline-feeder") for thread in threading.enumerate()):
+        time.sleep(0.001)
+    loader.close()
+    waiting.join(30)
+    assert seen == ["ended"]
