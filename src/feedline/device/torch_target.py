@@ -20,6 +20,7 @@ import torch
 from feedline.abc.target import Target
 from feedline.device.image_finishing import can_decode, finish_on
 from feedline.device.pinning import settled
+from feedline.device.structure import mapped
 from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
 from feedline.images.placement import Placement
@@ -158,31 +159,7 @@ class CudaTarget(Target):
 
 def moved(batch: Any, move: Callable[[Any], Any]) -> Any:
     """Return a batch of the same structure, with `move` applied to each tensor, and to whatever else can be moved."""
-    if isinstance(batch, (torch.Tensor, DeferredImages)):
-        return move(batch)
-    if batch is None or isinstance(batch, (str, bytes, int, float)):
-        return batch
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(moved(value, move) for value in batch))
-    if type(batch) in (list, tuple):
-        return type(batch)([moved(value, move) for value in batch])
-    if type(batch) is dict:
-        return {key: moved(value, move) for key, value in batch.items()}
-    if callable(getattr(batch, "to", None)):
-        return move(batch)
-    if isinstance(batch, Mapping):
-        return _like(batch, {key: moved(value, move) for key, value in batch.items()})
-    if isinstance(batch, (list, tuple)):
-        return _like(batch, [moved(value, move) for value in batch])
-    return batch
-
-
-def _like(batch: Any, content: Any) -> Any:
-    """Return a container of the same class, as torch's pin_memory does; an ordinary one if that is not possible."""
-    try:
-        return type(batch)(content)
-    except TypeError:
-        return content
+    return mapped(batch, (torch.Tensor, DeferredImages), move, "to")
 
 
 def _can_be_recorded(value: Any) -> bool:

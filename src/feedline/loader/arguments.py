@@ -33,7 +33,7 @@ _OTHERWISE = {"generator": "seed", "multiprocessing_context": "start_method", "s
 """What one of the loaders calls an argument, and the other does, where the names have nothing in common."""
 
 
-_OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps", "split", "device_transform")
+_OF_TENSORS = ("pin_memory", "pin_memory_device", "snapshot_every_n_steps", "split")
 """What `feedline.DataLoader` alone has."""
 
 

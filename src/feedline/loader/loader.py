@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from feedline._optional import require
 from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
+from feedline.abc.target import Target
 from feedline.collate import default
 from feedline.core.fault_budget import FaultBudget
 from feedline.datasets.arrays import ArrayDataset, is_arrays
@@ -85,6 +87,8 @@ class Loader(Resumable):
             that takes longer than `timeout_s` is replaced as well, instead of an error.
         max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another
             takes its place.
+        device: one of `jax.devices()`, or a sharding of JAX: arrays are put there ahead of time. None for NumPy arrays.
+        device_transform: called with each batch on the device, ahead of time, too.
 
     Raises:
         BadOption: an argument, or a combination of arguments, that cannot work.
@@ -123,6 +127,8 @@ class Loader(Resumable):
         on_error: OnError = "raise",
         restarts: int | None = None,
         max_memory_per_worker: int | str | None = None,
+        device: Any = None,
+        device_transform: Callable[[Any], Any] | None = None,
     ) -> None:
         for name, value in (
             ("shuffle", shuffle),
@@ -138,6 +144,10 @@ class Loader(Resumable):
         check_count("restarts", restarts, least=0, optional=True)
         check_callable("collate", collate, "takes a list of samples and returns a batch")
         check_callable("worker_init", worker_init, "takes the number of a worker")
+        check_callable("device_transform", device_transform, "takes a batch and returns one")
+        self.device, self.device_transform = device, device_transform
+        if device is not None or device_transform is not None:
+            self._target()  # an error now rather than later
         self.dataset = ArrayDataset(dataset) if is_arrays(dataset) else dataset
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle = bool(shuffle)
@@ -268,10 +278,21 @@ class Loader(Resumable):
         if self._kept is not None and not self._kept.closed:
             self._kept.begin_again(self, order)
             return self._kept
-        iteration = Iteration(self, order)
+        iteration = Iteration(self, order, target=self._target())
         if self._settings.persistent:
             self._kept = iteration
         return self._running.add(iteration)
+
+    def _target(self) -> Target | None:
+        """Return what gets batches ready for the device, None if they stay where they are."""
+        if self.device is None and self.device_transform is None:
+            return None
+        if self.device is None:
+            raise BadOption("device_transform= was given, but no device=: apply it to the batches, or in the dataset.")
+        require("jax", extra="jax", purpose=f"device={self.device!r}")
+        from feedline.device.jax_target import JaxTarget
+
+        return JaxTarget(self.device, self.device_transform)
 
     def _probe_threads(self) -> None:
         """Leave threads to datasets that are reproducible on them, once it is known."""

@@ -1,0 +1,42 @@
+"""Batches of NumPy on a device of JAX, put there ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from feedline.abc.target import Target
+from feedline.device.structure import mapped
+from feedline.errors import BadOption
+
+
+# Any, throughout: devices and shardings of JAX, batches of whatever structure.
+class JaxTarget(Target):
+    """A device, or a sharding over several. JAX copies by itself while others work, and keeps what it copies from.
+
+    Args:
+        device: where arrays go.
+        transform: called with each batch there, ahead of time; a function that `jax.jit` has compiled returns at once.
+    """
+
+    def __init__(self, device: Any, transform: Callable[[Any], Any] | None = None) -> None:
+        if not isinstance(device, (jax.Device, jax.sharding.Sharding)):
+            raise BadOption(
+                f"device={device!r} is no device of JAX. Give one of jax.devices(), or a sharding; batches for torch "
+                "come from feedline.DataLoader."
+            )
+        self._device = device
+        self._transform = transform
+
+    def begin(self, batch: Any) -> Any:
+        on_device = mapped(batch, (np.ndarray,), self._put)
+        return on_device if self._transform is None else self._transform(on_device)
+
+    def _put(self, array: Any) -> Any:
+        return array if array.dtype.hasobject or array.dtype.kind in "SUMmV" else jax.device_put(array, self._device)
+
+    def deliver(self, begun: Any) -> Any:
+        return begun

@@ -1,0 +1,170 @@
+"""Batches on a GPU. Needs a CUDA device: run with `pytest -m gpu` on a machine that has one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from feedline import DataLoader
+from feedline.types import EngineName
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+ENGINES: list[tuple[EngineName, int]] = [("inline", 0), ("thread", 2), ("process", 3)]
+
+Pair = namedtuple("Pair", ["image", "label"])
+
+
+class Numbered(Dataset[Any]):
+    """Sample i is an image full of i, and i."""
+
+    def __init__(self, length: int = 400, make: Callable[..., Any] = Pair) -> None:
+        self.length, self.make = length, make
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Any:
+        return self.make(torch.full((3, 96, 96), float(index)), index)
+
+
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_batches_come_on_the_device_in_order(engine: EngineName, workers: int) -> None:
+    loader = DataLoader(Numbered(), 16, num_workers=workers, engine=engine, device="cuda")
+    labels = []
+    for batch in loader:
+        assert isinstance(batch, Pair)
+        assert batch.image.device == batch.label.device == torch.device("cuda", 0)
+        labels.append(batch.label)
+        assert bool((batch.image == batch.label.view(-1, 1, 1, 1)).all())
+    assert torch.cat(labels).tolist() == list(range(400))
+
+
+def nested(image: torch.Tensor, index: int) -> Any:
+    return {"x": [image, {"deep": image[0]}], "name": f"sample {index}", "y": index}
+
+
+def test_any_structure_is_moved() -> None:
+    (batch,) = DataLoader(Numbered(4, nested), 4, num_workers=1, device="cuda")
+    assert batch["x"][0].is_cuda and batch["x"][1]["deep"].is_cuda and batch["y"].is_cuda
+    assert batch["name"] == [f"sample {number}" for number in range(4)]
+
+
+class Graph:
+    """A batch of a class of its own, as some libraries have: it can be moved, and says no more of itself."""
+
+    def __init__(self, samples: Any) -> None:
+        self.nodes = torch.stack([sample.image for sample in samples]) if isinstance(samples, list) else samples
+
+    def to(self, device: Any, non_blocking: bool = False) -> Graph:
+        return Graph(self.nodes.to(device, non_blocking=non_blocking))
+
+
+@pytest.mark.parametrize("transform", [None, lambda graph: Graph(graph.nodes + 0)])
+def test_batches_of_a_class_of_their_own_are_moved_and_never_overwritten(transform: Any) -> None:
+    kept = []
+    for graph in DataLoader(Numbered(), 8, num_workers=3, collate_fn=Graph, device="cuda", device_transform=transform):
+        torch.cuda._sleep(3_000_000)
+        kept.append(graph.nodes[:, 0, 0, 0] * 1)
+        assert graph.nodes.is_cuda
+    assert torch.cat(kept).tolist() == list(range(400))
+
+
+def test_the_transform_runs_on_the_side_stream_and_ahead() -> None:
+    streams = []
+
+    def transform(batch: Any) -> Any:
+        streams.append(torch.cuda.current_stream())
+        return Pair(batch.image * 2, batch.label)
+
+    loader = DataLoader(Numbered(), 16, num_workers=2, device="cuda", device_transform=transform)
+    for batch in loader:
+        assert bool((batch.image == 2 * batch.label.view(-1, 1, 1, 1)).all())
+    assert torch.cuda.current_stream() not in streams
+
+
+def test_the_training_loop_never_waits_for_the_device() -> None:
+    loader = DataLoader(Numbered(64), 16, num_workers=2, device="cuda", persistent_workers=True)
+    for _ in loader:
+        pass
+    torch.cuda.synchronize()
+    batches = iter(loader)
+    torch.cuda._sleep(4_000_000_000)  # the training stream is busy for two seconds
+    busy = torch.cuda.Event()
+    busy.record()
+    got = [next(batches) for _ in range(3)]
+    assert not busy.query(), "next() waited for the training loop's stream"
+    assert [batch.label[0].item() for batch in got] == [0, 16, 32]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_thousands_of_batches_are_never_overwritten(engine: EngineName, workers: int, ahead: bool) -> None:
+    """Batches dropped at once, others kept, work on side streams, checksums on the device: no mismatch."""
+    count = 2000 if workers else 500
+    dataset = Numbered(count * 4)
+    options: dict[str, Any] = {"device": "cuda"} if ahead else {"pin_memory": True}
+    side = torch.cuda.Stream()
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    kept = []
+    for number, batch in enumerate(DataLoader(dataset, 4, num_workers=workers, engine=engine, **options)):
+        image, label = batch.image, batch.label
+        if not ahead:
+            image, label = image.to("cuda", non_blocking=True), label.to("cuda", non_blocking=True)
+        del batch
+        if number % 3 == 0:
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(200_000)
+                bad = (image != label.view(-1, 1, 1, 1)).sum()
+            image.record_stream(side)
+            label.record_stream(side)
+            torch.cuda.current_stream().wait_stream(side)
+        else:
+            if number % 7 == 0:
+                torch.cuda._sleep(300_000)
+            bad = (image != label.view(-1, 1, 1, 1)).sum()
+        wrong += bad + (label[0] != number * 4)
+        if number % 50 == 0:
+            kept.append((number, image, label))
+        del image, label, bad
+    assert wrong.item() == 0
+    for number, image, label in kept:
+        assert label.tolist() == list(range(number * 4, number * 4 + 4))
+        assert bool((image == label.view(-1, 1, 1, 1)).all())
+
+
+@pytest.mark.parametrize("how", ["break", "exception", "exit in the middle"])
+def test_a_program_that_ends_early_ends_cleanly(how: str) -> None:
+    lines = {
+        "break": "break",
+        "exception": "raise SystemExit(0)",
+        "exit in the middle": "import sys; sys.exit(0)",
+    }
+    program = f"""
+import torch
+from tests.device.test_torch_target import Numbered
+from feedline import DataLoader
+from feedline.device import torch_target
+target_for = torch_target.target_for
+def threaded(device, transform):
+    return torch_target.CudaTarget(device, transform, threads=2)
+import feedline.loader.torch as loader_module
+loader_module.target_for = threaded
+loader = DataLoader(Numbered(4000), 4, num_workers=2, device="cuda", device_transform=lambda b: b)
+for number, batch in enumerate(loader):
+    if number == 5:
+        {lines[how]}
+print("done")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "terminate called" not in ended.stderr
+    assert "Traceback" not in ended.stderr
