@@ -14,7 +14,8 @@ class Target(ABC):
     ahead: int = 2
     """Batches that are got ready before the training loop asks for them, at most."""
     threads: int = 0
-    """Threads that call `begin`; 0 if the training loop does so itself, because it costs next to nothing."""
+    """Threads that call `begin`; 0 if the training loop does so itself, because it costs next to nothing. May become
+    more when a batch has shown that it does cost something."""
     placement: Placement = Placement.DATASET
     """What of the work on images is left to the target, if they are collated by feedline."""
 

@@ -15,6 +15,7 @@ from feedline.device.jitter import jittered
 from feedline.device.resampling import Sources, resample
 from feedline.errors import CorruptSource
 from feedline.failures import words
+from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImages
 
 
@@ -72,12 +73,26 @@ def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> l
     files = list(data.split((offsets[1:] - offsets[:-1]).tolist()))
     try:
         decoded: list[torch.Tensor] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
-    except RuntimeError as exc:
-        raise CorruptSource(
-            f"nvJPEG could not decode one of {len(files)} images of a batch: {words(exc)}. Use decode='cpu', which names "
-            "the file, and with on_error= leaves it out."
-        ) from exc
+    except RuntimeError:  # it does not say which of them it is about
+        return [_decode_one(file, place, device) for place, file in enumerate(files)]
     return decoded
+
+
+def _decode_one(file: torch.Tensor, place: int, device: torch.device) -> torch.Tensor:
+    """Decode a file by itself, on the CPU if the GPU cannot."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    try:
+        return decode_jpeg([file], mode=ImageReadMode.RGB, device=device)[0]
+    except RuntimeError as exc:
+        try:
+            pixels = decode_image(file.numpy().tobytes())
+        except CorruptSource as error:
+            raise CorruptSource(
+                f"Encoded image {place} of a batch ({len(file)} bytes) is damaged: {words(error)}. Neither the GPU nor "
+                "the CPU can decode it. decode='cpu' names the file, and lets on_error= leave it out."
+            ) from exc
+        return torch.from_numpy(pixels).to(device).permute(2, 0, 1).contiguous()
 
 
 def normalised(

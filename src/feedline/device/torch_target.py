@@ -26,6 +26,10 @@ from feedline.images.deferred import DeferredImages
 from feedline.images.placement import Placement
 
 
+_FEEDERS = 1
+"""Threads that feed a GPU with images to decode."""
+
+
 # Any, throughout: batches of whatever structure.
 @dataclass(slots=True)
 class Sources:
@@ -72,7 +76,8 @@ class CudaTarget(Target):
     Args:
         device: which.
         transform: called with each batch on the side stream, where the batch is.
-        threads: how many threads get batches ready: more than 0 if that keeps a processor busy.
+        threads: how many threads get batches ready; 0 to decide by what comes: decoding keeps a processor busy, copies
+            and kernels do not.
         finish: makes tensors of images that are not finished, if they come so.
     """
 
@@ -91,7 +96,7 @@ class CudaTarget(Target):
         self.threads = threads
         self.ahead = max(2, threads + 1)
         self.placement = placement
-        self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(max(1, threads)))
+        self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(max(_FEEDERS, threads)))
         self._kept: deque[tuple[Any, Sources]] = deque()
         """What copies read from, and kernels of the side stream, with the event that says that they are through."""
 
@@ -104,6 +109,8 @@ class CudaTarget(Target):
         def move(value: Any) -> Any:
             nonlocal late
             if type(value) is DeferredImages:
+                if len(value.encoded_rows) and not self.threads:
+                    self.threads, self.ahead = _FEEDERS, _FEEDERS + 1
                 return self._finish(value, sources)
             if not _can_be_recorded(value):
                 late = True

@@ -65,9 +65,12 @@ class Feed(ExclusiveBatches):
         line = self._line
         if self.leaving:
             raise StopIteration
-        if line.count and not self._threads:
-            self._start()
-        item = line.wait() if self._threads else line.fetch()
+        if self._threads:
+            item = line.wait()
+        else:
+            item = line.fetch()
+            if line.thread_count:  # what the target has seen by now keeps a processor busy
+                self._start()
         kind, value, noted = item
         if kind is _END:
             line.note_all()
@@ -89,7 +92,7 @@ class Feed(ExclusiveBatches):
         return batch
 
     def _start(self) -> None:
-        for number in range(self._line.count):
+        for number in range(self._line.thread_count):
             name = f"feedline-feeder-{number}"
             thread = threading.Thread(target=_feed, args=(self._line,), name=name, daemon=True)
             self._threads.append(thread)
@@ -110,11 +113,9 @@ class _Line:
     def __init__(self, batches: InlineBatches | WorkerBatches, target: Target) -> None:
         self.batches = batches
         self.target = target
-        ahead = isinstance(batches, WorkerBatches) and not batches.driver.wants_receipts
         # Batches that the training loop makes itself are made when it asks. Sources that hear which samples were
         # consumed hear it when the next one is asked for.
-        self.ahead = target.ahead if ahead else 0
-        self.count = target.threads if ahead else 0
+        self._runs_ahead = isinstance(batches, WorkerBatches) and not batches.driver.wants_receipts
         self.asking = threading.RLock()
         """Held by whoever asks the iteration for a batch."""
         self.changed = threading.Condition()
@@ -127,6 +128,11 @@ class _Line:
         self.halted: list[Any] | None = None
         """An end or an error, after which nobody asks for more before the training loop has got it."""
         self.stopping = False
+
+    @property
+    def thread_count(self) -> int:
+        """How many threads get batches ready; 0 if the training loop does."""
+        return self.target.threads if self._runs_ahead else 0
 
     @property
     def progress(self) -> Progress | None:
@@ -207,7 +213,8 @@ class _Line:
         return True
 
     def _has_room(self) -> bool:
-        return self.asked - self.taken <= self.ahead and self.halted is None
+        ahead = self.target.ahead if self._runs_ahead else 0
+        return self.asked - self.taken <= ahead and self.halted is None
 
     def _take(self, *, in_thread: bool = False) -> list[Any]:
         try:
