@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import checked_picture
+from feedline.images.pillow import checked_picture
 from feedline.errors import BadOption
 from feedline.packing.pictures import extension_of, is_picture
 from feedline.packing.schema import Sample
