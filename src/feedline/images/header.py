@@ -72,8 +72,8 @@ def read_header(data: bytes) -> Header:
             header = _other(data)
     except (IndexError, ValueError, struct.error) as exc:
         raise CorruptSource(
-            f"A file of {len(data)} bytes does not say the size of its image: it is cut off or damaged. Write or copy it "
-            "again."
+            f"A file of {len(data)} bytes does not say the size of its image: it is cut off or damaged. Write or copy "
+            "it again."
         ) from exc
     if not header.width or not header.height:
         raise CorruptSource(

@@ -9,10 +9,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from feedline._optional import require
-from feedline.images.pillow import picture_decoder
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import add_note, words
+from feedline.images.pillow import picture_decoder
 
 # Any, throughout: what a file holds.
 Read = Callable[[str], Any]
