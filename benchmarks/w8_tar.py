@@ -133,7 +133,7 @@ def decode_jpeg(sample: Any) -> Any:
 
 @functools.cache
 def _decoder() -> Callable[[bytes], Any]:
-    from feedline.datasets.pictures import picture_decoder
+    from feedline.images.pillow import picture_decoder
 
     return picture_decoder("rgb8")
 

@@ -282,6 +282,8 @@ class WorkerSpec:
     """A `feedline.abc.ErrorPolicy`, which this rung may not name; None to raise what a sample raises."""
     split: StreamSplit | None = None
     """How a stream of samples is shared out by the loader; None if each worker has a stream of its own."""
+    images: Any = None
+    """A `feedline.images.placement.Placement`, which this rung may not name: who finishes images. None: the dataset."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import checked_picture
 from feedline.errors import BadOption
+from feedline.images.pillow import checked_picture
 from feedline.packing.pictures import extension_of, is_picture
 from feedline.packing.schema import Sample
 

@@ -15,6 +15,9 @@ from feedline.collate.arrays import arrays_named, framework_of, stack
 from feedline.collate.binding import no_samples
 from feedline.collate.fields import Path
 from feedline.errors import CollateError
+from feedline.images.collating import collate_images
+from feedline.images.deferred import DeferredImage
+from feedline.images.placement import Placement, placement
 
 
 class Default:
@@ -77,6 +80,8 @@ def _collate(values: Sequence[Any], path: Path) -> Any:
         return stack(values, path)
     if isinstance(first, (str, bytes)):
         return list(values)
+    if type(first) is DeferredImage:
+        return _collate_images(values, path)
     if isinstance(first, (int, float, complex, np.generic)):
         return _collate_numbers(values, path)
     names = fields.shared_names(values, path)
@@ -85,6 +90,15 @@ def _collate(values: Sequence[Any], path: Path) -> Any:
     if hasattr(first, "__array__"):  # a torch tensor, an image
         return stack(values, path)
     raise _cannot_stack(values, 0, path)
+
+
+def _collate_images(images: Sequence[Any], path: Path) -> Any:
+    if images[0].finish.dtype == "bfloat16" and placement() is Placement.COLLATE:
+        raise CollateError(
+            f"The images{fields.inside(path)} are to be of bfloat16, which NumPy lacks. Use Normalize() of float32 "
+            "or float16, or feedline.DataLoader, whose batches are tensors."
+        )
+    return collate_images(images)
 
 
 _NUMERIC = "biufcmMV"

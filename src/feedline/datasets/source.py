@@ -15,6 +15,7 @@ from feedline.abc.source import ColumnSource
 from feedline.datasets.cache_file import Cache
 from feedline.datasets.columns import Empty, is_column
 from feedline.errors import BadOption
+from feedline.images.compose import image_transform
 
 Indices = NDArray[np.int64]
 # Any: a sample is what its user makes of it.
@@ -81,6 +82,11 @@ class Source:
             raise IndexError(f"index {wrong} is out of range for a {type(self).__name__} of {count} samples")
         return np.where(array < 0, array + count, array) if low < 0 else array
 
+    @property
+    def hands_on_images(self) -> bool:
+        """True if images come out as a transform of feedline's returned them: see `feedline.images.placement`."""
+        return getattr(self.transform, "defers", False) and not has_own_samples(type(self))
+
     def _stored_in(self) -> Iterable[str]:
         """Return the paths of the files that samples are read from, as far as no attribute names them.
 
@@ -139,7 +145,7 @@ def checked_transform(transform: Transform | None) -> Transform | None:
     """
     if transform is not None and not callable(transform):
         raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
-    return transform
+    return image_transform(transform)
 
 
 def checked_cache(cache: Cache) -> Cache:

@@ -19,6 +19,7 @@ from feedline.fetch.awaiting import asks_together, is_awaited
 from feedline.fetch.guard import Guard, NothingLeft, Pause
 from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
+from feedline.images.placement import Placement, place
 from feedline.randomness import scope as randomness
 from feedline.types import (
     Call,
@@ -59,6 +60,7 @@ class Runner:
         self._spec = spec
         self._worker = None if worker is None else worker.id
         self._pause = pause
+        self._images = spec.images or Placement.DATASET
         self._guard: Guard | None = None
         self.streams = spec.kind is DatasetKind.ITERABLE
         self._acknowledged = self.streams and isinstance(spec.dataset, Acknowledged)
@@ -234,6 +236,7 @@ class Runner:
         assert self._fetch is not None
         self._scope.begin(draw)
         memory.set_current(room)
+        finished_by = place(self._images)
         before = randomness.enter(self._scope)
         try:
             return self._fetch(indices)
@@ -249,6 +252,7 @@ class Runner:
             raise
         finally:
             randomness.enter(before)
+            place(finished_by)
             memory.set_current(None)
 
     def _begin_epoch(self, task: Task) -> None:

@@ -16,6 +16,8 @@ from torch.utils.data._utils import collate as torch_collate
 
 from feedline.abc import memory
 from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
+from feedline.images.collating import collate_images
+from feedline.images.deferred import DeferredImage, DeferredImages
 
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
 
@@ -61,6 +63,18 @@ def install_collate() -> None:
         torch_collate.default_collate_fn_map[torch.Tensor] = collate_tensors
 
 
+def _collate_images(batch: Sequence[DeferredImage], *, collate_fn_map: Any = None) -> Any:
+    images = collate_images(batch)
+    if isinstance(images, DeferredImages):
+        for name in ("flips", "jitter", "pixel_rows", "pixels", "encoded_rows", "data", "offsets", "boxes"):
+            array = getattr(images, name)
+            setattr(images, name, None if array is None else tensor_of(array))
+        return images
+    tensor = tensor_of(images)
+    return tensor.bfloat16() if batch[0].finish.dtype == "bfloat16" else tensor
+
+
+torch_collate.default_collate_fn_map[DeferredImage] = _collate_images
 _known_registrations = dict(torch_collate.default_collate_fn_map)
 
 

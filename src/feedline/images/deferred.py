@@ -36,7 +36,8 @@ class DeferredImage:
     flip: bool = False
     """True if left and right are still to be exchanged."""
     jitter: NDArray[Any] | None = None
-    """What `ColorJitter` drew; None if colours stay."""
+    """What `ColorJitter` drew, None if colours stay: the factors of brightness, contrast and saturation, what is added
+    to the hue, and the order in which the four are done, as the numbers 0 to 3 (float32)."""
     pixels: NDArray[Any] | None = None
     """Values of 8 bits with the axes height, width and color, of the size that `finish` says."""
     data: bytes | None = None
@@ -54,7 +55,7 @@ class DeferredImages:
     flips: Any
     """For each image of the batch: 1 if left and right are to be exchanged (uint8)."""
     jitter: Any
-    """For each image what `ColorJitter` drew (float32, a row each); None if colours stay."""
+    """For each image a row of what `ColorJitter` drew, see `DeferredImage` (float32); None if all colours stay."""
     pixel_rows: Any
     """Which rows of the batch `pixels` has (int64)."""
     pixels: Any

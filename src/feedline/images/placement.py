@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import enum
 import threading
+from typing import Any
+
+from feedline.abc.selection import Selection
 
 
 class Placement(enum.Enum):
@@ -40,3 +43,16 @@ def place(placement: Placement) -> Placement:
     """Say where the images of this thread are finished from now on; returns where they were before."""
     before, _current.placement = _current.placement, placement
     return before
+
+
+# Any: a dataset is any object that fits.
+def hands_on_images(dataset: Any) -> bool:
+    """True if images of a dataset come to the collate function as their transform returned them.
+
+    Only then something of them may be left to do: code of the user's in between expects arrays. Sources say it of
+    themselves; a selection of their samples does nothing to them.
+    """
+    kind = type(dataset)
+    if isinstance(dataset, Selection) or (kind.__name__, kind.__module__) == ("Subset", "torch.utils.data.dataset"):
+        return hands_on_images(dataset.dataset)
+    return bool(getattr(dataset, "hands_on_images", False))

@@ -332,6 +332,7 @@ class Loader(Resumable):
             seeded=self.seed is not None,
             split=self._stream_split,
             on_error=self._fault_budget.policy if self._fault_budget.guards else None,
+            images=self._image_placement,
         )
 
     @property
@@ -355,6 +356,10 @@ class Loader(Resumable):
     @property
     def _samples_per_batch(self) -> int:
         return self.batch_size or 1
+
+    @property
+    def _has_default_collate(self) -> bool:
+        return self._batched and (self.collate is None or getattr(self.collate, "is_default", False))
 
     def _samplers(self) -> list[Any]:
         return [self.sampler, self.batch_sampler]

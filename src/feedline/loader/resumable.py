@@ -16,6 +16,7 @@ from feedline.driver.exclusive import ExclusiveBatches, Running
 from feedline.driver.resources import Resources
 from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
+from feedline.images.placement import Placement, hands_on_images
 from feedline.loader.arguments import check_count
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.order.order import Order
@@ -46,6 +47,17 @@ class Resumable:
     def _samples_per_batch(self) -> int:
         """How many samples a batch has; 1 if samples are delivered one by one."""
         raise NotImplementedError
+
+    @property
+    def _has_default_collate(self) -> bool:
+        """True if batches are put together by the default collate function."""
+        raise NotImplementedError
+
+    @property
+    def _image_placement(self) -> Placement:
+        """Who finishes images."""
+        deferred = self._has_default_collate and hands_on_images(self.dataset)
+        return Placement.COLLATE if deferred else Placement.DATASET
 
     def _sharing(self) -> Sharing:
         """Return what decides which rank gets which samples."""

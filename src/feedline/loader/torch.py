@@ -386,6 +386,10 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     def _samples_per_batch(self) -> int:
         return self.batch_size or 1
 
+    @property
+    def _has_default_collate(self) -> bool:
+        return self._auto_collation and is_default(self.collate_fn)
+
     def _sharing(self) -> Sharing:
         if not _is_map(self.dataset):
             is_settled = self._is_split or self._given.shard is False or isinstance(self.dataset, IterDataPipe)

@@ -214,6 +214,7 @@ def _worker_spec(loader: Any, base_seed: int, shared_seed: int | None, dataset: 
         seeded=loader._given.seed is not None,
         split=loader._stream_split,
         on_error=loader._fault_budget.policy if loader._fault_budget.guards else None,
+        images=loader._image_placement,
     )
 
 

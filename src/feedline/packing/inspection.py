@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import is_tensor
-from feedline.datasets.pictures import checked_picture
 from feedline.errors import CorruptSource, FeedlineError, MissingExtra
 from feedline.failures import words
+from feedline.images.pillow import checked_picture
 from feedline.packing.line import LISTS, collate_for, loader_text
 from feedline.packing.opening import Opened, open_path
 from feedline.packing.pictures import extension_of

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.pictures import checked_picture, eight_bits
 from feedline.errors import BadOption, PackError
 from feedline.failures import words
+from feedline.images.pillow import checked_picture, eight_bits
 
 ENCODINGS = ("keep", "jpg", "png", "raw")
 

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from feedline.datasets import TarDataset
-from feedline.datasets.pictures import EXTENSIONS, SPECS
 from feedline.errors import BadOption, CorruptSource
+from feedline.images.pillow import EXTENSIONS, SPECS
 from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
 

@@ -9,10 +9,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from feedline._optional import require
-from feedline.datasets.pictures import picture_decoder
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import add_note, words
+from feedline.images.pillow import picture_decoder
 
 # Any, throughout: what a file holds.
 Read = Callable[[str], Any]
@@ -73,7 +73,7 @@ def read_npy(path: str) -> NDArray[Any]:
 
 
 _WAYS = {"rgb": "rgb8", "pil": "pil"}
-"""Ways to decode images, as `feedline.datasets.pictures` calls them."""
+"""Ways to decode images, as `feedline.images.pillow` calls them."""
 
 
 def _read_picture(way: str, path: str) -> Any:

@@ -19,9 +19,9 @@ from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
 from feedline.datasets.lmdb.keys import META_KEY, Computed, Keys, Meta, Numbered, given, read_keys
 from feedline.datasets.paths import checked_path
-from feedline.datasets.pictures import SPECS
 from feedline.datasets.source import Indices, TableSource, Transform, checked_cache
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
+from feedline.images.pillow import SPECS
 
 # Any: keys are bytes or strings.
 KeySource = Iterable[Any] | Callable[[int], Any] | None

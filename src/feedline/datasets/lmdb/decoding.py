@@ -13,9 +13,9 @@ from numpy.typing import DTypeLike
 
 from feedline.datasets.columns import Empty, is_column, stacked
 from feedline.datasets.form import Form
-from feedline.datasets.pictures import picture_decoder
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import add_note, words
+from feedline.images.pillow import picture_decoder
 from feedline.values import records
 
 _OWN_REFERENCES = 2

@@ -13,8 +13,8 @@ import numpy as np
 
 from feedline.datasets.cache_file import Cache, CacheFile
 from feedline.datasets.lmdb.environment import Environment
-from feedline.datasets.pictures import EXTENSIONS
 from feedline.errors import BadOption, CorruptSource
+from feedline.images.pillow import EXTENSIONS
 from feedline.sharing.packed import Packed
 
 META_KEY = b"__feedline__"

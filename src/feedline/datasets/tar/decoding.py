@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from feedline._optional import require
-from feedline.datasets.pictures import EXTENSIONS, SPECS, picture_decoder
 from feedline.datasets.tar import arrays
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.failures import add_note
+from feedline.images.pillow import EXTENSIONS, SPECS, picture_decoder
 from feedline.values.sizes import SampleSize
 
 # Any, throughout: values are whatever was stored.

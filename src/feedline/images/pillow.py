@@ -43,6 +43,7 @@ _WIDENED = ("PNG", "PPM")
 
 _PIXEL_BYTES = 4
 """What a pixel takes in Pillow, at most."""
+_PIXEL_OPTION = "PIL.Image.MAX_IMAGE_PIXELS (in every process that decodes)"
 
 # fmt: off
 EXTENSIONS = frozenset((
@@ -80,17 +81,27 @@ def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
         CorruptSource: it has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or more bytes than a sample may have.
     """
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
-    most = pillow.MAX_IMAGE_PIXELS
-    pillow_text = "PIL.Image.MAX_IMAGE_PIXELS (in every process that decodes)"
     try:
         image = open_picture(io.BytesIO(data))
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as exc:
-        raise CorruptSource(f"{words(exc)}. If it is meant, raise {pillow_text}.") from exc
-    pixels = image.width * image.height
-    what = f"a picture of {image.width} x {image.height} pixels in a file of {len(data)} bytes"
-    check_size(what, pixels, limit=most, option=pillow_text, unit="pixels")
-    (total or SampleSize()).add(what, pixels * _PIXEL_BYTES)
+        raise CorruptSource(f"{words(exc)}. If it is meant, raise {_PIXEL_OPTION}.") from exc
+    check_pixels(*image.size, len(data), total)
     return image
+
+
+def check_pixels(width: int, height: int, file_bytes: int, total: SampleSize | None = None) -> None:
+    """Refuse a picture that is too large, before memory is taken for it.
+
+    Raises:
+        CorruptSource: it has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or more bytes than a sample may have.
+    """
+    pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
+
+    def what() -> str:
+        return f"a picture of {width} x {height} pixels in a file of {file_bytes} bytes"
+
+    check_size(what, width * height, limit=pillow.MAX_IMAGE_PIXELS, option=_PIXEL_OPTION, unit="pixels")
+    (total or SampleSize()).add(what, width * height * _PIXEL_BYTES)
 
 
 # Any, throughout: images of Pillow.

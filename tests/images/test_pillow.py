@@ -14,8 +14,8 @@ import torch  # noqa: F401  (it keeps files open from its import on, which a tes
 from feedline.cli.sheet import picture_of
 from feedline.datasets import ImageFolder, TarDataset
 from feedline.datasets.lmdb.decoding import Picture
-from feedline.datasets.pictures import eight_bits, open_picture
 from feedline.errors import CorruptSource
+from feedline.images.pillow import eight_bits, open_picture
 from feedline.packing.inspection import inspect
 from feedline.packing.pictures import Pictures
 from feedline.testing.source import assert_same

@@ -1,0 +1,91 @@
+"""The images of a batch: finished into one array, or put together for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.abc import memory
+from feedline.errors import CollateError
+from feedline.images.deferred import DeferredImage, DeferredImages, Finish
+from feedline.images.placement import Placement, placement
+from feedline.images.rendering import dtype_of, finish_into, shape_of
+
+_UNCHANGED = np.array([1, 1, 1, 0, 0, 1, 2, 3], np.float32)
+"""What `ColorJitter` would have drawn for colours that stay."""
+
+
+# Any: of whatever type the images are to have.
+def collate_images(images: Sequence[DeferredImage]) -> NDArray[Any] | DeferredImages:
+    """Return the images of a batch as the placement says: one array, or `DeferredImages`.
+
+    Arrays are in the slot of the current task, if there is one. Images of bfloat16, which NumPy lacks, are of float32.
+
+    Raises:
+        CollateError: the images are not of one size, or of one type.
+    """
+    finish = images[0].finish
+    for place, image in enumerate(images):
+        if type(image) is not DeferredImage or image.finish != finish:
+            raise _differ(finish, image, place)
+    if placement() in (Placement.DEVICE, Placement.DECODE):
+        return _together(images, finish)
+    shape, dtype = (len(images), *shape_of(finish)), dtype_of(finish)
+    # Of bfloat16 this is not the batch yet, and would take room from it.
+    batch = memory.empty(shape, dtype) if finish.dtype != "bfloat16" else np.empty(shape, dtype)
+    for row, image in zip(batch, images, strict=True):
+        assert image.pixels is not None  # files travel to devices only
+        finish_into(row, image.pixels, finish, flip=image.flip, jitter=image.jitter)
+    return batch
+
+
+def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages:
+    pixels = {row: image.pixels for row, image in enumerate(images) if image.pixels is not None}
+    encoded = {row: image for row, image in enumerate(images) if image.data is not None}
+    colored = any(image.jitter is not None for image in images)
+    sizes = [len(image.data or b"") for image in encoded.values()]
+    offsets = _array([0, *np.cumsum(sizes, dtype=np.int64)], np.int64)
+    data = memory.empty((int(offsets[-1]),), np.dtype(np.uint8))
+    for image, start, stop in zip(encoded.values(), offsets[:-1], offsets[1:], strict=True):
+        data[start:stop] = np.frombuffer(image.data or b"", np.uint8)
+    stacked = memory.empty((len(pixels), finish.height, finish.width, 3), np.dtype(np.uint8))
+    for row, image_pixels in zip(stacked, pixels.values(), strict=True):
+        row[...] = image_pixels
+    return DeferredImages(
+        finish=finish,
+        flips=_array([image.flip for image in images], np.uint8),
+        jitter=_array([_UNCHANGED if image.jitter is None else image.jitter for image in images], np.float32)
+        if colored
+        else None,
+        pixel_rows=_array(list(pixels), np.int64),
+        pixels=stacked,
+        encoded_rows=_array(list(encoded), np.int64),
+        data=data,
+        offsets=offsets,
+        boxes=_array([image.box for image in encoded.values()], np.float32).reshape(-1, 4),
+    )
+
+
+def _array(values: Sequence[Any], dtype: Any) -> NDArray[Any]:
+    array = np.array(values, dtype)
+    out = memory.empty(array.shape, array.dtype)
+    out[...] = array
+    return out
+
+
+# Any: whatever the dataset returned for the image of a sample.
+def _differ(finish: Finish, image: Any, place: int) -> CollateError:
+    if type(image) is not DeferredImage:
+        return CollateError(
+            f"Sample {place} of the batch has a {type(image).__name__} where sample 0 has an image. Let the dataset "
+            "return an image for every sample."
+        )
+    other = image.finish
+    return CollateError(
+        f"Samples 0 and {place} of the batch have images of {finish.height} x {finish.width} ({finish.dtype}) and "
+        f"{other.height} x {other.width} ({other.dtype}), and only images of one size and type can be stacked. Let "
+        "RandomResizedCrop, CenterCrop or Resize((height, width)) come last of the transforms that change the size."
+    )

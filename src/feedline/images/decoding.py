@@ -1,0 +1,183 @@
+"""Image files into pixels: by simplejpeg, OpenCV or Pillow, whichever is installed and fastest, without the GIL.
+
+All of them give the same: upright RGB of 8 bits, or `CorruptSource`. A file that is cut off is always noticed. Bytes
+that were changed are noticed in PNG, which has checksums; in a JPEG only by simplejpeg, and only if they are no valid
+code any more; in WebP seldom.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import require
+from feedline.errors import BadOption, CorruptSource, FeedlineError, MissingExtra
+from feedline.failures import words
+from feedline.images.header import Header, read_header
+from feedline.images.pillow import check_pixels, checked_picture, eight_bits
+from feedline.values.sizes import SampleSize, check_size
+
+Pixels = NDArray[np.uint8]
+_Decoder = Callable[[bytes, Header, int], Pixels]
+_FACTORS = (1, 2, 4, 8)
+
+_PIXELS_PER_BYTE = 512
+"""How many pixels a byte of a JPEG holds at most: a block of 8 x 8 takes a bit at least, the first time it comes."""
+_MOST_SCANS = 100
+"""How many scans a progressive JPEG may have. Usual are about ten; each goes through all of the image, however small it
+is in the file."""
+_WORTH_COUNTING = 1 << 37
+"""Bytes times pixels of files whose scans are counted: smaller ones, all of empty scans, take seconds at worst."""
+_HARMLESS = re.compile(
+    r"extraneous bytes before marker 0xd9|unknown JFIF revision|Unknown Adobe color transform|Invalid SOS parameters"
+)
+"""What libjpeg warns of although all pixels are there. Files like these are in published datasets, and everybody reads
+them."""
+
+
+def decode_image(
+    data: bytes, *, header: Header | None = None, factor: int = 1, total: SampleSize | None = None
+) -> Pixels:
+    """Return an image as an array of height, width and three colors, upright, in memory of its own.
+
+    Gray becomes RGB, CMYK is converted, of 16 bits the upper 8 are taken, transparency is left out, of an animation
+    the first image is taken: all as Pillow's `convert("RGB")` does.
+
+    Args:
+        data: the bytes of the file.
+        header: what `read_header` said of it, if that is known.
+        factor: 2, 4 or 8 allow an image that is smaller by this factor (each side rounded up), which is faster for
+            JPEGs. Other formats come in full.
+        total: of the sample that it is part of.
+
+    Raises:
+        CorruptSource: the file is damaged, cut off or no image; or it is larger than `PIL.Image.MAX_IMAGE_PIXELS` or
+            `$FEEDLINE_MAX_SAMPLE_BYTES` allow.
+        MissingExtra: Pillow is not installed.
+
+    Example:
+        >>> import io
+        >>> from PIL import Image
+        >>> file = io.BytesIO()
+        >>> Image.new("L", (500, 375)).save(file, "JPEG")
+        >>> decode_image(file.getvalue()).shape, decode_image(file.getvalue(), factor=4).shape
+        ((375, 500, 3), (94, 125, 3))
+    """
+    if factor not in _FACTORS:
+        raise BadOption(f"factor={factor!r} is none of 1, 2, 4 and 8.")
+    if not isinstance(data, bytes):
+        data = bytes(memoryview(data))
+    if header is None:
+        header = read_header(data)
+    width, height = header.stored_size
+    check_pixels(width, height, len(data), total)
+    if header.format == "JPEG":
+        _check_jpeg(data, header)
+    else:
+        factor = 1
+    try:
+        pixels = (_decoder(header.format) if header.plain else _pillow)(data, header, factor)
+    except (FeedlineError, MemoryError):
+        raise
+    # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
+    except Exception as exc:
+        raise CorruptSource(
+            f"A {header.format} file of {len(data)} bytes cannot be decoded: {words(exc)}. It is damaged or cut off. "
+            "Write or copy it again."
+        ) from exc
+    expected = (-(-height // factor), -(-width // factor), 3)
+    if pixels.shape != expected:
+        raise CorruptSource(
+            f"A {header.format} file of {len(data)} bytes gave pixels of shape {pixels.shape}, but its header declares "
+            f"{expected}: it is damaged. Write or copy it again."
+        )
+    return _turned(pixels, header.orientation)
+
+
+def _check_jpeg(data: bytes, header: Header) -> None:
+    """Refuse a JPEG that is cut off, which not every decoder does, or that would take long for its size."""
+    pixels = header.width * header.height
+
+    def what() -> str:
+        return f"A JPEG of {header.width} x {header.height} pixels in a file of {len(data)} bytes"
+
+    if data.rfind(b"\xff\xd9", header.body) < 0:  # its pixels cannot hold these two bytes
+        raise CorruptSource(f"{what()} has no end marker: it is cut off. Write or copy it again.")
+    if header.plain:
+        check_size(what, pixels, held=len(data) * _PIXELS_PER_BYTE, unit="pixels")
+    if len(data) * pixels > _WORTH_COUNTING:
+        values = np.frombuffer(data, np.uint8)
+        scans = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == 0xDA))
+        if scans > _MOST_SCANS:
+            raise CorruptSource(f"{what()} has {scans} scans, and at most {_MOST_SCANS} are accepted. Encode it again.")
+
+
+@functools.cache
+def _decoder(format_: str) -> _Decoder:
+    """Return the fastest decoder that is installed."""
+    packages: dict[str, _Decoder] = {"simplejpeg": _simplejpeg, "cv2": _opencv}
+    for package, decode in packages.items():
+        if package != "simplejpeg" or format_ == "JPEG":
+            try:
+                require(package, extra="images", purpose="Decoding images")
+            except MissingExtra:
+                continue
+            return decode
+    return _pillow
+
+
+def _simplejpeg(data: bytes, header: Header, factor: int) -> Pixels:
+    width, height = (-(-side // factor) for side in header.stored_size)
+    pixels = np.empty((height, width, 3), np.uint8)
+    simplejpeg = require("simplejpeg", extra="images", purpose="Decoding images")
+    try:
+        simplejpeg.decode_jpeg(data, min_height=height, min_width=width, buffer=pixels)
+    except ValueError as exc:  # also after the last pixel, because of what libjpeg only warns of
+        if not _HARMLESS.search(str(exc)):
+            raise
+    return pixels
+
+
+def _opencv(data: bytes, header: Header, factor: int) -> Pixels:
+    cv2 = require("cv2", extra="images", purpose="Decoding images")
+    rgb = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # since 4.11
+    reduced = {
+        1: 0,
+        2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
+        4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
+        8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
+    }
+    flags = (rgb or cv2.IMREAD_COLOR) | reduced[factor] | cv2.IMREAD_IGNORE_ORIENTATION
+    pixels: Pixels | None = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    if pixels is None:
+        raise ValueError("OpenCV cannot read it")
+    return pixels if rgb else np.ascontiguousarray(pixels[..., ::-1])
+
+
+def _pillow(data: bytes, header: Header, factor: int) -> Pixels:
+    image = checked_picture(data)
+    if factor > 1:
+        width, height = header.stored_size
+        image.draft(None, (max(width // factor, 1), max(height // factor, 1)))
+    image.load()
+    image.info.pop("transparency", None)  # Pillow warns where it leaves it out
+    image = eight_bits(image)
+    return np.array(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+def _turned(pixels: Pixels, orientation: int) -> Pixels:
+    """Return pixels upright, given EXIF's orientation."""
+    if orientation == 1:
+        return pixels
+    whole = pixels.view("V3")[..., 0]  # whole pixels are copied faster than colors one by one
+    if orientation in (3, 4, 6, 7):
+        whole = whole[::-1]
+    if orientation in (2, 3, 7, 8):
+        whole = whole[:, ::-1]
+    if orientation >= 5:
+        whole = whole.T
+    return np.ascontiguousarray(whole)[..., None].view(np.uint8)

@@ -1,0 +1,97 @@
+"""Which field of a sample is the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from feedline._optional import is_tensor
+from feedline.errors import BadOption
+
+_BEGINNINGS = (
+    b"\xff\xd8\xff",
+    b"\x89PNG",
+    b"RIFF",
+    b"GIF8",
+    b"BM",
+    b"II*\0",
+    b"MM\0*",
+    b"\0\0\0\x0cjP",
+    b"\xff\x4f\xff\x51",
+    b"P5",
+    b"P6",
+    b"qoif",
+)
+"""How image files begin: JPEG, PNG, WebP, GIF, BMP, TIFF, JPEG 2000, PPM, QOI."""
+
+
+# Any, throughout: samples and their fields.
+def image_field(sample: Any, field: Hashable = None) -> Hashable:
+    r"""Return the field of a sample that holds an image; None if the sample is the image itself.
+
+    Args:
+        sample: an image, or a dict, tuple or list of which one field is an image.
+        field: the one to take, if it is known.
+
+    Raises:
+        BadOption: there is no such field; or none, or several, hold images.
+
+    Example:
+        >>> image_field({"png": b"\\x89PNG...", "cls": 3})
+        'png'
+    """
+    if not isinstance(sample, (Mapping, tuple, list)):
+        return None
+    if isinstance(sample, Mapping):
+        names = list(sample)
+        if is_file(sample):
+            return None
+    else:
+        names = list(range(len(sample)))
+    if field is not None:
+        if field not in names:
+            raise BadOption(f".on({field!r}) names a field that the sample lacks: it has {_listed(names)}.")
+        return field
+    found = [name for name in names if is_image(sample[name])]
+    if len(found) != 1:
+        which = f"Several fields hold images: {_listed(found)}" if found else "No field of the sample holds an image"
+        raise BadOption(
+            f"{which}. It has {_listed(names)}. Say which one to transform with Compose(...).on(name), or leave others "
+            "out with fields=."
+        )
+    return found[0]
+
+
+def is_image(value: Any) -> bool:
+    """True for the bytes of an image file, pixels of 8 bits, an image of Pillow, or a file in a row of Hugging Face."""
+    if isinstance(value, (int, float, str)):
+        return False
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value[:12]).startswith(_BEGINNINGS) or bytes(value[4:8]) == b"ftyp"
+    if isinstance(value, np.ndarray):
+        return value.dtype == np.uint8 and value.ndim in (2, 3)
+    if isinstance(value, Mapping):
+        return is_file(value)
+    return hasattr(value, "getbands") or (is_tensor(value) and value.ndim == 3)
+
+
+def is_file(value: Mapping[Any, Any]) -> bool:
+    """True for an image as Hugging Face stores it: a struct of bytes and path."""
+    return value.keys() == {"bytes", "path"}
+
+
+def replaced(sample: Any, field: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a sample of the same kind with its image changed."""
+    if isinstance(sample, Mapping):
+        return {**sample, field: change(sample[field])}
+    values = list(sample)
+    values[field] = change(values[field])
+    if isinstance(sample, list):
+        return values
+    return type(sample)(*values) if hasattr(sample, "_fields") else tuple(values)
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(map(repr, names)) or "none"

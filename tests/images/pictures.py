@@ -1,0 +1,46 @@
+"""Images that tests are made of."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from feedline.images.decoding import decode_image
+from feedline.images.deferred import DeferredImages
+from feedline.images.rendering import cut, dtype_of, finish_into, shape_of
+
+
+def photo(width: int = 120, height: int = 90, seed: int = 0) -> NDArray[np.uint8]:
+    """Make pixels that are smooth, as those of photographs are, with some detail."""
+    random = np.random.default_rng(seed)
+    coarse = Image.fromarray(random.integers(0, 256, (6, 8, 3), np.uint8))
+    smooth = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(float)
+    return np.clip(smooth + random.normal(0, 4, smooth.shape), 0, 255).astype(np.uint8)
+
+
+def encoded(pixels: NDArray[np.uint8], format_: str = "JPEG", **options: Any) -> bytes:
+    """Return the bytes of a file with these pixels."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format_, **options)
+    return file.getvalue()
+
+
+# Any: of the type that `finish` says.
+def finished(images: DeferredImages) -> NDArray[Any]:
+    """Do on the CPU what the device does with images, file by file."""
+    batch = np.empty((len(images), *shape_of(images.finish)), dtype_of(images.finish))
+    pixels = dict(zip(np.asarray(images.pixel_rows).tolist(), np.asarray(images.pixels), strict=True))
+    data, offsets = np.asarray(images.data), np.asarray(images.offsets).tolist()
+    files = enumerate(np.asarray(images.encoded_rows).tolist())
+    for number, row in files:
+        image = decode_image(data[offsets[number] : offsets[number + 1]].tobytes())
+        box = np.asarray(images.boxes)[number].tolist()
+        pixels[row] = cut(image, tuple(box), images.finish.width, images.finish.height)
+    for row, out in enumerate(batch):
+        jitter = None if images.jitter is None else np.asarray(images.jitter)[row]
+        finish_into(out, pixels[row], images.finish, flip=bool(images.flips[row]), jitter=jitter)
+    return batch

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.utils.data._utils import collate as torch_collate
+
+import feedline
+from feedline import images
+from feedline.datasets.source import Source
+from feedline.errors import CollateError
+from feedline.images.collating import collate_images
+from feedline.images.deferred import DeferredImage, DeferredImages, Finish
+from feedline.images.placement import Placement, place
+from tests.images.pictures import encoded, finished, photo
+
+FILES = [encoded(photo(seed=seed), "PNG" if seed % 3 == 0 else "JPEG") for seed in range(12)]
+TRAIN = images.Compose(
+    [images.RandomResizedCrop(64), images.HorizontalFlip(), images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.Normalize()]
+)
+PLAIN = images.Compose([images.RandomResizedCrop((20, 24)), images.HorizontalFlip()])
+
+
+class Files(Source):
+    """Files and their numbers, JPEG and PNG."""
+
+    def __len__(self) -> int:
+        return len(FILES)
+
+    def _read(self, indices: Any) -> list[Any]:
+        return [(FILES[index], index) for index in indices.tolist()]
+
+    def close(self) -> None:
+        pass
+
+    def _form(self) -> str:
+        return "(file, number)"
+
+
+def numpy_loader(*, place_at: Placement | None = None, **options: Any) -> Any:
+    class Placed(feedline.Loader):
+        @property
+        def _image_placement(self) -> Placement:
+            return super()._image_placement if place_at is None else place_at
+
+    return Placed(Files(TRAIN), 4, seed=7, **options)
+
+
+def torch_loader(*, place_at: Placement | None = None, workers: int = 0, **options: Any) -> Any:
+
+    class Placed(feedline.DataLoader[Any]):
+        @property
+        def _image_placement(self) -> Placement:
+            return super()._image_placement if place_at is None else place_at
+
+    return Placed(Files(TRAIN), 4, seed=7, num_workers=workers, **options)
+
+
+def batches(loader: Any) -> list[Any]:
+    return [[image, np.asarray(number)] for image, number in loader]
+
+
+def arrays(loader: Any) -> NDArray[Any]:
+    found = [finished(image) if isinstance(image, DeferredImages) else np.asarray(image) for image, _ in loader]
+    return np.concatenate(found)
+
+
+@pytest.mark.parametrize("make", [numpy_loader, torch_loader])
+@pytest.mark.parametrize(("engine", "workers"), [("inline", 0), ("thread", 2), ("process", 2)])
+def test_images_are_the_same_wherever_they_are_finished(make: Any, engine: str, workers: int) -> None:
+    by_dataset = arrays(make(place_at=Placement.DATASET, engine=engine, workers=workers))
+    loader = make(engine=engine, workers=workers)
+    assert loader._image_placement is Placement.COLLATE
+    by_collate = arrays(loader)
+    assert by_collate.shape == (12, 3, 64, 64)
+    assert by_collate.dtype == np.float32
+    assert (by_collate == by_dataset).all()
+    on_device = batches(make(place_at=Placement.DEVICE, engine=engine, workers=workers))
+    assert all(isinstance(image, DeferredImages) and len(image.encoded_rows) == 0 for image, _ in on_device)
+    assert (arrays(on_device) == by_dataset).all()
+    decoded_there = batches(make(place_at=Placement.DECODE, engine=engine, workers=workers))
+    encoded_rows = [np.asarray(image.encoded_rows).tolist() for image, _ in decoded_there]
+    assert encoded_rows == [[1, 2], [0, 1, 3], [0, 2, 3]]  # the others are PNG
+    assert np.abs(arrays(decoded_there) - by_dataset).max() < 1e-5  # no crop is so large that less was decoded
+
+
+def test_batches_of_torch_hold_tensors() -> None:
+    assert next(iter(torch_loader()))[0].dtype is torch.float32
+    images_ = next(iter(torch_loader(place_at=Placement.DECODE, workers=1)))[0]
+    parts = (images_.flips, images_.jitter, images_.pixel_rows, images_.pixels, images_.data, images_.boxes)
+    assert [part.dtype for part in parts] == [
+        torch.uint8,
+        torch.float32,
+        torch.int64,
+        torch.uint8,
+        torch.uint8,
+        torch.float32,
+    ]
+    assert images_.offsets.dtype is images_.encoded_rows.dtype is torch.int64
+
+
+def test_a_collate_function_of_the_users_gets_finished_images() -> None:
+    seen = []
+
+    def collate(samples: Any) -> Any:
+        seen.extend(type(image) for image, _ in samples)
+        return 0
+
+    list(feedline.Loader(Files(TRAIN), 4, collate=collate))
+    list(feedline.Loader(Files(TRAIN), None))
+    assert set(seen) == {np.ndarray}
+
+
+def test_single_samples_are_finished() -> None:
+    sample = next(iter(feedline.Loader(Files(TRAIN), None)))
+    assert sample[0].shape == (3, 64, 64)
+
+
+def test_a_loader_within_a_dataset_does_not_change_the_outer_one() -> None:
+    class Nested(Files):
+        def _read(self, indices: Any) -> list[Any]:
+            inner = next(iter(feedline.Loader(Files(TRAIN), 2, collate=list)))
+            assert isinstance(inner[0][0], np.ndarray)
+            return super()._read(indices)
+
+    found = batches(feedline.Loader(Nested(PLAIN), 4))
+    assert [image.shape for image, _ in found] == [(4, 20, 24, 3)] * 3
+
+
+def test_registrations_with_torch_do_not_lose_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_collate, "default_collate_fn_map", dict(torch_collate.default_collate_fn_map))
+    torch_collate.default_collate_fn_map[complex] = lambda batch, collate_fn_map=None: batch
+    assert (arrays(torch_loader()) == arrays(torch_loader(place_at=Placement.DATASET))).all()
+
+
+def test_bfloat16_is_for_tensors() -> None:
+    pipeline = images.Compose([images.Resize((8, 8)), images.Normalize(dtype="bfloat16")])
+    batch, _ = next(iter(feedline.DataLoader(Files(pipeline), 4)))
+    assert batch.dtype is torch.bfloat16
+    assert batch.shape == (4, 3, 8, 8)
+    with pytest.raises(CollateError, match="NumPy lacks"):
+        next(iter(feedline.Loader(Files(pipeline), 4)))
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (DeferredImage(Finish(3, 3), pixels=photo(3, 3)), "4 x 3 .* and 3 x 3"),
+        (None, "sample 1 of the batch has a NoneType|Sample 1 of the batch has a NoneType"),
+    ],
+)
+def test_images_that_differ_are_an_error_that_says_how(other: Any, says: str) -> None:
+    before = place(Placement.COLLATE)
+    try:
+        with pytest.raises(CollateError, match=says):
+            collate_images([DeferredImage(Finish(4, 3), pixels=photo(3, 4)), other])
+    finally:
+        place(before)
+
+
+@pytest.mark.parametrize("where", [Placement.COLLATE, Placement.DEVICE])
+def test_colors_that_stay_need_no_row(where: Placement) -> None:
+    before = place(where)
+    try:
+        plain = DeferredImage(Finish(4, 3), pixels=photo(3, 4))
+        changed = DeferredImage(Finish(4, 3), jitter=np.array([2, 1, 1, 0, 0, 1, 2, 3], np.float32), pixels=photo(3, 4))
+        alone, both = collate_images([plain]), collate_images([plain, changed])
+    finally:
+        place(before)
+    if isinstance(alone, DeferredImages) and isinstance(both, DeferredImages):
+        assert alone.jitter is None
+        assert both.jitter.tolist() == [[1, 1, 1, 0, 0, 1, 2, 3], [2, 1, 1, 0, 0, 1, 2, 3]]
+        both = finished(both)
+    assert (both[0] == photo(3, 4)).all()
+    assert (both[1] == np.minimum(255, 2 * photo(3, 4).astype(int))).all()

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from feedline import images
+from feedline.errors import BadOption, CorruptSource
+from feedline.images.compose import image_transform
+from feedline.images.deferred import DeferredImage
+from feedline.images.placement import Placement, place
+from feedline.randomness.scope import Scope, enter
+from feedline.types import Draw
+from tests.images.pictures import encoded, photo
+
+TRAIN = images.Compose(
+    [
+        images.RandomResizedCrop(32),
+        images.HorizontalFlip(),
+        images.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        images.Normalize(),
+    ]
+)
+
+
+def in_place(placement: Placement, pipeline: images.Compose, image: Any, key: int = 0) -> Any:
+    """Transform an image as a source does in a worker, with the random numbers of this key."""
+    scope = Scope()
+    scope.begin(Draw(key))
+    before, was = enter(scope), place(placement)
+    try:
+        return pipeline.deferring()(image)
+    finally:
+        enter(before)
+        place(was)
+
+
+@pytest.mark.parametrize("form", ["bytes", "memoryview", "array", "pillow", "png"])
+def test_an_image_comes_in_any_form(form: str) -> None:
+    pixels = photo()
+    png = encoded(pixels, "PNG")
+    image = {
+        "bytes": encoded(pixels, quality=95),
+        "memoryview": memoryview(png),
+        "array": pixels,
+        "pillow": Image.fromarray(pixels),
+        "png": png,
+    }[form]
+    result = images.Compose([images.Resize(45), images.CenterCrop(40)])(image)
+    whole = np.asarray(Image.fromarray(pixels).resize((60, 45), Image.Resampling.BILINEAR))
+    assert np.abs(result.astype(int) - whole[2:42, 10:50]).mean() < 2.5
+
+
+@pytest.mark.parametrize("pixels", [photo()[:, :, 0], photo()[:, :, :1], np.dstack([photo(), photo()[:, :, 0]])])
+def test_gray_and_alpha_become_three_colors(pixels: Any) -> None:
+    assert images.Compose([])(pixels).shape == (90, 120, 3)
+
+
+def test_an_empty_pipeline_decodes() -> None:
+    png = encoded(photo(), "PNG")
+    assert (images.Compose([])(png) == photo()).all()
+    assert (images.Decode()(png) == photo()).all()
+
+
+@pytest.mark.parametrize("image", [np.zeros((3, 40, 50), np.uint8), np.zeros((4, 4, 3)), "a.jpg", 7, None])
+def test_what_is_no_image_is_refused(image: Any) -> None:
+    with pytest.raises(BadOption, match=r"axis should be color|was given"):
+        images.Resize(8)(image)
+
+
+def test_a_damaged_file_is_an_error() -> None:
+    with pytest.raises(CorruptSource):
+        TRAIN(encoded(photo())[:200])
+
+
+def test_crop_and_resize_are_one_step_with_the_pixels_of_two() -> None:
+    pixels = photo(500, 375)
+    at_once = images.Compose([images.Resize(256), images.CenterCrop(224)])(pixels)
+    after_another = images.CenterCrop(224)(images.Resize(256)(pixels))
+    assert np.abs(at_once.astype(int) - after_another).mean() < 1.5
+
+
+def test_a_second_resize_is_a_step_of_its_own() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    result = images.Compose([images.Resize(8), images.Resize(64)])(noise)
+    assert result.std() < 0.4 * noise.std()
+
+
+def test_a_large_jpeg_is_decoded_small_with_the_same_result() -> None:
+    data = encoded(photo(1600, 1200), quality=95)
+    pipeline = images.Compose([images.Resize(150)])
+    small = pipeline(data)
+    whole = pipeline(images.decode_image(data))
+    assert small.shape == (150, 200, 3)
+    assert np.abs(small.astype(int) - whole).mean() < 2
+
+
+def test_a_flip_before_a_crop_is_the_same_as_by_hand() -> None:
+    pixels = photo()
+    result = images.Compose([images.HorizontalFlip(1), images.CenterCrop((20, 31)), images.HorizontalFlip(1)])(pixels)
+    assert (result == images.CenterCrop((20, 31))(pixels[:, ::-1].copy())[:, ::-1]).all()
+
+
+def darker(pixels: Any) -> Any:
+    assert pixels.dtype == np.uint8
+    assert pixels.ndim == 3
+    return pixels // 2
+
+
+def test_a_function_gets_pixels_wherever_it_stands() -> None:
+    pixels = photo()
+    pipeline = images.Compose([darker, images.CenterCrop(40), darker, images.ToChannelsFirst()])
+    assert (pipeline(encoded(pixels, "PNG")) == (pixels // 4)[25:65, 40:80].transpose(2, 0, 1)).all()
+    assert (images.Compose([images.CenterCrop(40), darker])(pixels) == (pixels // 2)[25:65, 40:80]).all()
+
+
+class FromTorchvision:
+    def __call__(self, image: Any) -> Any:
+        assert isinstance(image, torch.Tensor)
+        return image // 2
+
+
+class FromAlbumentations:
+    def __call__(self, *, image: Any) -> dict[str, Any]:
+        return {"image": darker(image)}
+
+
+@pytest.mark.parametrize("foreign", [FromTorchvision, FromAlbumentations])
+def test_other_libraries_get_what_they_expect(foreign: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "__module__", foreign.__name__.removeprefix("From").lower() + ".v2")
+    pixels = photo()
+    pipeline = images.Compose([images.CenterCrop(40), foreign(), images.HorizontalFlip(1)])
+    assert (pipeline(pixels) == (pixels // 2)[25:65, 40:80][:, ::-1]).all()
+
+
+def test_torchvision_itself_works_in_a_pipeline() -> None:
+    transforms = pytest.importorskip("torchvision.transforms.v2")
+    result = images.Compose([images.CenterCrop(40), transforms.RandomVerticalFlip(1.0), images.Normalize()])(photo())
+    assert np.allclose(result, images.Normalize()(photo()[25:65, 40:80][::-1].copy()))
+
+
+def test_what_comes_too_late_is_refused_at_once() -> None:
+    with pytest.raises(BadOption, match=r"CenterCrop comes after Normalize.*Put it before"):
+        images.Compose([images.Normalize(), images.CenterCrop(8)])
+    with pytest.raises(BadOption, match="'x' is no transform"):
+        images.Compose(["x"])
+
+
+def test_a_flip_after_normalising_is_done_all_the_same() -> None:
+    after = images.Compose([images.Normalize(), images.HorizontalFlip(1)])(photo())
+    assert (after == images.Normalize()(photo())[:, :, ::-1]).all()
+
+
+def test_the_field_of_a_sample_is_changed_and_nothing_else() -> None:
+    pipeline = images.Compose([images.Resize((4, 5))])
+    image, label = pipeline((encoded(photo()), 3))
+    assert image.shape == (4, 5, 3)
+    assert label == 3
+    sample = pipeline.on("right")({"left": photo(), "right": photo()})
+    assert sample["left"].shape == (90, 120, 3)
+    assert sample["right"].shape == (4, 5, 3)
+    assert pipeline({"bytes": encoded(photo()), "path": "a"}).shape == (4, 5, 3)
+
+
+def test_pipelines_can_be_nested_shown_and_sent() -> None:
+    pipeline = images.Compose([images.Compose([images.Resize(8)]), images.CenterCrop(4)]).on("jpg")
+    assert repr(pipeline) == "Compose([Resize(size=8), CenterCrop(size=(4, 4))]).on('jpg')"
+    twin = pickle.loads(pickle.dumps(pipeline))
+    assert repr(twin) == repr(pipeline)
+    assert twin({"jpg": photo()})["jpg"].shape == (4, 4, 3)
+
+
+@pytest.mark.parametrize("key", range(6))
+@pytest.mark.parametrize("place", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
+def test_the_same_is_drawn_wherever_an_image_is_finished(place: Placement, key: int) -> None:
+    plain = images.Compose(TRAIN.transforms[:-1])
+    jpeg = encoded(photo())
+    for pipeline in (TRAIN, plain):
+        for image in (jpeg, encoded(photo(), "PNG"), photo()):
+            whole = in_place(Placement.DATASET, pipeline, image, key)
+            deferred = in_place(place, pipeline, image, key)
+            other = in_place(Placement.COLLATE, pipeline, image, key)
+            assert isinstance(deferred, DeferredImage)
+            assert whole.shape == ((3, 32, 32) if pipeline is TRAIN else (32, 32, 3))
+            assert deferred.finish == other.finish
+            assert deferred.flip == other.flip
+            assert (deferred.jitter == other.jitter).all()
+            assert (deferred.data is not None) == (place is Placement.DECODE and image is jpeg)
+            assert (deferred.pixels is None) == (deferred.data is not None) == (deferred.box is not None)
+
+
+def test_an_image_that_the_device_cannot_decode_travels_as_pixels() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned = in_place(Placement.DECODE, TRAIN, encoded(photo(), exif=exif))
+    gray = in_place(Placement.DECODE, TRAIN, encoded(photo()[:, :, 0].copy()))
+    assert turned.data is None
+    assert turned.pixels.shape == (32, 32, 3)
+    assert gray.data is not None
+
+
+def test_encoded_images_stay_where_decode_says_cpu() -> None:
+    before = place(Placement.DECODE)
+    try:
+        image = TRAIN.deferring("cpu")(encoded(photo()))
+    finally:
+        place(before)
+    assert image.pixels is not None
+
+
+def test_decode_gpu_insists() -> None:
+    data = encoded(photo())
+    insisting = TRAIN.deferring("gpu")
+    assert insisting(data).shape == (3, 32, 32)  # by hand there is no device to ask for
+    scope = Scope()
+    before = enter(scope)
+    try:
+        with pytest.raises(BadOption, match='decode="gpu" insists'):
+            insisting(data)
+    finally:
+        enter(before)
+
+
+def test_only_a_source_defers() -> None:
+    before = place(Placement.COLLATE)
+    try:
+        assert isinstance(TRAIN(photo()), np.ndarray)
+        assert isinstance(images.Resize(8)(photo()), np.ndarray)
+        assert isinstance(image_transform(images.Resize(8))(photo()), DeferredImage)
+        assert isinstance(image_transform(images.Compose([images.Resize(8), darker]))(photo()), np.ndarray)
+    finally:
+        place(before)
+    assert image_transform(darker) is darker

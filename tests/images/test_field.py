@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from feedline.errors import BadOption
+from feedline.images.field import image_field, replaced
+from tests.images.pictures import encoded, photo
+
+JPEG, PNG, WEBP = (encoded(photo(), format_) for format_ in ("JPEG", "PNG", "WEBP"))
+Pair = namedtuple("Pair", ["image", "label"])
+
+
+@pytest.mark.parametrize(
+    ("sample", "field"),
+    [
+        ((JPEG, 3), 0),
+        ([3, PNG], 1),
+        ({"webp": WEBP, "cls": 3, "json": b"{}"}, "webp"),
+        ({"x": photo(), "y": np.arange(3)}, "x"),
+        ({"x": Image.new("RGB", (2, 2)), "y": "text"}, "x"),
+        ({"image": {"bytes": JPEG, "path": None}, "label": 1}, "image"),
+        (Pair(JPEG, 3), 0),
+        (JPEG, None),
+        (photo(), None),
+        ({"bytes": JPEG, "path": "a.jpg"}, None),
+    ],
+)
+def test_the_field_with_the_image_is_found(sample: Any, field: Any) -> None:
+    assert image_field(sample) == field
+
+
+@pytest.mark.parametrize(
+    ("sample", "says"),
+    [((JPEG, PNG), "Several fields hold images: 0, 1"), ((1, b"text"), "No field"), ({}, "It has none")],
+)
+def test_none_or_several_are_an_error_that_names_the_way_out(sample: Any, says: str) -> None:
+    with pytest.raises(BadOption, match=says) as caught:
+        image_field(sample)
+    assert ".on(name)" in str(caught.value)
+
+
+def test_a_field_can_be_named() -> None:
+    assert image_field({"left": JPEG, "right": JPEG}, "right") == "right"
+    with pytest.raises(BadOption, match=r"'middle'.*'left', 'right'"):
+        image_field({"left": JPEG, "right": JPEG}, "middle")
+
+
+def test_samples_keep_their_kind() -> None:
+    assert replaced(Pair(1, 2), 0, str) == Pair("1", 2)
+    assert replaced((1, 2), 1, str) == (1, "2")
+    assert replaced([1, 2], 1, str) == [1, "2"]
+    original = {"a": 1, "b": 2}
+    assert replaced(original, "a", str) == {"a": "1", "b": 2}
+    assert original["a"] == 1

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from feedline.images import rendering
+from feedline.images.deferred import Finish
+from feedline.images.geometry import Box
+from feedline.images.rendering import cut, dtype_of, finish_into, shape_of
+from tests.images.pictures import photo
+
+
+@pytest.fixture(params=["opencv", "pillow"])
+def renderer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "opencv":
+        pytest.importorskip("cv2")
+    else:
+        monkeypatch.setattr(rendering, "_opencv", lambda: None)
+    return str(request.param)
+
+
+BOXES = [
+    (0, 0, 120, 90),
+    (10, 20, 64, 64),
+    (10, 20, 40, 30),
+    (3, 4, 110, 70),
+    (0.5, 10.25, 90.5, 60.75),
+    (20.4, 0, 99.6, 90),
+]
+
+
+@pytest.mark.parametrize("box", BOXES)
+@pytest.mark.parametrize("size", [(48, 48), (90, 31), (30, 25), (150, 120)])
+def test_resizing_is_close_to_antialiased_bilinear(renderer: str, box: Box, size: tuple[int, int]) -> None:
+    pixels = photo()
+    left, top, across, down = box
+    image = Image.fromarray(pixels)
+    if all(float(edge).is_integer() for edge in box):  # a crop of its own: what is around it has no part in it
+        image, left, top = image.crop((int(left), int(top), int(left + across), int(top + down))), 0, 0
+    expected = image.resize(size, Image.Resampling.BILINEAR, box=(left, top, left + across, top + down))
+    result = cut(pixels, box, *size)
+    difference = np.abs(result.astype(int) - np.asarray(expected).astype(int))
+    assert result.shape == (size[1], size[0], 3)
+    assert difference.mean() < (2.0 if renderer == "opencv" else 0.5)
+
+
+@pytest.mark.parametrize("factor", [1.1, 1.25, 1.5, 1.75, 2.0, 2.6])
+def test_noise_is_smoothed_as_much_as_by_antialiasing(factor: float) -> None:
+    pytest.importorskip("cv2")
+    side = round(200 * factor)
+    noise = np.random.default_rng(0).integers(0, 256, (side, side, 3), np.uint8)
+    expected = np.asarray(Image.fromarray(noise).resize((200, 200), Image.Resampling.BILINEAR))
+    result = cut(noise, (0, 0, side, side), 200, 200)
+    assert result.std() == pytest.approx(expected.std(), rel=0.16)
+    # Linear interpolation alone is off by 5 (a factor of 1.1) to 20.
+    assert np.abs(result.astype(int) - expected.astype(int)).mean() < 6.5
+
+
+def test_a_part_of_the_same_size_is_not_resampled(renderer: str) -> None:
+    pixels = photo()
+    assert (cut(pixels, (5, 6, 20, 30), 20, 30) == pixels[6:36, 5:25]).all()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16"])
+@pytest.mark.parametrize("channels_first", [True, False])
+@pytest.mark.parametrize("flip", [True, False])
+@pytest.mark.parametrize("jitter", [None, [1.2, 0.8, 1.3, 0.05, 3, 1, 0, 2]])
+def test_an_image_is_finished_in_every_way(
+    renderer: str, dtype: str, channels_first: bool, flip: bool, jitter: list[float] | None
+) -> None:
+    pixels = photo(20, 10)
+    scale = None if dtype == "uint8" else (0.5, 0.4, 0.3)
+    finish = Finish(10, 20, scale, scale, dtype, channels_first)
+    out = np.full(shape_of(finish), 99, dtype_of(finish))
+    drawn = None if jitter is None else np.array(jitter, np.float32)
+    finish_into(out, pixels, finish, flip=flip, jitter=drawn)
+    expected = pixels.transpose(2, 0, 1).astype(np.float32)
+    if drawn is not None:
+        expected = rendering.colored(expected, drawn)
+    if scale is not None:
+        expected = (expected / 255 - np.array(scale)[:, None, None]) / np.array(scale)[:, None, None]
+    if flip:
+        expected = expected[:, :, ::-1]
+    if not channels_first:
+        expected = expected.transpose(1, 2, 0)
+    assert np.abs(out - expected).max() <= (0.5 if dtype == "uint8" else 1e-5 if dtype == "float32" else 2e-3)
