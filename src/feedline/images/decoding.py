@@ -130,6 +130,8 @@ def _opencv(data: bytes, header: Header, factor: int) -> Pixels:
 
 
 def _pillow(data: bytes, header: Header, factor: int) -> Pixels:
+    if header.format == "PNG":
+        open_picture(io.BytesIO(data)).verify()  # its checksums, at which Pillow does not look otherwise
     image = open_picture(io.BytesIO(data))
     if factor > 1:
         width, height = header.stored_size

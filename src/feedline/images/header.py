@@ -28,6 +28,7 @@ _FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers of frame headers, of which every decoder takes 0xc0 to 0xc2: baseline, extended and progressive."""
 _SAMPLING = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12, 0x41))
 """Sampling factors of three colors that every decoder takes: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
+_MOST_SEGMENTS = 10_000
 _JPEG_PIXELS_PER_BYTE = 512
 """How many pixels a byte of a plain JPEG holds at most: of each block of 8 x 8 it has a bit at least."""
 _MOST_SCANS = 100
@@ -135,7 +136,7 @@ def _upright(format_: str, size: tuple[int, int], orientation: int, *, plain: bo
 
 def _jpeg(data: bytes) -> Header:
     orientation, adobe, place = 1, None, 2
-    while True:
+    for _ in range(_MOST_SEGMENTS):
         start, marker, length = _segment(data, place)
         if start != 0xFF or marker <= 1 or marker >= 0xFF or 0xD0 <= marker <= 0xD8:
             # As libjpeg does it: bytes before a marker are passed over, and 0xff may be repeated.
@@ -153,6 +154,8 @@ def _jpeg(data: bytes) -> Header:
         elif marker == 0xDA or marker == 0xD9:
             raise _damaged(data, "has no frame header before its pixels")
         place = end
+    else:
+        raise _damaged(data, f"has no frame header among its first {_MOST_SEGMENTS} segments")
     bits, height, width, components = _frame(data, place + 4)
     names, sampling = data[place + 10 : end : 3], data[place + 11 : end : 3]
     plain = marker <= 0xC2 and bits == 8 and (components == 1 or (components == 3 and sampling in _SAMPLING))
@@ -182,8 +185,8 @@ def _check_jpeg(data: bytes, end: int, pixels: int, *, plain: bool) -> None:
         scans = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == 0xDA))
         if scans > _MOST_SCANS:
             raise CorruptSource(
-                f"A JPEG of {pixels} pixels has {scans} scans, which take long to decode, and at most {_MOST_SCANS} are "
-                "accepted. Encode it again."
+                f"A JPEG of {pixels} pixels has {scans} scans, which take long to decode, and at most {_MOST_SCANS} "
+                "are accepted. Encode it again."
             )
 
 
@@ -263,6 +266,8 @@ def _other(data: bytes) -> Header:
             f"{len(data)} bytes cannot be read as an image: {words(exc)}. They are damaged, cut off, no image, or of a "
             "format that is not read, such as EPS."
         ) from exc
+    if image.format == "JPEG2000" and data.rfind(b"\xff\xd9") < 0:  # of which Pillow may make gray pixels
+        raise _damaged(data, "has no end marker")
     size = image.size
     if image.format == "TIFF":  # which Pillow turns itself: when it is loaded, or, in later versions, opened
         if orientation in _SIDEWAYS and size == (image.tag_v2.get(256), image.tag_v2.get(257)):
