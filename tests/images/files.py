@@ -14,7 +14,7 @@ HEIGHT, WIDTH = 75, 100
 
 
 def gradient() -> NDArray[np.uint8]:
-    """Return pixels that differ in every place and color, with some texture."""
+    """Return pixels that differ in every place and colour, with some texture."""
     y, x = np.mgrid[:HEIGHT, :WIDTH]
     noise = np.random.default_rng(0).normal(0, 8, (HEIGHT, WIDTH, 3))
     return (np.stack([x * 2.4, y * 3.2, x + y], -1) + noise).clip(0, 255).astype(np.uint8)

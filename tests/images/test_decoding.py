@@ -92,7 +92,7 @@ def test_other_formats_come_in_full(decoder: str) -> None:
 
 
 @pytest.mark.parametrize("name", files())
-def test_a_file_that_is_cut_off_is_never_gray(decoder: str, name: str) -> None:
+def test_a_file_that_is_cut_off_is_never_grey(decoder: str, name: str) -> None:
     data = files()[name]
     whole = decode_image(data)
     ends = {*range(0, len(data), max(1, len(data) // 60)), *range(max(0, len(data) - 30), len(data))}

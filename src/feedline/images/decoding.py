@@ -36,9 +36,9 @@ simplejpeg raises the first warning; those of damaged pixels come before that of
 def decode_image(
     data: FileBytes, *, header: Header | None = None, factor: int = 1, total: SampleSize | None = None
 ) -> Pixels:
-    """Return an image as an array of height, width and three colors, upright, in memory of its own.
+    """Return an image as an array of height, width and three colours, upright, in memory of its own.
 
-    Gray becomes RGB, CMYK is converted, of 16 bits the upper 8 are taken, transparency is left out, of an animation
+    Grey becomes RGB, CMYK is converted, of 16 bits the upper 8 are taken, transparency is left out, of an animation
     the first image is taken: all as Pillow's `convert("RGB")` does.
 
     Args:
@@ -146,7 +146,7 @@ def _turned(pixels: Pixels, orientation: int) -> Pixels:
     """Return pixels upright, given EXIF's orientation."""
     if orientation == 1:
         return pixels
-    whole = pixels.view("V3")[..., 0]  # whole pixels are copied faster than colors one by one
+    whole = pixels.view("V3")[..., 0]  # whole pixels are copied faster than colours one by one
     if orientation in (3, 4, 6, 7):
         whole = whole[::-1]
     if orientation in (2, 3, 7, 8):

@@ -27,7 +27,7 @@ _SIDEWAYS = (5, 6, 7, 8)
 _FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers of frame headers, of which every decoder takes 0xc0 to 0xc2: baseline, extended and progressive."""
 _SAMPLING = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12, 0x41))
-"""Sampling factors of three colors that every decoder takes: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
+"""Sampling factors of three colours that every decoder takes: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
 _MOST_SEGMENTS = 10_000
 _JPEG_PIXELS_PER_BYTE = 512
 """How many pixels a byte of a plain JPEG holds at most: of each block of 8 x 8 it has a bit at least."""
@@ -37,7 +37,7 @@ _WORTH_COUNTING = 1 << 37
 """Bytes times pixels of JPEGs whose scans are counted: smaller ones, all of empty scans, take seconds at worst."""
 
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""By color type."""
+"""By colour type."""
 _DEFLATE_RATIO = 1032
 """How many times as many bytes as it has itself can come out of deflated data."""
 
@@ -59,7 +59,7 @@ class Header:
     plain: bool = False
     """True if every decoder of its format takes it. Others are left to Pillow: CMYK, animations, rare formats."""
     gpu: bool = False
-    """True if nvJPEG takes it: a JPEG of 8 bits, baseline or progressive, gray or YCbCr, whose orientation is 1."""
+    """True if nvJPEG takes it: a JPEG of 8 bits, baseline or progressive, grey or YCbCr, whose orientation is 1."""
 
     @property
     def stored_size(self) -> tuple[int, int]:
@@ -150,7 +150,7 @@ def _jpeg(data: bytes) -> Header:
         if marker == 0xE1 and data[place + 4 : place + 10] == b"Exif\0\0":
             orientation = _exif_orientation(data[place + 10 : end])
         elif marker == 0xEE and data[place + 4 : place + 9] == b"Adobe":
-            adobe = data[place + 15]  # how colors were changed; 0: not at all
+            adobe = data[place + 15]  # how colours were changed; 0: not at all
         elif marker == 0xDA or marker == 0xD9:
             raise _damaged(data, "has no frame header before its pixels")
         place = end
@@ -266,7 +266,7 @@ def _other(data: bytes) -> Header:
             f"{len(data)} bytes cannot be read as an image: {words(exc)}. They are damaged, cut off, no image, or of a "
             "format that is not read, such as EPS."
         ) from exc
-    if image.format == "JPEG2000" and data.rfind(b"\xff\xd9") < 0:  # of which Pillow may make gray pixels
+    if image.format == "JPEG2000" and data.rfind(b"\xff\xd9") < 0:  # of which Pillow may make grey pixels
         raise _damaged(data, "has no end marker")
     size = image.size
     if image.format == "TIFF":  # which Pillow turns itself: when it is loaded, or, in later versions, opened
