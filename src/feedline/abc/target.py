@@ -5,8 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from feedline.images.placement import Placement
-
 
 class Target(ABC):
     """Gets batches ready for the training loop, and hands them over."""
@@ -16,8 +14,6 @@ class Target(ABC):
     threads: int = 0
     """Threads that call `begin`; 0 if the training loop does so itself, because it costs next to nothing. May become
     more when a batch has shown that it does cost something."""
-    placement: Placement = Placement.DATASET
-    """What of the work on images is left to the target, if they are collated by feedline."""
 
     # Any: batches of whatever structure, and what `begin` makes of them.
     @abstractmethod

@@ -88,14 +88,12 @@ class CudaTarget(Target):
         *,
         threads: int = 0,
         finish: Any = None,
-        placement: Placement = Placement.DATASET,
     ) -> None:
         self._device = device
         self._transform = transform
         self._finish = finish
         self.threads = threads
         self.ahead = max(2, threads + 1)
-        self.placement = placement
         self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(max(_FEEDERS, threads)))
         self._kept: deque[tuple[Any, Sources]] = deque()
         """What copies read from, and kernels of the side stream, with the event that says that they are through."""
@@ -238,6 +236,11 @@ def target_for(device: torch.device | None, transform: Callable[[Any], Any] | No
         return None if transform is None else TorchTarget(torch.device("cpu"), transform)
     if not is_cuda(device):
         return TorchTarget(device, transform)
-    decodes = can_decode()
-    placement = Placement.DECODE if decodes else Placement.DEVICE
-    return CudaTarget(device, transform, threads=0, finish=finish_on(device), placement=placement)
+    return CudaTarget(device, transform, finish=finish_on(device))
+
+
+def placement_on(device: torch.device | None) -> Placement:
+    """Return what of the work on images is left to a device, if they are put together by feedline."""
+    if not is_cuda(device):
+        return Placement.COLLATE
+    return Placement.DECODE if can_decode() else Placement.DEVICE

@@ -57,7 +57,12 @@ class Resumable:
     def _image_placement(self) -> Placement:
         """Who finishes images."""
         deferred = self._has_default_collate and hands_on_images(self.dataset)
-        return Placement.COLLATE if deferred else Placement.DATASET
+        return self._device_placement if deferred else Placement.DATASET
+
+    @property
+    def _device_placement(self) -> Placement:
+        """What of the work on images is left to the device, where it may be left to anybody."""
+        return Placement.COLLATE
 
     def _sharing(self) -> Sharing:
         """Return what decides which rank gets which samples."""

@@ -22,7 +22,7 @@ from feedline.abc.target import Target
 from feedline.core.fault_budget import FaultBudget
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
-from feedline.device.torch_target import device_of, is_cuda, target_for
+from feedline.device.torch_target import device_of, is_cuda, placement_on, target_for
 from feedline.driver.broadcast import Broadcast
 from feedline.driver.exclusive import Running
 from feedline.driver.resources import Resources
@@ -35,6 +35,7 @@ from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_collate import is_default
 from feedline.frameworks.torch_samplers import SeedSource
+from feedline.images.placement import Placement
 from feedline.loader.arguments import (
     Options,
     budget_of,
@@ -333,6 +334,10 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         except TypeError as exc:
             explain(exc, vars(self))
             raise
+
+    @property
+    def _device_placement(self) -> Placement:
+        return placement_on(self._given.device)
 
     def _target(self) -> Target | None:
         """Return what gets batches ready for the device, None if they stay where they are."""

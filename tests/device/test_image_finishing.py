@@ -1,0 +1,147 @@
+"""Images that are finished on the device are those that the CPU makes, for the same seed."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from feedline import DataLoader, images
+from feedline.datasets import ImageFolder
+from feedline.device import image_finishing
+from feedline.device.image_finishing import finish_on
+from feedline.device.jitter import jittered
+from feedline.errors import CorruptSource
+from feedline.images.rendering import colored
+
+needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+def picture(number: int, size: tuple[int, int]) -> Image.Image:
+    dice = np.random.default_rng(number)
+    return Image.fromarray(dice.integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize(size, Image.Resampling.BICUBIC)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures that nvJPEG takes, and some that it does not: turned by EXIF, CMYK, grey, PNG, progressive."""
+    root = tmp_path_factory.mktemp("pictures")
+    (root / "0").mkdir()
+    for number in range(40):
+        image, options, ending = picture(number, (90 + 7 * number, 200 - 2 * number)), {}, "jpg"
+        if number % 8 == 3:
+            exif = Image.Exif()
+            exif[0x0112] = 6
+            options["exif"] = exif
+        elif number % 8 == 4:
+            image = image.convert("CMYK")
+        elif number % 8 == 5:
+            image = image.convert("L")
+        elif number % 8 == 6:
+            ending = "png"
+        elif number % 8 == 7:
+            options["progressive"] = True
+        image.save(root / "0" / f"{number:03d}.{ending}", **({"quality": 95} | options if ending == "jpg" else {}))
+    return root
+
+
+PIPELINES = {
+    "training": [images.RandomResizedCrop(64), images.HorizontalFlip(), images.Normalize()],
+    "evaluation": [images.Resize(80), images.CenterCrop(64), images.Normalize()],
+    "bytes": [images.RandomResizedCrop(64), images.HorizontalFlip()],
+    "colours": [images.RandomResizedCrop(64), images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.Normalize()],
+}
+
+
+def loaded(folder: Path, pipeline: str, decode: str, **options: Any) -> torch.Tensor:
+    dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES[pipeline]), decode=decode)
+    return torch.cat([batch.cpu() for batch in DataLoader(dataset, 8, seed=4, shuffle=True, **options)])
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@pytest.mark.parametrize("decode", [pytest.param("cpu", marks=needs_gpu), pytest.param("gpu", marks=needs_gpu)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_same_images_come_out_on_the_device(folder: Path, pipeline: str, decode: str, workers: int) -> None:
+    expected = loaded(folder, pipeline, "cpu").float()
+    found = loaded(folder, pipeline, decode, num_workers=workers, device="cuda").float()
+    assert found.shape == expected.shape
+    unit = 1.0 if pipeline == "bytes" else 1 / (255 * 0.225)
+    wrong = (found - expected).abs() / unit
+    assert wrong.mean() < 1.5  # of 255
+    assert wrong.flatten(1).mean(1).max() < 4  # a flip or a crop that is another one would be far off
+
+
+def finished(batch: Any, device: str = "cpu") -> torch.Tensor:
+    class Kept:
+        held: list[Any] = []
+        addresses: list[int] = []
+
+    return finish_on(torch.device(device))(batch, Kept)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
+    folder: Path, pipeline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device's arithmetic, in torch on the CPU."""
+
+    class OnDevice(DataLoader[Any]):
+        @property
+        def _device_placement(self) -> images.placement.Placement:
+            return images.placement.Placement.DEVICE
+
+    dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES[pipeline]))
+    found = torch.cat([finished(batch) for batch in OnDevice(dataset, 8, seed=4, shuffle=True, num_workers=2)])
+    expected = loaded(folder, pipeline, "auto")
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, rtol=0, atol=0 if pipeline == "bytes" else 1e-5 if pipeline != "colours" else 2e-3)
+
+
+def test_encoded_images_are_finished_alike_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnDevice(DataLoader[Any]):
+        @property
+        def _device_placement(self) -> images.placement.Placement:
+            return images.placement.Placement.DECODE
+
+    def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> list[torch.Tensor]:
+        files = data.split((offsets[1:] - offsets[:-1]).tolist())
+        decoded = [np.array(Image.open(io.BytesIO(file.numpy().tobytes())).convert("RGB")) for file in files]
+        return [torch.from_numpy(pixels).permute(2, 0, 1) for pixels in decoded]
+
+    monkeypatch.setattr(image_finishing, "decode", decode)
+    dataset = ImageFolder(folder, "image", transform=images.Compose(PIPELINES["training"]), decode="gpu")
+    batches = list(OnDevice(dataset, 8, seed=4, shuffle=True, num_workers=2))
+    assert sum(len(batch.encoded_rows) for batch in batches) == 25
+    assert sum(len(batch.pixel_rows) for batch in batches) == 15
+    found = torch.cat([finished(batch) for batch in batches])
+    wrong = (found - loaded(folder, "training", "cpu")).abs() * 255 * 0.225
+    assert wrong.flatten(1).mean(1).max() < 4
+
+
+def test_colours_are_changed_as_on_the_cpu() -> None:
+    dice = np.random.default_rng(1)
+    planes = dice.uniform(0, 255, (24, 3, 10, 11)).astype(np.float32)
+    factors = np.concatenate([dice.uniform(0.5, 1.5, (24, 3)), dice.uniform(-0.5, 0.5, (24, 1))], 1)
+    order = np.stack([dice.permutation(4) for _ in range(24)])
+    jitter = np.concatenate([factors, order], 1).astype(np.float32)
+    jitter[3, :4] = 1, 1, 1, 0
+    expected = np.stack([colored(image.copy(), row) for image, row in zip(planes, jitter, strict=True)])
+    found = jittered(torch.from_numpy(planes.copy()), torch.from_numpy(jitter))
+    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=0.01)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_file_that_no_decoder_takes_is_an_error(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    picture(1, (300, 200)).save(file, "JPEG")
+    good = file.getvalue()
+    bad = good[:300] + b"\xff\xc4\x00\x00" + good[304:]
+    data = torch.frombuffer(bytearray(good + bad), dtype=torch.uint8)
+    with pytest.raises(CorruptSource, match="Encoded image 1 of a batch"):
+        image_finishing.decode(data, torch.tensor([0, len(good), len(good) + len(bad)]), torch.device("cuda", 0))
