@@ -215,18 +215,29 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def test_another_thread_may_close_while_one_waits() -> None:
-    class Slow(Numbers):
-        def __getitem__(self, index: int) -> int:
-            time.sleep(60)
-            return index
+class Stuck(Numbers):
+    """Gives one batch, and none after it."""
 
-    loader = fed(Slow(), Wrapping(1), batch_size=4, num_workers=1)
-    batches, seen = iter(loader), []
-    waiting = threading.Thread(target=lambda: seen.append(next(batches, "ended")))
+    def __getitem__(self, index: int) -> int:
+        if index >= 4:
+            time.sleep(600)
+        return index
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_another_thread_may_close_while_one_waits(threads: int) -> None:
+    loader = fed(Stuck(), Wrapping(threads), batch_size=4, num_workers=1)
+    batches = iter(loader)
+    assert next(batches).tolist() == [0, 1, 2, 3]
+    began, seen = threading.Event(), []
+
+    def wait() -> None:
+        began.set()
+        seen.append(next(batches, "ended"))
+
+    waiting = threading.Thread(target=wait)
     waiting.start()
-    while not any(thread.name.startswith("feedline-feeder") for thread in threading.enumerate()):
-        time.sleep(0.001)
+    began.wait()
     loader.close()
-    waiting.join(30)
+    waiting.join(60)
     assert seen == ["ended"]
