@@ -25,7 +25,7 @@ from feedline.images.field import image_field, replaced
 from feedline.images.geometry import View
 from feedline.images.header import read_header
 from feedline.images.placement import Placement, placement
-from feedline.images.rendering import Pixels, cut, dtype_of, finish_into, shape_of
+from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 from feedline.randomness.scope import is_in_loader
 
 
@@ -209,7 +209,7 @@ class _Fused:
         finish = view.finish()
         if where is not Placement.DATASET:
             return DeferredImage(finish, view.flip, view.jitter, pixels=image)
-        out = np.empty(shape_of(finish), dtype_of(finish))
+        out = np.empty(finish.shape, dtype_of(finish))
         finish_into(out, image, finish, flip=view.flip, jitter=view.jitter)
         return out if finish.dtype != "bfloat16" else _rounded(out)
 
