@@ -39,9 +39,13 @@ from feedline.datasets import (
 )
 from feedline.datasets.cache.folder import FILE, write_store
 from feedline.datasets.cache.sample_store import Encoded, Head, Kind
+from feedline.errors import CorruptSource
+from feedline.images.decoding import decode_image
 from feedline.packing.inspection import inspect
 from feedline.values import records
 from tests.fuzz.damage import FLIP, SPLICE, TRUNCATE
+from tests.images.decoders import INSTALLED as DECODERS
+from tests.images.decoders import best_installed
 
 VICTIM = "victim"
 """Part of the name of every file that is damaged, and so of every error about it."""
@@ -234,6 +238,20 @@ def _picture_target(ending: str, format_: str, *values: str) -> Target:
 
     make = picture(format_)
     return Target(ending, lambda folder: make(), at(f"/{VICTIM}.{ending}"), read, values)
+
+
+def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
+    """Return the target for `decode_image` where a package is the best decoder that is installed."""
+
+    def read(path: Path) -> list[Any]:
+        try:
+            with best_installed(package):
+                return [decode_image(path.read_bytes(), factor=factor) for factor in (1, 2)]
+        except CorruptSource as exc:
+            raise CorruptSource(f"{path}: {exc}") from exc
+
+    make = picture(format_)
+    return Target(f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values)
 
 
 # -- arrays ------------------------------------------------------------------------------------------------------------
@@ -494,6 +512,12 @@ _FILES = [
     Target("csv", _csv_file, at(".csv"), lambda path: all_of(CSVDataset(path))),
     Target("csv.gz", _csv_packed, at(".csv.gz"), lambda path: all_of(CSVDataset(path)), ALL),
 ]
+_DECODED = [
+    *(_decoded(package, "jpg", "JPEG", TRUNCATE) for package in DECODERS),
+    *(_decoded(package, "png", "PNG", *ALL) for package in DECODERS if package != "simplejpeg"),
+    *(_decoded(package, "webp", "WEBP", TRUNCATE) for package in DECODERS if package != "simplejpeg"),
+    *(_decoded("PIL", ending, ending.upper(), TRUNCATE) for ending in ("gif", "tiff", "bmp", "avif", "jpeg2000")),
+]
 _OTHERS = [
     Target(
         "unpacked",
@@ -522,6 +546,7 @@ _OTHERS = [
     _picture_target("tiff", "TIFF"),
     _picture_target("ppm", "PPM"),
     _picture_target("avif", "AVIF"),
+    *_DECODED,
     Target(
         "files-npy", _npy_file, at("/a.npy"), lambda path: all_of(FileDataset(path.parent, read="npy", cache=False))
     ),
@@ -536,6 +561,7 @@ PROCESSES = {one.name: [one.name] for one in _FILES} | {
     "own": ["unpacked", "cache", "index", "record"],
     "fields": [name for name in TARGETS if name.startswith("field-")],
     "pictures": ["png", "jpg", "gif", "webp", "bmp", "tiff", "ppm", "avif", "files-npy", "files-text"],
+    "decoders": [one.name for one in _DECODED],
     "inspect": [name for name in TARGETS if name.startswith("inspect-")],
 }
 """Formats that one process goes through: to start one takes longer than a hundred cases."""

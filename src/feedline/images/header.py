@@ -1,25 +1,48 @@
 """What an image file says of itself: format, size, orientation. No pixels are decoded for it.
 
 JPEG, PNG and WebP are read here, in a few microseconds; other formats are left to Pillow. Nothing that a file declares
-is believed: every offset is held against the length of the file.
+is believed: offsets are held against the length of the file, and sizes against what it can hold and what is accepted.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from feedline.errors import CorruptSource, FeedlineError
+import numpy as np
+
+from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.failures import words
-from feedline.images.pillow import checked_picture
+from feedline.images.pillow import check_pixels, checked_picture
+from feedline.values.sizes import SampleSize, check_size
+
+FileBytes: TypeAlias = bytes | bytearray | memoryview
+"""The bytes of a file; also an array of them."""
 
 _ORIENTATION = 0x0112
+"""The EXIF tag."""
 _SIDEWAYS = (5, 6, 7, 8)
-_FRAMES = frozenset((0xC0, 0xC1, 0xC2))
-"""Markers of JPEG frames that every decoder takes: baseline, extended and progressive, with Huffman codes."""
-_OTHER_FRAMES = frozenset((0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF))
-_SAMPLING = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12, 0x41, 0x42))
-"""Sampling factors of YCbCr that every decoder takes: 4:4:4, 4:2:2, 4:2:0, 4:4:0, 4:1:1 and 4:1:0."""
+
+_FRAMES = frozenset((*range(0xC0, 0xD0),)) - {0xC4, 0xC8, 0xCC}
+"""JPEG markers of frame headers, of which every decoder takes 0xc0 to 0xc2: baseline, extended and progressive."""
+_SAMPLING = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0x12, 0x41))
+"""Sampling factors of three colours that every decoder takes: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
+_MOST_SEGMENTS = 10_000
+_JPEG_PIXELS_PER_BYTE = 512
+"""How many pixels a byte of a plain JPEG holds at most: of each block of 8 x 8 it has a bit at least."""
+_MOST_SCANS = 100
+"""How many scans a JPEG may have. Usual are ten. Each takes time for the whole image, however few bytes it has."""
+_WORTH_COUNTING = 1 << 37
+"""Bytes times pixels of JPEGs whose scans are counted: smaller ones, all of empty scans, take seconds at worst."""
+
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""By colour type."""
+_DEFLATE_RATIO = 1032
+"""How many times as many bytes as it has itself can come out of deflated data."""
+
+_segment = struct.Struct(">BBH").unpack_from
+_frame = struct.Struct(">BHHB").unpack_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +56,10 @@ class Header:
     height: int
     orientation: int = 1
     """EXIF's: from 1, upright, to 8. `decode_image` follows it."""
-    gpu: bool = False
-    """True if nvJPEG takes it: a JPEG of 8 bits, gray or YCbCr, whose orientation is 1."""
     plain: bool = False
     """True if every decoder of its format takes it. Others are left to Pillow: CMYK, animations, rare formats."""
-    body: int = 0
-    """Where in a JPEG its frame header ends."""
+    gpu: bool = False
+    """True if nvJPEG takes it: a JPEG of 8 bits, baseline or progressive, grey or YCbCr, whose orientation is 1."""
 
     @property
     def stored_size(self) -> tuple[int, int]:
@@ -46,81 +67,127 @@ class Header:
         return (self.height, self.width) if self.orientation in _SIDEWAYS else (self.width, self.height)
 
 
-def read_header(data: bytes) -> Header:
+def read_header(data: FileBytes, total: SampleSize | None = None) -> Header:
     """Return what the file of an image says of itself.
 
     Args:
         data: the bytes of the file.
+        total: of the sample that it is part of; pixels are added to it.
 
     Raises:
-        CorruptSource: it is no image, of no format that is read, or cut off.
-        MissingExtra: only Pillow can tell, and it is not installed.
+        CorruptSource: it is no image, of no format that is read, or cut off; or it declares more pixels than the file
+            can hold, or than `PIL.Image.MAX_IMAGE_PIXELS` or `$FEEDLINE_MAX_SAMPLE_BYTES` allow.
+        MissingExtra: Pillow is not installed.
 
     Example:
         >>> file = "89504e470d0a1a0a 0000000d49484452 00000002000000010802000000 0e3a3c3a 0000000049454e44"
         >>> read_header(bytes.fromhex(file))
-        Header(format='PNG', width=2, height=1, orientation=1, gpu=False, plain=True, body=0)
+        Header(format='PNG', width=2, height=1, orientation=1, plain=True, gpu=False)
     """
+    data = file_bytes(data)
+    if data[:2] == b"\xff\xd8":
+        read = _jpeg
+    elif data[:8] == b"\x89PNG\r\n\x1a\n":
+        read = _png
+    elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        read = _webp
+    else:
+        read = _other
     try:
-        if data[:2] == b"\xff\xd8":
-            header = _jpeg(data)
-        elif data[:8] == b"\x89PNG\r\n\x1a\n":
-            header = _png(data)
-        elif data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-            header = _webp(data)
-        else:
-            header = _other(data)
-    except (IndexError, ValueError, struct.error) as exc:
-        raise CorruptSource(
-            f"A file of {len(data)} bytes does not say the size of its image: it is cut off or damaged. Write or copy "
-            "it again."
-        ) from exc
+        header = read(data)
+    except (IndexError, struct.error) as exc:
+        raise _damaged(data, "ends inside of its header") from exc
     if not header.width or not header.height:
-        raise CorruptSource(
-            f"A {header.format} file declares {header.width} x {header.height} pixels: it is damaged. Write or copy it "
-            "again."
-        )
+        raise _damaged(data, f"declares an image of {header.width} x {header.height} pixels")
+    check_pixels(header.width, header.height, len(data), total)
     return header
 
 
-def _upright(format_: str, width: int, height: int, orientation: int, *, plain: bool, body: int = 0) -> Header:
-    if orientation in _SIDEWAYS:
-        width, height = height, width
-    return Header(format_, width, height, orientation, False, plain, body)
+def file_bytes(data: FileBytes) -> bytes:
+    """Return the bytes of a file as such.
+
+    Raises:
+        BadOption: it is anything else, such as a path.
+    """
+    if isinstance(data, bytes):
+        return data
+    try:
+        return bytes(memoryview(data))
+    except TypeError as exc:
+        raise BadOption(
+            f"The bytes of an image's file are needed, and a {type(data).__name__} was given. Read the file, and give "
+            "what is in it."
+        ) from exc
+
+
+def _damaged(data: bytes, what: str) -> CorruptSource:
+    return CorruptSource(
+        f"An image's file of {len(data)} bytes {what}: it is cut off or damaged. Write or copy it again."
+    )
+
+
+def _upright(format_: str, size: tuple[int, int], orientation: int, *, plain: bool, gpu: bool = False) -> Header:
+    width, height = size[::-1] if orientation in _SIDEWAYS else size
+    return Header(format_, width, height, orientation, plain, gpu)
+
+
+# -- JPEG --------------------------------------------------------------------------------------------------------------
 
 
 def _jpeg(data: bytes) -> Header:
     orientation, adobe, place = 1, None, 2
-    while True:
-        # As libjpeg does it: bytes before a marker are passed over, and 0xff may be repeated.
-        place = data.index(0xFF, place) + 1
-        while (marker := data[place]) == 0xFF:
-            place += 1
-        if marker <= 1 or 0xD0 <= marker <= 0xD8:  # no marker, or one without a length
+    for _ in range(_MOST_SEGMENTS):
+        start, marker, length = _segment(data, place)
+        if start != 0xFF or marker <= 1 or marker >= 0xFF or 0xD0 <= marker <= 0xD8:
+            # As libjpeg does it: bytes before a marker are passed over, and 0xff may be repeated.
+            place = data.find(0xFF, place if start != 0xFF else place + 1 + (marker != 0xFF))
+            if place < 0:
+                raise _damaged(data, "ends inside of its header")
             continue
-        length = data[place + 1] << 8 | data[place + 2]
-        start, place = place + 3, place + 1 + max(length, 2)
+        end = place + 2 + length
         if marker in _FRAMES:
             break
-        if marker in _OTHER_FRAMES:
-            height, width = struct.unpack_from(">HH", data, start + 1)
-            return _upright("JPEG", width, height, orientation, plain=False, body=place)
-        if marker == 0xE1 and data[start : start + 6] == b"Exif\0\0":
-            orientation = _exif_orientation(data[start + 6 : place])
-        elif marker == 0xEE and data[start : start + 5] == b"Adobe" and length >= 14:
-            adobe = data[start + 11]  # how its colors were changed; 0: not at all
-        elif marker == 0xD9 or marker == 0xDA:
-            raise ValueError("no frame header before the pixels")
-    bits, height, width, components = struct.unpack_from(">BHHB", data, start)
-    sampling = data[start + 7 : place : 3]
-    gray = components == 1
-    plain = bits == 8 and (gray or (components == 3 and sampling in _SAMPLING))
-    # Without Adobe's marker, colors are RGB if components are named so.
-    named_rgb = adobe is None and data[start + 6 : place : 3] == b"RGB"
-    gpu = plain and orientation == 1 and (gray or (adobe != 0 and not named_rgb))
-    if orientation in _SIDEWAYS:
-        width, height = height, width
-    return Header("JPEG", width, height, orientation, gpu, plain, place)
+        if marker == 0xE1 and data[place + 4 : place + 10] == b"Exif\0\0":
+            orientation = _exif_orientation(data[place + 10 : end])
+        elif marker == 0xEE and data[place + 4 : place + 9] == b"Adobe":
+            adobe = data[place + 15]  # how colours were changed; 0: not at all
+        elif marker == 0xDA or marker == 0xD9:
+            raise _damaged(data, "has no frame header before its pixels")
+        place = end
+    else:
+        raise _damaged(data, f"has no frame header among its first {_MOST_SEGMENTS} segments")
+    bits, height, width, components = _frame(data, place + 4)
+    names, sampling = data[place + 10 : end : 3], data[place + 11 : end : 3]
+    plain = marker <= 0xC2 and bits == 8 and (components == 1 or (components == 3 and sampling in _SAMPLING))
+    usual = sampling == b"\x11" if components == 1 else adobe != 0 and (adobe is not None or names != b"RGB")
+    _check_jpeg(data, end, width * height, plain=plain)
+    gpu = plain and marker != 0xC1 and orientation == 1 and usual
+    return _upright("JPEG", (width, height), orientation, plain=plain, gpu=gpu)
+
+
+def _check_jpeg(data: bytes, end: int, pixels: int, *, plain: bool) -> None:
+    """Refuse a JPEG that is cut off, which not every decoder does, or that would take long for its size.
+
+    Args:
+        data: the file.
+        end: of the frame header.
+        pixels: how many it declares.
+        plain: as in its `Header`.
+    """
+    if data.rfind(b"\xff\xd9", end) < 0:  # which cannot be among the pixels
+        raise _damaged(data, "has no end marker")
+    if plain:
+        check_size(
+            lambda: f"A JPEG of {len(data)} bytes", pixels, held=len(data) * _JPEG_PIXELS_PER_BYTE, unit="pixels"
+        )
+    if len(data) * pixels > _WORTH_COUNTING:
+        values = np.frombuffer(data, np.uint8)
+        scans = np.count_nonzero((values[:-1] == 0xFF) & (values[1:] == 0xDA))
+        if scans > _MOST_SCANS:
+            raise CorruptSource(
+                f"A JPEG of {pixels} pixels has {scans} scans, which take long to decode, and at most {_MOST_SCANS} "
+                "are accepted. Encode it again."
+            )
 
 
 def _exif_orientation(exif: bytes) -> int:
@@ -140,46 +207,48 @@ def _exif_orientation(exif: bytes) -> int:
     return 1
 
 
+# -- other formats -----------------------------------------------------------------------------------------------------
+
+
 def _png(data: bytes) -> Header:
+    name, width, height, depth, color = struct.unpack_from(">4sIIBB", data, 12)
+    if name != b"IHDR" or color not in _PNG_CHANNELS:
+        raise _damaged(data, "has no header as PNG has")
+    row = (width * depth * _PNG_CHANNELS[color] + 7) // 8
+    check_size(lambda: f"A PNG of {len(data)} bytes", row * height, held=len(data) * _DEFLATE_RATIO)
     orientation, plain, place = 1, True, 8
-    if data[12:16] != b"IHDR":
-        raise ValueError("no header chunk")
-    width, height = struct.unpack_from(">II", data, 16)
     while True:  # to the end: EXIF data may come after the pixels
-        length, kind = struct.unpack_from(">I4s", data, place)
-        if kind == b"IEND":
-            return _upright("PNG", width, height, orientation, plain=plain)
-        if kind == b"eXIf":
+        length, name = struct.unpack_from(">I4s", data, place)
+        if name == b"IEND":
+            return _upright("PNG", (width, height), orientation, plain=plain)
+        if name == b"eXIf":
             orientation = _exif_orientation(data[place + 8 : place + 8 + length])
-        elif kind == b"acTL":
+        elif name == b"acTL":
             plain = False  # an animation
         place += 12 + length
 
 
 def _webp(data: bytes) -> Header:
-    size, kind = struct.unpack_from("<I4xI", data, 4)[0] + 8, data[12:16]
-    if len(data) < size:
-        raise ValueError("shorter than it declares")
-    if kind == b"VP8 ":
-        if data[23:26] != b"\x9d\x01\x2a":
-            raise ValueError("no key frame")
+    size, name, flags = struct.unpack_from("<I4x4s4xB", data, 4)
+    if len(data) < size + 8:
+        raise _damaged(data, f"declares {size + 8} bytes")
+    if name == b"VP8 ":
         width, height = struct.unpack_from("<HH", data, 26)
         return Header("WEBP", width & 0x3FFF, height & 0x3FFF, plain=True)
-    if kind == b"VP8L":
-        (both,) = struct.unpack_from("<I", data, 21)
-        return Header("WEBP", (both & 0x3FFF) + 1, (both >> 14 & 0x3FFF) + 1, plain=True)
-    if kind != b"VP8X":
-        raise ValueError("no chunk with pixels")
-    width = int.from_bytes(data[24:27], "little") + 1
-    height = int.from_bytes(data[27:30], "little") + 1
-    return _upright("WEBP", width, height, _webp_orientation(data[:size]), plain=not data[20] & 2)
+    if name == b"VP8L":
+        (sides,) = struct.unpack_from("<I", data, 21)
+        return Header("WEBP", (sides & 0x3FFF) + 1, (sides >> 14 & 0x3FFF) + 1, plain=True)
+    if name != b"VP8X":
+        raise _damaged(data, "has no header as WebP has")
+    stored = int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+    return _upright("WEBP", stored, _webp_orientation(data[: size + 8]), plain=not flags & 2)  # 2: an animation
 
 
 def _webp_orientation(data: bytes) -> int:
     place = 12
     while place + 8 <= len(data):
-        kind, length = struct.unpack_from("<4sI", data, place)
-        if kind == b"EXIF":
+        name, length = struct.unpack_from("<4sI", data, place)
+        if name == b"EXIF":
             return _exif_orientation(data[place + 8 : place + 8 + length].removeprefix(b"Exif\0\0"))
         place += 8 + length + length % 2
     return 1
@@ -197,10 +266,11 @@ def _other(data: bytes) -> Header:
             f"{len(data)} bytes cannot be read as an image: {words(exc)}. They are damaged, cut off, no image, or of a "
             "format that is not read, such as EPS."
         ) from exc
-    width, height = image.size
-    if image.format == "TIFF":  # Pillow turns it itself, later versions already when they open it
-        stored = image.tag_v2.get(256), image.tag_v2.get(257)
-        if orientation in _SIDEWAYS and stored == (width, height):
-            width, height = height, width
+    if image.format == "JPEG2000" and data.rfind(b"\xff\xd9") < 0:  # of which Pillow may make grey pixels
+        raise _damaged(data, "has no end marker")
+    size = image.size
+    if image.format == "TIFF":  # which Pillow turns itself: when it is loaded, or, in later versions, opened
+        if orientation in _SIDEWAYS and size == (image.tag_v2.get(256), image.tag_v2.get(257)):
+            size = size[::-1]
         orientation = 1
-    return _upright(image.format, width, height, orientation if orientation in range(1, 9) else 1, plain=False)
+    return _upright(image.format, size, orientation if orientation in range(1, 9) else 1, plain=False)

@@ -1,0 +1,172 @@
+"""Every decoder gives what Pillow gives, upright, of files that are whole, and an error for all others."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from feedline.errors import BadOption, CorruptSource
+from feedline.images import decoding
+from feedline.images.decoding import decode_image
+from feedline.images.header import read_header
+from feedline.images.pillow import eight_bits
+from tests.images.decoders import INSTALLED, best_installed
+from tests.images.files import HEIGHT, WIDTH, files, gradient, stored, turned
+
+Image = pytest.importorskip("PIL.Image")
+
+JPEGS = [name for name in files() if name.startswith("jpeg") and name != "jpeg2000"]
+FEW = ["jpeg", "jpeg-progressive", "jpeg-grey", "jpeg-cmyk", "png", "png-palette", "webp", "webp-lossless"]
+
+
+@pytest.fixture(params=INSTALLED)
+def decoder(request: pytest.FixtureRequest) -> Iterator[str]:
+    with best_installed(request.param):
+        yield request.param
+
+
+def by_pillow(data: bytes) -> NDArray[np.uint8]:
+    image = Image.open(io.BytesIO(data))
+    image.load()
+    image.info.pop("transparency", None)
+    return np.asarray(eight_bits(image).convert("RGB"))
+
+
+def distance(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
+    assert one.shape == other.shape
+    return float(np.abs(one.astype(int) - other).max())
+
+
+@pytest.mark.parametrize("name", files())
+def test_all_decoders_give_the_pixels_of_pillow(decoder: str, name: str) -> None:
+    pixels = decode_image(files()[name])
+    assert pixels.dtype == np.uint8
+    assert pixels.flags.c_contiguous
+    assert pixels.flags.writeable
+    assert distance(pixels, by_pillow(files()[name])) <= (3 if name.startswith(("jpeg", "webp")) else 0)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_images_come_upright(decoder: str, format_: str, orientation: int) -> None:
+    from PIL import ImageOps
+
+    data = turned(format_, orientation)
+    pixels = decode_image(data)
+    assert distance(pixels, np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))))) <= 3
+    assert pixels.flags.c_contiguous
+    header = read_header(data)
+    assert pixels.shape == (header.height, header.width, 3)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
+@pytest.mark.parametrize("name", JPEGS)
+def test_jpegs_may_come_smaller(decoder: str, name: str, factor: int) -> None:
+    data = files()[name]
+    pixels = decode_image(data, factor=factor)
+    assert pixels.shape == (-(-HEIGHT // factor), -(-WIDTH // factor), 3)
+    image = Image.open(io.BytesIO(data))
+    image.draft(None, (WIDTH // factor, HEIGHT // factor))
+    assert distance(pixels, np.asarray(image.convert("RGB"))) <= 3
+    sideways = decode_image(turned("JPEG", 6), factor=factor)
+    assert sideways.shape == (-(-WIDTH // factor), -(-HEIGHT // factor), 3)
+
+
+def test_sampling_factors_of_grey_jpegs_do_not_matter(decoder: str) -> None:
+    data = bytearray(files()["jpeg-grey"])
+    data[data.index(b"\xff\xc0") + 11] = 0x22
+    assert np.array_equal(decode_image(data), decode_image(files()["jpeg-grey"]))
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 100), (100, 3), (7, 9), (15, 16), (17, 31)])
+def test_images_of_few_pixels_are_never_smaller_than_allowed(decoder: str, shape: tuple[int, int], factor: int) -> None:
+    data = stored(np.full((*shape, 3), 77, np.uint8), "JPEG")
+    height, width, _ = decode_image(data, factor=factor).shape
+    assert shape[0] >= height >= shape[0] / factor
+    assert shape[1] >= width >= shape[1] / factor
+
+
+def test_other_formats_come_in_full(decoder: str) -> None:
+    for name in ("png", "webp", "tiff"):
+        assert decode_image(files()[name], factor=8).shape == (HEIGHT, WIDTH, 3)
+
+
+@pytest.mark.parametrize("name", files())
+def test_a_file_that_is_cut_off_is_never_grey(decoder: str, name: str) -> None:
+    data = files()[name]
+    whole = decode_image(data)
+    ends = {*range(0, len(data), max(1, len(data) // 60)), *range(max(0, len(data) - 30), len(data))}
+    for end in sorted(ends):
+        try:
+            pixels = decode_image(data[:end])
+        except CorruptSource:
+            continue
+        assert name not in JPEGS, f"taken without its last {len(data) - end} bytes"
+        assert np.array_equal(pixels, whole), f"cut off after {end} of {len(data)} bytes"
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_damage_gives_pixels_or_an_error(decoder: str, name: str) -> None:
+    rng = random.Random(name)
+    whole = decode_image(files()[name])
+    for _ in range(100):
+        data = bytearray(files()[name])
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        try:
+            pixels = decode_image(bytes(data))
+        except CorruptSource:
+            continue
+        if name.startswith("png"):  # which has checksums
+            assert np.array_equal(pixels, whole)
+
+
+@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the others do not tell")
+def test_codes_that_are_none_are_refused() -> None:
+    data = files()["jpeg"]
+    place = data.index(b"\xff\xda") + 200
+    with pytest.raises(CorruptSource, match=r"A JPEG file of \d+ bytes cannot be decoded: Corrupt JPEG data"):
+        decode_image(data[:place] + b"\xff\x00" * 20 + data[place + 40 :])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b"\xff\xd9", bytes(9) + b"\xff\xd9"), (b"JFIF\0\x01", b"JFIF\0\x07")], ids=["bytes", "version"]
+)
+def test_what_libjpeg_only_warns_of_is_decoded(decoder: str, old: bytes, new: bytes) -> None:
+    data = files()["jpeg"].replace(old, new)
+    assert data != files()["jpeg"]
+    assert np.array_equal(decode_image(data), decode_image(files()["jpeg"]))
+    assert decode_image(data, factor=2).shape == (38, 50, 3)
+
+
+@pytest.mark.parametrize("name", ["jpeg", "png", "webp"])
+def test_pixels_of_another_size_than_declared_are_refused(decoder: str, name: str) -> None:
+    other = read_header(stored(gradient()[:40, :40], {"jpeg": "JPEG", "png": "PNG", "webp": "WEBP"}[name]))
+    with pytest.raises(CorruptSource, match=r"declares 40 x 40 pixels|too small|cannot be decoded"):
+        decode_image(files()[name], header=other)
+
+
+def test_opencv_before_it_gave_rgb(monkeypatch: pytest.MonkeyPatch) -> None:
+    cv2 = pytest.importorskip("cv2")
+    monkeypatch.delattr(cv2, "IMREAD_COLOR_RGB")
+    with best_installed("cv2"):
+        for name in ("jpeg", "png", "webp"):
+            assert distance(decode_image(files()[name]), by_pillow(files()[name])) <= 3
+        assert decode_image(files()["jpeg"], factor=4).shape == (19, 25, 3)
+
+
+def test_the_fastest_decoder_that_is_installed_is_taken(decoder: str) -> None:
+    jpeg = {"simplejpeg": decoding._simplejpeg, "cv2": decoding._opencv, "PIL": decoding._pillow}[decoder]
+    assert decoding._decoder("JPEG") is jpeg
+    if "cv2" in INSTALLED:
+        assert decoding._decoder("PNG") is (decoding._pillow if decoder == "PIL" else decoding._opencv)
+
+
+def test_a_factor_is_a_power_of_two() -> None:
+    with pytest.raises(BadOption, match="factor=3 is none of 1, 2, 4 and 8"):
+        decode_image(files()["jpeg"], factor=3)

@@ -1,0 +1,234 @@
+"""Headers say what Pillow says, in a file that is whole; anything else is refused before memory is taken for it."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+
+from feedline.errors import BadOption, CorruptSource
+from feedline.images.header import Header, read_header
+from feedline.values.sizes import SampleSize
+from tests.images.files import HEIGHT, WIDTH, files, gradient, stored, turned
+
+Image = pytest.importorskip("PIL.Image")
+
+PLAIN = [name for name in files() if name.startswith(("jpeg", "png", "webp"))]
+PLAIN = [name for name in PLAIN if not name.endswith(("cmyk", "animation", "2000"))]
+GPU = [name for name in PLAIN if name.startswith("jpeg") and name != "jpeg-rgb"]
+
+
+@pytest.mark.parametrize("name", files())
+def test_format_and_size_are_those_that_pillow_finds(name: str) -> None:
+    image = Image.open(io.BytesIO(files()[name]))
+    expected = Header(image.format, WIDTH, HEIGHT, 1, plain=name in PLAIN, gpu=name in GPU)
+    assert read_header(files()[name]) == expected
+    assert expected.stored_size == image.size
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF", "AVIF"])
+def test_sizes_are_those_of_the_upright_image(format_: str, orientation: int) -> None:
+    header = read_header(turned(format_, orientation))
+    sideways = orientation >= 5
+    assert (header.width, header.height) == ((HEIGHT, WIDTH) if sideways else (WIDTH, HEIGHT))
+    if format_ != "TIFF":  # which Pillow turns itself
+        assert header.orientation == orientation
+        assert header.stored_size == (WIDTH, HEIGHT)
+    assert header.gpu == (format_ == "JPEG" and orientation == 1)
+
+
+def exif(order: str, *entries: tuple[int, int, int], count: int | None = None) -> bytes:
+    """Return EXIF data with entries of tag, kind and value."""
+    head = {"<": b"II*\0", ">": b"MM\0*"}[order] + struct.pack(f"{order}I", 8)
+    packed = b"".join(struct.pack(f"{order}HHIHxx", tag, kind, 1, value) for tag, kind, value in entries)
+    return head + struct.pack(f"{order}H", len(entries) if count is None else count) + packed
+
+
+def jpeg_with(*segments: tuple[int, bytes]) -> bytes:
+    """Return a JPEG with segments put in at its beginning."""
+    packed = b"".join(struct.pack(">BBH", 0xFF, marker, len(content) + 2) + content for marker, content in segments)
+    return files()["jpeg"][:2] + packed + files()["jpeg"][2:]
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_orientation_is_found_among_other_entries(order: str) -> None:
+    data = exif(order, (0x010F, 2, 1), (0x0112, 3, 6), (0x0132, 2, 1))
+    assert read_header(jpeg_with((0xFE, b"a comment"), (0xE1, b"http://ns.adobe.com/xap"), (0xE1, b"Exif\0\0" + data)))
+    assert read_header(jpeg_with((0xE1, b"Exif\0\0" + data))).orientation == 6
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"II*\0",
+        b"XX*\0" + exif("<", (0x0112, 3, 6))[4:],
+        exif("<", (0x0112, 3, 0)),
+        exif("<", (0x0112, 3, 9)),
+        exif("<", (0x0112, 4, 6)),
+        exif("<", (0x0100, 3, 6), count=60_000),
+        b"II*\0" + struct.pack("<I", 0xFFFFFFFF),
+    ],
+)
+def test_an_orientation_that_cannot_be_read_is_1(data: bytes) -> None:
+    assert read_header(jpeg_with((0xE1, b"Exif\0\0" + data))).orientation == 1
+
+
+def test_webp_may_have_the_prefix_of_jpeg_before_its_exif_data() -> None:
+    data = turned("WEBP", 6, lossless=True)
+    place = data.index(b"EXIF")
+    (length,) = struct.unpack_from("<I", data, place + 4)
+    content = b"Exif\0\0" + data[place + 8 : place + 8 + length]
+    changed = data[: place + 4] + struct.pack("<I", len(content)) + content + bytes(len(content) % 2)
+    changed = b"RIFF" + struct.pack("<I", len(changed) - 8) + changed[8:]
+    assert read_header(changed).orientation == 6
+
+
+def test_bytes_between_segments_are_passed_over() -> None:
+    data = files()["jpeg"]
+    for filling in (b"\xff" * 5, b"abc", b"\xff\x00\xff\x01", b"\xff\xd0"):
+        assert read_header(data[:2] + filling + data[2:]) == read_header(data)
+
+
+@pytest.mark.parametrize(
+    ("colors", "gpu"), [(b"\x01\x02\x03", True), (b"RGB", False), (b"\x00\x01\x02", True)], ids=["123", "RGB", "012"]
+)
+def test_rgb_is_known_by_the_names_of_components(colors: bytes, gpu: bool) -> None:
+    data = bytearray(files()["jpeg"])
+    place = data.index(b"\xff\xc0") + 10
+    data[place : place + 9 : 3] = colors
+    assert read_header(bytes(data)).gpu == gpu
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "plain"),
+    [(1, 0xC1, True), (1, 0xC9, False), (1, 0xC3, False), (4, 12, False), (11, 0x14, False), (14, 0x21, False)],
+    ids=["extended", "arithmetic", "lossless", "12 bits", "4:1:0", "odd"],
+)
+def test_rare_jpegs_are_not_for_the_gpu(place: int, value: int, plain: bool) -> None:
+    data = bytearray(files()["jpeg"])
+    data[data.index(b"\xff\xc0") + place] = value
+    header = read_header(bytes(data))
+    assert (header.plain, header.gpu) == (plain, False)
+
+
+def test_grey_jpegs_with_odd_sampling_factors_are_not_for_the_gpu() -> None:
+    data = bytearray(files()["jpeg-grey"])
+    data[data.index(b"\xff\xc0") + 11] = 0x22
+    header = read_header(bytes(data))
+    assert (header.plain, header.gpu) == (True, False)
+
+
+@pytest.mark.parametrize("name", files())
+def test_a_file_that_is_cut_off_has_the_same_header_or_none(name: str) -> None:
+    data = files()[name]
+    whole = read_header(data)
+    for end in range(0, len(data), 1 if len(data) < 3000 else 7):
+        try:
+            assert read_header(data[:end]) == whole
+        except CorruptSource:
+            continue
+        assert not whole.gpu, f"cut off after {end} bytes, and would be sent to the GPU"
+
+
+@pytest.mark.parametrize("name", files())
+def test_damage_gives_a_header_or_an_error(name: str) -> None:
+    rng = random.Random(name)
+    for _ in range(200):
+        data = bytearray(files()[name])
+        for _ in range(rng.choice((1, 4))):
+            data[rng.randrange(min(len(data), 600))] ^= 1 << rng.randrange(8)
+        try:
+            header = read_header(bytes(data))
+        except CorruptSource:
+            continue
+        assert header.width > 0
+        assert header.height > 0
+        assert header.orientation in range(1, 9)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff\xd8", b"\xff\xd8" + b"\xff" * 100_000, b"\xff\xd8\xff\xd9", b"no image", b"RIFF\0\0\0\0WEBPXXXX"],
+)
+def test_what_is_no_image_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptSource, match="damaged"):
+        read_header(data)
+
+
+def test_pixels_without_a_frame_header_are_refused() -> None:
+    data = files()["jpeg"]
+    with pytest.raises(CorruptSource, match="no frame header before its pixels"):
+        read_header(data[:2] + data[data.index(b"\xff\xda") :])
+
+
+def test_a_thumbnail_does_not_hide_that_the_end_is_missing() -> None:
+    whole = jpeg_with((0xE1, b"Exif\0\0" + exif("<") + stored(gradient()[:8, :8], "JPEG")))
+    assert read_header(whole).gpu
+    with pytest.raises(CorruptSource, match="no end marker"):
+        read_header(whole[:-2])
+    assert read_header(whole + b"what a camera appends")
+
+
+def with_size(name: str, place: int, width: int, height: int) -> bytes:
+    kind, sides = (">HH", (height, width)) if name == "jpeg" else (">II", (width, height))
+    data = bytearray(files()[name])
+    struct.pack_into(kind, data, place, *sides)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", ["jpeg", "png"])
+def test_more_pixels_than_the_file_can_hold_are_refused(name: str) -> None:
+    place = files()["jpeg"].index(b"\xff\xc0") + 5 if name == "jpeg" else 16
+    with pytest.raises(CorruptSource, match=r"only \d+ are there: it is cut off or damaged"):
+        read_header(with_size(name, place, 9000, 9000))
+    with pytest.raises(CorruptSource, match="declares an image of 0 x 10 pixels"):
+        read_header(with_size(name, place, 0, 10))
+
+
+@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("options", [{}, {"quality": 1, "optimize": True, "progressive": True}], ids=["", "smallest"])
+def test_images_of_one_color_are_believed(format_: str, options: dict[str, Any]) -> None:
+    data = stored(np.zeros((2000, 3000, 3), np.uint8), format_, **(options if format_ == "JPEG" else {}))
+    assert read_header(data).width == 3000
+
+
+def test_limits_hold_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("jpeg", "png", "webp", "tiff"):
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", WIDTH * HEIGHT - 1)
+        with pytest.raises(CorruptSource, match=r"raise PIL\.Image\.MAX_IMAGE_PIXELS"):
+            read_header(files()[name])
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", WIDTH * HEIGHT)
+        total = SampleSize(50_000)
+        read_header(files()[name], total)
+        with pytest.raises(CorruptSource, match="with the fields before it"):
+            read_header(files()[name], total)
+        monkeypatch.setenv("FEEDLINE_MAX_SAMPLE_BYTES", "1000")
+        with pytest.raises(CorruptSource, match="raise FEEDLINE_MAX_SAMPLE_BYTES"):
+            read_header(files()[name])
+        monkeypatch.delenv("FEEDLINE_MAX_SAMPLE_BYTES")
+
+
+def test_thousands_of_scans_are_refused() -> None:
+    """Each of them would take time for all of the image, although it has ten bytes."""
+    data = stored(np.zeros((4000, 4000, 3), np.uint8), "JPEG", progressive=True)
+    place = data.rindex(b"\xff\xda")
+    assert read_header(data)
+    with pytest.raises(CorruptSource, match=r"1\d\d scans, which take long to decode"):
+        read_header(data[:place] + data[place:-2] * 100 + data[-2:])
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview, lambda data: np.frombuffer(data, np.uint8)])
+def test_bytes_may_be_in_other_objects(kind: Any) -> None:
+    for data in files().values():
+        assert read_header(kind(data)) == read_header(data)
+
+
+def test_a_path_is_no_file() -> None:
+    with pytest.raises(BadOption, match=r"a str was given\. Read the file"):
+        read_header("a.jpg")  # type: ignore[arg-type]
