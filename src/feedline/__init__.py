@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from feedline import abc, collate, datasets, errors, faults, samplers, testing
+    from feedline import abc, collate, datasets, errors, faults, images, samplers, testing
     from feedline.datasets.split import split
     from feedline.loader.install import install, uninstall
     from feedline.loader.loader import Loader
@@ -26,6 +26,7 @@ __all__ = [
     "datasets",
     "errors",
     "faults",
+    "images",
     "install",
     "pack",
     "precompute",
@@ -48,6 +49,7 @@ _PLACES = {
     "datasets": "feedline.datasets",
     "errors": "feedline.errors",
     "faults": "feedline.faults",
+    "images": "feedline.images",
     "install": "feedline.loader.install",
     "pack": "feedline.packing.pack",
     "precompute": "feedline.precomputation",

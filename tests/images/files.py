@@ -39,7 +39,7 @@ def files() -> dict[str, bytes]:
     """Return files by name, which begins with that of the format."""
     pixels = gradient()
     image = Image.fromarray(pixels)
-    gray = image.convert("L")
+    grey = image.convert("L")
     palette = image.quantize(16)
     alpha = Image.fromarray(np.dstack([pixels, pixels[..., 0]]))
     animation = {"save_all": True, "append_images": [image.rotate(180)], "duration": 100}
@@ -48,15 +48,15 @@ def files() -> dict[str, bytes]:
         "jpeg-444": stored(image, "JPEG", subsampling=0),
         "jpeg-422": stored(image, "JPEG", subsampling=1),
         "jpeg-progressive": stored(image, "JPEG", progressive=True),
-        "jpeg-gray": stored(gray, "JPEG"),
+        "jpeg-grey": stored(grey, "JPEG"),
         "jpeg-rgb": stored(image, "JPEG", keep_rgb=True),
         "jpeg-restarts": stored(image, "JPEG", restart_marker_blocks=3),
         "jpeg-cmyk": stored(image.convert("CMYK"), "JPEG"),
         "png": stored(image, "PNG"),
         "png-alpha": stored(alpha, "PNG"),
-        "png-gray": stored(gray, "PNG"),
-        "png-gray-alpha": stored(image.convert("LA"), "PNG"),
-        "png-gray-transparent": stored(gray, "PNG", transparency=5),
+        "png-grey": stored(grey, "PNG"),
+        "png-grey-alpha": stored(image.convert("LA"), "PNG"),
+        "png-grey-transparent": stored(grey, "PNG", transparency=5),
         "png-1-bit": stored(image.convert("1"), "PNG"),
         "png-16-bits": stored((pixels[..., 0].astype(np.uint16) << 8) + 77, "PNG"),
         "png-palette": stored(palette, "PNG"),

@@ -11,7 +11,7 @@ from PIL import Image
 
 from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImages
-from feedline.images.rendering import cut, dtype_of, finish_into, shape_of
+from feedline.images.rendering import cut, dtype_of, finish_into
 
 
 def photo(width: int = 120, height: int = 90, seed: int = 0) -> NDArray[np.uint8]:
@@ -32,7 +32,7 @@ def encoded(pixels: NDArray[np.uint8], format_: str = "JPEG", **options: Any) ->
 # Any: of the type that `finish` says.
 def finished(images: DeferredImages) -> NDArray[Any]:
     """Do on the CPU what the device does with images, file by file."""
-    batch = np.empty((len(images), *shape_of(images.finish)), dtype_of(images.finish))
+    batch = np.empty((len(images), *images.finish.shape), dtype_of(images.finish))
     pixels = dict(zip(np.asarray(images.pixel_rows).tolist(), np.asarray(images.pixels), strict=True))
     data, offsets = np.asarray(images.data), np.asarray(images.offsets).tolist()
     files = enumerate(np.asarray(images.encoded_rows).tolist())

@@ -18,6 +18,7 @@ from feedline.images.placement import Placement, place
 from tests.images.pictures import encoded, finished, photo
 
 FILES = [encoded(photo(seed=seed), "PNG" if seed % 3 == 0 else "JPEG") for seed in range(12)]
+FILES[7] = encoded(photo(119, 90, seed=7))
 TRAIN = images.Compose(
     [images.RandomResizedCrop(64), images.HorizontalFlip(), images.ColorJitter(0.4, 0.4, 0.4, 0.1), images.Normalize()]
 )
@@ -176,3 +177,21 @@ def test_colors_that_stay_need_no_row(where: Placement) -> None:
         both = finished(both)
     assert (both[0] == photo(3, 4)).all()
     assert (both[1] == np.minimum(255, 2 * photo(3, 4).astype(int))).all()
+
+
+def test_the_sample_whose_image_does_not_fit_is_named() -> None:
+    loader = feedline.Loader(Files(images.Compose([Cut()])), 4, sampler=[5, 6, 7, 8])
+    with pytest.raises(CollateError, match="Samples 0 and 2 of the batch have images of 90 x 120") as caught:
+        next(iter(loader))
+    assert any("is sample 7 of the dataset" in note for note in caught.value.__notes__)
+
+
+class Cut(images.Resize):
+    """Makes one image smaller: that of sample 7."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+
+    def draw(self, view: Any) -> None:
+        if view.width == 119:
+            super().draw(view)

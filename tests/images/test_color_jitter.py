@@ -14,6 +14,8 @@ from feedline.images.geometry import View
 from feedline.images.rendering import colored
 from tests.images.pictures import photo
 
+pytestmark = pytest.mark.usefixtures("fixed_draws")
+
 
 def drawn(jitter: ColorJitter, count: int) -> list[list[float]]:
     rows = []

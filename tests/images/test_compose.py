@@ -206,7 +206,7 @@ def test_an_image_that_the_device_cannot_decode_travels_as_pixels() -> None:
 def test_encoded_images_stay_where_decode_says_cpu() -> None:
     before = place(Placement.DECODE)
     try:
-        image = TRAIN.deferring("cpu")(encoded(photo()))
+        image = TRAIN.decoding("cpu").deferring()(encoded(photo()))
     finally:
         place(before)
     assert image.pixels is not None
@@ -214,7 +214,7 @@ def test_encoded_images_stay_where_decode_says_cpu() -> None:
 
 def test_decode_gpu_insists() -> None:
     data = encoded(photo())
-    insisting = TRAIN.deferring("gpu")
+    insisting = TRAIN.decoding("gpu").deferring()
     assert insisting(data).shape == (3, 32, 32)  # by hand there is no device to ask for
     scope = Scope()
     before = enter(scope)

@@ -21,7 +21,7 @@ from tests.images.files import HEIGHT, WIDTH, files, gradient, stored, turned
 Image = pytest.importorskip("PIL.Image")
 
 JPEGS = [name for name in files() if name.startswith("jpeg") and name != "jpeg2000"]
-FEW = ["jpeg", "jpeg-progressive", "jpeg-gray", "jpeg-cmyk", "png", "png-palette", "webp", "webp-lossless"]
+FEW = ["jpeg", "jpeg-progressive", "jpeg-grey", "jpeg-cmyk", "png", "png-palette", "webp", "webp-lossless"]
 
 
 @pytest.fixture(params=INSTALLED)
@@ -75,6 +75,12 @@ def test_jpegs_may_come_smaller(decoder: str, name: str, factor: int) -> None:
     assert distance(pixels, np.asarray(image.convert("RGB"))) <= 3
     sideways = decode_image(turned("JPEG", 6), factor=factor)
     assert sideways.shape == (-(-WIDTH // factor), -(-HEIGHT // factor), 3)
+
+
+def test_sampling_factors_of_grey_jpegs_do_not_matter(decoder: str) -> None:
+    data = bytearray(files()["jpeg-grey"])
+    data[data.index(b"\xff\xc0") + 11] = 0x22
+    assert np.array_equal(decode_image(data), decode_image(files()["jpeg-grey"]))
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])

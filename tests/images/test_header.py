@@ -117,6 +117,13 @@ def test_rare_jpegs_are_not_for_the_gpu(place: int, value: int, plain: bool) -> 
     assert (header.plain, header.gpu) == (plain, False)
 
 
+def test_grey_jpegs_with_odd_sampling_factors_are_not_for_the_gpu() -> None:
+    data = bytearray(files()["jpeg-grey"])
+    data[data.index(b"\xff\xc0") + 11] = 0x22
+    header = read_header(bytes(data))
+    assert (header.plain, header.gpu) == (True, False)
+
+
 @pytest.mark.parametrize("name", files())
 def test_a_file_that_is_cut_off_has_the_same_header_or_none(name: str) -> None:
     data = files()[name]

@@ -6,6 +6,8 @@ from feedline.errors import BadOption
 from feedline.images import HorizontalFlip
 from feedline.images.geometry import View
 
+pytestmark = pytest.mark.usefixtures("fixed_draws")
+
 
 @pytest.mark.parametrize("p", [0.0, 0.3, 0.5, 1.0])
 def test_so_many_images_are_flipped(p: float) -> None:

@@ -7,7 +7,7 @@ from PIL import Image
 from feedline.images import rendering
 from feedline.images.deferred import Finish
 from feedline.images.geometry import Box
-from feedline.images.rendering import cut, dtype_of, finish_into, shape_of
+from feedline.images.rendering import cut, dtype_of, finish_into
 from tests.images.pictures import photo
 
 
@@ -72,7 +72,7 @@ def test_an_image_is_finished_in_every_way(
     pixels = photo(20, 10)
     scale = None if dtype == "uint8" else (0.5, 0.4, 0.3)
     finish = Finish(10, 20, scale, scale, dtype, channels_first)
-    out = np.full(shape_of(finish), 99, dtype_of(finish))
+    out = np.full(finish.shape, 99, dtype_of(finish))
     drawn = None if jitter is None else np.array(jitter, np.float32)
     finish_into(out, pixels, finish, flip=flip, jitter=drawn)
     expected = pixels.transpose(2, 0, 1).astype(np.float32)

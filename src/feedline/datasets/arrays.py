@@ -14,6 +14,7 @@ from feedline.datasets.array_file import ArrayFile, find_folder, find_mapped, fi
 from feedline.datasets.form import Fields, Form
 from feedline.datasets.paths import checked_path
 from feedline.errors import BadOption, SourceError
+from feedline.images.compose import image_transform
 
 
 class ArrayDataset(Columnar):
@@ -55,7 +56,7 @@ class ArrayDataset(Columnar):
         self._length = _check(table)
         self._table = table
         self._opened: Any = None
-        self.transform = transform
+        self.transform = image_transform(transform)
 
     @property
     def arrays(self) -> Any:
@@ -86,11 +87,18 @@ class ArrayDataset(Columnar):
         return [self[index] for index in indices]
 
     def columns(self) -> Any:
+        return None if self.transform is not None or self._has_own_samples else self.arrays
+
+    @property
+    def _has_own_samples(self) -> bool:
+        """True if a user's subclass has its own idea of a sample."""
         kind = type(self)
-        own_samples = (
-            kind.__getitem__ is not ArrayDataset.__getitem__ or kind.__getitems__ is not ArrayDataset.__getitems__
-        )
-        return None if self.transform is not None or own_samples else self.arrays
+        return kind.__getitem__ is not ArrayDataset.__getitem__ or kind.__getitems__ is not ArrayDataset.__getitems__
+
+    @property
+    def hands_on_images(self) -> bool:
+        """True if images come out as a transform of feedline's returned them: see `feedline.images.placement`."""
+        return getattr(self.transform, "defers", False) and not self._has_own_samples
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_table": _each(self._table, _portable), "_opened": None}

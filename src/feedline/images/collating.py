@@ -12,7 +12,7 @@ from feedline.abc import memory
 from feedline.errors import CollateError
 from feedline.images.deferred import DeferredImage, DeferredImages, Finish
 from feedline.images.placement import Placement, placement
-from feedline.images.rendering import dtype_of, finish_into, shape_of
+from feedline.images.rendering import dtype_of, finish_into
 
 _UNCHANGED = np.array([1, 1, 1, 0, 0, 1, 2, 3], np.float32)
 """What `ColorJitter` would have drawn for colours that stay."""
@@ -33,7 +33,7 @@ def collate_images(images: Sequence[DeferredImage]) -> NDArray[Any] | DeferredIm
             raise _differ(finish, image, place)
     if placement() in (Placement.DEVICE, Placement.DECODE):
         return _together(images, finish)
-    shape, dtype = (len(images), *shape_of(finish)), dtype_of(finish)
+    shape, dtype = (len(images), *finish.shape), dtype_of(finish)
     # Of bfloat16 this is not the batch yet, and would take room from it.
     batch = memory.empty(shape, dtype) if finish.dtype != "bfloat16" else np.empty(shape, dtype)
     for row, image in zip(batch, images, strict=True):

@@ -21,12 +21,15 @@ from feedline._optional import is_tensor, require
 from feedline.errors import BadOption
 from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImage
-from feedline.images.field import image_field, replaced
+from feedline.images.field import image_field, is_encoded, replaced
 from feedline.images.geometry import View
-from feedline.images.header import read_header
+from feedline.images.header import file_bytes, read_header
 from feedline.images.placement import Placement, placement
-from feedline.images.rendering import Pixels, cut, dtype_of, finish_into, shape_of
+from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 from feedline.randomness.scope import is_in_loader
+
+PLACES = ("auto", "cpu", "gpu")
+"""Where images are decoded."""
 
 
 class Rank(enum.IntEnum):
@@ -80,6 +83,7 @@ class Compose:
     Args:
         transforms: those of `feedline.images`, of torchvision (v2), of albumentations, or functions that take an array
             of uint8 with the axes height, width and color.
+        decode: "auto" to decode on the device that batches go to if it can, "cpu" not to, "gpu" to insist on it.
 
     Raises:
         BadOption: an order that cannot work, such as a crop after `Normalize`.
@@ -93,13 +97,14 @@ class Compose:
         ((3, 24, 24), 'float32', 7)
     """
 
-    def __init__(self, transforms: Iterable[Any]) -> None:
+    def __init__(self, transforms: Iterable[Any], *, decode: str = "auto") -> None:
+        if decode not in PLACES:
+            raise BadOption(f"decode={decode!r} is none of {', '.join(map(repr, PLACES))}.")
         self.transforms = list(_flat(transforms))
         self._stages = _stages_of(self.transforms)
         self.field: Hashable = None
         """Which field of a sample is the image; None to look for it."""
-        self.decode = "auto"
-        """"cpu" if encoded images are never left to the device, "gpu" if they have to be."""
+        self.decode = decode
         self.defers = False
         """True if what is left to do may be left to others, where `placement()` says so."""
 
@@ -107,9 +112,13 @@ class Compose:
         """Return the same for samples whose image is in the field of this name, or at this place of a tuple."""
         return self._with(field=field)
 
-    def deferring(self, decode: str = "auto") -> Compose:
+    def decoding(self, decode: str) -> Compose:
+        """Return the same with another `decode=`."""
+        return self._with(decode=decode)
+
+    def deferring(self) -> Compose:
         """Return the same for a source, which hands on what comes out as it is."""
-        return self._with(decode=decode, defers=True)
+        return self._with(defers=True)
 
     def _with(self, **options: Any) -> Compose:
         twin = copy.copy(self)
@@ -123,6 +132,8 @@ class Compose:
         return replaced(sample, field, self._image)
 
     def _image(self, image: Any) -> Any:
+        if isinstance(image, list):  # several samples at once, as Hugging Face has them transformed
+            return list(map(self._image, image))
         if isinstance(image, Mapping):  # as Hugging Face stores them
             image = image["bytes"]
         where = placement() if self.defers else Placement.DATASET
@@ -131,8 +142,9 @@ class Compose:
         return self._stages[-1](image, where, self.decode)
 
     def __repr__(self) -> str:
+        decode = "" if self.decode == "auto" else f", decode={self.decode!r}"
         on = "" if self.field is None else f".on({self.field!r})"
-        return f"Compose([{', '.join(map(repr, self.transforms))}]){on}"
+        return f"Compose([{', '.join(map(repr, self.transforms))}]{decode}){on}"
 
 
 Stage = Callable[[Any, Placement, str], Any]
@@ -185,9 +197,9 @@ class _Fused:
         return transform.rank > before or transform.rank is before is not Rank.COLOR
 
     def __call__(self, image: Any, where: Placement, decode: str) -> Any:
-        encoded = isinstance(image, (bytes, bytearray, memoryview))
+        encoded = is_encoded(image)
         if encoded:
-            image = bytes(image)
+            image = file_bytes(image)
             header = read_header(image)
             view = View(header.width, header.height)
         else:
@@ -209,7 +221,7 @@ class _Fused:
         finish = view.finish()
         if where is not Placement.DATASET:
             return DeferredImage(finish, view.flip, view.jitter, pixels=image)
-        out = np.empty(shape_of(finish), dtype_of(finish))
+        out = np.empty(finish.shape, dtype_of(finish))
         finish_into(out, image, finish, flip=view.flip, jitter=view.jitter)
         return out if finish.dtype != "bfloat16" else _rounded(out)
 
@@ -272,8 +284,8 @@ class _Foreign:
         return self._function(image)
 
 
-def image_transform(transform: Any, decode: str = "auto") -> Any:
+def image_transform(transform: Any) -> Any:
     """Return what a source does with `transform=`: one of feedline's for images defers, any other stays as it is."""
     if isinstance(transform, ImageTransform):
         transform = Compose([transform])
-    return transform.deferring(decode) if isinstance(transform, Compose) else transform
+    return transform.deferring() if isinstance(transform, Compose) else transform

@@ -27,6 +27,11 @@ class Finish:
     channels_first: bool = False
     """True for the axes channel, height, width."""
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of each finished image."""
+        return (3, self.height, self.width) if self.channels_first else (self.height, self.width, 3)
+
 
 @dataclass(slots=True)
 class DeferredImage:
@@ -44,6 +49,11 @@ class DeferredImage:
     """A JPEG file that the device can decode, with EXIF orientation 1."""
     box: tuple[float, float, float, float] | None = None
     """Left, top, width and height of what is cut out of the decoded image, in its pixels, and resized."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the finished image, as arrays have one: messages tell it if it does not fit others."""
+        return self.finish.shape
 
 
 # Any: arrays of NumPy, or tensors of torch where batches are of torch.

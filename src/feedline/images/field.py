@@ -68,13 +68,22 @@ def is_image(value: Any) -> bool:
     """True for the bytes of an image file, pixels of 8 bits, an image of Pillow, or a file in a row of Hugging Face."""
     if isinstance(value, (int, float, str)):
         return False
-    if isinstance(value, (bytes, bytearray, memoryview)):
+    if is_encoded(value):
         return bytes(value[:12]).startswith(_BEGINNINGS) or bytes(value[4:8]) == b"ftyp"
     if isinstance(value, np.ndarray):
         return value.dtype == np.uint8 and value.ndim in (2, 3)
     if isinstance(value, Mapping):
         return is_file(value)
+    if isinstance(value, list):
+        return bool(value) and is_image(value[0])
     return hasattr(value, "getbands") or (is_tensor(value) and value.ndim == 3)
+
+
+def is_encoded(value: Any) -> bool:
+    """True for bytes, which may be those of an image file, also in an array as HDF5 has them."""
+    if isinstance(value, np.ndarray):
+        return value.dtype == np.uint8 and value.ndim == 1
+    return isinstance(value, (bytes, bytearray, memoryview))
 
 
 def is_file(value: Mapping[Any, Any]) -> bool:

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feedline.errors import BadOption, CorruptSource, FeedlineError
 from feedline.failures import words
 from feedline.images.pillow import check_pixels, checked_picture
 from feedline.values.sizes import SampleSize, check_size
 
-FileBytes: TypeAlias = bytes | bytearray | memoryview | NDArray[np.uint8]
+FileBytes: TypeAlias = bytes | bytearray | memoryview
+"""The bytes of a file; also an array of them."""
 
 _ORIENTATION = 0x0112
 """The EXIF tag."""
@@ -159,9 +159,9 @@ def _jpeg(data: bytes) -> Header:
     bits, height, width, components = _frame(data, place + 4)
     names, sampling = data[place + 10 : end : 3], data[place + 11 : end : 3]
     plain = marker <= 0xC2 and bits == 8 and (components == 1 or (components == 3 and sampling in _SAMPLING))
-    is_rgb = components == 3 and (adobe == 0 or (adobe is None and names == b"RGB"))
+    usual = sampling == b"\x11" if components == 1 else adobe != 0 and (adobe is not None or names != b"RGB")
     _check_jpeg(data, end, width * height, plain=plain)
-    gpu = plain and marker != 0xC1 and orientation == 1 and not is_rgb
+    gpu = plain and marker != 0xC1 and orientation == 1 and usual
     return _upright("JPEG", (width, height), orientation, plain=plain, gpu=gpu)
 
 

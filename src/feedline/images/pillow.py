@@ -85,7 +85,7 @@ def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
         image = open_picture(io.BytesIO(data))
     except (pillow.DecompressionBombError, pillow.DecompressionBombWarning) as exc:
         raise CorruptSource(f"{words(exc)}. If it is meant, raise {_PIXEL_OPTION}.") from exc
-    check_pixels(*image.size, len(data), total)
+    check_pixels(image.width, image.height, len(data), total)
     return image
 
 

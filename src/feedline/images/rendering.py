@@ -101,11 +101,6 @@ def _sigma(factor: float) -> float:
     return math.sqrt(-0.5 / math.log((max(factor, 1.01) - 1) / 2))
 
 
-def shape_of(finish: Finish) -> tuple[int, int, int]:
-    """Return the shape of a finished image."""
-    return (3, finish.height, finish.width) if finish.channels_first else (finish.height, finish.width, 3)
-
-
 def dtype_of(finish: Finish) -> np.dtype[Any]:
     """Return NumPy's type for finished images: for bfloat16, which it lacks, that of the values before rounding."""
     return np.dtype("float32" if finish.dtype == "bfloat16" else finish.dtype)
@@ -115,7 +110,7 @@ def dtype_of(finish: Finish) -> np.dtype[Any]:
 def finish_into(
     out: NDArray[Any], pixels: Pixels, finish: Finish, *, flip: bool, jitter: NDArray[np.float32] | None
 ) -> None:
-    """Do what is left to do with an image, and write it to `out`, of the shape that `shape_of` says."""
+    """Do what is left to do with an image, and write it to `out`, of the shape that `finish` says."""
     if jitter is not None:
         _finish_colored(out, pixels[:, ::-1] if flip else pixels, finish, jitter)
         return

@@ -14,6 +14,7 @@ import torch  # noqa: F401  (it keeps files open from its import on, which a tes
 from numpy.typing import NDArray
 
 import feedline
+from feedline import images
 from feedline.datasets import ImageFolder
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.faults import Policy
@@ -154,10 +155,12 @@ def damaged_files() -> dict[str, bytes]:
 @pytest.mark.parametrize("content", damaged_files().values(), ids=damaged_files())
 def test_a_damaged_image_is_named(root: Path, content: bytes) -> None:
     (root / "Zebra/1.png").write_bytes(content)
-    for decode in ("rgb", "pil"):
+    for decode in ("auto", "cpu", "rgb", "pil"):
         dataset = ImageFolder(root, decode=decode)
         with pytest.raises(CorruptSource, match=f"{root}/Zebra/1.png .{len(content)} bytes"):
             dataset[0]
+    with pytest.raises(CorruptSource, match=f"{root}/Zebra/1.png cannot be decoded"):
+        ImageFolder(root, transform=images.Resize(8))[0]
 
 
 def test_an_error_of_the_decode_function_names_the_image(root: Path) -> None:
@@ -199,6 +202,49 @@ def test_pillow_is_asked_for_when_it_is_needed(root: Path, monkeypatch: pytest.M
         ImageFolder(root)
 
 
+TWICE = images.Compose([images.Resize((12, 10)), images.Normalize()])
+
+
+@pytest.mark.parametrize("decode", ["auto", "cpu", "gpu", "rgb", "pil"])
+@pytest.mark.parametrize("fields", ["image", ("image", "label"), ("label", "path", "image"), {"x": "image"}, None])
+def test_a_transform_for_images_is_given_the_image(root: Path, decode: str, fields: Any) -> None:
+    sample = ImageFolder(root, fields, decode=decode, transform=TWICE)[0]
+    plain = ImageFolder(root, fields)[0]
+    expected = TWICE(picture(6))
+    if fields == "image":
+        assert_same(sample, expected)
+        return
+    place = "x" if isinstance(fields, dict) else "image" if fields is None else fields.index("image")
+    for name in plain if isinstance(plain, dict) else range(len(plain)):
+        assert_same(sample[name], expected if name == place else plain[name])
+
+
+def test_images_of_a_pipeline_come_in_batches(root: Path) -> None:
+    dataset = ImageFolder(root, transform=TWICE)
+    expected = [TWICE(ImageFolder(root)[index][0]) for index in range(7)]
+    for workers in (0, 2):
+        ((batch, labels),) = feedline.Loader(dataset, 7, workers=workers)
+        assert_same(batch, np.stack(expected))
+        assert labels.tolist() == [0, 1, 2, 3, 3, 3, 3]
+
+
+def test_insisting_on_a_device(root: Path) -> None:
+    with pytest.raises(BadOption, match='decode="gpu" needs a transform'):
+        ImageFolder(root, decode="gpu")
+    loader = feedline.Loader(ImageFolder(root, decode="gpu", transform=TWICE), 7)
+    with pytest.raises(BadOption, match="insists on a device"):
+        next(iter(loader))
+
+
+def test_orientation_is_followed_unless_pillow_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(picture(0)).save(tmp_path / "a/1.jpg", exif=exif)
+    shapes = [ImageFolder(tmp_path, "image", decode=decode)[0].shape for decode in ("auto", "rgb")]
+    assert shapes == [(5, 6, 3), (6, 5, 3)]
+
+
 def test_batches_through_torch(tmp_path: Path) -> None:
     from torch.utils.data import DataLoader
 
@@ -207,6 +253,6 @@ def test_batches_through_torch(tmp_path: Path) -> None:
     dataset: Any = ImageFolder(tmp_path)
     expected = np.stack([picture(number) for number in (0, 2, 4, 6, 1, 3, 5, 7)])
     for loader in (DataLoader(dataset, 8), feedline.DataLoader(dataset, 8, num_workers=1)):
-        ((images, labels),) = loader
-        assert images.numpy().tobytes() == expected.tobytes()
+        ((batch, labels),) = loader
+        assert batch.numpy().tobytes() == expected.tobytes()
         assert labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]

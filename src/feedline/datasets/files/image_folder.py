@@ -8,10 +8,12 @@ from typing import Any
 
 from feedline.datasets.cache_file import Cache
 from feedline.datasets.files.dataset import FileDataset, LabelSource, Path
-from feedline.datasets.files.reading import decoder
+from feedline.datasets.files.reading import decoder, read_bytes
 from feedline.datasets.form import Fields
 from feedline.datasets.source import Transform
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
+from feedline.failures import words
+from feedline.images.compose import PLACES, Compose, image_transform
 
 IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif")
 """The endings that torchvision takes for images, and the last two, which Pillow decodes as well."""
@@ -31,14 +33,19 @@ class ImageFolder(FileDataset):
         labels: "folder" for the directory that an image is in, a CSV file, a function or None: see `FileDataset`.
         unlabelled: "error" or "skip": what to do with images that a CSV file does not name, or gives an empty label.
         allow_empty: True if a directory without images is a class, too.
-        decode: "rgb" for an array of uint8 with the axes height, width and color; "pil" for an image of Pillow;
-            "bytes" for the file as it is; or a function that takes these bytes.
-        transform: applied to each sample, so to a tuple of image and label unless `fields` says otherwise.
+        decode: "auto" for an array of uint8 with the axes height, width and color, upright; if `transform` is of
+            `feedline.images`, decoded as small as it allows, and on the device of a loader that has one. "cpu" not to
+            leave it to a device, "gpu" to insist on one. "rgb" for such an array as Pillow decodes it, whatever EXIF
+            data say of its orientation; "pil" for an image of Pillow; "bytes" for the file as it is; or a function
+            that takes these bytes.
+        transform: of `feedline.images`, applied to the image; or any function, applied to each sample, so to a tuple
+            of image and label unless `fields` says otherwise.
         cache: whether or where the listing is kept: see `FileDataset`.
 
     Raises:
         SourceError: the folder is missing, has no images, or a class has none; or a table of labels does not fit.
         BadOption: an option cannot work.
+        CorruptSource: when a sample is read: its file is damaged, cut off or no image.
         MissingExtra: Pillow is not installed, and `decode` needs it.
 
     Example:
@@ -67,13 +74,20 @@ class ImageFolder(FileDataset):
         labels: LabelSource = "folder",
         unlabelled: str = "error",
         allow_empty: bool = False,
-        decode: str | Callable[[bytes], Any] = "rgb",
+        decode: str | Callable[[bytes], Any] = "auto",
         transform: Transform | None = None,
         cache: Cache = True,
     ) -> None:
         if not isinstance(root, (str, os.PathLike)):
             raise BadOption(f"root={root!r} is no path of a folder. A FileDataset takes a list of paths.")
-        reads = decoder(decode)
+        pipeline = image_transform(transform)
+        defers = isinstance(pipeline, Compose)
+        if decode == "gpu" and not defers:
+            raise BadOption(
+                'decode="gpu" needs a transform= of feedline.images, which the device does as well. Give one, or use '
+                'decode="auto".'
+            )
+        reads = read_bytes if defers and decode in PLACES else decoder(decode)
         if labels is None and fields == ("image", "label"):
             fields = "image"
         super().__init__(
@@ -83,10 +97,32 @@ class ImageFolder(FileDataset):
             unlabelled=unlabelled,
             allow_empty=allow_empty,
             fields=fields,
-            transform=transform,
+            transform=pipeline,
             cache=cache,
         )
         self._reads = reads
+        if defers:
+            self.transform = self._on_image(pipeline, decode)
+
+    def _on_image(self, pipeline: Compose, decode: Any) -> Compose:
+        """Return a pipeline that knows which field of a sample is the image: also one that is damaged."""
+        form = self._fields
+        if pipeline.field is None and self._value in form.names and not form.is_one:
+            place = form.names.index(self._value)
+            pipeline = pipeline.on(place if form.keys is None else form.keys[place])
+        return pipeline.decoding(decode) if decode in ("cpu", "gpu") else pipeline
+
+    def _several(self, indices: Iterable[Any]) -> list[Any]:
+        if not isinstance(self.transform, Compose):
+            return super()._several(indices)
+        return list(map(self._transformed, self._checked(indices).tolist()))
+
+    def _transformed(self, index: int) -> Any:
+        assert self.transform is not None
+        try:
+            return self.transform(self._sample(index))
+        except CorruptSource as exc:
+            raise CorruptSource(f"{self.path_of(index)} cannot be decoded as an image: {words(exc)}.") from exc
 
     @property
     def imgs(self) -> Any:

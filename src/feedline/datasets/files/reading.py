@@ -12,6 +12,7 @@ from feedline._optional import require
 from feedline.datasets.tar.arrays import decode_npy
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import add_note, words
+from feedline.images.decoding import decode_image
 from feedline.images.pillow import picture_decoder
 
 # Any, throughout: what a file holds.
@@ -45,7 +46,8 @@ def decoder(decode: str | Callable[[bytes], Any]) -> Read:
     if decode == "bytes":
         return read_bytes
     if decode not in _WAYS:
-        raise BadOption(f"decode={decode!r} is none of 'rgb', 'pil' and 'bytes', nor a function that takes bytes.")
+        known = ", ".join(map(repr, (*_WAYS, "gpu", "bytes")))
+        raise BadOption(f"decode={decode!r} is none of {known}, nor a function that takes bytes.")
     require("PIL.Image", extra="images", purpose="Decoding images")  # now rather than in a worker
     return functools.partial(_read_picture, _WAYS[decode])
 
@@ -72,16 +74,16 @@ def read_npy(path: str) -> NDArray[Any]:
         raise CorruptSource(f"{path} holds no array as numpy.save writes it: {words(exc)}.") from exc
 
 
-_WAYS = {"rgb": "rgb8", "pil": "pil"}
-"""Ways to decode images, as `feedline.images.pillow` calls them."""
+_WAYS: dict[str, str | None] = {"auto": None, "cpu": None, "rgb": "rgb8", "pil": "pil"}
+"""Ways to decode images, as `feedline.images.pillow` calls them; None for `feedline.images.decode_image`."""
 
 
-def _read_picture(way: str, path: str) -> Any:
+def _read_picture(way: str | None, path: str) -> Any:
     content = read_bytes(path)
     try:
-        return picture_decoder(way)(content)
+        return decode_image(content) if way is None else picture_decoder(way)(content)
     except CorruptSource as exc:
-        raise CorruptSource(f"{path} is too large to be decoded: {words(exc)}.") from exc
+        raise CorruptSource(f"{path} ({len(content)} bytes) cannot be decoded as an image: {words(exc)}.") from exc
     # Pillow's plugins raise whatever they meet in a damaged file: OSError, SyntaxError, struct.error, IndexError.
     except Exception as exc:
         raise CorruptSource(

@@ -57,6 +57,11 @@ class RowGroupStream(Stream, StreamSource, Epochs):
     def __len__(self) -> int:
         return len(self.source)
 
+    @property
+    def hands_on_images(self) -> bool:
+        """As `Source.hands_on_images`."""
+        return self.source.hands_on_images
+
     def __iter__(self) -> RowGroupPass:
         return RowGroupPass(self, self._part())
 

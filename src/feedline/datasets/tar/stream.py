@@ -61,6 +61,11 @@ class TarStream(PartedStream, Epochs):
     def __iter__(self) -> TarPass:
         return TarPass(self, self._part())
 
+    @property
+    def hands_on_images(self) -> bool:
+        """As `Source.hands_on_images`."""
+        return getattr(self.transform, "defers", False)
+
     def open(self, address: str) -> Blob:
         """Open a shard; called by threads."""
         return self._storage.get().open(address)
