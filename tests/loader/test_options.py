@@ -60,6 +60,7 @@ GIVEN: list[dict[str, Any]] = [
         "shard": False,
     },
     {"num_workers": 2, "split": 2},
+    {"device": torch.device("cpu"), "device_transform": collate},
 ]
 
 

@@ -203,7 +203,8 @@ def _opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[Any], Any]:
         [images.RandomResizedCrop(SIZE), images.HorizontalFlip(), images.Normalize(dtype="bfloat16")]
     )
     if row.source == "tar":
-        dataset = TarDataset(str(data / "shards" / "*.tar"), ("jpg", "cls"), decode=row.decode, transform=pipeline)
+        shards = str(data / "shards" / "*.tar")
+        dataset = TarDataset(shards, ("jpg", "cls"), transform=pipeline.decoding(row.decode))
     else:
         dataset = ImageFolder(data / "folder", decode=row.decode, transform=pipeline)
     loader = DataLoader(dataset, batch_size, shuffle=True, num_workers=row.workers, seed=0, device="cuda")
