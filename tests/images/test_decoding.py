@@ -84,6 +84,29 @@ def test_jpegs_may_come_smaller(decoder: str, name: str, factor: int) -> None:
     assert sideways.shape == (-(-WIDTH // factor), -(-HEIGHT // factor), 3)
 
 
+@pytest.mark.parametrize("factor", [1, 2, 4, 8])
+@pytest.mark.parametrize("rows", [1, 16, 33, 58, HEIGHT])
+@pytest.mark.parametrize("name", [*JPEGS, "png"])
+def test_upper_rows_are_those_of_the_whole_image(decoder: str, name: str, rows: int, factor: int) -> None:
+    whole = decode_image(files()[name], factor=factor)
+    upper = decode_image(files()[name], factor=factor, rows=rows)
+    needed = -(-rows // factor)
+    assert upper.shape[0] >= needed
+    assert np.array_equal(upper[:needed], whole[:needed])
+    if name == "jpeg" and factor == 1 and decoder != "cv2":
+        assert len(upper) == {1: 2, 16: 17, 33: 34, 58: 59, HEIGHT: HEIGHT}[rows]
+    assert decode_image(turned("JPEG", 6), rows=rows).shape == (WIDTH, HEIGHT, 3)
+
+
+@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the others do not tell")
+def test_damage_is_noticed_in_rows_that_are_needed() -> None:
+    data = files()["jpeg"]
+    data = data[:-100] + b"\xff\x00" * 20 + data[-60:]
+    assert np.array_equal(decode_image(data, rows=32)[:32], decode_image(files()["jpeg"])[:32])
+    with pytest.raises(CorruptSource, match="cannot be decoded"):
+        decode_image(data, rows=HEIGHT)
+
+
 def test_sampling_factors_of_grey_jpegs_do_not_matter(decoder: str) -> None:
     data = bytearray(files()["jpeg-grey"])
     data[data.index(b"\xff\xc0") + 11] = 0x22

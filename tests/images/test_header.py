@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import random
 import struct
@@ -25,9 +26,12 @@ GPU = [name for name in PLAIN if name.startswith("jpeg") and name != "jpeg-rgb"]
 @pytest.mark.parametrize("name", files())
 def test_format_and_size_are_those_that_pillow_finds(name: str) -> None:
     image = Image.open(io.BytesIO(files()[name]))
-    expected = Header(image.format, WIDTH, HEIGHT, 1, plain=name in PLAIN, gpu=name in GPU)
-    assert read_header(files()[name]) == expected
-    assert expected.stored_size == image.size
+    header = read_header(files()[name])
+    found = dataclasses.replace(header, height_at=0)
+    assert found == Header(image.format, WIDTH, HEIGHT, 1, plain=name in PLAIN, gpu=name in GPU)
+    assert found.stored_size == image.size
+    in_part = name.startswith("jpeg") and name in PLAIN and not name.endswith(("progressive", "restarts"))
+    assert bool(header.height_at) == in_part
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -92,7 +96,8 @@ def test_webp_may_have_the_prefix_of_jpeg_before_its_exif_data() -> None:
 def test_bytes_between_segments_are_passed_over() -> None:
     data = files()["jpeg"]
     for filling in (b"\xff" * 5, b"abc", b"\xff\x00\xff\x01", b"\xff\xd0"):
-        assert read_header(data[:2] + filling + data[2:]) == read_header(data)
+        found = read_header(data[:2] + filling + data[2:])
+        assert dataclasses.replace(found, height_at=found.height_at - len(filling)) == read_header(data)
 
 
 @pytest.mark.parametrize(
