@@ -246,7 +246,8 @@ def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
     def read(path: Path) -> list[Any]:
         try:
             with best_installed(package):
-                return [decode_image(path.read_bytes(), factor=factor) for factor in (1, 2)]
+                data = path.read_bytes()
+                return [decode_image(data), decode_image(data, factor=2), decode_image(data, rows=10)]
         except CorruptSource as exc:
             raise CorruptSource(f"{path}: {exc}") from exc
 
