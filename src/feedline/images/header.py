@@ -30,7 +30,7 @@ _SAMPLING = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0
 """Sampling factors of three colours that every decoder takes: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
 _MOST_SEGMENTS = 10_000
 _JPEG_PIXELS_PER_BYTE = 512
-"""How many pixels a byte of a plain JPEG holds at most: of each block of 8 x 8 it has a bit at least."""
+"""How many pixels a byte of a plain JPEG holds at most: of each block of 8 x 8 it has a bit at least, for the mean."""
 _MOST_SCANS = 100
 """How many scans a JPEG may have. Usual are ten. Each takes time for the whole image, however few bytes it has."""
 _WORTH_COUNTING = 1 << 37
