@@ -19,6 +19,8 @@ from feedline.device.jitter import jittered
 from feedline.errors import CorruptSource
 from feedline.images.rendering import colored
 
+CPU = torch.device("cpu")
+
 needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
@@ -135,13 +137,26 @@ def test_colours_are_changed_as_on_the_cpu() -> None:
     torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=0.01)
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_file_that_no_decoder_takes_is_an_error(tmp_path: Path) -> None:
-    file = io.BytesIO()
-    picture(1, (300, 200)).save(file, "JPEG")
-    good = file.getvalue()
-    bad = good[:300] + b"\xff\xc4\x00\x00" + good[304:]
-    data = torch.frombuffer(bytearray(good + bad), dtype=torch.uint8)
+def test_a_file_that_the_gpu_refuses_is_decoded_by_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = []
+    for number in range(3):
+        file = io.BytesIO()
+        picture(number, (60, 40)).save(file, "JPEG")
+        files.append(file.getvalue())
+
+    def nvjpeg(tensors: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+        if any(tensor.numpy().tobytes() == files[1] for tensor in tensors):
+            raise RuntimeError("NVJPEG_STATUS_JPEG_NOT_SUPPORTED")
+        return [torch.full((3, 40, 60), 7, dtype=torch.uint8) for _ in tensors]
+
+    monkeypatch.setattr(image_finishing, "_with_nvjpeg", nvjpeg)
+    offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
+    decoded = image_finishing.decode(torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8), offsets, CPU)
+    assert [bool((image == 7).all()) for image in decoded] == [True, False, True]
+    expected = np.array(Image.open(io.BytesIO(files[1])))
+    assert (decoded[1].permute(1, 2, 0).numpy().astype(int) - expected).__abs__().max() < 8
+    broken = files[1][:200] + files[1][-2:]
+    files[1] = broken
+    offsets = torch.tensor(np.cumsum([0, *map(len, files)]))
     with pytest.raises(CorruptSource, match="Encoded image 1 of a batch"):
-        image_finishing.decode(data, torch.tensor([0, len(good), len(good) + len(bad)]), torch.device("cuda", 0))
+        image_finishing.decode(torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8), offsets, CPU)

@@ -63,27 +63,29 @@ def finish_on(device: torch.device) -> Any:
 
 
 def decode(data: torch.Tensor, offsets: torch.Tensor, device: torch.device) -> list[torch.Tensor]:
-    """Decode JPEG files that lie one after the other; returns a tensor of uint8 (channel, height, width) for each.
+    """Decode JPEG files that lie one after the other; returns a tensor of uint8 (color, height, width) for each.
 
     Raises:
         CorruptSource: one of them is damaged.
     """
-    from torchvision.io import ImageReadMode, decode_jpeg
-
     files = list(data.split((offsets[1:] - offsets[:-1]).tolist()))
     try:
-        decoded: list[torch.Tensor] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
+        return _with_nvjpeg(files, device)
     except RuntimeError:  # it does not say which of them it is about
         return [_decode_one(file, place, device) for place, file in enumerate(files)]
+
+
+def _with_nvjpeg(files: list[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    decoded: list[torch.Tensor] = decode_jpeg(files, mode=ImageReadMode.RGB, device=device)
     return decoded
 
 
 def _decode_one(file: torch.Tensor, place: int, device: torch.device) -> torch.Tensor:
     """Decode a file by itself, on the CPU if the GPU cannot."""
-    from torchvision.io import ImageReadMode, decode_jpeg
-
     try:
-        return decode_jpeg([file], mode=ImageReadMode.RGB, device=device)[0]
+        return _with_nvjpeg([file], device)[0]
     except RuntimeError as exc:
         try:
             pixels = decode_image(file.numpy().tobytes())

@@ -26,7 +26,7 @@ from feedline.images.deferred import DeferredImages
 from feedline.images.placement import Placement
 
 
-_FEEDERS = 1
+_FEEDERS = 2
 """Threads that feed a GPU with images to decode."""
 
 
