@@ -86,6 +86,8 @@ def _smoothed(cv2: Any, pixels: Pixels, across: float, down: float) -> Pixels:
     taps = [1 if factor < 1.01 else 3 if factor <= 2 else 5 for factor in (across, down)]
     if taps == [1, 1]:
         return pixels
+    if taps == [3, 3]:  # one for both, which is close enough, takes half the time
+        across = down = math.sqrt(across * down)
     hint = (cv2.ALGO_HINT_APPROX,) if hasattr(cv2, "ALGO_HINT_APPROX") else ()
     return cv2.GaussianBlur(pixels, taps, _sigma(across), None, _sigma(down), cv2.BORDER_REPLICATE, *hint)  # type: ignore[no-any-return]
 
