@@ -220,12 +220,13 @@ def _pth() -> bytes:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def picture(format_: str) -> Callable[[], bytes]:
+def picture(format_: str, height: int = 40, width: int = 60) -> Callable[[], bytes]:
     def make() -> bytes:
         from PIL import Image
 
         out = io.BytesIO()
-        y, x = np.mgrid[:40, :60]
+        y, x = np.mgrid[:height, :width]
+        x, y = x * 60 / width, y * 40 / height
         Image.fromarray(np.stack([x * 4, y * 6, x + y], -1).astype(np.uint8)).save(out, format_)
         return out.getvalue()
 
@@ -246,11 +247,12 @@ def _decoded(package: str, ending: str, format_: str, *values: str) -> Target:
     def read(path: Path) -> list[Any]:
         try:
             with best_installed(package):
-                return [decode_image(path.read_bytes(), factor=factor) for factor in (1, 2)]
+                data = path.read_bytes()
+                return [decode_image(data), decode_image(data, factor=2), decode_image(data, rows=10)]
         except CorruptSource as exc:
             raise CorruptSource(f"{path}: {exc}") from exc
 
-    make = picture(format_)
+    make = picture(format_, 240, 320)  # so large that a few bytes of a JPEG could not hold so much more
     return Target(f"{package}-{ending}", lambda folder: make(), at(f".{ending}"), read, values)
 
 
@@ -516,7 +518,7 @@ _DECODED = [
     *(_decoded(package, "jpg", "JPEG", TRUNCATE) for package in DECODERS),
     *(_decoded(package, "png", "PNG", *ALL) for package in DECODERS if package != "simplejpeg"),
     *(_decoded(package, "webp", "WEBP", TRUNCATE) for package in DECODERS if package != "simplejpeg"),
-    *(_decoded("PIL", ending, ending.upper(), TRUNCATE) for ending in ("gif", "tiff", "bmp", "avif", "jpeg2000")),
+    *(_decoded("PIL", ending, ending.upper(), TRUNCATE) for ending in ("tiff", "bmp", "avif", "jpeg2000")),
 ]
 _OTHERS = [
     Target(

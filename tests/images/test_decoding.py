@@ -21,7 +21,14 @@ from tests.images.files import HEIGHT, WIDTH, files, gradient, stored, turned
 Image = pytest.importorskip("PIL.Image")
 
 JPEGS = [name for name in files() if name.startswith("jpeg") and name != "jpeg2000"]
-FEW = ["jpeg", "jpeg-progressive", "jpeg-grey", "jpeg-cmyk", "png", "png-palette", "webp", "webp-lossless"]
+PAIRS = [
+    (package, name)
+    for name, data in files().items()
+    for package in INSTALLED
+    if package == "PIL" or (read_header(data).plain and (name in JPEGS or package != "simplejpeg"))
+]
+"""Decoders and files for which they make a difference."""
+each_pair = pytest.mark.parametrize(("decoder", "name"), PAIRS, indirect=["decoder"])
 
 
 @pytest.fixture(params=INSTALLED)
@@ -42,7 +49,7 @@ def distance(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
     return float(np.abs(one.astype(int) - other).max())
 
 
-@pytest.mark.parametrize("name", files())
+@each_pair
 def test_all_decoders_give_the_pixels_of_pillow(decoder: str, name: str) -> None:
     pixels = decode_image(files()[name])
     assert pixels.dtype == np.uint8
@@ -77,6 +84,34 @@ def test_jpegs_may_come_smaller(decoder: str, name: str, factor: int) -> None:
     assert sideways.shape == (-(-WIDTH // factor), -(-HEIGHT // factor), 3)
 
 
+@each_pair
+def test_upper_rows_are_those_of_the_whole_image(decoder: str, name: str) -> None:
+    for factor in (1, 2, 4, 8):
+        whole = decode_image(files()[name], factor=factor)
+        for rows in (1, 16, 33, 58, HEIGHT):
+            upper = decode_image(files()[name], factor=factor, rows=rows)
+            needed = -(-rows // factor) if name in JPEGS else rows
+            assert len(upper) >= needed
+            assert np.array_equal(upper[:needed], whole[:needed])
+
+
+def test_no_more_rows_than_needed_are_decoded(decoder: str) -> None:
+    whole = decoder == "cv2"
+    assert len(decode_image(files()["jpeg"], rows=33)) == (HEIGHT if whole else 34)
+    assert len(decode_image(files()["jpeg"], rows=33, factor=2)) == (38 if whole else 18)
+    assert len(decode_image(files()["jpeg"], rows=70)) == HEIGHT  # to leave out so few saves nothing
+    assert decode_image(turned("JPEG", 6), rows=33).shape == (WIDTH, HEIGHT, 3)
+
+
+@pytest.mark.skipif("simplejpeg" not in INSTALLED, reason="the others do not tell")
+def test_damage_is_noticed_in_rows_that_are_needed() -> None:
+    data = files()["jpeg"]
+    data = data[:-100] + b"\xff\x00" * 20 + data[-60:]
+    assert np.array_equal(decode_image(data, rows=32)[:32], decode_image(files()["jpeg"])[:32])
+    with pytest.raises(CorruptSource, match="cannot be decoded"):
+        decode_image(data, rows=HEIGHT)
+
+
 def test_sampling_factors_of_grey_jpegs_do_not_matter(decoder: str) -> None:
     data = bytearray(files()["jpeg-grey"])
     data[data.index(b"\xff\xc0") + 11] = 0x22
@@ -97,7 +132,7 @@ def test_other_formats_come_in_full(decoder: str) -> None:
         assert decode_image(files()[name], factor=8).shape == (HEIGHT, WIDTH, 3)
 
 
-@pytest.mark.parametrize("name", files())
+@each_pair
 def test_a_file_that_is_cut_off_is_never_grey(decoder: str, name: str) -> None:
     data = files()[name]
     whole = decode_image(data)
@@ -111,11 +146,11 @@ def test_a_file_that_is_cut_off_is_never_grey(decoder: str, name: str) -> None:
         assert np.array_equal(pixels, whole), f"cut off after {end} of {len(data)} bytes"
 
 
-@pytest.mark.parametrize("name", FEW)
+@each_pair
 def test_damage_gives_pixels_or_an_error(decoder: str, name: str) -> None:
     rng = random.Random(name)
     whole = decode_image(files()[name])
-    for _ in range(100):
+    for _ in range(50):
         data = bytearray(files()[name])
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import random
 import struct
@@ -25,9 +26,12 @@ GPU = [name for name in PLAIN if name.startswith("jpeg") and name != "jpeg-rgb"]
 @pytest.mark.parametrize("name", files())
 def test_format_and_size_are_those_that_pillow_finds(name: str) -> None:
     image = Image.open(io.BytesIO(files()[name]))
-    expected = Header(image.format, WIDTH, HEIGHT, 1, plain=name in PLAIN, gpu=name in GPU)
-    assert read_header(files()[name]) == expected
-    assert expected.stored_size == image.size
+    header = read_header(files()[name])
+    found = dataclasses.replace(header, height_at=0)
+    assert found == Header(image.format, WIDTH, HEIGHT, 1, plain=name in PLAIN, gpu=name in GPU)
+    assert found.stored_size == image.size
+    in_part = name.startswith("jpeg") and name in PLAIN and not name.endswith(("progressive", "restarts"))
+    assert bool(header.height_at) == in_part
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -58,8 +62,8 @@ def jpeg_with(*segments: tuple[int, bytes]) -> bytes:
 @pytest.mark.parametrize("order", "<>")
 def test_orientation_is_found_among_other_entries(order: str) -> None:
     data = exif(order, (0x010F, 2, 1), (0x0112, 3, 6), (0x0132, 2, 1))
-    assert read_header(jpeg_with((0xFE, b"a comment"), (0xE1, b"http://ns.adobe.com/xap"), (0xE1, b"Exif\0\0" + data)))
-    assert read_header(jpeg_with((0xE1, b"Exif\0\0" + data))).orientation == 6
+    before = [(0xFE, b"a comment"), (0xE1, b"http://ns.adobe.com/xap")]
+    assert read_header(jpeg_with(*before, (0xE1, b"Exif\0\0" + data))).orientation == 6
 
 
 @pytest.mark.parametrize(
@@ -92,7 +96,8 @@ def test_webp_may_have_the_prefix_of_jpeg_before_its_exif_data() -> None:
 def test_bytes_between_segments_are_passed_over() -> None:
     data = files()["jpeg"]
     for filling in (b"\xff" * 5, b"abc", b"\xff\x00\xff\x01", b"\xff\xd0"):
-        assert read_header(data[:2] + filling + data[2:]) == read_header(data)
+        found = read_header(data[:2] + filling + data[2:])
+        assert dataclasses.replace(found, height_at=found.height_at - len(filling)) == read_header(data)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +133,7 @@ def test_grey_jpegs_with_odd_sampling_factors_are_not_for_the_gpu() -> None:
 def test_a_file_that_is_cut_off_has_the_same_header_or_none(name: str) -> None:
     data = files()[name]
     whole = read_header(data)
-    for end in range(0, len(data), 1 if len(data) < 3000 else 7):
+    for end in range(0, len(data), 1 + len(data) // 400):
         try:
             assert read_header(data[:end]) == whole
         except CorruptSource:
@@ -172,7 +177,7 @@ def test_a_thumbnail_does_not_hide_that_the_end_is_missing() -> None:
     assert read_header(whole).gpu
     with pytest.raises(CorruptSource, match="no end marker"):
         read_header(whole[:-2])
-    assert read_header(whole + b"what a camera appends")
+    assert read_header(whole + b"what a camera appends") == read_header(whole)
 
 
 def with_size(name: str, place: int, width: int, height: int) -> bytes:
@@ -191,11 +196,15 @@ def test_more_pixels_than_the_file_can_hold_are_refused(name: str) -> None:
         read_header(with_size(name, place, 0, 10))
 
 
-@pytest.mark.parametrize("format_", ["JPEG", "PNG", "WEBP", "TIFF"])
-@pytest.mark.parametrize("options", [{}, {"quality": 1, "optimize": True, "progressive": True}], ids=["", "smallest"])
-def test_images_of_one_color_are_believed(format_: str, options: dict[str, Any]) -> None:
-    data = stored(np.zeros((2000, 3000, 3), np.uint8), format_, **(options if format_ == "JPEG" else {}))
-    assert read_header(data).width == 3000
+SMALLEST = {"quality": 1, "optimize": True}
+
+
+@pytest.mark.parametrize(
+    ("format_", "options"),
+    [("PNG", {"compress_level": 9}), ("JPEG", SMALLEST), ("JPEG", {**SMALLEST, "progressive": True})],
+)
+def test_images_of_one_colour_are_believed(format_: str, options: dict[str, Any]) -> None:
+    assert read_header(stored(np.zeros((1000, 3000, 3), np.uint8), format_, **options)).width == 3000
 
 
 def test_limits_hold_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +227,7 @@ def test_thousands_of_scans_are_refused() -> None:
     """Each of them would take time for all of the image, although it has ten bytes."""
     data = stored(np.zeros((4000, 4000, 3), np.uint8), "JPEG", progressive=True)
     place = data.rindex(b"\xff\xda")
-    assert read_header(data)
+    assert read_header(data).gpu
     with pytest.raises(CorruptSource, match=r"1\d\d scans, which take long to decode"):
         read_header(data[:place] + data[place:-2] * 100 + data[-2:])
 

@@ -7,6 +7,8 @@ code any more; in WebP seldom.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import io
 import re
@@ -26,15 +28,21 @@ Pixels = NDArray[np.uint8]
 _Decoder = Callable[[bytes, Header, int], Pixels]
 _FACTORS = (1, 2, 4, 8)
 
-_HARMLESS = re.compile(
-    r"extraneous bytes before marker 0xd9|unknown JFIF revision|Unknown Adobe color transform|Invalid SOS parameters"
-)
-"""What libjpeg warns of although all pixels may be right: published datasets have such files, and everybody reads them.
-simplejpeg raises the first warning; those of damaged pixels come before that of bytes before the end marker, 0xd9."""
+_BLOCK = 16
+"""Rows that a JPEG has at once, at most: to leave out fewer saves nothing."""
+_LEFT_OVER = "extraneous bytes before marker 0xd9"
+"""What libjpeg warns of after the last row, if bytes come before the end marker. Damaged codes are warned of before."""
+_HARMLESS = re.compile("unknown JFIF revision|Unknown Adobe color transform|Invalid SOS parameters")
+"""What libjpeg warns of before the first row. Published datasets have files of both kinds, and everybody reads them."""
 
 
 def decode_image(
-    data: FileBytes, *, header: Header | None = None, factor: int = 1, total: SampleSize | None = None
+    data: FileBytes,
+    *,
+    header: Header | None = None,
+    factor: int = 1,
+    rows: int | None = None,
+    total: SampleSize | None = None,
 ) -> Pixels:
     """Return an image as an array of height, width and three colours, upright, in memory of its own.
 
@@ -46,6 +54,8 @@ def decode_image(
         header: what `read_header` said of it, if that is known.
         factor: 2, 4 or 8 allow an image that is smaller by this factor (each side rounded up), which is faster for
             JPEGs. Other formats come in full.
+        rows: how many rows are needed, counted from the top before `factor`. Of some JPEGs only these come, and a few
+            more, and damage below them is not noticed: it saves time to stop there.
         total: of the sample that it is part of.
 
     Raises:
@@ -66,6 +76,23 @@ def decode_image(
     data = file_bytes(data)
     if header is None:
         header = read_header(data, total)
+    if rows is not None and (upper := _upper_rows(data, header, rows, factor)) is not None:
+        with contextlib.suppress(CorruptSource):  # below it is told of the whole file
+            return _decoded(*upper, factor)
+    return _decoded(data, header, factor)
+
+
+def _upper_rows(data: bytes, header: Header, rows: int, factor: int) -> tuple[bytes, Header] | None:
+    """Return a JPEG that declares no more rows than are needed, so that it is decoded no further; None for all."""
+    height = -(-rows // factor) * factor + factor  # one more: colours of the last row are made of those below it, too
+    # OpenCV writes a warning of what is left over to the program's standard error.
+    if not header.height_at or height + _BLOCK > header.height or _decoder("JPEG") is _opencv:
+        return None
+    place = header.height_at
+    return data[:place] + height.to_bytes(2, "big") + data[place + 2 :], dataclasses.replace(header, height=height)
+
+
+def _decoded(data: bytes, header: Header, factor: int) -> Pixels:
     if header.format != "JPEG":
         factor = 1
     try:
@@ -104,9 +131,12 @@ def _decoder(format_: str) -> _Decoder:
 def _simplejpeg(data: bytes, header: Header, factor: int) -> Pixels:
     simplejpeg = require("simplejpeg", extra="images", purpose="Decoding images")
     width, height = (-(-side // factor) for side in header.stored_size)
+    room = np.empty((height, width, 3), np.uint8)
     try:
-        pixels: Pixels = simplejpeg.decode_jpeg(data, min_height=height, min_width=width)
-    except ValueError as exc:
+        pixels: Pixels = simplejpeg.decode_jpeg(data, min_height=height, min_width=width, buffer=room)
+    except ValueError as exc:  # the first warning, or the error that ended it
+        if _LEFT_OVER in str(exc):
+            return room
         if _HARMLESS.search(str(exc)):
             return _pillow(data, header, factor)  # which says nothing of warnings
         raise

@@ -30,7 +30,7 @@ _SAMPLING = frozenset(bytes((luma, 0x11, 0x11)) for luma in (0x11, 0x21, 0x22, 0
 """Sampling factors of three colours that every decoder takes: 4:4:4, 4:2:2, 4:2:0, 4:4:0 and 4:1:1."""
 _MOST_SEGMENTS = 10_000
 _JPEG_PIXELS_PER_BYTE = 512
-"""How many pixels a byte of a plain JPEG holds at most: of each block of 8 x 8 it has a bit at least."""
+"""How many pixels a byte of a plain JPEG holds at most: of each block of 8 x 8 it has a bit at least, for the mean."""
 _MOST_SCANS = 100
 """How many scans a JPEG may have. Usual are ten. Each takes time for the whole image, however few bytes it has."""
 _WORTH_COUNTING = 1 << 37
@@ -60,6 +60,8 @@ class Header:
     """True if every decoder of its format takes it. Others are left to Pillow: CMYK, animations, rare formats."""
     gpu: bool = False
     """True if nvJPEG takes it: a JPEG of 8 bits, baseline or progressive, grey or YCbCr, whose orientation is 1."""
+    height_at: int = 0
+    """Where the height of a JPEG stands that can be decoded in part, its upper rows alone; 0 for all other files."""
 
     @property
     def stored_size(self) -> tuple[int, int]:
@@ -82,7 +84,7 @@ def read_header(data: FileBytes, total: SampleSize | None = None) -> Header:
     Example:
         >>> file = "89504e470d0a1a0a 0000000d49484452 00000002000000010802000000 0e3a3c3a 0000000049454e44"
         >>> read_header(bytes.fromhex(file))
-        Header(format='PNG', width=2, height=1, orientation=1, plain=True, gpu=False)
+        Header(format='PNG', width=2, height=1, orientation=1, plain=True, gpu=False, height_at=0)
     """
     data = file_bytes(data)
     if data[:2] == b"\xff\xd8":
@@ -126,16 +128,16 @@ def _damaged(data: bytes, what: str) -> CorruptSource:
     )
 
 
-def _upright(format_: str, size: tuple[int, int], orientation: int, *, plain: bool, gpu: bool = False) -> Header:
+def _upright(format_: str, size: tuple[int, int], orientation: int, *, plain: bool) -> Header:
     width, height = size[::-1] if orientation in _SIDEWAYS else size
-    return Header(format_, width, height, orientation, plain, gpu)
+    return Header(format_, width, height, orientation, plain)
 
 
 # -- JPEG --------------------------------------------------------------------------------------------------------------
 
 
 def _jpeg(data: bytes) -> Header:
-    orientation, adobe, place = 1, None, 2
+    orientation, adobe, restarts, place = 1, None, False, 2
     for _ in range(_MOST_SEGMENTS):
         start, marker, length = _segment(data, place)
         if start != 0xFF or marker <= 1 or marker >= 0xFF or 0xD0 <= marker <= 0xD8:
@@ -151,6 +153,8 @@ def _jpeg(data: bytes) -> Header:
             orientation = _exif_orientation(data[place + 10 : end])
         elif marker == 0xEE and data[place + 4 : place + 9] == b"Adobe":
             adobe = data[place + 15]  # how colours were changed; 0: not at all
+        elif marker == 0xDD:
+            restarts = True
         elif marker == 0xDA or marker == 0xD9:
             raise _damaged(data, "has no frame header before its pixels")
         place = end
@@ -162,7 +166,13 @@ def _jpeg(data: bytes) -> Header:
     usual = sampling == b"\x11" if components == 1 else adobe != 0 and (adobe is not None or names != b"RGB")
     _check_jpeg(data, end, width * height, plain=plain)
     gpu = plain and marker != 0xC1 and orientation == 1 and usual
-    return _upright("JPEG", (width, height), orientation, plain=plain, gpu=gpu)
+    # Sequential, upright, and not in intervals, at whose ends a marker is looked for.
+    in_part = (
+        plain and marker != 0xC2 and orientation == 1 and not restarts and b"\xff\xdd" not in data[end : end + 1000]
+    )
+    if orientation in _SIDEWAYS:
+        width, height = height, width
+    return Header("JPEG", width, height, orientation, plain, gpu, place + 5 if in_part else 0)
 
 
 def _check_jpeg(data: bytes, end: int, pixels: int, *, plain: bool) -> None:
