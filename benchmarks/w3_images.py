@@ -8,10 +8,10 @@ cropped at random to 224x224, flipped and normalised to float32 CHW. The crop de
 loaders do the same work. Batches of 64, shuffled, two workers; OpenCV runs single-threaded within a worker.
 
 How to read it: both loaders decode with the same library, so the difference is the loader's; a row such as
-"feedline : pillow" is all of feedline against what people use with torch's loader. Pillow smooths where an image becomes
-smaller, feedline nearly so (see `feedline/images/rendering.py`), OpenCV not at all. The ceiling is the number
-of cores times the rate without workers; `CPU s per 1,000` shows what is spent beside decoding. The files are read from
-the page cache: the first, untimed pass brings them there.
+"feedline : pillow" is all of feedline against what people use with torch's loader. Pillow smooths an image that becomes
+smaller, feedline nearly so (see `feedline/images/rendering.py`), OpenCV not at all. The ceiling is the number of cores
+times the rate without workers; `CPU s per 1,000` shows what is spent beside decoding. The files are read from the page
+cache: the first, untimed pass brings them there.
 
     python -m benchmarks.w3_images
     python -m benchmarks.w3_images --decoder opencv --engine thread --workers 0 2
