@@ -39,8 +39,8 @@ def image_field(sample: Any, field: Hashable = None) -> Hashable:
         BadOption: there is no such field; or none, or several, hold images.
 
     Example:
-        >>> image_field({"png": b"\\x89PNG...", "cls": 3})
-        'png'
+        >>> image_field({"gif": b"GIF89a...", "cls": 3})
+        'gif'
     """
     if not isinstance(sample, (Mapping, tuple, list)):
         return None
