@@ -274,7 +274,8 @@ def pixels_of(image: Any) -> Pixels:
             f"The image has the shape {image.shape}: its last axis should be color, with 3 values. If the channel is "
             "the first, use array.transpose(1, 2, 0)."
         )
-    return image[:, :, :3]
+    pixels: Pixels = image[:, :, :3]
+    return pixels
 
 
 class _Foreign:

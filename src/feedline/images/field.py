@@ -45,7 +45,7 @@ def image_field(sample: Any, field: Hashable = None) -> Hashable:
     if not isinstance(sample, (Mapping, tuple, list)):
         return None
     if isinstance(sample, Mapping):
-        names = list(sample)
+        names: list[Hashable] = list(sample)
         if is_file(sample):
             return None
     else:
@@ -54,7 +54,8 @@ def image_field(sample: Any, field: Hashable = None) -> Hashable:
         if field not in names:
             raise BadOption(f".on({field!r}) names a field that the sample lacks: it has {_listed(names)}.")
         return field
-    found = [name for name in names if is_image(sample[name])]
+    values: Any = sample
+    found = [name for name in names if is_image(values[name])]
     if len(found) != 1:
         which = f"Several fields hold images: {_listed(found)}" if found else "No field of the sample holds an image"
         raise BadOption(
