@@ -1,23 +1,29 @@
 """Question: how many images per second does an ordinary image dataset give, with its own decoder unchanged?
 
-Knob: the decoder the dataset uses (Pillow or OpenCV) and feedline's engine.
+Knob: the decoder that the dataset uses (Pillow, OpenCV or simplejpeg) and feedline's engine. With `--decoder feedline`
+feedline's loader reads through `feedline.images`, and torch's loader the dataset with each of these decoders.
 
 Held still: 2,000 synthetic JPEGs of 500x375, about 100 KB each with a noise-like texture; each is read, decoded,
 cropped at random to 224x224, flipped and normalised to float32 CHW. The crop depends on the index alone, so both
 loaders do the same work. Batches of 64, shuffled, two workers; OpenCV runs single-threaded within a worker.
 
-How to read it: both loaders decode with the same library, so the difference is the loader's. The ceiling is the number
-of cores times the rate without workers; `CPU s per 1,000` shows what is spent beside decoding. The files are read from
-the page cache: the first, untimed pass brings them there.
+How to read it: both loaders decode with the same library, so the difference is the loader's; a row such as
+"feedline : pillow" is all of feedline against what people use with torch's loader. Pillow smooths an image that becomes
+smaller, feedline nearly so (see `feedline/images/rendering.py`), OpenCV not at all. The ceiling is the number of cores
+times the rate without workers; `CPU s per 1,000` shows what is spent beside decoding. The files are read from the page
+cache: the first, untimed pass brings them there.
 
     python -m benchmarks.w3_images
     python -m benchmarks.w3_images --decoder opencv --engine thread --workers 0 2
+    python -m benchmarks.w3_images --decoder feedline --engine process
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from benchmarks import flags, workloads
 from feedline.bench import harness, rows
@@ -29,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(
         __doc__, engine=["process", "thread"], seconds=3.0, warmup=6, workers=[2], images=2000, batch_size=64
     )
-    flags.choose(parser, "--decoder", ("pillow", "opencv"))
+    flags.choose(parser, "--decoder", (*workloads.DECODERS, "feedline"), ("pillow", "opencv"))
     flags.add_data(parser)
     flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
@@ -38,10 +44,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     length = max(arguments.images, arguments.batch_size * 1000)
     entries: list[harness.Entry] = []
     for decoder in arguments.decoder:
-        dataset = workloads.JpegFiles(paths, decoder, length)
-        entries += rows.loaders(arguments, {"decoder": decoder}, rows.same(dataset), shuffle=True)
+        if decoder != "feedline":
+            dataset = workloads.JpegFiles(paths, decoder, length)
+            entries += rows.loaders(arguments, {"decoder": decoder}, rows.same(dataset), shuffle=True)
+            continue
+        pipeline = workloads.image_pipeline(paths, length)
+        for rival in workloads.DECODERS:
+            peer = workloads.JpegFiles(paths, rival, length)
+            chosen = partial(_of_side, pipeline, peer)
+            entries += rows.loaders(arguments, {"decoder": f"feedline : {rival}"}, chosen, shuffle=True)
     rows.publish("w3_images", rows.measure(entries, arguments), arguments, columns=COLUMNS)
     return 0
+
+
+# Any: datasets of any class.
+def _of_side(ours: Any, peer: Any, side: harness.Side) -> Any:
+    return peer if side.library == harness.TORCH else ours
 
 
 if __name__ == "__main__":

@@ -236,7 +236,7 @@ class JpegFiles(Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         path = self.paths[index % len(self.paths)]
         dice = random.Random(index)
-        pixels = _cropped_opencv(path, dice) if self.decoder == "opencv" else _cropped_pillow(path, dice)
+        pixels = _CROPPED[self.decoder](path, dice)
         if dice.random() < 0.5:
             pixels = pixels[:, ::-1]
         scaled = pixels.astype(np.float32)
@@ -313,8 +313,35 @@ def _cropped_pillow(path: str, dice: random.Random) -> Any:
 def _cropped_opencv(path: str, dice: random.Random) -> Any:
     import cv2
 
+    encoded = np.fromfile(path, dtype=np.uint8)
+    return _cropped(cv2.cvtColor(cv2.imdecode(encoded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB), dice)
+
+
+def _cropped_simplejpeg(path: str, dice: random.Random) -> Any:
+    import simplejpeg
+
+    return _cropped(simplejpeg.decode_jpeg(Path(path).read_bytes()), dice)
+
+
+def _cropped(image: Any, dice: random.Random) -> Any:
+    import cv2
+
     cv2.setNumThreads(0)  # the workers are the parallelism, for both loaders
     left, top, width, height = _crop_box(dice)
-    encoded = np.fromfile(path, dtype=np.uint8)
-    image = cv2.cvtColor(cv2.imdecode(encoded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
     return cv2.resize(image[top : top + height, left : left + width], (CROP, CROP), interpolation=cv2.INTER_LINEAR)
+
+
+_CROPPED = {"pillow": _cropped_pillow, "opencv": _cropped_opencv, "simplejpeg": _cropped_simplejpeg}
+DECODERS = tuple(_CROPPED)
+
+
+# Any: a dataset of feedline's.
+def image_pipeline(paths: list[Path], length: int) -> Any:
+    """Return the same work as that of `JpegFiles`, done by `feedline.images`, with its own random crops."""
+    from feedline import images
+    from feedline.datasets import FileDataset
+    from feedline.datasets.split import Subset
+
+    pipeline = images.Compose([images.RandomResizedCrop(CROP), images.HorizontalFlip(), images.Normalize()])
+    files = FileDataset(paths, "data", transform=pipeline)
+    return Subset(files, np.arange(length) % len(files))

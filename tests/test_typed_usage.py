@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset, random_split
 
 import feedline
-from feedline import DataLoader, DataLoader2, Loader
+from feedline import DataLoader, DataLoader2, Loader, images
 from feedline.collate import pad
 from feedline.datasets import ArrayDataset, CSVDataset, ParquetDataset, TarDataset, mix, open_dataset
 from feedline.datasets.tar.stream import TarStream
@@ -106,6 +106,25 @@ def test_datasets_of_feedline(tmp_path: Path) -> None:
     assert_type(stream, TarStream)
     assert len(DataLoader(table, 2)) == 2
     assert sum(1 for _ in DataLoader(stream, None)) == 4
+
+
+def test_images() -> None:
+    pipeline = images.Compose(
+        [
+            images.Decode(),
+            images.Resize(24),
+            images.CenterCrop((16, 16)),
+            images.RandomResizedCrop(16, scale=(0.5, 1), ratio=(0.9, 1.1)),
+            images.HorizontalFlip(0.3),
+            images.ColorJitter(0.4, contrast=(0.5, 1.5), hue=0.1),
+            images.Normalize(images.IMAGENET_MEAN, images.IMAGENET_STD, dtype="float16"),
+        ],
+        decode="cpu",
+    )
+    pixels = np.zeros((4, 32, 48, 3), np.uint8)
+    (batch, labels), *_ = Loader(ArrayDataset((pixels, np.arange(4)), transform=pipeline.on(0)), 4)
+    assert (batch.shape, len(labels)) == ((4, 3, 16, 16), 4)
+    assert images.ToChannelsFirst()(pixels[0]).shape == (3, 32, 48)
 
 
 def test_samplers_and_collate() -> None:

@@ -58,6 +58,7 @@ def test_an_image_comes_in_any_form(form: str) -> None:
 @pytest.mark.parametrize("pixels", [photo()[:, :, 0], photo()[:, :, :1], np.dstack([photo(), photo()[:, :, 0]])])
 def test_gray_and_alpha_become_three_colors(pixels: Any) -> None:
     assert images.Compose([])(pixels).shape == (90, 120, 3)
+    assert images.Compose([images.Resize(45), images.Normalize()])(pixels).shape == (3, 45, 60)
 
 
 def test_an_empty_pipeline_decodes() -> None:

@@ -11,8 +11,7 @@ def test_a_crop_of_a_resized_part_is_a_part_of_the_image() -> None:
     view.crop(100, 50, 200, 200)
     view.resize(100, 50)
     view.crop(10, 10, 50, 25)
-    assert view.box == (120, 90, 100, 100)
-    assert (view.width, view.height) == (50, 25)
+    assert (view.box, view.width, view.height) == ((120, 90, 100, 100), 50, 25)
 
 
 def test_a_crop_after_a_flip_is_taken_from_the_other_side() -> None:

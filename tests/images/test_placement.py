@@ -53,4 +53,5 @@ def test_only_datasets_that_hand_images_on_may_leave_something_to_do() -> None:
 
 
 def test_torchs_subset_hands_on_too() -> None:
-    assert hands_on_images(torch.utils.data.Subset(Pictures(images.Resize(2)), [1, 2]))
+    pictures: Any = Pictures(images.Resize(2))
+    assert hands_on_images(torch.utils.data.Subset(pictures, [1, 2]))

@@ -145,7 +145,8 @@ def checked_transform(transform: Transform | None) -> Transform | None:
     """
     if transform is not None and not callable(transform):
         raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
-    return image_transform(transform)
+    given: Transform | None = image_transform(transform)
+    return given
 
 
 def checked_cache(cache: Cache) -> Cache:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
@@ -22,8 +23,8 @@ from feedline.errors import BadOption
 from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImage
 from feedline.images.field import image_field, is_encoded, replaced
-from feedline.images.geometry import View
-from feedline.images.header import file_bytes, read_header
+from feedline.images.geometry import Box, View
+from feedline.images.header import Header, file_bytes, read_header
 from feedline.images.placement import Placement, placement
 from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 from feedline.randomness.scope import is_in_loader
@@ -213,10 +214,7 @@ class _Fused:
             return DeferredImage(view.finish(), view.flip, view.jitter, data=image, box=view.box)
         box = view.box
         if encoded:
-            image = decode_image(image, header=header, factor=view.factor)
-            if image.shape[:2] != (header.height, header.width):
-                across, down = image.shape[1] / header.width, image.shape[0] / header.height
-                box = (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+            image, box = _decoded(image, header, view)
         image = cut(image, box, view.width, view.height)
         finish = view.finish()
         if where is not Placement.DATASET:
@@ -224,6 +222,17 @@ class _Fused:
         out = np.empty(finish.shape, dtype_of(finish))
         finish_into(out, image, finish, flip=view.flip, jitter=view.jitter)
         return out if finish.dtype != "bfloat16" else _rounded(out)
+
+
+def _decoded(data: bytes, header: Header, view: View) -> tuple[Pixels, Box]:
+    """Decode as much of an image as is to be seen, as small as that allows; returns also where it is in the pixels."""
+    left, top, width, height = view.box
+    factor = view.factor
+    pixels = decode_image(data, header=header, factor=factor, rows=math.ceil(top + height) + 2 * factor)
+    if pixels.shape[1] == header.width:
+        return pixels, view.box
+    across, down = pixels.shape[1] / header.width, -(-header.height // factor) / header.height
+    return pixels, (left * across, top * down, width * across, height * down)
 
 
 def _nobody_decodes() -> BadOption:
@@ -265,7 +274,8 @@ def pixels_of(image: Any) -> Pixels:
             f"The image has the shape {image.shape}: its last axis should be color, with 3 values. If the channel is "
             "the first, use array.transpose(1, 2, 0)."
         )
-    return image[:, :, :3]
+    pixels: Pixels = image[:, :, :3]
+    return pixels
 
 
 class _Foreign:

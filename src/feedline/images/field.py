@@ -39,13 +39,13 @@ def image_field(sample: Any, field: Hashable = None) -> Hashable:
         BadOption: there is no such field; or none, or several, hold images.
 
     Example:
-        >>> image_field({"png": b"\\x89PNG...", "cls": 3})
-        'png'
+        >>> image_field({"gif": b"GIF89a...", "cls": 3})
+        'gif'
     """
     if not isinstance(sample, (Mapping, tuple, list)):
         return None
     if isinstance(sample, Mapping):
-        names = list(sample)
+        names: list[Hashable] = list(sample)
         if is_file(sample):
             return None
     else:
@@ -54,7 +54,8 @@ def image_field(sample: Any, field: Hashable = None) -> Hashable:
         if field not in names:
             raise BadOption(f".on({field!r}) names a field that the sample lacks: it has {_listed(names)}.")
         return field
-    found = [name for name in names if is_image(sample[name])]
+    values: Any = sample
+    found = [name for name in names if is_image(values[name])]
     if len(found) != 1:
         which = f"Several fields hold images: {_listed(found)}" if found else "No field of the sample holds an image"
         raise BadOption(

@@ -86,6 +86,8 @@ def _smoothed(cv2: Any, pixels: Pixels, across: float, down: float) -> Pixels:
     taps = [1 if factor < 1.01 else 3 if factor <= 2 else 5 for factor in (across, down)]
     if taps == [1, 1]:
         return pixels
+    if taps == [3, 3]:  # one for both, which is close enough, takes half the time
+        across = down = math.sqrt(across * down)
     hint = (cv2.ALGO_HINT_APPROX,) if hasattr(cv2, "ALGO_HINT_APPROX") else ()
     return cv2.GaussianBlur(pixels, taps, _sigma(across), None, _sigma(down), cv2.BORDER_REPLICATE, *hint)  # type: ignore[no-any-return]
 
@@ -177,18 +179,16 @@ def _grey(planes: Planes) -> Planes:
 def _turn_hue(planes: Planes, turn: float) -> None:
     """Add to the hue, which is from 0 to 1. The largest and the least of a pixel's values stay what they are."""
     red, green, blue = planes
-    most = planes.max(0)
-    spread = most - planes.min(0)
-    with np.errstate(divide="ignore"):
-        scale = np.where(spread > 0, 1 / spread, 0).astype(np.float32)
-    is_red = most == red
-    is_green = ~is_red & (most == green)
+    most = np.maximum(np.maximum(red, green), blue)
+    spread = most - np.minimum(np.minimum(red, green), blue)
+    is_red, is_green = most == red, most == green
     hue = np.where(is_red, green - blue, np.where(is_green, blue - red, red - green))
-    hue *= scale
+    hue /= np.maximum(spread, 1e-6)
     hue += np.where(is_red, np.float32(0), np.where(is_green, np.float32(2), np.float32(4)))
     hue += 6 * turn  # in sixths of the circle
     for plane, offset in zip(planes, (5, 3, 1), strict=True):
-        sixth = np.mod(hue + np.float32(offset), np.float32(6))
+        sixth = hue + np.float32(offset)
+        sixth -= 6 * np.floor(sixth * np.float32(1 / 6))  # the remainder; NumPy's own takes twenty times as long
         np.minimum(sixth, 4 - sixth, out=sixth)
         np.clip(sixth, 0, 1, out=sixth)
         sixth *= spread
