@@ -12,6 +12,7 @@ from feedline.abc.source import SplitSource
 from feedline.abc.stateful import is_stateful, outlives_epoch
 from feedline.core.epoch import Epoch, Origin, Request
 from feedline.core.fault_budget import FaultBudget
+from feedline.core.machine import Machine
 from feedline.core.own_streams import OwnStreamsEpoch
 from feedline.core.prefetch import Limits
 from feedline.driver.driver import Driver
@@ -28,8 +29,8 @@ from feedline.types import DatasetKind, Resume, WorkerSpec
 BeginEpoch = Callable[[Driver], None]
 
 
-def begin_epoch(
-    driver: Driver,
+def new_epoch(
+    machine: Machine,
     settings: Settings,
     spec: WorkerSpec,
     checkpoint: Checkpoint,
@@ -37,9 +38,8 @@ def begin_epoch(
     *,
     shared_seed: int | None = None,
     fault_budget: FaultBudget | None = None,
-) -> None:
-    """Begin a pass over a dataset, or the rest of one, with workers."""
-    machine = driver.machine
+) -> Epoch:
+    """Return a pass over a dataset, or the rest of one, for the machine to begin."""
     if not outlives_epoch(spec.dataset):
         machine.memory.last_notes.clear()
     entry = checkpoint.entry
@@ -84,7 +84,7 @@ def begin_epoch(
     scheduler = settings.make_scheduler()
     epoch = kind(checkpoint.plan, scheduler, limits, entry.progress, fault_budget, request, origin, entry.key.epoch)
     epoch.checkpoint = checkpoint
-    driver.begin(epoch)
+    return epoch
 
 
 def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from feedline.abc.source import repeats_itself
 from feedline.abc.stateful import outlives_epoch
-from feedline.driver.batches import WorkerBatches, begin_epoch
+from feedline.driver.batches import WorkerBatches, new_epoch
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.inline_batches import InlineBatches
 from feedline.loader.resumable import Resumable
@@ -93,8 +93,8 @@ class Iteration(Iterator[Any]):
         def begin(driver: Driver) -> None:
             checkpoint = self._checkpoint(loader, order, start)
             loader._broadcast.catch_up()
-            begin_epoch(
-                driver,
+            epoch = new_epoch(
+                driver.machine,
                 loader._resources.settings,
                 self.spec,
                 checkpoint,
@@ -102,6 +102,7 @@ class Iteration(Iterator[Any]):
                 shared_seed=self._shared_seed,
                 fault_budget=loader._fault_budget,
             )
+            driver.begin(epoch)
             loader._epochs.begun(start, order, checkpoint)
 
         return begin
