@@ -105,11 +105,11 @@ class LoaderBase:
             vars(self)["on_error"] = on_error  # where frameworks look for it; the property is how it is changed
         self._fault_budget = FaultBudget(policy)
         self._stream_split = self._split_now()
+        self._resources = Resources(self._settings(), framework)
         self._epochs = Epochs()
         self._rank_watch = RankWatch()
         self._broadcast = Broadcast(self.dataset, watches=self._worker_count > 0)
         self._running = Running()
-        self._resources = Resources(self._settings(), framework)
         self._probed = False
         self._iterator = None
 

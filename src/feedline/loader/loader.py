@@ -254,7 +254,7 @@ class Loader(LoaderBase):
 
     @property
     def _worker_count(self) -> int:
-        return int(self._fixed["worker_count"])
+        return self._resources.settings.worker_count
 
     @property
     def _is_map(self) -> bool:

@@ -303,7 +303,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
 
     @property
     def _batched(self) -> bool:
-        return self._auto_collation
+        return bool(self._auto_collation)
 
     @property
     def _collate(self) -> Callable[[Any], Any]:
