@@ -21,6 +21,7 @@ from feedline.core.prefetch import RUN_AHEAD, window_size
 from feedline.core.recovery import Seen
 from feedline.core.workers import Workers
 from feedline.errors import BadOption, EmptyBatch, WorkerTimeout
+from feedline.failures import is_interrupt, without_frames
 from feedline.types import Result, ResultKind
 
 _NOT_READY = -1
@@ -48,7 +49,7 @@ class Machine(Workers):
         """The training loop asks for the next batch.
 
         Raises:
-            Exception: what a method call raised in a worker.
+            Exception: what a method call raised in a worker, or the scheduler after the last batch.
         """
         self.wait_anew()
         if self._failed_call is not None:
@@ -136,6 +137,18 @@ class Machine(Workers):
         epoch.progress.missing += 1
         epoch.ask_again(worker)
         self.fill()
+
+    def handed_out(self, worker: int) -> None:
+        """A batch of a worker was taken out: ask for more. What a scheduler raises comes with the next batch."""
+        epoch = self.epoch
+        assert epoch is not None
+        epoch.ask_again(worker)
+        try:
+            self.fill()
+        except Exception as exc:
+            if is_interrupt(exc):
+                raise
+            self._failed_call = without_frames(exc)
 
     def fill(self) -> None:
         """Give out tasks until the window is full."""

@@ -218,7 +218,14 @@ class WorkerBatches(ExclusiveBatches):
     def _await_openings(self) -> None:
         self._is_torn = True
         try:
-            self.driver.await_openings()
+            try:
+                self.driver.await_openings()
+            except StopIteration:
+                raise WorkerError(
+                    "The state cannot be told: another thread has closed the loader while state_dict() waited for its "
+                    "workers, and not all of them had told yet how their streams began in this epoch. Call "
+                    "state_dict() before close()."
+                ) from None
         except BaseException as exc:
             if is_interrupt(exc) or not isinstance(exc, Exception):
                 self._end_by(exc)

@@ -211,8 +211,7 @@ class World:
                 self.slots.discard(result)
                 raise
             finally:
-                epoch.ask_again(worker)
-                machine.fill()
+                machine.handed_out(worker)
                 self.perform()
         except LawBroken:
             raise
