@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from feedline.abc.scheduler import Scheduler
 from feedline.abc.stateful import is_stateful
 from feedline.core.counters import Counters
 from feedline.core.decisions import GIVE, START, TAKE_BACK
@@ -71,9 +72,19 @@ class World:
         share: which rank it is.
         trace: told what happens.
         dice: from which everything is drawn.
+        scheduler: decides who works on what; as the scenario has it if not given.
     """
 
-    def __init__(self, scenario: Scenario, workers: int, share: Share, trace: Trace, dice: random.Random) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        workers: int,
+        share: Share,
+        trace: Trace,
+        dice: random.Random,
+        *,
+        scheduler: Scheduler | None = None,
+    ) -> None:
         self.scenario = scenario
         self.share = share
         self.wait_s = 0.0
@@ -97,7 +108,7 @@ class World:
             depth=scenario.depth,
             timeout_s=scenario.timeout_s,
             restarts=scenario.restarts if scenario.kills_stuck else None,
-            scheduler=scheduler_of(scenario, random.Random(dice.random())),
+            scheduler=scheduler_of(scenario, random.Random(dice.random())) if scheduler is None else scheduler,
         )
         self._spec = spec_of(scenario, self.dataset, workers, share)
         options = RecoveryOptions(
