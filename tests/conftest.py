@@ -6,11 +6,13 @@ a few seconds to go (waiting on the processes and threads themselves), after a g
 """
 
 import contextlib
+import ctypes
 import gc
 import multiprocessing
 import os
 import select
 import signal
+import sys
 import threading
 import time
 from collections.abc import Generator, Iterator
@@ -51,6 +53,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_threa
 
 hypothesis.settings.register_profile(THOROUGH)
 
+gc.disable()  # until all tests are collected: nothing of what is made meanwhile is garbage
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -64,6 +68,22 @@ def pytest_collection_finish() -> None:
     """Keep what the imports made out of every later garbage collection: with torch that is 100 ms each time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
+    if sys.platform == "linux":
+        _move_to_huge_pages()
+
+
+def _move_to_huge_pages() -> None:
+    """Let forks copy fewer pages. With 400 MB of modules and tests, a fork and its end take 40 ms, and 25 ms then."""
+    collapse, size = 25, 1 << 21  # MADV_COLLAPSE, since Linux 6.1; an older one refuses, and all stays as it is
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access, _, _, _, *name = line.split()
+        first, end = (int(address, 16) for address in addresses.split("-"))
+        first, end = -(-first // size) * size, end // size * size
+        if access == "rw-p" and name in ([], ["[heap]"]) and first < end:
+            madvise(first, end - first, collapse)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -208,7 +208,7 @@ def test_a_map_has_a_row_for_every_file(map_: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "source", "complaint"),
     [
-        ("schedulers/depth.py", "from feedline.engines import inline", "schedulers (rung 2) imports engines (rung 3)"),
+        ("schedulers/depth.py", "from feedline.engines import threads", "schedulers (rung 2) imports engines (rung 3)"),
         ("schedulers/depth.py", "import feedline.transport.ring", "schedulers (rung 2) imports transport (rung 2)"),
         ("schedulers/depth.py", "def f() -> None:\n    from feedline.loader import x", "imports loader (rung 6)"),
         ("schedulers/depth.py", "if TYPE_CHECKING:\n    from ..loader import x", "imports loader (rung 6)"),

@@ -55,7 +55,7 @@ def thin(items: Iterable[pytest.Item]) -> None:
     """Mark what is left out as slow."""
     places: dict[Hashable, list[pytest.Item]] = {}
     for item in items:
-        if item.get_closest_marker("slow") is not None or not item.path.is_relative_to(_TESTS):
+        if item.get_closest_marker("slow") is not None or not _is_here(item.path):
             continue
         name = item.name.partition("[")[0]
         if name in SLOW and not item.path.as_posix().endswith(SLOW[name]):
@@ -104,6 +104,11 @@ def _kept(members: list[pytest.Item], *, every: int, key: str) -> list[pytest.It
         if number % every != chosen:
             item.add_marker(pytest.mark.slow)
     return members[chosen::every]
+
+
+@functools.cache
+def _is_here(path: Path) -> bool:
+    return path.is_relative_to(_TESTS)
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from feedline.cli.training import build_network
+from feedline.cli.demo import build_network
 
 
 @pytest.fixture(scope="session", autouse=True)

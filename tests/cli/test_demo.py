@@ -1,10 +1,26 @@
+"""The demo trains, and compares."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
+from feedline.cli.demo import count_batches, train
 from feedline.cli.main import main
+from feedline.cli.pictures import PictureDataset, write_pictures
+
+
+@pytest.mark.slow
+def test_network_learns(tmp_path: Path) -> None:
+    write_pictures(tmp_path, 160)
+    trained, held_out = PictureDataset(tmp_path, range(128)), PictureDataset(tmp_path, range(128, 160))
+    reports: list[None] = []
+    epochs = list(train(trained, held_out, epochs=5, worker_count=2, report=lambda: reports.append(None)))
+    assert [epoch.number for epoch in epochs] == [1, 2, 3, 4, 5]
+    assert len(reports) == 5 * count_batches(trained)
+    assert epochs[-1].loss < epochs[0].loss / 2
+    assert max(epoch.accuracy for epoch in epochs) > 0.5  # chance is 0.25
 
 
 @pytest.mark.slow

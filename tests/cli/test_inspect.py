@@ -250,7 +250,7 @@ def test_warnings_do_not_steer_the_terminal(
 ) -> None:
     before = warnings.formatwarning
 
-    def warn(**_: Any) -> None:
+    def warn(_: Any) -> None:
         sys.stderr.write(warnings.formatwarning(EVIL, UserWarning, "file", 1))
 
     monkeypatch.setattr("feedline.cli.inspect.run", warn)

@@ -14,7 +14,7 @@ from feedline import DataLoader
 from feedline.core.counters import Counters
 from feedline.core.epoch import Epoch
 from feedline.core.own_streams import OwnStreamsEpoch
-from feedline.driver.batches import WorkerBatches, begin_epoch
+from feedline.driver.batches import WorkerBatches, new_epoch
 from feedline.driver.driver import Driver
 from feedline.driver.inline_batches import InlineBatches
 from feedline.driver.settings import Settings
@@ -38,7 +38,7 @@ def start(**engine_options: Any) -> tuple[Driver, SteppingEngine]:
 
 def begin(driver: Driver, count: int = 4) -> None:
     checkpoint = bookmark_of([[number] for number in range(count)])
-    begin_epoch(driver, Settings(worker_count=2, depth=2), spec_of(Numbers()), checkpoint, None)
+    driver.begin(new_epoch(driver.machine, Settings(worker_count=2, depth=2), spec_of(Numbers()), checkpoint, None))
 
 
 @pytest.mark.parametrize("persistent", [True, False])
@@ -103,7 +103,9 @@ def test_a_death_is_told_again_to_who_asks_again() -> None:
 @pytest.mark.parametrize(("kind", "epoch"), [(DatasetKind.MAP, Epoch), (DatasetKind.ITERABLE, OwnStreamsEpoch)])
 def test_the_kind_of_dataset_decides_the_kind_of_epoch(kind: DatasetKind, epoch: type) -> None:
     driver, _ = start()
-    begin_epoch(driver, Settings(worker_count=2), spec_of(Numbers(), kind), bookmark_of([3] * 9), None)
+    driver.begin(
+        new_epoch(driver.machine, Settings(worker_count=2), spec_of(Numbers(), kind), bookmark_of([3] * 9), None)
+    )
     assert type(driver.epoch) is epoch
     driver.close()
 
@@ -126,7 +128,9 @@ def test_states_of_several_workers_need_as_many() -> None:
 
 
 def resume(driver: Driver, spec: WorkerSpec, snapshot: Snapshot, checkpoint: Checkpoint | None = None) -> None:
-    begin_epoch(driver, Settings(worker_count=2), spec, checkpoint or bookmark_of([[0]] * 9), snapshot)
+    driver.begin(
+        new_epoch(driver.machine, Settings(worker_count=2), spec, checkpoint or bookmark_of([[0]] * 9), snapshot)
+    )
 
 
 def test_workers_go_on_from_their_own_states_and_nothing_is_forgotten_meanwhile() -> None:

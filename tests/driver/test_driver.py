@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from torch.utils.data import IterableDataset
 
 from feedline import DataLoader
 from feedline.abc import Engine
+from feedline.abc.scheduler import WorkerView
 from feedline.core.epoch import Epoch
 from feedline.core.prefetch import Limits
 from feedline.driver.driver import Driver
@@ -172,6 +173,32 @@ def test_a_driver_that_is_dropped_ends_the_workers(clock: Clock) -> None:
     driver = driver_of(engine)
     del driver
     assert engine.closed
+
+
+class Forgetful(InOrder):
+    """Raises once."""
+
+    raises = True
+
+    def assign(self, ordinal: int, indices: Any, workers: Sequence[WorkerView]) -> int | None:
+        if ordinal == 6 and self.raises:
+            self.raises = False
+            raise LookupError("whose turn is it?")
+        return super().assign(ordinal, indices, workers)
+
+
+def test_a_scheduler_that_raises_costs_no_batch() -> None:
+    came: list[Any] = []
+    with Bench(count=10, scheduler=Forgetful()) as bench:
+        while len(came) < 20:
+            try:
+                came.append(next(bench.batches))
+            except StopIteration:
+                break
+            except LookupError as exc:
+                came.append(exc)
+    assert [batch for batch in came if isinstance(batch, list)] == numbers(10)
+    assert [str(exc) for exc in came if isinstance(exc, LookupError)] == ["whose turn is it?"]
 
 
 class Repeating(IterableDataset[torch.Tensor]):

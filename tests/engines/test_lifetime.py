@@ -15,7 +15,7 @@ import pytest
 
 from feedline.collate import default
 from feedline.engines import lifetime
-from feedline.engines.inline import InlineEngine
+from feedline.engines.threads import ThreadEngine
 from feedline.errors import NotPicklable, TooManyOpenFiles, WorkerStartError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.types import DatasetKind, WorkerSpec
@@ -23,11 +23,12 @@ from feedline.types import DatasetKind, WorkerSpec
 FORK = multiprocessing.get_context("fork")
 
 
-class Noting(InlineEngine):
+class Noting(ThreadEngine):
     """An engine that knows whether it was closed."""
 
-    worker_count = 3
-    closed = False
+    def __init__(self) -> None:
+        super().__init__(3)
+        self.closed = False
 
     def close(self) -> None:
         self.closed = True

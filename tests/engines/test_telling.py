@@ -89,6 +89,21 @@ def test_the_loader_for_numpy_names_the_sample_too() -> None:
     assert "Sample 5 of the batch is sample 13 of the dataset." in exc.__notes__
 
 
+class Shapeless:
+    """As torch's nested tensors."""
+
+    @property
+    def shape(self) -> Any:
+        raise RuntimeError("has no sizes")
+
+
+def test_samples_that_cannot_be_looked_at_hide_no_error() -> None:
+    data = Odd(lambda index: Shapeless())
+    ours, torchs = failure_of(feedline.DataLoader(data, 8)), failure_of(TorchLoader(data, 8))
+    assert (type(ours), str(ours)) == (type(torchs), str(torchs))
+    assert "has no sizes" in "".join(ours.__notes__)
+
+
 def test_nothing_is_guessed_about_collate_functions_of_others() -> None:
     exc = failure_of(feedline.DataLoader(Odd(none_at_13), 8, collate_fn=lambda samples: samples[0]["z"]))
     assert "drop_none" not in "".join(exc.__notes__)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -76,3 +78,18 @@ def test_an_interrupt_is_none_of_the_samples(loader_kind: str) -> None:
     loader = make(loader_kind, Once(12))
     assert outcomes(loader) == [[0, 1, 2, 3], KeyboardInterrupt, [4, 5, 6, 7], [8, 9, 10, 11]]
     assert len(loader.faults) == 0
+
+
+class LeavingSampler:
+    def __iter__(self) -> Iterator[int]:
+        yield from range(10)
+        sys.exit("no more")
+
+    def __len__(self) -> int:
+        return 12
+
+
+@everywhere
+def test_what_a_sampler_raises_comes_when_its_batch_would(loader_kind: str, engine: str) -> None:
+    loader = make(loader_kind, Numbers(12), 2, sampler=LeavingSampler(), **on(engine))
+    assert outcomes(loader) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], SystemExit]

@@ -164,9 +164,9 @@ start_loaders(dataset, [Busy(epoch)])
 """
 
 PROGRAMS = {
-    "OpenCV": (OPENCV, 20),
-    "torch": (TORCH, 20),
-    "loaders": (LOADERS, 20),
+    "OpenCV": (OPENCV, 12),
+    "torch": (TORCH, 12),
+    "loaders": (LOADERS, 12),
     # Without the care that is taken, about every start of these hangs.
     "fewer threads of OpenCV": (FEWER_OPENCV_THREADS, 3),
     "generators": (GENERATORS, 4),

@@ -6,8 +6,6 @@ import copy
 import gc
 import io
 import pickle
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +20,7 @@ from feedline.abc import memory
 from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of, tensor_over
 from feedline.transport.codec import SlotWriter
 from feedline.types import EngineName
+from tests import program_server
 
 
 def test_outside_a_task_there_is_no_room() -> None:
@@ -228,6 +227,5 @@ print("all there")
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_go_through_a_queue_of_torch(workers: int) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", THROUGH_A_QUEUE, str(workers)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = program_server.run(THROUGH_A_QUEUE, workers)
     assert done.stdout == "all there\n", done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from feedline import DataLoader, samplers  # noqa: E402
+from tests import program_server  # noqa: E402
 
 SIZE = 23
 DATA: Any = range(SIZE)
@@ -94,7 +93,8 @@ def test_it_is_the_same_in_every_process() -> None:
         "import json, torch; from feedline import DataLoader; torch.manual_seed(99); torch.rand(3);"
         f"print(json.dumps(list(DataLoader(range({SIZE}), 4, shuffle=True, seed=1).sampler)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = program_server.run(code)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == list(MAKERS["shuffled"](seed=1).sampler)
 
 

@@ -186,6 +186,19 @@ def test_no_state_is_told_if_nobody_knows_how_a_stream_began() -> None:
     loader.close()
 
 
+def test_whoever_waits_for_the_state_is_told_when_another_thread_closes() -> None:
+    loader = counting(CountingStream, never, prefetch_factor=1)
+    values(itertools.islice(iter(loader), 2))
+    iterator = iter(loader)
+    closer = threading.Timer(0.2, loader.close)
+    closer.start()
+    for _ in range(2):
+        with pytest.raises(WorkerError, match=r"another thread has closed the loader.*before close\(\)"):
+            loader.state_dict()
+    closer.join()
+    assert list(iterator) == []
+
+
 class Preempted(Exception):
     """What a signal handler raises."""
 

@@ -29,8 +29,6 @@ def split(shard: Any, dataset: Any = (), **options: Any) -> StreamSplit | None:
         "batch_size": 4,
         "drop_last": False,
         "is_map": False,
-        "splits_itself": False,
-        "default": False,
     }
     return split_of(dataset, shard, **{**usual, **options})
 
@@ -45,11 +43,10 @@ def test_single_samples_are_shared_out_one_by_one() -> None:
     assert split(True, batch_size=None) == StreamSplit(1, Share())
 
 
-@pytest.mark.parametrize("default", [True, False])
-def test_without_a_word_it_depends_on_the_loader_and_the_dataset(default: bool) -> None:
-    assert (split(None, default=default) is not None) == default
-    assert split(None, Source(), default=default) is not None, "feedline's own sources leave it to the loader"
-    assert split(False, Source(), default=default) is None
+def test_without_a_word_it_depends_on_the_dataset() -> None:
+    assert split(None) is None
+    assert split(None, Source()) is not None, "feedline's own sources leave it to the loader"
+    assert split(False, Source()) is None
 
 
 def test_the_rank_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,14 +58,14 @@ def test_the_rank_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_map_style_datasets_have_nothing_to_share_out() -> None:
-    assert split(None, is_map=True, default=True) is None
+    assert split(None, is_map=True) is None
     assert split(False, is_map=True) is None
     with pytest.raises(BadOption, match=r"shard='exact' is about iterable datasets.*DistributedSampler"):
         split("exact", is_map=True)
 
 
 def test_what_splits_itself_is_not_split_again() -> None:
-    assert split(None, splits_itself=True, default=True) is None
+    assert split(None, splits_itself=True) is None
     with pytest.raises(BadOption, match="data pipes and the streaming datasets of Hugging Face split themselves"):
         split(True, splits_itself=True)
 
@@ -122,9 +119,8 @@ class Parts(SplitSource, IterableDataset[int]):
 
 
 @pytest.mark.parametrize("shard", [None, True, False])
-@pytest.mark.parametrize("default", [True, False])
-def test_a_split_source_is_not_split_by_the_loader(shard: bool | None, default: bool) -> None:
-    assert split(shard, Parts(), default=default) is None
+def test_a_split_source_is_not_split_by_the_loader(shard: bool | None) -> None:
+    assert split(shard, Parts()) is None
 
 
 def test_a_split_source_has_no_tails() -> None:

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from feedline.packing import Packed, Stage
-from feedline.packing.digest import START, chained, digest_of
+from feedline.packing.digest import START, chained, digest_of, packed_samples
 from feedline.packing.inspection import take
 from feedline.packing.opening import open_path
 from feedline.packing.schema import Schema
-from feedline.packing.verify import packed_samples
 
 FORMATS = ("lmdb", "hdf5", "tar", "parquet", "npy")
 SINGLE = {"lmdb": "out.lmdb", "hdf5": "out.h5", "tar": "out.tar", "parquet": "out.parquet", "npy": "out"}

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch  # noqa: F401  it keeps files open from its import on, which a test
 import feedline
 from feedline.errors import BadOption, PackError
 from feedline.packing import Stage
+from tests import program_server
 from tests.packing.stores import FORMATS, SHARDED, SINGLE, DieAt, Mixed, Stream, content, digest, in_child, mixed, read
 
 pack = partial(feedline.pack, workers=0)
@@ -98,13 +97,12 @@ sys.stdout.write(f"resumed {packed.resumed}\\n")
 
 def test_kill_minus_nine_with_workers(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    command = [sys.executable, "-c", PROGRAM, str(out)]
     root = Path(__file__).resolve().parents[2]
-    died = subprocess.run([*command, "--die"], cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    died = program_server.run(PROGRAM, out, "--die", cwd=root)
     assert died.returncode == -9, died.stderr
     assert not out.exists()
     assert (tmp_path / "out.packing").is_dir()
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    done = program_server.run(PROGRAM, out, cwd=root)
     assert done.returncode == 0, done.stderr
     resumed = int(done.stdout.rpartition("resumed ")[2])
     assert 16 <= resumed < 100, "it went on, and did not begin again"

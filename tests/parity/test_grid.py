@@ -184,15 +184,16 @@ def covering_cases() -> list[Case]:
         for _ in range(6000)
         if (case := Case(**{axis: draw.choice(values) for axis, values in AXES.items()})).is_valid
     ]
-    waiting = set().union(*(pairs_of(case) for case in candidates))
+    pairs = [pairs_of(case) for case in candidates]
+    waiting = set().union(*pairs)
     chosen: list[Case] = []
     while waiting:
-        best = max(draw.sample(candidates, 300), key=lambda case: len(waiting & pairs_of(case)))
-        if not waiting & pairs_of(best):
+        best = max(draw.sample(range(len(candidates)), 300), key=lambda number: len(waiting & pairs[number]))
+        if not waiting & pairs[best]:
             pair = next(iter(sorted(waiting, key=repr)))
-            best = next(case for case in candidates if pair in pairs_of(case))
-        waiting -= pairs_of(best)
-        chosen.append(best)
+            best = next(number for number in range(len(candidates)) if pair in pairs[number])
+        waiting -= pairs[best]
+        chosen.append(candidates[best])
     return chosen
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from collections.abc import Callable
@@ -16,10 +17,8 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.errors import BadOption
-from feedline.samplers.buckets import BucketBatches, lengths_of
-from feedline.samplers.distribute import distribute
-from feedline.samplers.length_bucket import LengthBucketBatchSampler
-from feedline.samplers.token_budget import TokenBudgetBatchSampler
+from feedline.samplers.buckets import BucketBatches, LengthBucketBatchSampler, TokenBudgetBatchSampler, lengths_of
+from feedline.samplers.distributed import distribute
 from feedline.types import Key, Tail
 from tests.samplers.chi_square import assert_fits
 
@@ -208,3 +207,137 @@ def test_in_torch_s_loader_and_in_ours() -> None:
     for kind in (torch.utils.data.DataLoader, feedline.DataLoader):
         sampler.set_epoch(0)
         assert [batch.tolist() for batch in kind(range(40), batch_sampler=sampler)] == expected  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=100),
+    st.lists(st.integers(0, 70), unique=True, max_size=5).map(sorted),
+    st.integers(1, 12),
+)
+def test_given_boundaries_are_never_crossed(lengths: list[int], boundaries: list[int], batch_size: int) -> None:
+    sampler = LengthBucketBatchSampler(lengths, batch_size, boundaries=boundaries, seed=1)
+    bucket_of = np.searchsorted(boundaries, lengths, side="left")
+    counts = np.bincount(bucket_of)
+    batches = list(sampler)
+    assert all(len(set(bucket_of[batch])) == 1 for batch in batches)
+    assert all(len(batch) <= batch_size for batch in batches)
+    assert len(batches) == sum(-(-count // batch_size) for count in counts.tolist())
+
+
+def test_a_boundary_belongs_to_the_bucket_below() -> None:
+    sampler = LengthBucketBatchSampler([1, 2, 3, 4], 4, boundaries=[2], shuffle=False)
+    assert list(sampler) == [[0, 1], [2, 3]]
+    assert sampler.longest.tolist() == [2, 4]
+
+
+@given(st.lists(st.integers(0, 400), min_size=1, max_size=300), st.integers(1, 16))
+def test_chosen_buckets_leave_one_short_batch_at_most(lengths: list[int], batch_size: int) -> None:
+    sampler = LengthBucketBatchSampler(lengths, batch_size, seed=1)
+    whole, rest = divmod(len(lengths), batch_size)
+    assert sorted(map(len, sampler)) == [rest] * (rest > 0) + [batch_size] * whole
+    assert len(LengthBucketBatchSampler(lengths, batch_size, drop_last=True)) == whole
+
+
+def test_left_out_samples_differ_from_epoch_to_epoch() -> None:
+    sampler = LengthBucketBatchSampler(range(100, 135), 16, drop_last=True, seed=1)
+    left_out = [set(range(35)) - {index for batch in sampler for index in batch} for _ in range(20)]
+    assert all(len(indices) == 3 for indices in left_out)
+    assert len(set.union(*left_out)) > 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"boundaries": [5, 5]}, "do not ascend"),
+        ({"boundaries": [5, 2]}, "do not ascend"),
+        ({"boundaries": [1, float("nan")]}, "do not ascend"),
+        ({"boundaries": ["a"]}, "not a list of lengths"),
+        ({"boundaries": [[1], [2]]}, "not a list of lengths"),
+        ({"boundaries": 5}, "not a list of lengths"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"lengths": [1, -1]}, r"lengths\[1\]=-1"),
+        ({"drop_last": None}, "drop_last=None"),
+    ],
+    ids=str,
+)
+def test_what_cannot_work(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        LengthBucketBatchSampler(**{"lengths": [1, 2, 3], "batch_size": 2, **arguments})
+
+
+def test_repr() -> None:
+    sampler = LengthBucketBatchSampler([1, 2, 3], 2, drop_last=True, boundaries=[])
+    assert repr(sampler) == "LengthBucketBatchSampler(3 lengths, batch_size=2, drop_last=True: 1 bucket, 1 batches)"
+
+
+@given(
+    st.lists(st.integers(0, 100), min_size=1, max_size=150),
+    st.integers(100, 1000),
+    st.none() | st.integers(1, 20),
+    st.booleans(),
+)
+def test_the_budget_is_never_exceeded(
+    lengths: list[int], max_tokens: int, max_batch_size: int | None, shuffle: bool
+) -> None:
+    sampler = TokenBudgetBatchSampler(lengths, max_tokens, max_batch_size=max_batch_size, shuffle=shuffle, seed=1)
+    for _ in range(2):
+        batches = list(sampler)
+        assert all(len(batch) * max(lengths[index] for index in batch) <= max_tokens for batch in batches)
+        assert all(len(batch) <= (max_batch_size or max_tokens) for batch in batches)
+        assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
+        assert len(batches) == len(sampler)
+
+
+@given(st.lists(st.floats(0.01, 30), min_size=1, max_size=60), st.floats(30, 300))
+def test_seconds_instead_of_tokens(lengths: list[float], max_tokens: float) -> None:
+    sampler = TokenBudgetBatchSampler(lengths, max_tokens, seed=1)
+    for batch in sampler:
+        assert len(batch) * max(lengths[index] for index in batch) <= max_tokens * (1 + 1e-12)
+
+
+def test_most_batches_use_the_budget() -> None:
+    lengths = np.random.default_rng(0).lognormal(4, 0.7, 20_000).astype(int)
+    sampler = TokenBudgetBatchSampler(lengths, 8192, seed=1)
+    used = np.array([lengths[batch].max() * len(batch) for batch in sampler])
+    assert np.mean(used > 0.85 * 8192) > 0.9
+
+
+def test_a_sample_as_long_as_the_budget_is_alone() -> None:
+    sampler = TokenBudgetBatchSampler([10, 10, 1], 10, shuffle=False)
+    assert list(sampler) == [[2], [0], [1]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lengths": [1, 50, 20]}, r"lengths\[1\]=50 is more than max_tokens=10.*of 3 samples 2 are too long"),
+        ({"lengths": [1.0, 10.5]}, r"lengths\[1\]=10.5"),
+        ({"lengths": [1, -1]}, r"lengths\[1\]=-1"),
+        ({"max_tokens": 0}, "max_tokens=0 is not a positive number"),
+        ({"max_tokens": float("nan")}, "max_tokens=nan"),
+        ({"max_tokens": float("inf")}, "max_tokens=inf"),
+        ({"max_tokens": "many"}, "max_tokens='many'"),
+        ({"max_tokens": True}, "max_tokens=True"),
+        ({"max_batch_size": 0}, "max_batch_size=0 is not a positive integer"),
+        ({"shuffle": 1}, "shuffle=1"),
+    ],
+    ids=str,
+)
+def test_budgets_that_cannot_work(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadOption, match=message):
+        TokenBudgetBatchSampler(**{"lengths": [1, 2, 3], "max_tokens": 10, **arguments})
+
+
+def test_repr_of_a_budget() -> None:
+    sampler = TokenBudgetBatchSampler(np.array([1, 2, 3]), 6, max_batch_size=2, seed=4)
+    assert repr(sampler) == (
+        "TokenBudgetBatchSampler(3 lengths, max_tokens=6, max_batch_size=2, seed=4: 1 bucket, 2 batches)"
+    )
+
+
+def test_a_budget_of_tokens_is_kept_after_rounding() -> None:
+    lengths = np.random.default_rng(0).integers(1, 60, 500)
+    padded = -(-lengths // 8) * 8
+    batches = list(TokenBudgetBatchSampler(lengths, 256, seed=1, multiple_of=8))
+    assert max(len(batch) * padded[batch].max() for batch in batches) <= 256
+    assert sorted(itertools.chain.from_iterable(batches)) == list(range(500))

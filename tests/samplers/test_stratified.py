@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import feedline
 from feedline.errors import BadOption
-from feedline.samplers.distribute import distribute
+from feedline.samplers.distributed import distribute
 from feedline.samplers.stratified import Mode, StratifiedBatchSampler
 from feedline.types import Key, Tail
 from tests.samplers.chi_square import assert_fits

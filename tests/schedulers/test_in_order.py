@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.abc import Scheduler, WorkerView
 from feedline.schedulers import InOrder
 from feedline.testing import SchedulerContract
-from feedline.testing.scheduler import Pick, Simulation
+from tests.loader.epochs import Bench
 
 
 class TestInOrder(SchedulerContract):
@@ -51,31 +49,7 @@ def test_the_worker_that_is_late_longest_gives_its_waiting_work_to_an_idle_one()
 
 
 def test_with_equal_work_nothing_moves() -> None:
-    simulation = Simulation(InOrder(), 3, 2, [[number] for number in range(30)], pick=_in_turns())
-    simulation.run()
-    assert simulation.made_by == {number: number % 3 for number in range(30)}
-
-
-def test_a_slow_worker_makes_fewer_batches() -> None:
-    simulation = Simulation(InOrder(), 3, 4, [[number] for number in range(60)], pick=_first_is_last)
-    simulation.run()
-    made = Counter(simulation.made_by.values())
-    assert simulation.delivered == list(range(60))
-    assert made[0] < made[1]
-    assert made[0] < made[2]
-
-
-def _first_is_last(busy: list[int]) -> int:
-    return busy[0] if len(busy) == 1 else busy[1]
-
-
-def _in_turns() -> Pick:
-    turn = 0
-
-    def pick(busy: list[int]) -> int:
-        nonlocal turn
-        worker = next(worker % 3 for worker in range(turn, turn + 3) if worker % 3 in busy)
-        turn = worker + 1
-        return worker
-
-    return pick
+    with Bench(1.0, count=30, workers=3) as bench:
+        bench.run()
+    assert [worker for worker, _ in bench.engine.submitted] == [number % 3 for number in range(30)]
+    assert bench.counters.relieved == 0

@@ -22,7 +22,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from feedline.errors import TooManyOpenFiles
 from feedline.transport import forks
-from feedline.transport.arena import SLACK_BYTES, Arena
+from feedline.transport.arena import Arena
+from feedline.transport.ownership import SLACK_BYTES
 from feedline.transport.reading import LARGE_BYTES, Bytes
 from feedline.transport.residency import Residency
 from feedline.transport.slot import Device

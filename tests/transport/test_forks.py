@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 import threading
@@ -15,6 +14,7 @@ import numpy as np
 from feedline.transport import forks
 from feedline.transport.arena import Arena
 from feedline.transport.reading import Bytes
+from tests import program_server
 from tests.faults.limits import descriptors_left
 
 
@@ -221,5 +221,6 @@ def test_forking_while_a_batch_is_held_costs_nothing_once_the_children_are_gone(
         assert sum(seen, []) == list(map(float, range(64)))
         print(loader.stats()["arena_bytes"] >> 20)
     """)
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    done = program_server.run(program)
+    assert done.returncode == 0, done.stderr
     assert int(done.stdout) <= 7 * 16, "batches of 16 MB: a window, and not one for every fork"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def run(*, file: Path | None, as_json: bool) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Write what was found to standard output, as a table or as JSON.
 
     Raises:
         BadState: the file cannot be read, is damaged, or is something else.
         MissingExtra: a table was asked for, and the package that draws it is not installed.
     """
+    file: Path | None = arguments.file
     lines: list[str] = []
     if file is None:
         title = "This machine"
@@ -36,7 +38,7 @@ def run(*, file: Path | None, as_json: bool) -> None:
         held = fault_file.read(file)
         findings, lines = fault_file.find(held), fault_file.first_lines(held)
         facts = {"faults": fault_file.describe(held)}
-    if as_json:
+    if arguments.json:
         sys.stdout.write(json.dumps({**facts, "findings": [asdict(finding) for finding in findings]}) + "\n")
         return
     require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")

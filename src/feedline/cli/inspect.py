@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 _SHEET_PICTURES = 64
 
 
-def run(
-    *, path: str, fields: tuple[str, ...] | None, sample_count: int, sheet: Path | None, verify: bool, as_json: bool
-) -> None:
+def run(arguments: argparse.Namespace) -> None:
     """Write what is there to standard output.
 
     Raises:
@@ -31,11 +29,12 @@ def run(
         BadOption: a sheet was asked for and there are no pictures.
         MissingExtra: a table was asked for, and the package that draws it is not installed.
     """
-    facts = inspect(path, fields=fields, sample_count=sample_count, verify=verify)
+    path, fields, sheet = arguments.path, arguments.fields, arguments.sheet
+    facts = inspect(path, fields=fields, sample_count=arguments.samples, verify=arguments.verify)
     if sheet is not None:
         with look_into(path, fields) as opened:
             facts["pictures on the sheet"] = write_sheet(take(opened, _SHEET_PICTURES), sheet)
-    if as_json:
+    if arguments.json:
         sys.stdout.write(json.dumps(facts) + "\n")
         return
     require("rich", extra="pack", purpose="The tables of `feedline inspect` (with --json there are none)")

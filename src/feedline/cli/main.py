@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     formatwarning = warnings.formatwarning
     warnings.formatwarning = lambda *told, **more: printable(formatwarning(*told, **more))
     try:
-        arguments.command(arguments)
+        _run(arguments)
     except FeedlineError as error:
         text = str(error)
         if hasattr(arguments, "fields"):  # sources call the option as it is called in Python
@@ -40,14 +41,14 @@ def build_parser() -> argparse.ArgumentParser:
     """Describe every command and its options."""
     parser = argparse.ArgumentParser(prog="feedline", description="A data loader that feeds accelerators.")
     parser.add_argument("--version", action="version", version=f"feedline {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     demo = commands.add_parser("demo", help="train a small network, then compare with torch's loader (about a minute)")
     demo.add_argument("--images", type=_at_least(40), default=480, help="number of pictures to make (%(default)s)")
     demo.add_argument("--epochs", type=_at_least(1), default=8, help="epochs to train (%(default)s)")
     demo.add_argument("--folder", type=Path, help="keep the pictures here instead of in a temporary folder")
     _add_round_options(demo)
-    demo.set_defaults(command=_demo, json=None)
+    demo.set_defaults(json=None)
 
     bench = commands.add_parser("bench", help="compare with torch's loader on this machine (about half a minute)")
     bench.add_argument(
@@ -58,7 +59,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="write JSON lines to FILE, or to standard output, instead of a table",
     )
     _add_round_options(bench)
-    bench.set_defaults(command=_bench)
 
     doctor = commands.add_parser("doctor", help="look at this machine, or at saved faults, and say what to change")
     doctor.add_argument(
@@ -69,7 +69,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="a state saved as JSON, or a table that loader.faults.to_csv wrote; without it the machine is looked at",
     )
     doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
-    doctor.set_defaults(command=_doctor)
     _add_pack(commands)
     _add_inspect(commands)
     return parser
@@ -122,7 +121,6 @@ def _add_pack(commands: Any) -> None:
     )
     pack.add_argument("--path-column", metavar="NAME", help="the column of a CSV table that names files")
     pack.add_argument("--quiet", action="store_true", help="no progress bar")
-    pack.set_defaults(command=_pack)
 
 
 def _add_inspect(commands: Any) -> None:
@@ -141,7 +139,6 @@ def _add_inspect(commands: Any) -> None:
         help="read all samples, and compare with the digest that feedline pack stored",
     )
     inspect.add_argument("--json", action="store_true", help="write JSON to standard output instead of tables")
-    inspect.set_defaults(command=_inspect)
 
 
 def _add_round_options(parser: argparse.ArgumentParser) -> None:
@@ -178,47 +175,14 @@ def _fields(text: str) -> dict[str, str]:
     return dict(pairs)
 
 
-def _demo(arguments: argparse.Namespace) -> None:
-    _require_extra("`feedline demo`")
-    from feedline.cli import demo
-
-    demo.run(arguments)
+_PACKAGES = {"demo": ("rich", "PIL", "torch"), "bench": ("rich", "PIL", "torch"), "pack": ("rich",)}
+"""What a command needs, the lightest first: whoever lacks Rich learns it before torch was loaded for nothing. Others
+ask for what draws their tables by themselves."""
 
 
-def _bench(arguments: argparse.Namespace) -> None:
-    _require_extra("`feedline bench`")
-    from feedline.cli import bench
-
-    bench.run(arguments)
-
-
-def _doctor(arguments: argparse.Namespace) -> None:
-    from feedline.cli import doctor  # needs no extra, apart from the table, which asks for it itself
-
-    doctor.run(file=arguments.file, as_json=arguments.json)
-
-
-def _pack(arguments: argparse.Namespace) -> None:
-    require("rich", extra="pack", purpose="`feedline pack`")
-    from feedline.cli import pack
-
-    pack.run(arguments)
-
-
-def _inspect(arguments: argparse.Namespace) -> None:
-    from feedline.cli import inspect  # needs no extra, apart from the tables and the sheet, which ask themselves
-
-    inspect.run(
-        path=arguments.path,
-        fields=arguments.fields,
-        sample_count=arguments.samples,
-        sheet=arguments.sheet,
-        verify=arguments.verify,
-        as_json=arguments.json,
-    )
-
-
-def _require_extra(purpose: str) -> None:
-    # Lightest first: whoever lacks Rich learns it before torch was loaded for nothing.
-    for package in ("rich", "PIL", "torch"):
-        require(package, extra="demo", purpose=purpose)
+def _run(arguments: argparse.Namespace) -> None:
+    """Import the module of a command, now that what it needs is known to be there, and run it."""
+    name = arguments.command
+    for package in _PACKAGES.get(name, ()):
+        require(package, extra="pack" if name == "pack" else "demo", purpose=f"`feedline {name}`")
+    importlib.import_module(f"feedline.cli.{name}").run(arguments)

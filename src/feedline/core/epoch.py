@@ -172,7 +172,7 @@ class Epoch:
         except StopIteration:
             self.exhausted = True
             return NOTHING
-        except Exception as exc:  # the sampler's own error: raised when its batch would have come
+        except BaseException as exc:  # the sampler's own, such as SystemExit: raised when its batch would have come
             if is_interrupt(exc):
                 raise
             self.exhausted = True
@@ -183,9 +183,9 @@ class Epoch:
 
     def assign(self, indices: Any, workers: list[WorkerView]) -> int | None:
         """Return who makes the next batch; None if it is held back, until a worker has answered."""
+        self.held = indices  # first: nothing of the plan is lost if the scheduler raises
         worker = self.scheduler.assign(self.sent + self._origin.turn, indices, workers)
         if worker is None:
-            self.held = indices
             return None
         if not 0 <= worker < len(workers):
             raise BadOption(f"{self.scheduler!r} chose worker {worker}, but there are workers 0 to {len(workers) - 1}.")

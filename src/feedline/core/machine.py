@@ -21,6 +21,7 @@ from feedline.core.prefetch import RUN_AHEAD, window_size
 from feedline.core.recovery import Seen
 from feedline.core.workers import Workers
 from feedline.errors import BadOption, EmptyBatch, WorkerTimeout
+from feedline.failures import is_interrupt, without_frames
 from feedline.types import Result, ResultKind
 
 _NOT_READY = -1
@@ -48,7 +49,7 @@ class Machine(Workers):
         """The training loop asks for the next batch.
 
         Raises:
-            Exception: what a method call raised in a worker.
+            Exception: what a method call raised in a worker, or the scheduler after the last batch.
         """
         self.wait_anew()
         if self._failed_call is not None:
@@ -137,6 +138,18 @@ class Machine(Workers):
         epoch.ask_again(worker)
         self.fill()
 
+    def handed_out(self, worker: int) -> None:
+        """A batch of a worker was taken out: ask for more. What a scheduler raises comes with the next batch."""
+        epoch = self.epoch
+        assert epoch is not None
+        epoch.ask_again(worker)
+        try:
+            self.fill()
+        except Exception as exc:
+            if is_interrupt(exc):
+                raise
+            self._failed_call = without_frames(exc)
+
     def fill(self) -> None:
         """Give out tasks until the window is full."""
         epoch = self.epoch
@@ -174,7 +187,7 @@ class Machine(Workers):
         for waiting in self._parked.values():
             for flight in [flight for flight in waiting if not flight.is_call]:
                 waiting.remove(flight)
-                self.workers[flight.worker].outstanding -= 1
+                self._take_from(self.workers[flight.worker])
                 del self._flights[flight.task.id]
                 self._drop(flight)
         busy = {flight.worker for flight in self._flights.values() if not flight.is_call}
@@ -212,14 +225,15 @@ class Machine(Workers):
         """Find work for idle workers; returns after how many seconds to look again, None if there is no need."""
         workers, scheduler = self.workers, epoch.scheduler
         typical_s = self._pace.typical_s()
-        while any(not worker.outstanding for worker in workers):
-            move = scheduler.relieve(workers, self.now_s, typical_s) if epoch.can_move else None
+        if self._idle and epoch.can_move:
+            move = scheduler.relieve(workers, self.now_s, typical_s)
             if move is not None:
                 self._check_move(epoch, *move)
                 if move[0] not in self._has_begun_all and self._may_move(*move):
                     self._moving = move
                     self.decisions.append((TAKE_BACK, move[0], 1))
-                    break
+                    return scheduler.grace_s(typical_s)
+        while self._idle:
             is_full = epoch.sent - epoch.done >= epoch.limits.window * RUN_AHEAD
             if is_full or not (self._slots.are_left() or not self._flights):
                 return None

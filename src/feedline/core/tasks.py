@@ -68,6 +68,8 @@ class Tasks:
         self.now_s = now_s
         """The time, on any clock that does not go back. Whoever tells the machine something sets it first."""
         self.workers = [WorkerView(number, since_s=now_s + self.start_up_s) for number in range(worker_count)]
+        self._idle = worker_count
+        """Workers that have nothing to do."""
         self.decisions: deque[Decision] = deque()
         self.epoch: Epoch | None = None
         self.passes = 0
@@ -125,9 +127,16 @@ class Tasks:
         self._turns += 1
         flight.turn = self._turns
         view = self.workers[worker]
-        if view.outstanding == 0 and view.since_s < self.now_s:
-            view.since_s = self.now_s
+        if view.outstanding == 0:
+            self._idle -= 1
+            if view.since_s < self.now_s:
+                view.since_s = self.now_s
         view.outstanding += 1
+
+    def _take_from(self, view: WorkerView) -> None:
+        """A worker has a task less."""
+        view.outstanding -= 1
+        self._idle += not view.outstanding
 
     def call(self, call: Call) -> None:
         """Have a method of the dataset called in every worker, after the tasks it was given already."""

@@ -73,7 +73,7 @@ class Workers(Tasks):
         self._stuck: dict[int, WorkerTimeout] = {}
         """Workers that were ended because they did not answer, and what is to be said of it."""
         self._failed_call: BaseException | None = None
-        """What a call in a worker raised; the training loop gets it with the next batch."""
+        """What a call in a worker raised, or the scheduler; the training loop gets it in place of the next batch."""
         self._told_of: Call | None = None
         self._unsent_call: BaseException | None = None
         """What kept a call from being sent."""
@@ -87,7 +87,7 @@ class Workers(Tasks):
         self._answers += 1
         worker = result.worker
         view = self.workers[worker]
-        view.outstanding -= 1
+        self._take_from(view)
         view.since_s = self.now_s
         if self._has_begun_all:
             self._has_begun_all.clear()
@@ -114,7 +114,7 @@ class Workers(Tasks):
     def not_given(self, task_id: int, exc: Exception) -> None:
         """A task could not be sent, for what it consists of: that is raised when its batch would have come."""
         flight = self._flights.pop(task_id)
-        self.workers[flight.worker].outstanding -= 1
+        self._take_from(self.workers[flight.worker])
         if flight.task.resume is not None:
             self._tell_with_the_next(flight.worker, flight.task.resume)
         if flight.is_call:
@@ -150,7 +150,7 @@ class Workers(Tasks):
         view = self.workers[worker]
         for task_id in task_ids:
             flight = self._flights[task_id]
-            view.outstanding -= 1
+            self._take_from(view)
             if not flight.whole.wanted and not flight.is_call:
                 del self._flights[task_id]
                 self._drop(flight)
@@ -224,6 +224,7 @@ class Workers(Tasks):
     def started(self, worker: int) -> None:
         """Another worker was started in the place of one that is gone: it gets what that one had."""
         left, epoch, view = self._leaving.pop(worker), self.epoch, self.workers[worker]
+        self._idle += view.outstanding > 0
         view.outstanding = 0
         view.since_s = self.now_s + self.start_up_s
         self._unbound.discard(worker)

@@ -12,6 +12,7 @@ from feedline.abc.source import SplitSource
 from feedline.abc.stateful import is_stateful, outlives_epoch
 from feedline.core.epoch import Epoch, Origin, Request
 from feedline.core.fault_budget import FaultBudget
+from feedline.core.machine import Machine
 from feedline.core.own_streams import OwnStreamsEpoch
 from feedline.core.prefetch import Limits
 from feedline.driver.driver import Driver
@@ -28,8 +29,8 @@ from feedline.types import DatasetKind, Resume, WorkerSpec
 BeginEpoch = Callable[[Driver], None]
 
 
-def begin_epoch(
-    driver: Driver,
+def new_epoch(
+    machine: Machine,
     settings: Settings,
     spec: WorkerSpec,
     checkpoint: Checkpoint,
@@ -38,12 +39,11 @@ def begin_epoch(
     shared_seed: int | None = None,
     fault_budget: FaultBudget | None = None,
     is_fed: bool = False,
-) -> None:
-    """Begin a pass over a dataset, or the rest of one, with workers.
+) -> Epoch:
+    """Return a pass over a dataset, or the rest of one, for the machine to begin.
 
     If `is_fed`, batches are taken before the training loop gets them: the checkpoint is told by whoever hands them over.
     """
-    machine = driver.machine
     if not outlives_epoch(spec.dataset):
         machine.memory.last_notes.clear()
     entry = checkpoint.entry
@@ -89,7 +89,7 @@ def begin_epoch(
     progress = entry.progress.copy() if is_fed else entry.progress
     epoch = kind(checkpoint.plan, scheduler, limits, progress, fault_budget, request, origin, entry.key.epoch)
     epoch.checkpoint = checkpoint
-    driver.begin(epoch)
+    return epoch
 
 
 def _check_streams(spec: WorkerSpec, count: int, worker_count: int) -> None:
@@ -228,7 +228,14 @@ class WorkerBatches(ExclusiveBatches):
     def _await_openings(self) -> None:
         self._is_torn = True
         try:
-            self.driver.await_openings()
+            try:
+                self.driver.await_openings()
+            except StopIteration:
+                raise WorkerError(
+                    "The state cannot be told: another thread has closed the loader while state_dict() waited for its "
+                    "workers, and not all of them had told yet how their streams began in this epoch. Call "
+                    "state_dict() before close()."
+                ) from None
         except BaseException as exc:
             if is_interrupt(exc) or not isinstance(exc, Exception):
                 self._end_by(exc)

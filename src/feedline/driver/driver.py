@@ -146,8 +146,7 @@ class Driver:
                 raise
             finally:
                 del result  # its exception refers to this frame: no cycle for the garbage collector
-                epoch.ask_again(worker)
-                machine.fill()
+                machine.handed_out(worker)
                 self._perform()
         except BaseException as exc:
             if not is_interrupt(exc):  # otherwise it comes again

@@ -1,1 +1,1 @@
-"""What runs tasks: inline, threads, processes."""
+"""What runs tasks: threads, processes."""

@@ -12,7 +12,7 @@ from feedline.collate import fields
 from feedline.collate.misfit import date_in, misfit_of
 from feedline.datasets.arrays import is_arrays
 from feedline.errors import CollateError
-from feedline.failures import told_indices
+from feedline.failures import told_indices, words
 from feedline.fetch.origins import told_origin
 from feedline.types import DatasetKind, WorkerSpec
 
@@ -57,7 +57,11 @@ def _notes_on_misfit(exc: BaseException, indices: Any, dataset: Any, spec: Worke
     samples = _samples_in(exc)
     if samples and isinstance(indices, list) and len(samples) == 1 < len(indices):
         samples = list(samples[0])  # they were asked for together
-    misfit = misfit_of(samples) if samples and spec.framework.is_default_collate(spec.collate) else None
+    try:
+        misfit = misfit_of(samples) if samples and spec.framework.is_default_collate(spec.collate) else None
+    except Exception as looked:  # torch's nested tensors raise whoever asks for their shape: the first error counts
+        yield f"Which sample does not fit could not be found out: looking at them has failed, too ({words(looked)})."
+        return
     if samples is None or misfit is None:
         return
     place, told = misfit

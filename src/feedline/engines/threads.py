@@ -24,11 +24,11 @@ from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.engines import handles, interrupts
-from feedline.engines.inline import run_task
 from feedline.engines.runner import Runner
 from feedline.errors import WorkerStartError
 from feedline.failures import add_note, words
 from feedline.transport.arena import Arena
+from feedline.transport.room import LocalRoom, in_room
 from feedline.types import Result, ResultKind, Task, WorkerIdentity, WorkerSpec
 
 _PATIENCE_S = 0.2
@@ -161,9 +161,10 @@ def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], aren
         _annotate(trouble, number)
         answers.put(Result(ResultKind.DIED, number, -1, trouble))
         return
+    room = None if arena is None else LocalRoom(arena)
     while (task := lane.get()) is not None:
         try:
-            result = run_task(runner, task, number, arena)
+            result = in_room(room, runner.attempt, task, number)
         except BaseException as exc:
             result = runner.report(exc, task, number)
         if result.kind is ResultKind.FAILED:

@@ -1,4 +1,4 @@
-"""The arguments of the loaders: checks, and what the drop-in was given. Torch's own arguments are checked by torch."""
+"""The arguments of the loaders: checks, and those that both have. Torch's own arguments are checked by torch."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from feedline.abc.sampler import BatchSampler
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.datasets.kind import INSTEAD_OF_PATH
+from feedline.driver.settings import Settings
 from feedline.errors import BadOption, DoubtfulArgument, tell
 from feedline.failures import add_note
 from feedline.faults.actions import Replace, Retry
@@ -274,13 +275,34 @@ class Options:
     engine: str
     scheduler: Scheduler | None
     memory_budget: int | str | None
-    split: int
     restarts: int | None
     max_memory_per_worker: int | str | None
-    snapshot_every_n_steps: int | None
+    split: int = 1
+    snapshot_every_n_steps: int | None = 1
     device: Any = None
-    """A device of torch; None if batches stay where they are."""
+    """A device of torch, a device or sharding of JAX; None if batches stay where they are."""
     device_transform: Callable[[Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_count("seed", self.seed, least=0, optional=True)
+        check_count("restarts", self.restarts, least=0, optional=True)
+        check_count("snapshot_every_n_steps", self.snapshot_every_n_steps, least=0, optional=True)
+        check_callable("device_transform", self.device_transform, "takes a batch and returns one")
+        if self.seed is not None:
+            object.__setattr__(self, "seed", int(self.seed))  # NumPy's integers are not plain values
+
+    # Any: what else `Settings` has, which each loader calls by names of its own.
+    def settings(self, **others: Any) -> Settings:
+        """Return how batches are to be made."""
+        return Settings(
+            **{"engine": self.engine, **others},
+            scheduler=self.scheduler,
+            memory_budget=budget_of(self.memory_budget),
+            split=self.split,
+            snapshot_every=self.snapshot_every_n_steps or 0,
+            restarts=self.restarts,
+            worker_bytes=byte_count("max_memory_per_worker", self.max_memory_per_worker),
+        )
 
     # Any: the loader of whatever class.
     def show(self, loader: Any) -> None:

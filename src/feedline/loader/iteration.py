@@ -9,21 +9,22 @@ import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from feedline.abc.source import repeats_itself
-from feedline.abc.stateful import outlives_epoch
+from feedline.abc.source import EpochAware, repeats_itself
+from feedline.abc.stateful import check_restorable, outlives_epoch, restore_end, resumed_after
 from feedline.abc.target import Target
-from feedline.driver.batches import WorkerBatches, begin_epoch
+from feedline.driver.batches import WorkerBatches, new_epoch
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.exclusive import ExclusiveBatches
 from feedline.driver.feed import Feed
 from feedline.driver.inline_batches import InlineBatches
-from feedline.loader.resumable import Resumable
+from feedline.loader.base import LoaderBase, reads_stream
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
-from feedline.state.checkpoint import Checkpoint
+from feedline.ranks import share_if_known
+from feedline.state.checkpoint import Checkpoint, resume_of
 from feedline.state.epochs import Start
 from feedline.types import Key, WorkerSpec
 
@@ -53,10 +54,10 @@ class Iteration(Iterator[Any]):
     """For torch's data pipes."""
 
     def __init__(
-        self, loader: Resumable, order: Order, prepare: Prepare | None = None, target: Target | None = None
+        self, loader: LoaderBase, order: Order, prepare: Prepare | None = None, target: Target | None = None
     ) -> None:
         self._is_fed = target is not None
-        start = loader._begin_epoch(order)
+        start = _start_of(loader, order)
         self.seeds = self._enter(loader, order, start, first=True)
         self.spec = self._spec(loader, start)
         self._before_batches(loader)
@@ -84,9 +85,21 @@ class Iteration(Iterator[Any]):
         seeds: Seeds = loader._seeds_of(order, start)
         return seeds
 
-    def _announce(self, loader: Resumable, order: Order, start: Start) -> None:
-        loader._begin_fault_budget(order, start, is_map=loader._is_map)
-        loader._tell_epoch(start)
+    def _announce(self, loader: LoaderBase, order: Order, start: Start) -> None:
+        """Tell whoever keeps account of an epoch, and the dataset, that one begins."""
+        fault_budget, snapshot, dataset = loader._fault_budget, start.snapshot, loader.dataset
+        own_streams = order.unit == "stream batches"  # of which ranks may have more or fewer batches than others
+        fault_budget.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
+        fault_budget.dataset = dataset if loader._is_map else None
+        fault_budget.counts_known = not order.endless
+        is_under_way = snapshot is not None and not start.is_settled and snapshot.order.get("consumed", 0) > 0
+        fault_budget.begin_epoch(resumes=is_under_way or (snapshot is not None and bool(snapshot.streams)))
+        # One of feedline's own always hears it, any other what a restored state says.
+        broadcast, epoch = loader._broadcast, None if snapshot is None else snapshot.dataset_epoch
+        if isinstance(dataset, EpochAware):
+            broadcast.call("set_epoch", start.epoch)
+        elif epoch is not None and broadcast.told_epoch is None and hasattr(dataset, "set_epoch"):
+            broadcast.call("set_epoch", epoch)
 
     def _spec(self, loader: Any, start: Start) -> WorkerSpec:
         """Return what workers have to know."""
@@ -99,12 +112,12 @@ class Iteration(Iterator[Any]):
     def _before_workers(self, loader: Any, order: Order, start: Start) -> None:
         """Do what is done between the start of workers and their first task."""
 
-    def _beginning(self, loader: Resumable, order: Order, start: Start) -> Callable[[Driver], None]:
+    def _beginning(self, loader: LoaderBase, order: Order, start: Start) -> Callable[[Driver], None]:
         def begin(driver: Driver) -> None:
             checkpoint = self._checkpoint(loader, order, start)
             loader._broadcast.catch_up()
-            begin_epoch(
-                driver,
+            epoch = new_epoch(
+                driver.machine,
                 loader._resources.settings,
                 self.spec,
                 checkpoint,
@@ -113,11 +126,12 @@ class Iteration(Iterator[Any]):
                 fault_budget=loader._fault_budget,
                 is_fed=self._is_fed,
             )
+            driver.begin(epoch)
             loader._epochs.begun(start, order, checkpoint)
 
         return begin
 
-    def begin_again(self, loader: Resumable, order: Order, *, inside: bool = False) -> None:
+    def begin_again(self, loader: LoaderBase, order: Order, *, inside: bool = False) -> None:
         """Begin another epoch with the same workers, or the same again if nothing of it was asked for.
 
         Args:
@@ -139,15 +153,30 @@ class Iteration(Iterator[Any]):
                 self._feed.begin()
             self._obey_until_first(loader, order)
 
-    def _obey_until_first(self, loader: Resumable, order: Order) -> None:
-        this = weakref.ref(self)
+    def _obey_until_first(self, loader: LoaderBase, order: Order) -> None:
+        """Begin again, if the loader is told another epoch before the first batch.
 
-        def begin_again(loader: Any) -> None:
+        Frameworks make the iterator, then say which epoch it is. Workers may be at work by then, for the wrong one.
+        """
+        epochs, checkpoint = loader._epochs, loader._epochs.checkpoint
+        assert checkpoint is not None
+        has_workers = bool(checkpoint.worker_count)
+        heard = loader._broadcast.told_count
+        this = weakref.ref(self)
+        # A loader that keeps the iteration must not be kept by it.
+        whose = weakref.ref(loader) if loader._resources.settings.persistent else lambda: loader
+
+        def obey() -> None:
+            loader = whose()
+            if loader is None or epochs.checkpoint is not checkpoint:
+                return
+            loader._rank_watch.first_batch(loader._sharing())
+            dataset_told = loader._broadcast.told_count != heard
             iteration = this()
-            if iteration is not None:
+            if iteration is not None and epochs.begins_again(order, dataset_told=dataset_told and has_workers):
                 iteration.begin_again(loader, order, inside=True)
 
-        loader._obey_until_first(self._batches, order, begin_again, kept=loader._resources.settings.persistent)
+        self._batches.at_first = obey
 
     def still(self) -> AbstractContextManager[None]:
         """Let nobody ask for batches ahead of the training loop meanwhile."""
@@ -179,7 +208,7 @@ class Iteration(Iterator[Any]):
         """End this iterator and its workers; see `ExclusiveBatches.close`."""
         self._source.close()
 
-    def _checkpoint(self, loader: Resumable, order: Order, start: Start) -> Checkpoint:
+    def _checkpoint(self, loader: LoaderBase, order: Order, start: Start) -> Checkpoint:
         seeds, settings, dataset = self.seeds, loader._resources.settings, self.spec.dataset
         key = Key(seeds.draw if seeds.order is None else seeds.order, start.epoch)
         entry = Entry(key, epoch_key(seeds.draw, start.epoch), order_state(start))
@@ -190,7 +219,7 @@ class Iteration(Iterator[Any]):
             functools.cache(order.expected),
             seeds.draw,
             settings.worker_count,
-            loader._samples_per_batch,
+            loader.batch_size or 1,
             stride=order.stride(),
             dataset_epoch=loader._broadcast.told_epoch,
             keeps_dataset=(settings.persistent or not settings.worker_count) and outlives_epoch(dataset),
@@ -201,3 +230,22 @@ class Iteration(Iterator[Any]):
 def order_state(start: Start) -> dict[str, Any]:
     """Return what a state says of the order; nothing at the beginning."""
     return {} if start.snapshot is None else start.snapshot.order
+
+
+def _start_of(loader: LoaderBase, order: Order) -> Start:
+    """Say how an iteration begins. What outlives the epoch before is restored first, before anything is drawn."""
+    start = loader._epochs.begin(order)
+    streams = () if start.before is None else start.before.streams
+    if loader._worker_count or len(streams) != 1:
+        return start
+    dataset, resume = loader.dataset, resume_of(streams[0], 1)
+    if resume.dataset is not None:
+        check_restorable(dataset)
+        if reads_stream(order):
+            resumed_after(dataset, resume.dataset)
+        else:
+            dataset.load_state_dict(resume.dataset)
+    if resume.last is not None:
+        restore_end(dataset, resume.last)
+    assert start.snapshot is not None
+    return replace(start, snapshot=replace(start.snapshot, streams=()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from feedline._optional import require
@@ -11,24 +10,18 @@ from feedline.abc.sampler import draw_seed
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.target import Target
 from feedline.collate import default
-from feedline.core.fault_budget import FaultBudget
 from feedline.datasets.arrays import ArrayDataset, is_arrays
-from feedline.driver.broadcast import Broadcast
-from feedline.driver.exclusive import Running
-from feedline.driver.resources import Resources
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
-from feedline.engines.thread_safety import must_leave_threads
 from feedline.errors import BadOption
-from feedline.faults.policy import OnError, policy_of
+from feedline.faults.policy import OnError
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.loader.arguments import (
-    budget_of,
+    Options,
     check_callable,
     check_count,
     check_flag,
     check_not_batches,
     check_persistent,
-    check_policy,
     check_sampler,
     check_sized,
     check_timeout,
@@ -37,21 +30,20 @@ from feedline.loader.arguments import (
     kind_of,
     named,
 )
+from feedline.loader.base import LoaderBase
 from feedline.loader.iteration import Iteration, Seeds
-from feedline.loader.resumable import Resumable
 from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SpanOrder, StreamOrder, order_of
-from feedline.order.rank_watch import RankWatch, Sharing
-from feedline.order.sharding import split_of, steps_of
+from feedline.order.rank_watch import Sharing
+from feedline.order.sharding import steps_of
 from feedline.randomness.keys import epoch_key
 from feedline.ranks import share_if_known
 from feedline.samplers import RandomSampler, SequentialSampler
-from feedline.state.epochs import Epochs, Start
+from feedline.state.epochs import Start
 from feedline.types import DatasetKind, EngineName, StreamSplit, Tail, WorkerSpec
-from feedline.values.sizes import byte_count
 
 
-class Loader(Resumable):
+class Loader(LoaderBase):
     """Iterates over the batches of a dataset: NumPy in, NumPy out. torch is never imported.
 
     Args:
@@ -140,14 +132,8 @@ class Loader(Resumable):
         check_count("batch_size", batch_size, least=1, optional=True)
         check_count("workers", workers, least=0)
         check_count("prefetch", prefetch, least=1)
-        check_count("seed", seed, least=0, optional=True)
-        check_count("restarts", restarts, least=0, optional=True)
         check_callable("collate", collate, "takes a list of samples and returns a batch")
         check_callable("worker_init", worker_init, "takes the number of a worker")
-        check_callable("device_transform", device_transform, "takes a batch and returns one")
-        self.device, self.device_transform = device, device_transform
-        if device is not None or device_transform is not None:
-            self._target()  # an error now rather than later
         self.dataset = ArrayDataset(dataset) if is_arrays(dataset) else dataset
         self.batch_size = None if batch_sampler is not None else batch_size
         self.shuffle = bool(shuffle)
@@ -155,41 +141,38 @@ class Loader(Resumable):
         self.batch_sampler = batch_sampler
         self.drop_last = bool(drop_last)
         self.collate = collate
-        self.seed = None if seed is None else int(seed)
         self._worker_init = worker_init
         self._kind = kind_of(self.dataset)
-        self._on_error = on_error
-        self._fault_budget = FaultBudget(policy_of(on_error))
-        check_policy(self._fault_budget.policy, is_map=self._kind is DatasetKind.MAP)
         self._check_order(batch_size)
         if self._kind is DatasetKind.ITERABLE and scheduler is not None:
             raise BadOption(
                 "scheduler= has nothing to decide here: the dataset has no __getitem__, so each worker iterates over "
                 "a copy of it, and a stream cannot move to another worker. Drop the scheduler."
             )
-        self._settings = Settings(
-            worker_count=workers,
-            engine=engine,
-            depth=prefetch,
-            in_order=bool(in_order),
-            timeout_s=check_timeout(timeout_s),
-            persistent=check_persistent(persistent, workers),
-            context=context_of(start_method, workers, engine),
-            scheduler=scheduler,
-            memory_budget=budget_of(memory_budget),
-            restarts=restarts,
-            worker_bytes=byte_count("max_memory_per_worker", max_memory_per_worker),
+        self._fixed = {
+            "worker_count": workers,
+            "depth": prefetch,
+            "in_order": bool(in_order),
+            "timeout_s": check_timeout(timeout_s),
+            "persistent": check_persistent(persistent, workers),
+            "context": context_of(start_method, workers, engine),
+        }
+        shared_out = None if self._is_map else shard
+        given = Options(
+            seed,
+            shared_out,
+            engine,
+            scheduler,
+            memory_budget,
+            restarts,
+            max_memory_per_worker,
+            device=device,
+            device_transform=device_transform,
         )
-        self._shard = shard
-        self._stream_split = self._split_now()
+        self.seed = given.seed
         self._own_sampler = self._make_sampler()
-        self._resources = Resources(self._settings, NumpyFramework())
-        self._epochs = Epochs()
-        self._rank_watch = RankWatch()
-        self._broadcast = Broadcast(self.dataset, watches=self._settings.worker_count > 0)
-        self._probed = False
-        self._running = Running()
-        self._kept: Iteration | None = None
+        self._set_up(given, on_error, NumpyFramework())
+        self._target()  # an error now rather than later
 
     def _make_sampler(self) -> RandomSampler | SequentialSampler | None:
         """Return the sampler that `shuffle` stands for, None if the user gave one or there is nothing to sample."""
@@ -229,33 +212,14 @@ class Loader(Resumable):
         if self._kind is DatasetKind.MAP and self.sampler is None and self.batch_sampler is None:
             check_sized(self.dataset)
 
-    def __copy__(self) -> Loader:
-        twin = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._epochs, twin._fault_budget, twin._kept = self._epochs.copy(), self._fault_budget.copy(), None
-        twin._broadcast, twin._running = Broadcast(self.dataset, watches=self._settings.worker_count > 0), Running()
-        return twin
+    def _settings(self) -> Settings:
+        return self._given.settings(**self._fixed)
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
-    def _split_now(self) -> StreamSplit | None:
-        """Return how an iterable dataset is shared out, over the ranks that there are now."""
-        is_map = self._kind is DatasetKind.MAP
-        return split_of(
-            self.dataset,
-            None if is_map else self._shard,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            is_map=is_map,
-            splits_itself=False,
-            default=True,
-        )
-
-    def _order(self) -> Order:
-        if self._stream_split is not None and self._stream_split.share.world_size == 1:
-            self._stream_split = self._split_now()  # ranks may have come to be since
+    def _order_of(self, split: StreamSplit | None) -> Order:
         if self._kind is DatasetKind.ITERABLE:
-            return StreamOrder(self.batch_size) if self._stream_split is None else SpanOrder(self._stream_split)
+            return StreamOrder(self.batch_size) if split is None else SpanOrder(split)
         if self.batch_sampler is not None:
             return order_of(self.batch_sampler, None, drop_last=False) or ForeignOrder(
                 self.batch_sampler, share=share_if_known()
@@ -274,35 +238,26 @@ class Loader(Resumable):
         )
 
     def _iterate(self, order: Order) -> Iterator[Any]:
-        self._probe_threads()
-        if self._kept is not None and not self._kept.closed:
-            self._kept.begin_again(self, order)
-            return self._kept
+        self._take_up()
+        if self._iterator is not None and not self._iterator.closed:
+            self._iterator.begin_again(self, order)
+            return self._iterator  # type: ignore[no-any-return]  # an Iteration; torch declares another class
         iteration = Iteration(self, order, target=self._target())
-        if self._settings.persistent:
-            self._kept = iteration
+        if self._resources.settings.persistent:
+            self._iterator = iteration
         return self._running.add(iteration)
 
     def _target(self) -> Target | None:
         """Return what gets batches ready for the device, None if they stay where they are."""
-        if self.device is None and self.device_transform is None:
+        device, transform = self._given.device, self._given.device_transform
+        if device is None and transform is None:
             return None
-        if self.device is None:
+        if device is None:
             raise BadOption("device_transform= was given, but no device=: apply it to the batches, or in the dataset.")
-        require("jax", extra="jax", purpose=f"device={self.device!r}")
+        require("jax", extra="jax", purpose=f"device={device!r}")
         from feedline.device.jax_target import JaxTarget
 
-        return JaxTarget(self.device, self.device_transform)
-
-    def _probe_threads(self) -> None:
-        """Leave threads to datasets that are reproducible on them, once it is known."""
-        if self.seed is None or self._probed or self._settings.engine_name != "thread":
-            return
-        self._probed = True
-        is_map = self._kind is DatasetKind.MAP
-        if must_leave_threads(self.dataset, self.collate, is_map=is_map, batched=self._batched):
-            self._settings = replace(self._settings, engine="process")
-            self._resources = Resources(self._settings, NumpyFramework())
+        return JaxTarget(device, transform)
 
     def _seeds_of(self, order: Order, start: Start) -> Seeds:
         snapshot = start.snapshot
@@ -312,50 +267,27 @@ class Loader(Resumable):
             drawn = order.common_seed()
         return Seeds(seed, draw_seed() if drawn is None else drawn)
 
+    def _spec(self, seeds: Seeds, start: Start) -> WorkerSpec:
+        return self._spec_of(self.dataset, epoch_key(seeds.draw, start.epoch) >> 1, self._worker_init)
+
     @property
     def _batched(self) -> bool:
-        """False if samples are delivered one by one."""
         return self.batch_size is not None or self.batch_sampler is not None
 
-    def _spec(self, seeds: Seeds, start: Start) -> WorkerSpec:
-        batched = self._batched
-        return WorkerSpec(
-            dataset=self.dataset,
-            kind=self._kind,
-            collate=self.collate or (default if batched else _as_it_is),
-            framework=NumpyFramework(),
-            worker_count=self._settings.worker_count,
-            base_seed=epoch_key(seeds.draw, start.epoch) >> 1,
-            batched=batched,
-            drop_last=self.drop_last,
-            init=self._worker_init,
-            seeded=self.seed is not None,
-            split=self._stream_split,
-            on_error=self._fault_budget.policy if self._fault_budget.guards else None,
-            images=self._image_placement,
-        )
-
     @property
-    def _given_seed(self) -> int | None:
-        return self.seed
+    def _collate(self) -> Callable[[Any], Any]:
+        return self.collate or (default if self._batched else _as_it_is)
 
     def _fresh_seed(self) -> int:
         return draw_seed()
 
-    def _forget_workers(self) -> None:
-        self._kept = None
-
     @property
     def _worker_count(self) -> int:
-        return self._settings.worker_count
+        return self._resources.settings.worker_count
 
     @property
     def _is_map(self) -> bool:
         return self._kind is DatasetKind.MAP
-
-    @property
-    def _samples_per_batch(self) -> int:
-        return self.batch_size or 1
 
     @property
     def _has_default_collate(self) -> bool:
@@ -384,30 +316,11 @@ class Loader(Resumable):
             return count
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
-    @property
-    def on_error(self) -> OnError:
-        """What becomes of samples that fail."""
-        return self._on_error
-
-    def stats(self) -> dict[str, Any]:
-        """Return counters: batches, waiting time, fallbacks, memory, faults."""
-        return {**self._resources.stats(), "faults": self.faults.counts()}
-
-    def close(self) -> None:
-        """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
-
-        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells
-        how far it was. May be called from a signal handler.
-        """
-        self._running.close()
-        self._kept = None
-        self._resources.close()
-
     def __repr__(self) -> str:
         parts = [repr(self.dataset) if isinstance(self.dataset, ArrayDataset) else type(self.dataset).__name__]
         options = {name: getattr(self, name) for name in _SHOWN}
         parts += [f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False]
-        parts += [f"workers={self._settings.worker_count}", f"engine={self._settings.engine_name!r}"]
+        parts += [f"workers={self._worker_count}", f"engine={self._resources.settings.engine_name!r}"]
         return f"Loader({', '.join(parts)})"
 
 

@@ -12,13 +12,12 @@ from feedline import samplers
 from feedline.abc.source import SplitSource
 from feedline.driver.broadcast import Broadcast
 from feedline.driver.resources import Resources
-from feedline.driver.settings import Settings
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
+from feedline.loader.base import LoaderBase
 from feedline.order.rank_watch import RankWatch
 from feedline.order.sharding import rank_count
 from feedline.ranks import own_share
-from feedline.types import StreamSplit
 
 L = TypeVar("L", bound="Rebuildable")
 
@@ -26,29 +25,16 @@ _TORCH_PARTS = frozenset(vars(torch.utils.data.DataLoader([])))  # type: ignore[
 """What torch's loader itself keeps of its arguments."""
 
 
-class Rebuildable:
+class Rebuildable(LoaderBase):
     """Base of the torch drop-in: lets frameworks change its parts, and keeps the rest.
 
     A rebuilt loader is a copy. So it has all options, whatever they are, and a subclass may have any constructor.
     """
 
-    dataset: Any
-    batch_size: int | None
     sampler: Any
     batch_sampler: Any
-    drop_last: bool
     num_workers: int
     persistent_workers: bool
-    _broadcast: Broadcast
-    _stream_split: StreamSplit | None
-
-    def _settings(self) -> Settings:
-        """Return how batches are to be made."""
-        raise NotImplementedError
-
-    def _split_now(self) -> StreamSplit | None:
-        """Return how an iterable dataset is shared out, over the ranks that there are now."""
-        raise NotImplementedError
 
     def _adopt_samplers(self) -> None:
         """See to it that whoever iterates over the samplers gets what this loader delivers."""

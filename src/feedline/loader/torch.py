@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,17 +18,12 @@ from feedline.abc.sampler import Ordered
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.abc.target import Target
-from feedline.core.fault_budget import FaultBudget
 from feedline.datasets.mixture_stream import MixtureStream
 from feedline.datasets.torch_data import tell_torch
 from feedline.device.torch_target import device_of, is_cuda, placement_on, target_for
-from feedline.driver.broadcast import Broadcast
-from feedline.driver.exclusive import Running
-from feedline.driver.resources import Resources
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
-from feedline.engines.thread_safety import must_leave_threads
 from feedline.errors import BadOption
-from feedline.faults.policy import OnError, policy_of
+from feedline.faults.policy import OnError
 from feedline.frameworks import accelerate, lightning, ray_train
 from feedline.frameworks.hugging_face import ranks_of_stream
 from feedline.frameworks.torch import TorchFramework
@@ -38,10 +32,7 @@ from feedline.frameworks.torch_samplers import SeedSource
 from feedline.images.placement import Placement
 from feedline.loader.arguments import (
     Options,
-    budget_of,
-    check_count,
     check_not_batches,
-    check_policy,
     check_unordered,
     doubt,
     explain,
@@ -49,21 +40,18 @@ from feedline.loader.arguments import (
     named,
 )
 from feedline.loader.rebuilding import Rebuildable
-from feedline.loader.resumable import Resumable
 from feedline.loader.torch_batches import TorchBatches, fresh_seed
 from feedline.order.order import Order
-from feedline.order.rank_watch import RankWatch, Sharing
-from feedline.order.sharding import split_of, steps_of, warn_of_two_shares
+from feedline.order.rank_watch import Sharing
+from feedline.order.sharding import steps_of, warn_of_two_shares
 from feedline.order.torch_order import sampler_of, torch_order
 from feedline.samplers import RandomSampler
-from feedline.state.epochs import Epochs
 from feedline.types import EngineName, MapStyle, StreamSplit, T_co, Tail
-from feedline.values.sizes import byte_count
 
 _TORCH_PARAMETERS = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
 
 
-class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
+class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
     """A drop-in for `torch.utils.data.DataLoader`, with the state of torchdata's `StatefulDataLoader`.
 
     All of torch's arguments mean what they mean there. The differences that a script may notice: exceptions of a worker
@@ -114,8 +102,6 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     device: torch.device | None
     device_transform: Callable[[Any], Any] | None
     snapshot_every_n_steps: int | None
-    _iterator: Any
-    """The iterator of persistent workers, under torch's name for it."""
     _iterated_order: Order | None = None
     """What `_get_iterator` goes through, while `_iterate` calls it."""
 
@@ -153,6 +139,19 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         device: Any = None,
         device_transform: Callable[[Any], Any] | None = None,
     ) -> None:
+        given = Options(
+            seed,
+            shard,
+            engine or self._default_engine,
+            scheduler,
+            memory_budget,
+            restarts,
+            max_memory_per_worker,
+            split,
+            snapshot_every_n_steps,
+            None if device is None else device_of(device),
+            device_transform,
+        )
         options: dict[str, Any] = {
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -160,14 +159,10 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         }
         if "in_order" in _TORCH_PARAMETERS:  # torch 2.6 and later
             options["in_order"] = in_order
-        check_count("seed", seed, least=0, optional=True)
         check_not_batches(sampler, batch_size)
         for name, value in {"shuffle": shuffle or None, "sampler": sampler, "batch_sampler": batch_sampler}.items():
             if value is not None:
                 check_unordered(dataset, name)
-        check_count("restarts", restarts, least=0, optional=True)
-        fault_budget = FaultBudget(policy_of(on_error))
-        check_policy(fault_budget.policy, is_map=_is_map(dataset))
         if seed is not None and generator is not None:
             raise BadOption(
                 f"seed={seed} and generator= were both given: a seed fixes every epoch, a generator is drawn from. "
@@ -198,38 +193,14 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
                 "prefetch_factor=0 leaves the workers nothing to do: give at least 1, or None for the default of 2."
             )
         self.in_order = in_order
-        check_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0, optional=True)
-        self._given = Options(
-            seed=None if seed is None else int(seed),
-            shard=shard,
-            engine=engine or self._default_engine,
-            scheduler=scheduler,
-            memory_budget=memory_budget,
-            split=split,
-            restarts=restarts,
-            max_memory_per_worker=max_memory_per_worker,
-            snapshot_every_n_steps=snapshot_every_n_steps,
-            device=None if device is None else device_of(device),
-            device_transform=device_transform,
-        )
-        self._given.show(self)
-        if type(self).on_error is DataLoader.on_error:
-            vars(self)["on_error"] = on_error  # where frameworks look for it; the property is how it is changed
-        self._fault_budget = fault_budget
-        is_map = _is_map(dataset)
-        if split != 1 and (not is_default(self.collate_fn) or not is_map):
+        given.show(self)
+        if split != 1 and (not is_default(self.collate_fn) or not self._is_map):
             raise BadOption(
                 f"split={split} needs a map-style dataset and the default collate function: the rows of a batch are "
                 "collated apart from each other, and only the default is known to allow that."
             )
-        self._stream_split = self._split_now()
-        self._epochs = Epochs()
         self._seeds = SeedSource()
-        self._rank_watch = RankWatch()
-        self._broadcast = Broadcast(dataset, watches=self.num_workers > 0)
-        self._running = Running()
-        self._resources = Resources(self._settings(), TorchFramework())
-        self._probed = False
+        self._set_up(given, on_error, TorchFramework())
         self._adopt_samplers()
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -250,20 +221,15 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         warn_of_two_shares(self.sampler if self.batch_sampler is None else self.batch_sampler)
 
     def __copy__(self) -> DataLoader[T_co]:
-        twin: DataLoader[T_co] = type(self).__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin.__dict__["_epochs"] = self._epochs.copy()
-        twin.__dict__["_fault_budget"] = self._fault_budget.copy()
-        twin.__dict__["_broadcast"] = Broadcast(self.dataset, watches=self.num_workers > 0)
-        twin.__dict__["_running"] = Running()
-        twin.__dict__["_seeds"] = SeedSource()
+        twin = super().__copy__()
+        twin._seeds = SeedSource()
         return twin
 
     def _settings(self) -> Settings:
-        given, engine = self._given, self._given.engine
+        engine = self._given.engine
         if engine == "thread" and self.num_workers == 0 and engine == self._default_engine:
             engine = "inline"
-        return Settings(
+        return self._given.settings(
             worker_count=self.num_workers,
             engine=engine,
             depth=DEFAULT_DEPTH if self.prefetch_factor is None else self.prefetch_factor,
@@ -271,44 +237,27 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
             timeout_s=self.timeout,
             persistent=self.persistent_workers,
             context=self.multiprocessing_context,
-            scheduler=given.scheduler,
-            memory_budget=budget_of(given.memory_budget),
-            split=given.split,
-            snapshot_every=given.snapshot_every_n_steps or 0,
-            pin=(bool(self.pin_memory) or is_cuda(given.device)) and torch.cuda.is_available(),
-            restarts=given.restarts,
-            worker_bytes=byte_count("max_memory_per_worker", given.max_memory_per_worker),
+            pin=(bool(self.pin_memory) or is_cuda(self._given.device)) and torch.cuda.is_available(),
         )
 
     def __len__(self) -> int:
-        if _is_map(self.dataset):
-            length = self._order().length()
+        order = self._order()
+        if self._is_map:
+            length = order.length()
         else:
-            self._order()
             length = None if self._stream_split is None else steps_of(self.dataset, self._stream_split)
         return super().__len__() if length is None else length
 
     # -- iteration ---------------------------------------------------------------------------------------------------
 
-    def _order(self) -> Order:
-        if self._stream_split is not None and self._stream_split.share.world_size == 1:
-            self._stream_split = self._split_now()  # ranks may have come to be since
-        order = torch_order(self, self._stream_split)
+    def _order_of(self, split: StreamSplit | None) -> Order:
+        order = torch_order(self, split)
         order.drawing = self._seeds.drawing
         return order
 
-    def _split_now(self) -> StreamSplit | None:
-        """Return how an iterable dataset is shared out, over the ranks that there are now."""
-        return split_of(
-            self.dataset,
-            self._given.shard,
-            batch_size=self.batch_size,
-            drop_last=self.drop_last,
-            is_map=_is_map(self.dataset),
-            splits_itself=isinstance(self.dataset, (IterDataPipe, MapDataPipe))
-            or ranks_of_stream(self.dataset) is not None,
-            default=False,
-        )
+    def _splits_itself(self) -> bool:
+        pipes = (IterDataPipe, MapDataPipe)
+        return isinstance(self.dataset, pipes) or ranks_of_stream(self.dataset) is not None
 
     def _iterate(self, order: Order) -> Any:
         # As torch does it: subclasses override `_get_iterator`, and wrap what it returns.
@@ -345,26 +294,14 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
 
     def _next_order(self) -> Order:
         """Return what an iteration goes through that begins now, and take up what was reassigned."""
-        settings = self._settings()
-        if self._given.seed is not None and settings.engine_name == "thread" and not self._probed:
-            self._probed = True
-            is_map, batched = _is_map(self.dataset), self._auto_collation
-            if must_leave_threads(self.dataset, self.collate_fn, is_map=is_map, batched=batched):
-                self._given = replace(self._given, engine="process")
-                settings = self._settings()
-        if settings != self._resources.settings:  # an attribute was reassigned, as torch allows for some
-            self._resources = Resources(settings, TorchFramework())
+        self._take_up()
         order = self._iterated_order or self._epochs.order_of(self._order())
         # SpeechBrain's loader says so when a checkpoint is loaded, and patches torch's iterators to obey.
         skipped = vars(self).get("_speechbrain_recovery_skip_to")
-        if skipped and _is_map(self.dataset):
+        if skipped and self._is_map:
             order.skips += skipped
             self._speechbrain_recovery_skip_to = None
         return order
-
-    @property
-    def _given_seed(self) -> int | None:
-        return self._given.seed
 
     def _fresh_seed(self) -> int:
         return fresh_seed(self.generator)
@@ -376,9 +313,6 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
     def _after_epoch(self) -> dict[str, Any]:
         return self._seeds.after(self.generator) if self._given.seed is None else {}
 
-    def _forget_workers(self) -> None:
-        self._iterator = None
-
     @property
     def _worker_count(self) -> int:
         return self.num_workers
@@ -388,15 +322,19 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
         return self._dataset_kind == torch.utils.data._DatasetKind.Map
 
     @property
-    def _samples_per_batch(self) -> int:
-        return self.batch_size or 1
+    def _batched(self) -> bool:
+        return bool(self._auto_collation)
+
+    @property
+    def _collate(self) -> Callable[[Any], Any]:
+        return self.collate_fn
 
     @property
     def _has_default_collate(self) -> bool:
         return self._auto_collation and is_default(self.collate_fn)
 
     def _sharing(self) -> Sharing:
-        if not _is_map(self.dataset):
+        if not self._is_map:
             is_settled = self._is_split or self._given.shard is False or isinstance(self.dataset, IterDataPipe)
             return Sharing(None, "shard", is_settled=is_settled)
         by_batches = self.batch_size is None and self.batch_sampler is not None
@@ -404,39 +342,6 @@ class DataLoader(Resumable, Rebuildable, torch.utils.data.DataLoader[T_co]):
 
     def _samplers(self) -> list[Any]:
         return [self.batch_sampler, self.sampler, getattr(self.batch_sampler, "sampler", None)]
-
-    @property
-    def on_error(self) -> OnError:
-        """What becomes of samples that fail. May be changed between iterations."""
-        if "on_error" not in vars(self):
-            raise AttributeError("on_error is not known before the loader's constructor was called")
-        on_error: OnError = vars(self)["on_error"]
-        return on_error
-
-    @on_error.setter
-    def on_error(self, on_error: OnError) -> None:
-        if "_fault_budget" not in vars(self):  # a subclass before it has called this class's constructor, which says it
-            return
-        policy = policy_of(on_error)
-        check_policy(policy, is_map=_is_map(self.dataset))
-        vars(self)["on_error"], self._fault_budget.policy = on_error, policy
-        if self._iterator is not None:  # its workers go by the old one
-            self._running.close()
-            self._iterator = None
-
-    def stats(self) -> dict[str, Any]:
-        """Return counters: batches, waiting time, fallbacks, memory, faults."""
-        return {**self._resources.stats(), "faults": self._fault_budget.log.counts()}
-
-    def close(self) -> None:
-        """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
-
-        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells
-        how far it was. May be called from a signal handler.
-        """
-        self._running.close()
-        self._iterator = None
-        self._resources.close()
 
     def __repr__(self) -> str:
         return (

@@ -13,14 +13,13 @@ import torch.utils.data
 from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data._utils import pin_memory as torch_pin_memory
 
-from feedline.frameworks.torch import TorchFramework
 from feedline.frameworks.torch_pipes import seed_pipe, shard_in_worker, shard_pipe
 from feedline.loader.iteration import Iteration, Seeds, order_state
 from feedline.order.order import Order
 from feedline.randomness.keys import epoch_key
 from feedline.state.checkpoint import Checkpoint
 from feedline.state.epochs import Start
-from feedline.types import DatasetKind, WorkerSpec
+from feedline.types import WorkerSpec
 
 _profiler: Any = torch.autograd.profiler
 
@@ -71,8 +70,14 @@ class TorchBatches(Iteration):
         return self.seeds.draw if given is None else given
 
     def _spec(self, loader: Any, start: Start) -> WorkerSpec:
-        base_seed = _base_seed(loader, self.seeds.draw, start.epoch)
-        return _worker_spec(loader, base_seed, self._shared_seed, self._dataset)
+        dataset, init = self._dataset, loader.worker_init_fn
+        if self._num_workers and isinstance(dataset, (IterDataPipe, MapDataPipe)):
+            world_size, rank = _distributed_settings()
+            init = functools.partial(shard_in_worker, init, world_size, rank)
+        spec: WorkerSpec = loader._spec_of(
+            dataset, _base_seed(loader, self.seeds.draw, start.epoch), init, self._shared_seed
+        )
+        return spec
 
     def _before_batches(self, loader: Any) -> None:
         if self._num_workers:
@@ -191,31 +196,6 @@ def _base_seed(loader: Any, draw_seed: int, epoch: int) -> int:
     """Return the seed that workers add their number to."""
     # Of a state that was saved with a seed it may be larger than what torch's generators accept.
     return draw_seed % (1 << 63) if loader._given.seed is None else epoch_key(draw_seed, epoch) >> 1
-
-
-def _worker_spec(loader: Any, base_seed: int, shared_seed: int | None, dataset: Any) -> WorkerSpec:
-    init = loader.worker_init_fn
-    if loader.num_workers and isinstance(dataset, (IterDataPipe, MapDataPipe)):
-        world_size, rank = _distributed_settings()
-        init = functools.partial(shard_in_worker, init, world_size, rank)
-    return WorkerSpec(
-        dataset=dataset,
-        kind=DatasetKind.ITERABLE
-        if loader._dataset_kind == torch.utils.data._DatasetKind.Iterable
-        else DatasetKind.MAP,
-        collate=loader.collate_fn,
-        framework=TorchFramework(),
-        worker_count=loader.num_workers,
-        base_seed=base_seed,
-        batched=loader._auto_collation,
-        drop_last=loader.drop_last,
-        init=init,
-        shared_seed=shared_seed,
-        seeded=loader._given.seed is not None,
-        split=loader._stream_split,
-        on_error=loader._fault_budget.policy if loader._fault_budget.guards else None,
-        images=loader._image_placement,
-    )
 
 
 def _distributed_settings() -> tuple[int, int]:

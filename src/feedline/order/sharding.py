@@ -20,19 +20,17 @@ def split_of(
     batch_size: int | None,
     drop_last: bool,
     is_map: bool,
-    splits_itself: bool,
-    default: bool,
+    splits_itself: bool = False,
 ) -> StreamSplit | None:
     """Return how samples are shared out, None if each worker has a stream of its own.
 
     Args:
         dataset: the dataset.
-        shard: what the user said: True, False, a tail, or None for nothing.
+        shard: what the user said: True, False, a tail, or None for nothing, which is True for feedline's own streams.
         batch_size: samples of a batch; None for single samples.
         drop_last: True to leave out a last batch that is not full.
         is_map: True for a map-style dataset, of which there is nothing to share out.
         splits_itself: True if the dataset is known to do so in this loader, as torch's data pipes.
-        default: what None means for a dataset that is not feedline's own.
     """
     if not (shard is None or isinstance(shard, bool) or shard in TAILS):
         raise BadOption(f"shard={shard!r} is not one of True, False, {', '.join(map(repr, TAILS))}.")
@@ -60,7 +58,7 @@ def split_of(
             )
         return None
     if shard is None:
-        shard = default or isinstance(dataset, StreamSource)
+        shard = isinstance(dataset, StreamSource)
     if shard is False:
         return None
     share = own_share(None, None, "pad" if shard is True else str(shard))

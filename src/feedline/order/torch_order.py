@@ -18,7 +18,7 @@ from feedline.order.foreign_order import CutIndices, ForeignOrder
 from feedline.order.order import Order, SampleOrder, SpanOrder, StreamOrder, order_of
 from feedline.ranks import share_if_known
 from feedline.samplers import SequentialSampler
-from feedline.samplers.distributed_batches import BatchIndices, DistributedBatches
+from feedline.samplers.distributed import BatchIndices, DistributedBatches
 from feedline.types import StreamSplit
 
 

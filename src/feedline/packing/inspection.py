@@ -16,11 +16,11 @@ from feedline._optional import is_tensor
 from feedline.errors import CorruptSource, FeedlineError, MissingExtra
 from feedline.failures import words
 from feedline.images.pillow import checked_picture
+from feedline.packing.digest import all_of, digest_of_all, packed_samples, size_on_disk
 from feedline.packing.line import LISTS, collate_for, loader_text
 from feedline.packing.opening import Opened, open_path
 from feedline.packing.pictures import extension_of
 from feedline.packing.schema import Column, Sample, Schema
-from feedline.packing.verify import all_of, digest_of_all, packed_samples, size_on_disk
 
 _LOOKED_AT = 100
 """Samples from which types and statistics are told."""

@@ -18,7 +18,7 @@ from typing import Any
 from feedline.errors import BadOption, CorruptSource, PackError
 from feedline.failures import words
 from feedline.loader.loader import Loader
-from feedline.packing.digest import START, chained, digest_of
+from feedline.packing.digest import START, chained, digest_of, digest_of_all, packed_samples, size_on_disk
 from feedline.packing.folders import Unused
 from feedline.packing.formats import Format
 from feedline.packing.line import loader_line
@@ -27,7 +27,6 @@ from feedline.packing.output import Output, WorkFolder
 from feedline.packing.pictures import extension_of, is_picture
 from feedline.packing.prepare import Item
 from feedline.packing.schema import Agreement, Sample, Schema, Unfit
-from feedline.packing.verify import digest_of_all, packed_samples, size_on_disk
 from feedline.packing.writers.contract import Summary
 
 _BLOCK_SAMPLES, _BLOCK_BYTES = 256, 1 << 24

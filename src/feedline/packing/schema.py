@@ -303,35 +303,21 @@ def _dtype_of(value: Any) -> np.dtype[Any] | None:
     return np.asarray(value).dtype
 
 
+@dataclass(frozen=True)
 class Agreement:
-    """Decides what the fields hold.
+    """Decides what the fields hold."""
 
-    Args:
-        samples: the first of the dataset, at least one.
-        called: returns what people call the sample at a place among these.
-        format_name: for errors.
-        cannot_hold: says why the format cannot hold a column; "" if it can.
-        ragged: names of array fields whose shapes differ, even if those of these samples do not.
-        skips: True if samples that do not fit are left out: what most of them have in common decides then. Else all
-            of them have to be alike.
-    """
-
-    def __init__(
-        self,
-        samples: Sequence[Sample],
-        called: Callable[[int], str],
-        format_name: str,
-        cannot_hold: Callable[[Column], str],
-        *,
-        ragged: Iterable[str] = (),
-        skips: bool = False,
-    ) -> None:
-        self._samples = samples
-        self._called = called
-        self._format_name = format_name
-        self._cannot_hold = cannot_hold
-        self._ragged = tuple(ragged)
-        self._skips = skips
+    samples: Sequence[Sample]
+    """The first of the dataset, at least one."""
+    called: Callable[[int], str]
+    """Returns what people call the sample at a place among these."""
+    format_name: str
+    cannot_hold: Callable[[Column], str]
+    """Says why the format cannot hold a column; "" if it can."""
+    ragged: tuple[str, ...] = ()
+    """Array fields whose shapes differ, even if those of these samples do not."""
+    skips: bool = False
+    """True if samples that do not fit are left out: what most of them have in common decides. Else all are alike."""
 
     def schema(self) -> Schema:
         """Return what the fields hold. Samples with other fields are not looked at.
@@ -339,44 +325,44 @@ class Agreement:
         Raises:
             PackError: the format cannot hold it, or a field that is said to be ragged is not there.
         """
-        sets = Counter(frozenset(sample) for sample in self._samples)
-        wanted = sets.most_common(1)[0][0] if self._skips else self._samples[0].keys()
-        places = [place for place, sample in enumerate(self._samples) if sample.keys() == wanted]
-        names = list(self._samples[places[0]])
-        varying = check_ragged(self._ragged, names)
+        sets = Counter(frozenset(sample) for sample in self.samples)
+        wanted = sets.most_common(1)[0][0] if self.skips else self.samples[0].keys()
+        places = [place for place, sample in enumerate(self.samples) if sample.keys() == wanted]
+        names = list(self.samples[places[0]])
+        varying = check_ragged(self.ragged, names)
         return Schema(tuple(self._column(name, places, ragged=name in varying) for name in names))
 
     def _column(self, name: str, places: list[int], *, ragged: bool) -> Column:
-        column = Column.of(name, [self._samples[place][name] for place in places], ragged=ragged)
-        reason = self._cannot_hold(column)
+        column = Column.of(name, [self.samples[place][name] for place in places], ragged=ragged)
+        reason = self.cannot_hold(column)
         if not reason:
             return column
-        present = [self._samples[place][name] for place in places if self._samples[place][name] is not None]
-        if self._skips and column.nullable and present:
+        present = [self.samples[place][name] for place in places if self.samples[place][name] is not None]
+        if self.skips and column.nullable and present:
             without = Column.of(name, present, ragged=ragged)
-            if not self._cannot_hold(without):
+            if not self.cannot_hold(without):
                 return without
         groups: dict[Any, list[int]] = {}  # Any: what values are alike in
         for place in places:
-            groups.setdefault(_likeness(self._samples[place][name], ragged=ragged), []).append(place)
+            groups.setdefault(_likeness(self.samples[place][name], ragged=ragged), []).append(place)
         columns = [
-            (len(group), Column.of(name, [self._samples[place][name] for place in group], ragged=ragged))
+            (len(group), Column.of(name, [self.samples[place][name] for place in group], ragged=ragged))
             for group in groups.values()
         ]
-        held = [(size, one) for size, one in columns if not self._cannot_hold(one)]
-        if held and self._skips:
+        held = [(size, one) for size, one in columns if not self.cannot_hold(one)]
+        if held and self.skips:
             return max(held, key=lambda pair: pair[0])[1]
         raise PackError(self._refusal(column, reason, list(groups.values()), has_remedy=bool(held)))
 
     def _refusal(self, column: Column, reason: str, groups: list[list[int]], *, has_remedy: bool) -> str:
-        start = f"{self._format_name} cannot hold the field {column.name!r} ({column.described})"
+        start = f"{self.format_name} cannot hold the field {column.name!r} ({column.described})"
         if len(groups) == 1:
             return f"{start}: {reason}"
         first, other = groups[0][0], groups[1][0]
-        values = [said(self._samples[place][column.name]) for place in (first, other)]
+        values = [said(self.samples[place][column.name]) for place in (first, other)]
         skip = " Or leave out the samples that differ from most: --on-error skip (on_error='skip')."
         return (
-            f"{start}: it is {values[0]} in {self._called(first)}, and {values[1]} in {self._called(other)}, but "
+            f"{start}: it is {values[0]} in {self.called(first)}, and {values[1]} in {self.called(other)}, but "
             f"{reason}{skip if has_remedy else ''}"
         )
 

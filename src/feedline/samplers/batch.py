@@ -18,7 +18,7 @@ from feedline import abc
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.indices import taken_each
-from feedline.samplers.counts import is_count
+from feedline.samplers.seeded import check_count
 from feedline.steps import Steps
 from feedline.types import Key, Share
 
@@ -49,12 +49,10 @@ class BatchSampler(Iterable[list[Any]]):
         return object.__new__(cls)
 
     def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
-        if not is_count(batch_size):
-            raise BadOption(f"batch_size={batch_size!r} is not a positive integer.")
         if not isinstance(drop_last, bool):
             raise BadOption(f"drop_last={drop_last!r} is not a boolean.")
         self.sampler: Any = sampler
-        self.batch_size = batch_size
+        self.batch_size = check_count("batch_size", batch_size)
         self.drop_last = drop_last
 
     def cut_from(self) -> tuple[abc.Sampler, int, bool] | None:

@@ -15,8 +15,7 @@ from feedline.errors import BadOption
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import LARGEST, indices_at
-from feedline.samplers.counts import is_count
-from feedline.samplers.seeded import Seeded
+from feedline.samplers.seeded import Seeded, check_count
 from feedline.types import Key
 
 _BLOCKS, _SAMPLES = range(2)
@@ -52,9 +51,7 @@ class BlockSampler(Seeded):
     # Any: an array or tensor has no common type with a list; a torch or NumPy generator.
     def __init__(self, sizes: Any, window: int = 16, *, seed: int | None = None, generator: Any = None) -> None:
         super().__init__(seed, generator)
-        if not is_count(window):
-            raise BadOption(f"window={window!r} is not a positive number of blocks.")
-        self.window = int(window)
+        self.window = check_count("window", window)
         self._sizes = _checked(sizes)
         self._starts = np.cumsum(self._sizes) - self._sizes
         self._count = int(self._sizes.sum())

@@ -1,25 +1,75 @@
-"""The share of one rank in the indices of a sampler."""
+"""One rank's share of the indices of a sampler, or of the batches of a batch sampler; of any make, by `distribute`."""
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-from feedline.abc.sampler import IndexArray, Sampler
+import numpy as np
+
+from feedline import abc
+from feedline.abc.sampler import IndexArray, Ordered, Sampler
 from feedline.errors import BadOption
 from feedline.ranks import own_share
-from feedline.samplers.random import RandomSampler
-from feedline.samplers.sequential import SequentialSampler
-from feedline.samplers.shared import Shared
+from feedline.samplers.batch import BatchSampler
+from feedline.samplers.foreign import ForeignBatchSampler, ForeignSampler, yields_batches
+from feedline.samplers.plain import RandomSampler, SequentialSampler
 from feedline.types import Key, Share, Tail
 
 
-class Distributed(Shared, Sampler):  # type: ignore[misc]  # its share may be found later
-    """Yields every `world_size`-th index of a sampler, beginning with the `rank`-th; `distribute` makes it.
+class Shared(Ordered):
+    """Base of samplers that yield one rank's share of an order.
 
-    It counts epochs by itself. A sampler without seed and generator gets the seed 0, because ranks that drew
-    a seed each would not share one order; a generator must be seeded alike on all ranks.
+    Ranks may come to be after the sampler: frameworks start them, and send the sampler there. So if nobody has said
+    which rank this is, and there was one only, it is looked up again whenever the share is needed. torch's
+    DistributedSampler is an error in that case.
+
+    It counts epochs by itself. An order without seed and generator gets the seed 0, because ranks that drew a seed each
+    would not share one order; a generator must be seeded alike on all ranks.
+
+    Args:
+        whole: the order of all ranks.
+        share: what is known when the sampler is made.
+        is_found: True if nobody has said it.
+    """
+
+    def __init__(self, whole: Ordered, share: Share, *, is_found: bool = False) -> None:
+        self._share = share
+        self._is_found = is_found
+        self.generator = whole.generator
+        self.seed = 0 if whole.seed is None and whole.generator is None else whole.seed
+        self.epoch = whole.epoch
+        self.epoch_was_set = whole.epoch_was_set
+
+    def describe(self) -> dict[str, Any]:
+        """Return what describes the whole: its state fits any number of ranks."""
+        return self.whole().describe()
+
+    def __repr__(self) -> str:
+        share, name = self.share, type(self).__name__
+        return f"{name}({self.whole()!r}, rank={share.rank}, world_size={share.world_size}, tail={share.tail!r})"
+
+    @property
+    def share(self) -> Share:  # type: ignore[override]  # it may be found later
+        """The part that belongs to this rank."""
+        if self._is_found and self._share.world_size == 1:
+            self._share = own_share(None, None, self._share.tail)
+        return self._share
+
+    @property
+    def rank(self) -> int:
+        """The rank whose share this is."""
+        return self.share.rank
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of ranks."""
+        return self.share.world_size
+
+
+class Distributed(Shared, Sampler):
+    """Yields every `world_size`-th index of a sampler, beginning with the `rank`-th; `distribute` makes it.
 
     Example:
         >>> list(Distributed(SequentialSampler("abcde"), Share(rank=1, world_size=2)))
@@ -27,12 +77,8 @@ class Distributed(Shared, Sampler):  # type: ignore[misc]  # its share may be fo
     """
 
     def __init__(self, sampler: Sampler, share: Share, *, is_found: bool = False) -> None:
-        super().__init__(share, is_found=is_found)
+        super().__init__(sampler, share, is_found=is_found)
         self.sampler = sampler
-        self.generator = sampler.generator
-        self.seed = 0 if sampler.seed is None and sampler.generator is None else sampler.seed
-        self.epoch = sampler.epoch
-        self.epoch_was_set = sampler.epoch_was_set
 
     def size(self) -> int | None:
         total = self.sampler.size()
@@ -43,14 +89,6 @@ class Distributed(Shared, Sampler):  # type: ignore[misc]  # its share may be fo
 
     def whole(self) -> Sampler:
         return self.sampler
-
-    def describe(self) -> dict[str, Any]:
-        """Return what describes the whole: its state fits any number of ranks."""
-        return self.sampler.describe()
-
-    def __repr__(self) -> str:
-        share = self.share
-        return f"Distributed({self.sampler!r}, rank={share.rank}, world_size={share.world_size}, tail={share.tail!r})"
 
 
 class DistributedSampler(Distributed):
@@ -115,3 +153,183 @@ class DistributedSampler(Distributed):
             f"DistributedSampler({len(self.dataset)} samples, num_replicas={self.num_replicas}, rank={self.rank}, "
             f"shuffle={self.shuffle}, seed={self.seed}, tail={self.share.tail!r})"
         )
+
+
+class DistributedBatches(Shared, abc.BatchSampler):
+    """Yields every `world_size`-th batch of a batch sampler, beginning with the `rank`-th; `distribute` makes it.
+
+    Batches that do not go round are repeated from the beginning ("pad"), left out ("drop"), or split into one
+    piece for each rank ("exact"): all ranks take the same number of steps in any case.
+    """
+
+    def __init__(self, batches: abc.BatchSampler, share: Share, *, first: int = 0, is_found: bool = False) -> None:
+        super().__init__(batches, share, is_found=is_found)
+        self.batches = batches
+        self.first = first
+        """The batch of the whole with which this begins."""
+
+    def size(self) -> int | None:
+        total = self.batches.size()
+        if total is None:
+            return None
+        left = max(0, total - self.first)
+        if self.share.tail == "drop":
+            return left // self.share.world_size
+        return -(-left // self.share.world_size)
+
+    def batch(self, number: int, key: Key) -> IndexArray:
+        total = self.batches.size()
+        begin = self.first + number * self.share.world_size
+        if total is None or begin + self.share.world_size <= total:
+            return self.batches.batch(begin + self.share.rank, key)
+        if self.share.tail != "exact":
+            return self.batches.batch((begin + self.share.rank) % total, key)
+        last = [self.batches.batch(other, key) for other in range(begin, total)]
+        return split(last, self.share.world_size)[self.share.rank]
+
+    def check(self, key: Key) -> None:
+        """Refuse an epoch whose last round cannot be split.
+
+        Raises:
+            BadOption: with the tail "exact", there are fewer indices in it than ranks.
+        """
+        size = self.size()
+        if size and self.share.tail == "exact":
+            self.batch(size - 1, key)
+
+    def whole(self) -> abc.BatchSampler:
+        return self.batches
+
+    def resumed(self, first: int) -> DistributedBatches:
+        """Return the same share of what remains from batch `first` of the whole on; `first` may lie within a round."""
+        rest = DistributedBatches(self.batches, self.share, first=first)
+        rest.seed, rest.generator = self.seed, self.generator
+        rest.epoch, rest.epoch_was_set = self.epoch, self.epoch_was_set
+        return rest
+
+
+class BatchIndices(Iterable[int]):
+    """The indices of this rank's batches, one after the other: what a loader over such batches has as its `sampler`.
+
+    To torch it is a DistributedSampler, which frameworks look for there to see that ranks have their shares already.
+    """
+
+    def __init__(self, batches: DistributedBatches) -> None:
+        self.batches = batches
+
+    @property
+    def rank(self) -> int:
+        """The rank whose share this is."""
+        return self.batches.rank
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of ranks."""
+        return self.batches.num_replicas
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch the next iteration is."""
+        self.batches.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in self.batches:
+            yield from batch
+
+    def __len__(self) -> int:
+        raise TypeError(
+            "Batches may differ in size from epoch to epoch: only their number is known, len(batch_sampler)."
+        )
+
+
+def split(batches: list[IndexArray], count: int) -> list[IndexArray]:
+    """Split batches into `count` pieces, each of them from one batch, by halving the largest again and again.
+
+    Raises:
+        BadOption: there are fewer indices than pieces.
+
+    Example:
+        >>> [piece.tolist() for piece in split([np.arange(4), np.arange(4, 7)], 4)]
+        [[0, 1], [2, 3], [4, 5], [6]]
+    """
+    pieces = list(batches)
+    indices = sum(map(len, pieces))
+    if indices < count:
+        raise BadOption(
+            f'tail="exact" cannot give each of {count} ranks a piece of the last {len(batches)} batches, which hold '
+            f'{indices} indices together. Use tail="pad" or "drop", larger batches, or fewer ranks.'
+        )
+    while len(pieces) < count:
+        where = int(np.argmax([len(piece) for piece in pieces]))
+        piece = pieces[where]
+        middle = (len(piece) + 1) // 2
+        pieces[where : where + 1] = [piece[:middle], piece[middle:]]
+    return pieces
+
+
+# Any: a foreign sampler is whatever can be iterated over.
+def distribute(
+    sampler: abc.Sampler | abc.BatchSampler | Iterable[Any],
+    rank: int | None = None,
+    world_size: int | None = None,
+    *,
+    tail: Tail = "pad",
+) -> abc.Sampler | abc.BatchSampler:
+    """Return this rank's share of a sampler or batch sampler: feedline's, torch's, a list, or your own.
+
+    Batches that are cut from one of feedline's samplers are cut from the share of its indices. Other batches are
+    shared as they are. What is neither feedline's nor a list is iterated over on each rank, an epoch at a
+    time, with `random`, `numpy.random` and torch's default generator seeded alike for that time, so that the ranks see
+    the same order. A sampler that has a generator of its own must be given one that is seeded alike on all ranks.
+
+    Args:
+        sampler: Needs a length unless it is feedline's.
+        rank: This one; from torch's or JAX's process group or RANK if None, else 0.
+        world_size: Number of ranks; from torch's or JAX's process group or WORLD_SIZE if None, else 1.
+        tail: What becomes of indices or batches that do not go round. "pad" repeats some from the beginning, "drop"
+            leaves them out. "exact" does neither: the last ranks may have an index less, and batches of the last round
+            are split so that every rank has one.
+
+    Raises:
+        BadOption: the sampler is shared already, or has no length, or rank and world size make no sense.
+
+    Example:
+        >>> [list(distribute([10, 20, 30], rank, 2)) for rank in range(2)]
+        [[10, 30], [20, 10]]
+    """
+    share = own_share(rank, world_size, tail)
+    is_found = rank is None and world_size is None
+    _refuse_shared(sampler)
+    if isinstance(sampler, abc.Sampler):
+        return Distributed(sampler, share, is_found=is_found)
+    if isinstance(sampler, abc.BatchSampler):
+        return _distributed_batches(sampler, share, is_found=is_found)
+    if not hasattr(sampler, "__len__"):
+        raise BadOption(
+            f"{sampler!r} has no length, so that nobody knows how much of it each of {share.world_size} ranks gets. "
+            "Give it `__len__`, or make a feedline.abc.Sampler of it."
+        )
+    if yields_batches(sampler):
+        return DistributedBatches(ForeignBatchSampler(sampler), share, is_found=is_found)
+    return Distributed(ForeignSampler(sampler), share, is_found=is_found)
+
+
+def _distributed_batches(sampler: abc.BatchSampler, share: Share, *, is_found: bool) -> abc.BatchSampler:
+    parts = sampler.cut_from()
+    if parts is None:
+        return DistributedBatches(sampler, share, is_found=is_found)
+    indices, batch_size, drop_last = parts
+    _refuse_shared(indices)
+    batches = BatchSampler(Distributed(indices, share, is_found=is_found), batch_size, drop_last)
+    assert isinstance(batches, abc.BatchSampler)
+    return batches
+
+
+def _refuse_shared(sampler: Any) -> None:
+    inner = sampler
+    while inner is not None:
+        if getattr(inner, "share", None) is not None or hasattr(inner, "num_replicas"):
+            raise BadOption(
+                f"{sampler!r} is one rank's share already, and a share of a share would leave indices out. "
+                "Distribute the sampler it was made from."
+            )
+        inner = getattr(inner, "sampler", None)

@@ -1,14 +1,15 @@
-"""What samplers with a random order have in common: where the seed comes from."""
+"""What random samplers have in common: seeds and generators, counts, passes that are each shuffled anew."""
 
 from __future__ import annotations
 
 import operator
+import sys
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from feedline.abc.sampler import IndexArray, Sampler
+from feedline.abc.sampler import BatchSampler, IndexArray, Ordered, Sampler
 from feedline.errors import BadOption
 from feedline.randomness.bijection import SMALL, Bijection, small_orders
 from feedline.randomness.keys import mix, mix_array
@@ -17,8 +18,8 @@ _AT_ONCE = 1 << 14
 """Numbers put in order at a time, when a dataset is so small that its passes are many."""
 
 
-class Seeded(Sampler):
-    """Base of samplers that take a seed, or a generator to draw one from."""
+class _Origin(Ordered):
+    """Where seeds come from: one that was given, or a generator."""
 
     # Any: a torch or NumPy generator.
     def __init__(self, seed: int | None, generator: Any) -> None:
@@ -35,6 +36,10 @@ class Seeded(Sampler):
         if self.generator is not None:
             return f", generator={self.generator!r}"
         return "" if self.seed is None else f", seed={self.seed}"
+
+
+class Seeded(_Origin, Sampler):
+    """Base of samplers that take a seed, or a generator to draw one from."""
 
 
 @lru_cache(maxsize=64)
@@ -68,3 +73,45 @@ def shuffled_passes(places: IndexArray, size: int, key: int) -> IndexArray:
         else:
             out[where] = _order(size, mix(key, int(numbers[start])))(within[where])
     return out
+
+
+class SeededBatches(_Origin, BatchSampler):
+    """Base of batch samplers that make their own order."""
+
+    # Any: a torch or NumPy generator.
+    def __init__(self, *, drop_last: bool, shuffle: bool, seed: int | None, generator: Any) -> None:
+        super().__init__(seed, generator)
+        for name, value in (("drop_last", drop_last), ("shuffle", shuffle)):
+            if not isinstance(value, (bool, np.bool_)):
+                raise BadOption(f"{name}={value!r} is not True or False.")
+        self.drop_last = bool(drop_last)
+        self.shuffle = bool(shuffle)
+
+    def _options(self) -> str:
+        """Say what differs from the defaults, for `__repr__`."""
+        return f"{', drop_last=True' * self.drop_last}{', shuffle=False' * (not self.shuffle)}{self._origin()}"
+
+    def _check_number(self, number: int) -> None:
+        size = self.size()
+        if size is not None and not 0 <= number < size:
+            raise IndexError(f"batch {number} is not among the {size} batches of an epoch, 0 to {size - 1}.")
+
+
+# Any: what the user, or a framework, has given.
+def refuse_sampler(name: str, value: Any) -> None:
+    """Refuse a sampler in the place of lengths or labels, where frameworks put one to share batches out over ranks."""
+    torch_data = sys.modules.get("torch.utils.data")
+    if isinstance(value, Sampler) or (torch_data is not None and isinstance(value, torch_data.Sampler)):
+        raise BadOption(
+            f"{name} is a {type(value).__name__}: probably a framework wants to share batches out over ranks that way, "
+            "which works for a plain BatchSampler only. Share them out before: give the loader "
+            "batch_sampler=feedline.samplers.distribute(...) around this one, when the ranks are there; frameworks "
+            "then leave it alone."
+        )
+
+
+def check_count(name: str, value: Any) -> int:
+    """Return a count as an int; refuse what is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise BadOption(f"{name}={value!r} is not a positive integer.")
+    return int(value)

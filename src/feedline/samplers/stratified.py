@@ -25,7 +25,7 @@ from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import indices_at
-from feedline.samplers.seeded_batches import SeededBatches, check_batch_size, refuse_sampler
+from feedline.samplers.seeded import SeededBatches, check_count, refuse_sampler
 from feedline.types import Key
 from feedline.values.labels import classes_of
 
@@ -83,7 +83,7 @@ class StratifiedBatchSampler(SeededBatches):
         generator: Any = None,
     ) -> None:
         super().__init__(drop_last=drop_last, shuffle=shuffle, seed=seed, generator=generator)
-        self.batch_size = check_batch_size(batch_size)
+        self.batch_size = check_count("batch_size", batch_size)
         if mode not in MODES:
             raise BadOption(f"mode={mode!r} is not one of {', '.join(map(repr, MODES))}.")
         self.mode = mode

@@ -21,11 +21,8 @@ from types import ModuleType
 from feedline._optional import when_imported
 from feedline.errors import FeedlineWarning, tell
 from feedline.samplers.batch import BatchSampler
-from feedline.samplers.distributed import Distributed
-from feedline.samplers.distributed_batches import BatchIndices
-from feedline.samplers.random import RandomSampler
-from feedline.samplers.sequential import SequentialSampler
-from feedline.samplers.subset import SubsetRandomSampler
+from feedline.samplers.distributed import BatchIndices, Distributed
+from feedline.samplers.plain import RandomSampler, SequentialSampler, SubsetRandomSampler
 from feedline.samplers.weighted import WeightedRandomSampler
 
 _BASES: dict[type, str] = {

@@ -1,4 +1,4 @@
-"""Indices by weight."""
+"""Indices by weight, or such that every class comes equally often."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from feedline._optional import is_tensor
 from feedline.abc.sampler import IndexArray
 from feedline.errors import BadOption
 from feedline.randomness.keys import epoch_key
-from feedline.samplers.alias import AliasTable
-from feedline.samplers.counts import is_count
-from feedline.samplers.draws import draw_exponential
-from feedline.samplers.seeded import Seeded
+from feedline.samplers.draws import AliasTable, draw_exponential
+from feedline.samplers.seeded import Seeded, check_count
 from feedline.types import Key
-from feedline.values.labels import refuse_dataset
+from feedline.values.labels import classes_of, refuse_dataset
 
 
 class WeightedRandomSampler(Seeded):
@@ -52,12 +50,10 @@ class WeightedRandomSampler(Seeded):
         seed: int | None = None,
     ) -> None:
         super().__init__(seed, generator)
-        if not is_count(num_samples):
-            raise BadOption(f"num_samples={num_samples!r} is not a positive integer.")
         if not isinstance(replacement, bool):
             raise BadOption(f"replacement={replacement!r} is not a boolean.")
         self.weights = weights
-        self.num_samples = num_samples
+        self.num_samples = check_count("num_samples", num_samples)
         self.replacement = replacement
         self._array = _checked(weights)
         if replacement:
@@ -127,3 +123,45 @@ def _checked(weights: Any) -> NDArray[np.float64]:
     if not array.any():
         raise BadOption(f"all {len(array)} weights are zero: nothing can be drawn.")
     return array
+
+
+class BalancedSampler(WeightedRandomSampler):
+    """Draws indices with replacement such that every class is equally likely, however many samples it has.
+
+    Args:
+        labels: The class of each sample: integers or strings, as a list, array or tensor.
+        num_samples: Indices in an epoch; as many as labels by default.
+        seed: Fixes the orders of all epochs.
+        generator: torch or NumPy generator to draw the seed of each epoch from instead.
+
+    Example:
+        >>> sampler = BalancedSampler(["cat"] * 999 + ["dog"], 1000, seed=1)
+        >>> 400 < sum(index == 999 for index in sampler) < 600
+        True
+    """
+
+    # Any: an array or tensor has no common type with a list.
+    def __init__(
+        self,
+        labels: Sequence[int] | Sequence[str] | Any,
+        num_samples: int | None = None,
+        *,
+        seed: int | None = None,
+        generator: Any = None,
+    ) -> None:
+        self.labels = labels
+        numbers, names = classes_of(labels)
+        if len(numbers) == 0:
+            raise BadOption("labels is empty: there is nothing to draw from.")
+        self.class_count = len(names)
+        weights = (1.0 / np.bincount(numbers))[numbers]
+        super().__init__(weights, len(numbers) if num_samples is None else num_samples, seed=seed, generator=generator)
+
+    def describe(self) -> dict[str, Any]:
+        return {**super().describe(), "classes": self.class_count}
+
+    def __repr__(self) -> str:
+        return (
+            f"BalancedSampler({len(self.labels)} labels of {self.class_count} classes, {self.num_samples}"
+            f"{self._origin()})"
+        )

@@ -23,9 +23,6 @@ class EngineBench:
     Names without an underscore are for subclasses of the suite; the others are for the chapters of the contract.
     """
 
-    has_workers: bool = True
-    """False if tasks run in the caller's thread, inside `collect`."""
-
     has_processes: bool = False
     """True if each worker is a process of its own: it has a process id and can be killed."""
 
@@ -38,7 +35,7 @@ class EngineBench:
     framework: Framework = NumpyFramework()
 
     def make_engine(self) -> Engine:
-        """Return an engine that has not been opened, with two workers if it has any."""
+        """Return an engine that has not been opened, with two workers."""
         raise NotImplementedError("say how the engine is made")
 
     def slot_for(self, worker: int) -> int:
@@ -60,7 +57,6 @@ class EngineBench:
 
     @contextmanager
     def _gate(self) -> Iterator[Gate]:
-        self._need_workers("nobody else can be held while the caller goes on")
         with self._folder() as folder, Gate(folder / "gate") as gate:
             yield gate
 
@@ -72,7 +68,7 @@ class EngineBench:
             kind=DatasetKind.ITERABLE if streams else DatasetKind.MAP,
             collate=options.pop("collate", default),
             framework=self.framework,
-            worker_count=engine.worker_count if self.has_workers else 0,
+            worker_count=engine.worker_count,
             base_seed=7,
             **options,
         )
@@ -83,10 +79,6 @@ class EngineBench:
             yield engine
         finally:
             engine.close()
-
-    def _need_workers(self, reason: str) -> None:
-        if not self.has_workers:
-            raise unittest.SkipTest(f"has_workers is False: {reason}")
 
     def _need_replacements(self) -> None:
         if not self.replaces_workers:

@@ -39,7 +39,6 @@ class TaskChapter(EngineBench):
         assert answered == asked
 
     def test_every_worker_is_told_its_number(self) -> None:
-        self._need_workers("the caller is no worker")
         with self._folder() as folder:
             journal = Journal(folder / "journal")
             with self._at_work(Numbers(), init=WriteNumber(journal)) as engine:

@@ -100,6 +100,9 @@ def _check_tasks(books: Books) -> None:
         known = worker.outstanding + len(parked)
         if view.outstanding != known:
             raise LawBroken(f"worker {view.id} has {known} tasks, and the machine believes {view.outstanding}")
+    idle = sum(not view.outstanding for view in machine.workers)
+    if machine._idle != idle:
+        raise LawBroken(f"{idle} workers have nothing to do, and the machine believes {machine._idle}")
     given = Counter(task.id for worker in books.workers for task in worker.queue)
     twice = [task_id for task_id, count in given.items() if count > 1]
     if twice:

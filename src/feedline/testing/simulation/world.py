@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import heapq
 import math
 import random
 import zlib
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
+from feedline.abc.scheduler import Scheduler
 from feedline.abc.stateful import is_stateful
 from feedline.core.counters import Counters
 from feedline.core.decisions import GIVE, START, TAKE_BACK
@@ -23,21 +23,21 @@ from feedline.core.epoch import Epoch
 from feedline.core.fault_budget import FaultBudget
 from feedline.core.machine import Machine
 from feedline.core.recovery import Recovery, RecoveryOptions, Seen
-from feedline.driver.batches import begin_epoch
-from feedline.driver.driver import Driver
+from feedline.driver.batches import new_epoch
 from feedline.driver.settings import Settings
-from feedline.errors import WorkerDied, WorkerError, WorkerStartError
+from feedline.errors import WorkerError, WorkerStartError
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint
-from feedline.testing.simulation.dataset import CallFailed, NotReady, NotSent, dataset_of
+from feedline.testing.simulation.dataset import CallFailed, NotSent, dataset_of
+from feedline.testing.simulation.engine import TICK_S, SimulatedEngine
 from feedline.testing.simulation.laws import Books
 from feedline.testing.simulation.scenario import MAP, LawBroken, Scenario
 from feedline.testing.simulation.scheduler import order_of, scheduler_of
 from feedline.testing.simulation.slots import CountedSlots
-from feedline.testing.simulation.worker import Worker, draw_s, spec_of
-from feedline.types import Call, Key, Parcel, Result, ResultKind, Share, Task
+from feedline.testing.simulation.worker import Worker, spec_of
+from feedline.types import Call, Key, Result, ResultKind, Share, Task
 
 _MOST_IDLE = 10_000
 """Turns of the machine in which nothing happens and no time passes."""
@@ -45,8 +45,6 @@ _MOST_IDLE = 10_000
 
 _MOST_DEATHS = 60
 """Workers that die at most until a sample that kills is found. With batches of 8 and two retries it takes about 30."""
-
-_TICK_S = 1e-9
 
 
 class Trace:
@@ -74,12 +72,21 @@ class World:
         share: which rank it is.
         trace: told what happens.
         dice: from which everything is drawn.
+        scheduler: decides who works on what; as the scenario has it if not given.
     """
 
-    def __init__(self, scenario: Scenario, workers: int, share: Share, trace: Trace, dice: random.Random) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        workers: int,
+        share: Share,
+        trace: Trace,
+        dice: random.Random,
+        *,
+        scheduler: Scheduler | None = None,
+    ) -> None:
         self.scenario = scenario
         self.share = share
-        self.now_s = 0.0
         self.wait_s = 0.0
         """How long the training loop has waited for batches."""
         self.trace = trace
@@ -101,7 +108,7 @@ class World:
             depth=scenario.depth,
             timeout_s=scenario.timeout_s,
             restarts=scenario.restarts if scenario.kills_stuck else None,
-            scheduler=scheduler_of(scenario, random.Random(dice.random())),
+            scheduler=scheduler_of(scenario, random.Random(dice.random())) if scheduler is None else scheduler,
         )
         self._spec = spec_of(scenario, self.dataset, workers, share)
         options = RecoveryOptions(
@@ -114,20 +121,18 @@ class World:
             chance=dice.random,
         )
         self.machine = Machine(workers, self.slots, Recovery(options), self.counters)
-        self.workers = [Worker(number, 0, self._spec, scenario, dice) for number in range(workers)]
+        self._engine = SimulatedEngine(scenario, self._spec, self.slots, dice)
+        self.workers = self._engine.workers
         accidents, fatal = scenario.accidents, len(scenario.troubles.fatal)
         most = math.inf if accidents.blames or accidents.death_at_start else _MOST_DEATHS * fatal
         self.books = Books(self.machine, self.slots, self.workers, self.counters, scenario.restarts, most)
-        self._events: list[tuple[float, int, str, Worker, Any]] = []
-        self._count = 0
-        self._heard: deque[tuple[Worker | None, Result]] = deque()
-        """What workers have said, and the machine was not told."""
-        self._needs: dict[int, int] = {}
-        """How many calls a worker must have heard before it begins a task."""
         self.early: tuple[int, ...] = ()
         """Batches of the epoch that had been delivered before it was entered."""
-        for worker in self.workers:
-            self._get_ready(worker)
+
+    @property
+    def now_s(self) -> float:
+        """The time."""
+        return self._engine.now_s
 
     # -- the training loop -------------------------------------------------------------------------------------------
 
@@ -163,9 +168,10 @@ class World:
         self.books.epoch_deaths = 0
         self.books.ran_ahead = self.counters.run_ahead
         self.trace.add(self.now_s, "epoch", number, order.get("consumed", 0))
-        # Of a driver that function asks for no more than what this class has, too: `machine` and `begin`.
-        driver = cast(Driver, _Beginner(self))
-        begin_epoch(driver, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
+        epoch = new_epoch(machine, self._settings, self._spec, self.checkpoint, snapshot, fault_budget=fault_budget)
+        machine.now_s = self.now_s
+        machine.begin(epoch)
+        self.perform()
 
     @property
     def epoch(self) -> Epoch:
@@ -198,7 +204,7 @@ class World:
                     machine.judge_lateness()
             if machine.decisions or machine.fatal is not None:
                 self.perform()
-            idle = 0 if self.now_s > before_s + 2 * _TICK_S else idle + 1
+            idle = 0 if self.now_s > before_s + 2 * TICK_S else idle + 1
             if idle > _MOST_IDLE:
                 raise LawBroken("the machine goes round in circles: no time passes, and nothing is delivered")
 
@@ -216,8 +222,7 @@ class World:
                 self.slots.discard(result)
                 raise
             finally:
-                epoch.ask_again(worker)
-                machine.fill()
+                machine.handed_out(worker)
                 self.perform()
         except LawBroken:
             raise
@@ -271,14 +276,14 @@ class World:
 
     def pass_time(self, seconds: float) -> None:
         """Let time pass in which the training loop asks for nothing."""
-        self.now_s += seconds
+        self._engine.now_s += seconds
 
     def close(self) -> None:
         """End the workers."""
         if not self.closed:
             self.closed = True
             self.machine.close()
-            self._events.clear()
+            self._engine.close()
             for slot in list(self.slots.held):
                 self.slots.drop(slot)
             if self.slots.used:
@@ -292,40 +297,20 @@ class World:
 
     def _collect(self, pause_s: float | None, worker: int | None) -> None:
         """Go to the next thing that happens, or to the end of the pause, and tell the machine."""
-        books = self.books
-        books.check_wait(worker)
-        until_s = None if pause_s is None else self.now_s + max(0.0, pause_s)
-        while True:
-            self._let_happen()
-            # A worker that is waited for is heard alone, at times: what the others say may be left for later.
-            alone = worker is not None and self.dice.random() < 0.5
-            heard = [one for one in self._heard if not alone or one[1].worker == worker]
-            if heard:
-                self._heard = deque([one for one in self._heard if alone and one[1].worker != worker])
-                break
-            next_s = self._events[0][0] if self._events else None
-            if next_s is None and (until_s is None or not self.scenario.timeout_s):
-                if self._heard:
-                    continue
-                raise LawBroken("the machine waits, and nothing will ever happen")
-            if until_s is not None and (next_s is None or next_s > until_s):
-                # A clock goes on, however short the pause: the rest of it may be less than a float can add.
-                self.now_s = self.machine.now_s = max(until_s, self.now_s + _TICK_S)
-                return
-            assert next_s is not None
-            self.now_s = max(self.now_s, next_s)
+        self.books.check_wait(worker)
+        heard = self._engine.collect(pause_s, worker)
         self.machine.now_s = self.now_s
         for said in heard:
             self._tell(*said)
-        if not self.machine.decisions and self.machine.fatal is None:
-            books.check()
+        if heard and not self.machine.decisions and self.machine.fatal is None:
+            self.books.check()
 
     def _tell(self, worker: Worker | None, result: Result) -> None:
         """Tell the machine what a worker has said."""
         machine = self.machine
         if result.kind is ResultKind.DIED:
             assert worker is not None
-            unbegun = self._revoke(worker, None)
+            unbegun = self._engine.revoke(worker.number, None)
             self.trace.add(self.now_s, "died", worker.number, unbegun)
             self.books.deaths += 1
             self.books.epoch_deaths += 1
@@ -341,69 +326,6 @@ class World:
             worker.has_grown = True
             machine.grown(worker.number)
 
-    def _at(self, seconds: float, what: str, worker: Worker, fact: Any = None) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (self.now_s + seconds, self._count, what, worker, fact))
-
-    def _let_happen(self) -> None:
-        """Let everything happen that should have happened by now."""
-        now_s, events = self.now_s, self._events
-        while events and events[0][0] <= now_s:
-            self.now_s, _, what, worker, fact = heapq.heappop(events)
-            if self.workers[worker.number] is not worker or worker.is_dead:
-                continue
-            if what == "ready":
-                worker.is_ready = True
-                self._go_on(worker)
-            elif what == "done":
-                self._answer(worker, fact)
-            else:
-                self._die(worker, fact)
-        self.now_s = now_s
-
-    def _get_ready(self, worker: Worker) -> None:
-        accidents, dice = self.scenario.accidents, self.dice
-        seconds = draw_s(dice, self.scenario.start_s)
-        if accidents.death_at_start and dice.random() < accidents.death_at_start:
-            death: Exception = WorkerDied(f"worker {worker.number} died before it was ready.")
-            death.was_ready, death.was_killed = False, dice.random() < 0.7  # type: ignore[attr-defined]  # WorkerDied
-            if dice.random() < 0.3:
-                death = NotReady("in worker_init_fn")
-            self._at(seconds, "death", worker, death)
-        else:
-            self._at(seconds, "ready", worker)
-
-    def _go_on(self, worker: Worker) -> None:
-        """Let a worker begin its next task, if it has one."""
-        if not worker.queue or worker.has_begun or not worker.is_ready or worker.is_dead:
-            return
-        task = worker.queue[0]
-        if not (worker.is_at_call or worker.has_heard(self._needs.get(task.id, 0))):
-            raise LawBroken(f"worker {worker.number} begins task {task.id}, and has not heard a call before it")
-        outcome = worker.begin(self.dataset.calls)
-        if outcome.result is not None:
-            self._at(outcome.seconds, "done", worker, outcome.result)
-        elif outcome.dies:
-            self._at(outcome.seconds, "death", worker, WorkerDied(f"worker {worker.number} was killed."))
-
-    def _answer(self, worker: Worker, result: Result) -> None:
-        task = worker.queue.popleft()
-        worker.has_begun = False
-        worker.unheard += 1
-        self._needs.pop(task.id, None)
-        if result.kind is ResultKind.DONE and type(task.indices) is not Call:
-            if task.slot >= 0:
-                self.slots.memory[task.slot] = result.payload
-            result.payload = Parcel(result.payload, task.slot, 1)
-        self._heard.append((worker, result))
-        self._go_on(worker)
-
-    def _die(self, worker: Worker, death: Exception) -> None:
-        worker.is_dead = True
-        if worker.has_begun and worker.queue[0].slot >= 0:
-            self.slots.memory[worker.queue[0].slot] = "half of a batch"
-        self._heard.append((worker, Result(ResultKind.DIED, worker.number, -1, death)))
-
     # -- what the machine decides ------------------------------------------------------------------------------------
 
     def perform(self) -> None:
@@ -417,9 +339,9 @@ class World:
         while decisions:
             what, worker, *rest = decisions.popleft()
             if what is GIVE:
-                self._give(self.workers[worker], rest[0])
+                self._give(worker, rest[0])
             elif what is TAKE_BACK:
-                taken = self._revoke(self.workers[worker], rest[0])
+                taken = self._engine.revoke(worker, rest[0])
                 self.workers[worker].is_leaving = self.workers[worker].has_grown
                 self.trace.add(self.now_s, "taken back", worker, taken)
                 machine.taken_back(worker, taken)
@@ -434,61 +356,25 @@ class World:
             raise fatal
         self.books.check()
 
-    def _give(self, worker: Worker, task: Task) -> None:
-        self.trace.add(self.now_s, "give", worker.number, task.id, task.slot)
+    def _give(self, worker: int, task: Task) -> None:
+        self.trace.add(self.now_s, "give", worker, task.id, task.slot)
         not_sent = self.scenario.accidents.not_sent
         if not_sent and type(task.indices) is not Call and self.dice.random() < not_sent:
             self.machine.not_given(task.id, NotSent("indices that cannot be sent"))
-            return
-        if worker.is_leaving and type(task.indices) is not Call:
-            raise LawBroken(f"worker {worker.number} is to be replaced, and gets task {task.id}")
-        self._let_happen()
-        self._needs[task.id] = len(self.dataset.calls)
-        worker.queue.append(task)
-        self._go_on(worker)
+        else:
+            self._engine.submit(worker, task)
 
-    def _revoke(self, worker: Worker, count: int | None) -> list[int]:
-        self._let_happen()
-        taken: list[int] = []
-        while count is None or len(taken) < count:
-            task_id = worker.revoke()
-            if task_id is None:
-                break
-            self._needs.pop(task_id, None)
-            taken.append(task_id)
-        return taken
+    def _start(self, worker: int) -> None:
+        self.trace.add(self.now_s, "start", worker)
+        try:
+            self._engine.replace(worker)
+        except WorkerStartError as exc:
+            self.machine.not_started(worker, exc)
+        else:
+            self.machine.started(worker)
 
-    def _start(self, number: int) -> None:
-        old, dice, accidents = self.workers[number], self.dice, self.scenario.accidents
-        self.trace.add(self.now_s, "start", number)
-        if accidents.no_start and dice.random() < accidents.no_start:
-            self.machine.not_started(number, WorkerStartError("There are too many processes."))
-            return
-        if old.queue and accidents.late_answer and dice.random() < accidents.late_answer:
-            task = dice.choice(old.queue)
-            late = Result(ResultKind.DONE, number, task.id, Parcel(["too late"], task.slot, 1))
-            self._heard.append((None, late))
-        worker = self.workers[number] = Worker(number, old.life + 1, self._spec, self.scenario, dice)
-        self._get_ready(worker)
-        self.machine.started(number)
-
-    def _look_at(self, number: int, *, kills: bool) -> None:
-        worker = self.workers[number]
-        self.trace.add(self.now_s, "look at", number, kills)
-        self._let_happen()
-        if kills and not worker.is_dead:
-            self._die(worker, WorkerDied(f"worker {number} was ended."))
-        self.machine.seen(number, Seen(None, None, kills))
-
-
-class _Beginner:
-    """What `begin_epoch` needs of a driver."""
-
-    def __init__(self, world: World) -> None:
-        self.machine = world.machine
-        self._world = world
-
-    def begin(self, epoch: Epoch) -> None:
-        self.machine.now_s = self._world.now_s
-        self.machine.begin(epoch)
-        self._world.perform()
+    def _look_at(self, worker: int, *, kills: bool) -> None:
+        self.trace.add(self.now_s, "look at", worker, kills)
+        if kills:
+            self._engine.kill(worker)
+        self.machine.seen(worker, Seen(None, None, kills))

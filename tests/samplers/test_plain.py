@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.samplers import RandomSampler
+from feedline.samplers import InfiniteSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
 from feedline.types import Key
 from tests.samplers.chi_square import assert_fits
+
+
+def test_length_is_asked_for_in_each_epoch() -> None:
+    dataset = ["a", "b"]
+    sampler = SequentialSampler(dataset)
+    assert list(sampler) == [0, 1]
+    dataset.append("c")
+    assert len(sampler) == 3
+    assert list(sampler) == [0, 1, 2]
+
+
+def test_empty_dataset_is_an_empty_epoch() -> None:
+    assert list(SequentialSampler([])) == []
+
+
+def test_more_than_a_block() -> None:
+    assert list(SequentialSampler(range(40_000))) == list(range(40_000))
+
 
 torch_data = pytest.importorskip("torch.utils.data")
 
@@ -98,3 +116,50 @@ def test_description_tells_the_kinds_apart() -> None:
     assert one.describe() == {"kind": "RandomSampler", "size": 5, "samples": 10, "replacement": False}
     assert one.describe() != RandomSampler(range(10), True, 5).describe()
     assert one.describe() != RandomSampler(range(11), num_samples=5).describe()
+
+
+torch = pytest.importorskip("torch")
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_each_index_once(indices: list[int]) -> None:
+    sampler = SubsetRandomSampler(indices)
+    assert sorted(sampler) == sorted(indices)
+    assert len(sampler) == len(indices)
+    assert sampler.indices is indices
+
+
+@pytest.mark.parametrize("convert", [list, tuple, np.array, torch.tensor, lambda i: np.array(i, np.uint8)])
+def test_any_container(convert: Any) -> None:
+    found = list(SubsetRandomSampler(convert([5, 3, 9])))
+    assert sorted(found) == [3, 5, 9]
+    assert all(type(index) is int for index in found)
+
+
+@pytest.mark.parametrize(
+    ("indices", "match"),
+    [([True, False], "flatnonzero"), ([1.5], "integers"), (["a"], "integers"), ([[1], [2]], "shape")],
+)
+def test_what_is_no_list_of_indices_is_refused(indices: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        SubsetRandomSampler(indices)
+
+
+def test_description_tells_subsets_apart() -> None:
+    assert SubsetRandomSampler([1, 2]).describe() != SubsetRandomSampler([1, 3]).describe()
+
+
+def test_every_pass_has_every_index_in_another_order() -> None:
+    drawn = list(islice(InfiniteSampler(range(30), seed=1), 90))
+    passes = [drawn[start : start + 30] for start in (0, 30, 60)]
+    assert all(sorted(one) == list(range(30)) for one in passes)
+    assert len({tuple(one) for one in passes}) == 3
+
+
+def test_one_sample_is_repeated() -> None:
+    assert list(islice(InfiniteSampler("a"), 5)) == [0] * 5
+
+
+def test_nothing_cannot_be_repeated() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        InfiniteSampler([])

@@ -15,7 +15,7 @@ import torch
 from feedline import DataLoader, Loader
 from feedline.datasets import mix
 from feedline.errors import BadOption, BadState
-from feedline.loader.resumable import Resumable
+from feedline.loader.base import LoaderBase
 
 KINDS = [Loader, DataLoader]
 
@@ -49,7 +49,7 @@ def batches(loader: Any) -> list[list[int]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_loaders_are(kind: Any) -> None:
-    assert issubclass(kind, Resumable)
+    assert issubclass(kind, LoaderBase)
 
 
 @pytest.mark.parametrize("kind", KINDS)

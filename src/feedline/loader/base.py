@@ -1,42 +1,51 @@
-"""What both loaders can do with their place in the data: save it, restore it, number epochs, go on without end."""
+"""What both loaders are: parts made of arguments, and a place in the data that is saved, restored and counted."""
 
 from __future__ import annotations
 
 import copy
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
-from feedline.abc.source import EpochAware, repeats_itself
-from feedline.abc.stateful import check_restorable, is_stateful, restore_end, resumed_after
+from feedline.abc.framework import Framework
+from feedline.abc.source import repeats_itself
+from feedline.abc.stateful import is_stateful
 from feedline.core.fault_budget import FaultBudget
 from feedline.driver.broadcast import Broadcast
-from feedline.driver.exclusive import ExclusiveBatches, Running
+from feedline.driver.exclusive import Running
 from feedline.driver.resources import Resources
+from feedline.driver.settings import Settings
+from feedline.engines.thread_safety import must_leave_threads
 from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
+from feedline.faults.policy import OnError, policy_of
 from feedline.images.placement import Placement, hands_on_images
-from feedline.loader.arguments import check_count
+from feedline.loader.arguments import Options, check_count, check_policy
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.order.order import Order
 from feedline.order.rank_watch import RankWatch, Sharing
-from feedline.ranks import share_if_known
+from feedline.order.sharding import split_of
 from feedline.state import Snapshot
-from feedline.state.checkpoint import resume_of
-from feedline.state.epochs import Epochs, Start
+from feedline.state.epochs import Epochs
+from feedline.types import DatasetKind, StreamSplit, WorkerSpec
+
+L = TypeVar("L", bound="LoaderBase")
 
 
-class Resumable:
-    """Base of the loaders."""
+class LoaderBase:
+    """Base of the loaders. What torch has, too, goes by torch's names."""
 
     dataset: Any
-    _epochs: Epochs
-    _broadcast: Broadcast
+    batch_size: int | None
+    drop_last: bool
+    _given: Options
     _fault_budget: FaultBudget
-    _running: Running
-    _rank_watch: RankWatch
-    _resources: Resources
+    _stream_split: StreamSplit | None
+    """How an iterable dataset is shared out; None if every worker has a stream of its own."""
+    _iterator: Any
+    """The iterator of persistent workers."""
+
+    # -- what a loader says of its arguments -------------------------------------------------------------------------
 
     @property
     def _is_map(self) -> bool:
@@ -44,8 +53,26 @@ class Resumable:
         raise NotImplementedError
 
     @property
-    def _samples_per_batch(self) -> int:
-        """How many samples a batch has; 1 if samples are delivered one by one."""
+    def _batched(self) -> bool:
+        """False if samples are delivered one by one."""
+        raise NotImplementedError
+
+    @property
+    def _collate(self) -> Callable[[Any], Any]:
+        """What makes a batch of samples, or of each of them if they are not batched."""
+        raise NotImplementedError
+
+    @property
+    def _worker_count(self) -> int:
+        """How many workers there are; 0 if batches are made in the training loop itself."""
+        raise NotImplementedError
+
+    def _settings(self) -> Settings:
+        """Return how batches are to be made, by what the arguments are now."""
+        raise NotImplementedError
+
+    def _order_of(self, split: StreamSplit | None) -> Order:
+        """Return which batches the loader delivers, if an iterable dataset is shared out in this way."""
         raise NotImplementedError
 
     @property
@@ -68,6 +95,138 @@ class Resumable:
         """Return what decides which rank gets which samples."""
         raise NotImplementedError
 
+    def _samplers(self) -> list[Any]:
+        """Return what may have a `set_epoch`, besides the dataset; perhaps None, perhaps twice."""
+        raise NotImplementedError
+
+    def _iterate(self, order: Order) -> Any:
+        """Begin an iteration."""
+        raise NotImplementedError
+
+    def _fresh_seed(self) -> int:
+        """Draw a seed, by the loader's own rule."""
+        raise NotImplementedError
+
+    def _splits_itself(self) -> bool:
+        """True if the dataset is known to split itself over workers."""
+        return False
+
+    # -- its parts ---------------------------------------------------------------------------------------------------
+
+    def _set_up(self, given: Options, on_error: OnError, framework: Framework) -> None:
+        """Make the parts, once the arguments are known."""
+        self._given = given
+        policy = policy_of(on_error)
+        check_policy(policy, is_map=self._is_map)
+        if type(self).on_error is LoaderBase.on_error:
+            vars(self)["on_error"] = on_error  # where frameworks look for it; the property is how it is changed
+        self._fault_budget = FaultBudget(policy)
+        self._stream_split = self._split_now()
+        self._resources = Resources(self._settings(), framework)
+        self._epochs = Epochs()
+        self._rank_watch = RankWatch()
+        self._broadcast = Broadcast(self.dataset, watches=self._worker_count > 0)
+        self._running = Running()
+        self._probed = False
+        self._iterator = None
+
+    def __copy__(self: L) -> L:
+        twin = type(self).__new__(type(self))
+        twin.__dict__.update(
+            self.__dict__,
+            _epochs=self._epochs.copy(),
+            _fault_budget=self._fault_budget.copy(),
+            _broadcast=Broadcast(self.dataset, watches=self._worker_count > 0),
+            _running=Running(),
+            _iterator=None,
+        )
+        return twin
+
+    def _split_now(self) -> StreamSplit | None:
+        """Return how an iterable dataset is shared out, over the ranks that there are now."""
+        return split_of(
+            self.dataset,
+            self._given.shard,
+            batch_size=self.batch_size,
+            drop_last=self.drop_last,
+            is_map=self._is_map,
+            splits_itself=self._splits_itself(),
+        )
+
+    def _order(self) -> Order:
+        """Return which batches the loader delivers."""
+        if self._stream_split is not None and self._stream_split.share.world_size == 1:
+            self._stream_split = self._split_now()  # ranks may have come to be since
+        return self._order_of(self._stream_split)
+
+    def _take_up(self) -> None:
+        """Go by what was reassigned; leave threads to datasets that are reproducible on them, once it is known."""
+        settings = self._settings()
+        if self._given.seed is not None and settings.engine_name == "thread" and not self._probed:
+            self._probed = True
+            if must_leave_threads(self.dataset, self._collate, is_map=self._is_map, batched=self._batched):
+                self._given = replace(self._given, engine="process")
+                settings = self._settings()
+        if settings != self._resources.settings:
+            self._resources = Resources(settings, self._resources.framework)
+
+    # Any: a dataset of whatever kind.
+    def _spec_of(
+        self, dataset: Any, base_seed: int, init: Callable[[int], None] | None, shared_seed: int | None = None
+    ) -> WorkerSpec:
+        """Return what workers have to know."""
+        return WorkerSpec(
+            dataset=dataset,
+            kind=DatasetKind.MAP if self._is_map else DatasetKind.ITERABLE,
+            collate=self._collate,
+            framework=self._resources.framework,
+            worker_count=self._worker_count,
+            base_seed=base_seed,
+            batched=self._batched,
+            drop_last=self.drop_last,
+            init=init,
+            shared_seed=shared_seed,
+            seeded=self._given.seed is not None,
+            split=self._stream_split,
+            on_error=self._fault_budget.policy if self._fault_budget.guards else None,
+            images=self._image_placement,
+        )
+
+    @property
+    def on_error(self) -> OnError:
+        """What becomes of samples that fail. May be changed between iterations."""
+        if "on_error" not in vars(self):
+            raise AttributeError("on_error is not known before the loader's constructor was called")
+        on_error: OnError = vars(self)["on_error"]
+        return on_error
+
+    @on_error.setter
+    def on_error(self, on_error: OnError) -> None:
+        if "_fault_budget" not in vars(self):  # a subclass before it has called this class's constructor, which says it
+            return
+        policy = policy_of(on_error)
+        check_policy(policy, is_map=self._is_map)
+        vars(self)["on_error"], self._fault_budget.policy = on_error, policy
+        if self._iterator is not None:  # its workers go by the old one
+            self._running.close()
+            self._iterator = None
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters: batches, waiting time, fallbacks, memory, faults."""
+        return {**self._resources.stats(), "faults": self._fault_budget.log.counts()}
+
+    def close(self) -> None:
+        """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.
+
+        A loop that waits for a batch meanwhile, in another thread, ends as at the end of an epoch; `state_dict` tells
+        how far it was. May be called from a signal handler.
+        """
+        self._running.close()
+        self._iterator = None
+        self._resources.close()
+
+    # -- iteration ---------------------------------------------------------------------------------------------------
+
     @property
     def faults(self) -> FaultLog:
         """The samples that failed, and what became of them. Part of `state_dict`.
@@ -82,37 +241,6 @@ class Resumable:
         """
         return self._fault_budget.log
 
-    def _begin_fault_budget(self, order: Order, start: Start, *, is_map: bool) -> None:
-        """Get ready to keep account of an epoch."""
-        fault_budget = self._fault_budget
-        own_streams = order.unit == "stream batches"  # of which ranks may have more or fewer batches than others
-        fault_budget.keeps_steps = not own_streams and max(order.stride()[2], share_if_known().world_size) > 1
-        fault_budget.dataset = self.dataset if is_map else None
-        fault_budget.counts_known = not order.endless
-        resumes = start.snapshot is not None and not start.is_settled and start.snapshot.order.get("consumed", 0) > 0
-        fault_budget.begin_epoch(resumes=resumes or (start.snapshot is not None and bool(start.snapshot.streams)))
-
-    @property
-    def _given_seed(self) -> int | None:
-        """The seed that was given."""
-        raise NotImplementedError
-
-    def _order(self) -> Order:
-        """Return which batches the loader delivers."""
-        raise NotImplementedError
-
-    def _iterate(self, order: Order) -> Any:
-        """Begin an iteration."""
-        raise NotImplementedError
-
-    def _fresh_seed(self) -> int:
-        """Draw a seed, by the loader's own rule."""
-        raise NotImplementedError
-
-    def _samplers(self) -> list[Any]:
-        """Return what may have a `set_epoch`, besides the dataset; perhaps None, perhaps twice."""
-        raise NotImplementedError
-
     def __iter__(self) -> Any:  # an iterator; torch declares one of its own classes
         self._epochs.virtual = None
         last = self._epochs.checkpoint
@@ -124,36 +252,6 @@ class Resumable:
         """Return an iteration that begins now, or the one that `state_dict` began to tell how it begins."""
         early = self._running.take_early()
         return self._iterate(self._epochs.order_of(self._order())) if early is None else early
-
-    def _obey_until_first(
-        self, batches: ExclusiveBatches, order: Order, begin_again: Callable[[Any], None], *, kept: bool
-    ) -> None:
-        """Let an iteration that has begun begin again, if it is told another epoch before its first batch.
-
-        Frameworks make the iterator, then say which epoch it is. Workers may be at work by then, for the wrong one.
-
-        Args:
-            batches: the iteration, which is the last that was begun.
-            order: what it goes through.
-            begin_again: begins it again. It gets the loader.
-            kept: True if the loader keeps the iteration, which then must not keep the loader.
-        """
-        epochs, checkpoint = self._epochs, self._epochs.checkpoint
-        assert checkpoint is not None
-        has_workers = bool(checkpoint.worker_count)
-        heard = self._broadcast.told_count
-        loader = weakref.ref(self) if kept else lambda: self
-
-        def obey() -> None:
-            this = loader()
-            if this is None or epochs.checkpoint is not checkpoint:
-                return
-            this._rank_watch.first_batch(this._sharing())
-            dataset_told = this._broadcast.told_count != heard
-            if epochs.begins_again(order, dataset_told=dataset_told and has_workers):
-                begin_again(this)
-
-        batches.at_first = obey
 
     def virtual_epochs(
         self, steps_per_epoch: int, *, rank: int | None = None, world_size: int | None = None
@@ -195,7 +293,7 @@ class Resumable:
         """
         self._running.settle()
         order = self._order()
-        is_stream = _reads_stream(order) and not repeats_itself(self.dataset)
+        is_stream = reads_stream(order) and not repeats_itself(self.dataset)
         if is_stream and self._epochs.has_not_begun and not self._worker_count:
             self._running.early = self._iterate(order)  # the state of its iterator is known when that is there
         with self._running.still():
@@ -222,12 +320,8 @@ class Resumable:
         if state_dict:
             self._fault_budget.restore(faults)
             self._running.early = None
-            self._forget_workers()
+            self._iterator = None  # new workers, as with torchdata: those that are there have moved on
         self._broadcast.forget_epoch()
-
-    def _forget_workers(self) -> None:
-        """Let the next iteration begin with new workers, as torchdata does: those that are there have moved on."""
-        raise NotImplementedError
 
     def _check_draws(self, order: Any) -> None:
         """Refuse what `_after_epoch` cannot have told, of a state that may be anything."""
@@ -238,52 +332,20 @@ class Resumable:
 
     def _opening(self, order: Order) -> tuple[dict[str, Any], ...]:
         """Describe the dataset before the first batch of an epoch. New workers get it as it is."""
-        if self._worker_count or _reads_stream(order) or not is_stateful(self.dataset):
+        if self._worker_count or reads_stream(order) or not is_stateful(self.dataset):
             return ()
         return ({"place": 0, "dataset": copy.deepcopy(self.dataset.state_dict()), "iterator": None},)
-
-    def _begin_epoch(self, order: Order) -> Start:
-        """Say how an iteration begins. What outlives the epoch before is restored first, before anything is drawn."""
-        start = self._epochs.begin(order)
-        streams = () if start.before is None else start.before.streams
-        if self._worker_count or len(streams) != 1:
-            return start
-        resume = resume_of(streams[0], 1)
-        if resume.dataset is not None:
-            check_restorable(self.dataset)
-            if _reads_stream(order):
-                resumed_after(self.dataset, resume.dataset)
-            else:
-                self.dataset.load_state_dict(resume.dataset)
-        if resume.last is not None:
-            restore_end(self.dataset, resume.last)
-        assert start.snapshot is not None
-        return replace(start, snapshot=replace(start.snapshot, streams=()))
-
-    @property
-    def _worker_count(self) -> int:
-        """How many workers there are; 0 if batches are made in the training loop itself."""
-        raise NotImplementedError
 
     def _first_snapshot(self, order: Order, epoch: int) -> Snapshot:
         """Return the state before the first batch of an epoch, and settle what it would draw."""
         counted = {} if order.unit == "stream batches" else {"consumed": 0}
         return Snapshot(
             epoch,
-            seed=order.seed_for(self._given_seed),
-            draw_seed=self._fresh_seed() if self._given_seed is None else self._given_seed,
+            seed=order.seed_for(self._given.seed),
+            draw_seed=self._fresh_seed() if self._given.seed is None else self._given.seed,
             order={**counted, **order.expected(), **order.settle()},
             dataset_epoch=self._broadcast.told_epoch,
         )
-
-    def _tell_epoch(self, start: Start) -> None:
-        """Tell the dataset which epoch begins: one of feedline's own always, any other what a restored state says."""
-        if isinstance(self.dataset, EpochAware):
-            self._broadcast.call("set_epoch", start.epoch)
-            return
-        epoch = None if start.snapshot is None else start.snapshot.dataset_epoch
-        if epoch is not None and self._broadcast.told_epoch is None and hasattr(self.dataset, "set_epoch"):
-            self._broadcast.call("set_epoch", epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Say which epoch the next iteration is, to the sampler and the dataset too if they have a `set_epoch`.
@@ -320,7 +382,7 @@ class Resumable:
         self._broadcast.call(name, *args)
 
 
-def _reads_stream(order: Order) -> bool:
+def reads_stream(order: Order) -> bool:
     """True if the dataset is iterable."""
     return order.unit in ("stream batches", "stream samples")
 

@@ -1,0 +1,183 @@
+"""The workers of a simulated world: tasks in, answers and deaths out, and a clock that jumps to the next of them."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from typing import Any
+
+from feedline.errors import WorkerDied, WorkerStartError
+from feedline.testing.simulation.dataset import NotReady
+from feedline.testing.simulation.scenario import LawBroken, Scenario
+from feedline.testing.simulation.slots import CountedSlots
+from feedline.testing.simulation.worker import Worker, draw_s
+from feedline.types import Call, Parcel, Result, ResultKind, Task, WorkerSpec
+
+TICK_S = 1e-9
+"""The shortest time that passes."""
+
+
+class SimulatedEngine:
+    """Has drawn things happen to workers, in virtual time.
+
+    Args:
+        scenario: what is simulated.
+        spec: what all workers have to know.
+        slots: to which they write.
+        dice: from which everything is drawn.
+    """
+
+    def __init__(self, scenario: Scenario, spec: WorkerSpec, slots: CountedSlots, dice: random.Random) -> None:
+        self.now_s = 0.0
+        self._scenario = scenario
+        self._spec = spec
+        self._slots = slots
+        self._dice = dice
+        self._calls: list[int] = spec.dataset.calls
+        """What the loader's own dataset has heard."""
+        self._events: list[tuple[float, int, str, Worker, Any]] = []
+        self._count = 0
+        self._heard: deque[tuple[Worker | None, Result]] = deque()
+        """What workers have said, and nobody has collected."""
+        self._needs: dict[int, int] = {}
+        """How many calls a worker must have heard before it begins a task."""
+        self.workers = [Worker(number, 0, spec, scenario, dice) for number in range(spec.worker_count)]
+        for worker in self.workers:
+            self._get_ready(worker)
+
+    def collect(self, pause_s: float | None, worker: int | None) -> list[tuple[Worker | None, Result]]:
+        """Go to the next thing that happens, or to the end of the pause; return what was said, and by whom."""
+        until_s = None if pause_s is None else self.now_s + max(0.0, pause_s)
+        while True:
+            self._let_happen()
+            # A worker that is waited for is heard alone, at times: what the others say may be left for later.
+            alone = worker is not None and self._dice.random() < 0.5
+            heard = [one for one in self._heard if not alone or one[1].worker == worker]
+            if heard:
+                self._heard = deque([one for one in self._heard if alone and one[1].worker != worker])
+                return heard
+            next_s = self._events[0][0] if self._events else None
+            if next_s is None and (until_s is None or not self._scenario.timeout_s):
+                if self._heard:
+                    continue
+                raise LawBroken("the machine waits, and nothing will ever happen")
+            if until_s is not None and (next_s is None or next_s > until_s):
+                # A clock goes on, however short the pause: the rest of it may be less than a float can add.
+                self.now_s = max(until_s, self.now_s + TICK_S)
+                return []
+            assert next_s is not None
+            self.now_s = max(self.now_s, next_s)
+
+    def _at(self, seconds: float, what: str, worker: Worker, fact: Any = None) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (self.now_s + seconds, self._count, what, worker, fact))
+
+    def _let_happen(self) -> None:
+        """Let everything happen that should have happened by now."""
+        now_s, events = self.now_s, self._events
+        while events and events[0][0] <= now_s:
+            self.now_s, _, what, worker, fact = heapq.heappop(events)
+            if self.workers[worker.number] is not worker or worker.is_dead:
+                continue
+            if what == "ready":
+                worker.is_ready = True
+                self._go_on(worker)
+            elif what == "done":
+                self._answer(worker, fact)
+            else:
+                self._die(worker, fact)
+        self.now_s = now_s
+
+    def _get_ready(self, worker: Worker) -> None:
+        accidents, dice = self._scenario.accidents, self._dice
+        seconds = draw_s(dice, self._scenario.start_s)
+        if accidents.death_at_start and dice.random() < accidents.death_at_start:
+            death: Exception = WorkerDied(f"worker {worker.number} died before it was ready.")
+            death.was_ready, death.was_killed = False, dice.random() < 0.7  # type: ignore[attr-defined]  # WorkerDied
+            if dice.random() < 0.3:
+                death = NotReady("in worker_init_fn")
+            self._at(seconds, "death", worker, death)
+        else:
+            self._at(seconds, "ready", worker)
+
+    def _go_on(self, worker: Worker) -> None:
+        """Let a worker begin its next task, if it has one."""
+        if not worker.queue or worker.has_begun or not worker.is_ready or worker.is_dead:
+            return
+        task = worker.queue[0]
+        if not (worker.is_at_call or worker.has_heard(self._needs.get(task.id, 0))):
+            raise LawBroken(f"worker {worker.number} begins task {task.id}, and has not heard a call before it")
+        outcome = worker.begin(self._calls)
+        if outcome.result is not None:
+            self._at(outcome.seconds, "done", worker, outcome.result)
+        elif outcome.dies:
+            self._at(outcome.seconds, "death", worker, WorkerDied(f"worker {worker.number} was killed."))
+
+    def _answer(self, worker: Worker, result: Result) -> None:
+        task = worker.queue.popleft()
+        worker.has_begun = False
+        worker.unheard += 1
+        self._needs.pop(task.id, None)
+        if result.kind is ResultKind.DONE and type(task.indices) is not Call:
+            if task.slot >= 0:
+                self._slots.memory[task.slot] = result.payload
+            result.payload = Parcel(result.payload, task.slot, 1)
+        self._heard.append((worker, result))
+        self._go_on(worker)
+
+    def _die(self, worker: Worker, death: Exception) -> None:
+        worker.is_dead = True
+        if worker.has_begun and worker.queue[0].slot >= 0:
+            self._slots.memory[worker.queue[0].slot] = "half of a batch"
+        self._heard.append((worker, Result(ResultKind.DIED, worker.number, -1, death)))
+
+    # -- what is asked of the workers --------------------------------------------------------------------------------
+
+    def submit(self, number: int, task: Task) -> None:
+        """Give a worker a task."""
+        worker = self.workers[number]
+        if worker.is_leaving and type(task.indices) is not Call:
+            raise LawBroken(f"worker {number} is to be replaced, and gets task {task.id}")
+        self._let_happen()
+        self._needs[task.id] = len(self._calls)
+        worker.queue.append(task)
+        self._go_on(worker)
+
+    def revoke(self, number: int, count: int | None) -> list[int]:
+        """Take back so many tasks that a worker has not begun; None for all."""
+        self._let_happen()
+        taken: list[int] = []
+        while count is None or len(taken) < count:
+            task_id = self.workers[number].revoke()
+            if task_id is None:
+                break
+            self._needs.pop(task_id, None)
+            taken.append(task_id)
+        return taken
+
+    def replace(self, number: int) -> None:
+        """Start another worker in the place of one.
+
+        Raises:
+            WorkerStartError: it cannot be started.
+        """
+        old, dice, accidents = self.workers[number], self._dice, self._scenario.accidents
+        if accidents.no_start and dice.random() < accidents.no_start:
+            raise WorkerStartError("There are too many processes.")
+        if old.queue and accidents.late_answer and dice.random() < accidents.late_answer:
+            task = dice.choice(old.queue)
+            late = Result(ResultKind.DONE, number, task.id, Parcel(["too late"], task.slot, 1))
+            self._heard.append((None, late))
+        worker = self.workers[number] = Worker(number, old.life + 1, self._spec, self._scenario, dice)
+        self._get_ready(worker)
+
+    def kill(self, number: int) -> None:
+        """End a worker."""
+        self._let_happen()
+        if not self.workers[number].is_dead:
+            self._die(self.workers[number], WorkerDied(f"worker {number} was ended."))
+
+    def close(self) -> None:
+        """Let nothing happen any more."""
+        self._events.clear()
