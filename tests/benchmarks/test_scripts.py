@@ -127,10 +127,12 @@ def test_sharded_stream(tmp_path: Path) -> None:
     assert all(row["figures"]["again_s"]["median"] > 0 for row in found.values())
 
 
-@pytest.mark.parametrize("decoder", ["pillow", "opencv"])
+@pytest.mark.parametrize("decoder", ["pillow", "opencv", "simplejpeg", "feedline"])
 def test_images(decoder: str, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
-    pytest.importorskip({"pillow": "PIL", "opencv": "cv2"}[decoder])
+    if decoder != "pillow":
+        pytest.importorskip("cv2")
+        pytest.importorskip("simplejpeg")
     flags = ["--images", "4", "--batch-size", "2", "--data", str(tmp_path / "jpeg"), "--decoder", decoder]
     found = summaries(rows_of("w3_images", [*STEADY, *flags, "--workers", "1", "--engine", "thread"], tmp_path))
     assert found["feedline/thread"]["figures"]["batches_per_s"]["median"] > 0

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import feedline
 from feedline.images import rendering
 from feedline.images.deferred import Finish
 from feedline.images.geometry import Box
@@ -85,3 +86,22 @@ def test_an_image_is_finished_in_every_way(
     if not channels_first:
         expected = expected.transpose(1, 2, 0)
     assert np.abs(out - expected).max() <= (0.5 if dtype == "uint8" else 1e-5 if dtype == "float32" else 2e-3)
+
+
+class OpenCVThreads:
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        cv2 = pytest.importorskip("cv2")
+        cut(photo(), (0, 0, 100, 90), 20, 20)
+        return int(cv2.getNumThreads())
+
+
+def test_workers_use_one_thread_each_also_if_opencv_was_used_before_the_fork() -> None:
+    cv2 = pytest.importorskip("cv2")
+    before = cv2.getNumThreads()
+    cut(photo(), (0, 0, 100, 90), 20, 20)
+    (counts,) = feedline.Loader(OpenCVThreads(), 4, workers=1, engine="process", start_method="fork")
+    assert counts.tolist() == [1] * 4
+    assert cv2.getNumThreads() == before

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import multiprocessing
+import os
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,19 @@ Planes = NDArray[np.float32]
 """With the axes color, height and width."""
 
 
-# Any: the module; None if it is not installed.
-@functools.cache
+# Any, throughout: the module; None if it is not installed.
 def _opencv() -> Any:
+    return _opencv_of(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _opencv_of(process: int) -> Any:
     try:
         cv2 = require("cv2", extra="images", purpose="Resizing images")
     except MissingExtra:
         return None
     if multiprocessing.parent_process() is not None:
-        cv2.setNumThreads(0)  # the workers are the parallelism
+        cv2.setNumThreads(0)  # the workers are the parallelism; and threads that it had before a fork are gone
     return cv2
 
 
