@@ -14,7 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from feedline.randomness.scope import PYTHON_ADDRESS, TWISTER_BYTES, numpy_has_one_in_store, python_generator
+from feedline.randomness.scope import (
+    PYTHON_ADDRESS,
+    TWISTER_BYTES,
+    bytes_at,
+    numpy_has_one_in_store,
+    python_generator,
+)
 
 _MARK_BYTES = 16
 """A place and three words. That these come again by chance has a probability of 2^-96."""
@@ -66,19 +72,14 @@ def has_one_in_store() -> bool:
     return numpy_has_one_in_store() or (torch is not None and _torch_has_one_in_store(torch))
 
 
-# Any, below: an array of ctypes, whose type is made on the spot; None if it is not sure where the words are.
-def _bytes_at(address: int) -> Any:
-    """Return memory, as it is whenever `raw` is asked for."""
-    return (ctypes.c_char * _MARK_BYTES).from_address(address)
-
-
-_PYTHON_MARK = None if PYTHON_ADDRESS is None else _bytes_at(PYTHON_ADDRESS)
+# Any, below: memory that is read; None if it is not sure where the words are.
+_PYTHON_MARK = None if PYTHON_ADDRESS is None else bytes_at(PYTHON_ADDRESS, _MARK_BYTES)
 
 
 def _numpy_mark(generator: Any) -> Any:
     if type(generator) is not np.random.MT19937:  # exchanged by the program
         return None
-    return _bytes_at(generator.ctypes.state_address + TWISTER_BYTES - _MARK_BYTES)  # the place comes last
+    return bytes_at(generator.ctypes.state_address + TWISTER_BYTES - _MARK_BYTES, _MARK_BYTES)  # the place comes last
 
 
 def _torch_mark(torch: Any) -> Any:
@@ -92,7 +93,7 @@ def _torch_mark(torch: Any) -> Any:
     offset = ctypes.string_at(address, _NEAR_BYTES).find(place + words[:64])
     if offset < 0 or ctypes.string_at(address + offset + 4, len(words)) != words:
         return None
-    return _bytes_at(address + offset)
+    return bytes_at(address + offset, _MARK_BYTES)
 
 
 def _torch_has_one_in_store(torch: Any) -> bool:
