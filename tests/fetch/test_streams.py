@@ -63,7 +63,7 @@ def test_nothing_is_seeded_for_samples_that_nobody_makes(numbers: Any, monkeypat
     fetch = fetcher(Plain(numbers), scope=Scope(seeds_globals=True))
     assert rest_of(fetch, 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
     assert seeds == []
-    rest_of(fetcher(Numbers(9), scope=Scope(seeds_globals=True)), 4)
+    rest_of(fetcher(Plain(map(int, numbers)), scope=Scope(seeds_globals=True)), 4)
     assert len(seeds) == 10, "one for each sample of an iterator that may draw, and one for the end"
 
 

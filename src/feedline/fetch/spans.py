@@ -52,11 +52,12 @@ class SpanFetcher:
         self.consumed: int | None = None
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
 
-        self._draws = not (stream.is_plain and spec.framework.is_default_collate(spec.collate))
-        """False if nothing here can draw from the generators of the process."""
+        self._collate_draws = not spec.framework.is_default_collate(spec.collate)
+        self._seeds = self._collate_draws or stream.seeds_each
+        """True if the generators of the process are seeded for what is made here."""
 
     def __call__(self, span: Span) -> Any:
-        if not self._draws:
+        if not self._seeds:
             return self._make(span)
         with self._scope.kept():
             return self._make(span)
@@ -66,7 +67,8 @@ class SpanFetcher:
         stride = split.batch_size * share.world_size
         begin = span.origin + span.number * stride
         end = begin + stride + (share.world_size if self._exact else 0)
-        self._read_to(begin, end, span.origin)
+        with self.stream.generators:
+            self._read_to(begin, end, span.origin)
         if self._total is None or self._total >= end:
             own = np.arange(begin + share.rank, begin + stride, share.world_size).tolist()
         elif self._break is not None:
@@ -88,7 +90,7 @@ class SpanFetcher:
                 self._raise(sample, place)
         if not samples:
             raise NothingLeft
-        self._scope.collate(begin + share.rank, draws=self._draws)
+        self._scope.collate(begin + share.rank, draws=self._collate_draws)
         batch = samples if self._batched else samples[0]
         return self._collate(batch) if self._guard is None else self._guard.collate(self._collate, batch, own)
 

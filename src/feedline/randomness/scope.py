@@ -11,19 +11,16 @@ shared among threads, so thread workers leave them alone.
 
 from __future__ import annotations
 
-import ctypes
-import pickle
-import random
-import struct
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
+from feedline.randomness.global_states import UNCHANGED, OwnGenerators, globals_kept, seed_globals
 from feedline.randomness.keys import mix
 from feedline.types import Draw
 
@@ -70,7 +67,10 @@ class Scope:
     @property
     def place(self) -> int:
         """The number of the sample in its task, or in its stream; -1 while collating."""
-        return self._place if self._items is None else self._count - self._items.__length_hint__() - 1
+        items = self._items
+        if items is None:
+            return self._place
+        return self._count + len(items) if type(items) is list else self._count - items.__length_hint__() - 1
 
     @place.setter
     def place(self, place: int) -> None:
@@ -82,6 +82,14 @@ class Scope:
         self._count = len(items)
         iterator = self._items = iter(items)
         return iterator
+
+    def reading(self, samples: list[Any], first: int) -> None:
+        """Note that samples of a stream are being appended to those from place `first` on: their number tells the place.
+
+        A list that is extended by an iterator grows with every sample, before the next one is asked for.
+        """
+        self._count = first
+        self._items = samples
 
     def apart(self, place: int) -> Scope:
         """Return a scope for one sample of the task alone, which is made at the same time as others."""
@@ -118,7 +126,11 @@ class Scope:
 
     def kept(self) -> AbstractContextManager[None]:
         """Give the generators of the process back afterwards, if they are seeded here and not one's own."""
-        return globals_kept() if self.seeds_globals and self.keeps_globals else nullcontext()
+        return globals_kept() if self.seeds_globals and self.keeps_globals else UNCHANGED
+
+    def own_generators(self) -> AbstractContextManager[None]:
+        """Return what has the generators of the process, if they are seeded here, go on from where they are now."""
+        return OwnGenerators(keeps=self.keeps_globals) if self.seeds_globals else UNCHANGED
 
     def key(self) -> int:
         """Return the key of the current sample."""
@@ -217,163 +229,3 @@ def enter_task(scope: Scope | None) -> Scope | None:
     before = _of_task.get()
     _of_task.set(scope)
     return before
-
-
-# The method of the class below Random: Random.seed itself accepts strings and the like, which takes longer.
-python_generator = random.random.__self__  # type: ignore[attr-defined]  # the generator behind the functions of the module
-_seed_python = super(random.Random, python_generator).seed
-
-
-def seed_globals(key: int) -> None:
-    """Seed the generators of the process."""
-    _seed_python(key)
-    python_generator.gauss_next = None
-    np.random.seed(key & 0xFFFFFFFF)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
-
-
-class GlobalStates:
-    """What the generators of the process are at: compared, and given back."""
-
-    __slots__ = ("_normal", "_numpy", "_python", "_torch")
-
-    # Any: bytes, or what the generator's own functions make of its state, slowly; a tensor.
-    def __init__(self, python: Any, normal: float | None, numpy: Any, torch: Any) -> None:
-        self._python = python
-        self._normal = normal
-        """The normal number that Python has made and not handed out yet."""
-        self._numpy = numpy
-        self._torch = torch
-
-    @classmethod
-    def now(cls) -> GlobalStates:
-        """Return the states of this moment."""
-        torch = sys.modules.get("torch")
-        state = None if torch is None else torch.default_generator.get_state()
-        return cls(_python_state(), python_generator.gauss_next, _numpy_state(), state)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GlobalStates):
-            return NotImplemented
-        return not self.differing(other)
-
-    __hash__ = None  # type: ignore[assignment]  # it is compared, not looked up
-
-    def differing(self, other: GlobalStates) -> list[str]:
-        """Name the generators whose states differ."""
-        mine, theirs = self._torch, other._torch
-        same = {
-            "random": self._python == other._python and self._normal == other._normal,
-            "numpy.random": self._numpy == other._numpy,
-            "torch": mine is theirs or (mine is not None and theirs is not None and mine.equal(theirs)),
-        }
-        return [name for name, is_same in same.items() if not is_same]
-
-    def is_seeded_with(self, key: int) -> bool:
-        """True if this is what seeding leaves behind: nothing was drawn since. The generators are seeded for this."""
-        seed_globals(key)
-        return self == GlobalStates.now()
-
-    def restore(self) -> None:
-        """Give the generators back as they were."""
-        if _PYTHON is None:
-            random.setstate(self._python)
-        else:
-            _PYTHON.raw = self._python
-            python_generator.gauss_next = self._normal
-        if type(self._numpy) is bytes:
-            np.random.set_state(pickle.loads(self._numpy))
-        else:
-            generator, words, store = self._numpy
-            if generator is not np.random.get_bit_generator():  # type: ignore[attr-defined]
-                np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # exchanged meanwhile
-            _twister_of(generator).raw = words
-            _STORE.raw = store
-        if self._torch is not None:
-            sys.modules["torch"].default_generator.set_state(self._torch)
-
-
-def numpy_has_one_in_store() -> bool:
-    """True if NumPy has made a normal number that it has not handed out: the next one will not move its generator."""
-    if _STORE is None:
-        return bool(np.random.get_state(legacy=False)["has_gauss"])  # takes 80 microseconds
-    return _STORE.raw[0] != 0
-
-
-# The states of Python's and NumPy's generators are read and written where these keep them, in a tenth of a microsecond;
-# their own functions take 20 and 160 for it. Nothing is touched unless it is sure what lies there.
-
-TWISTER_BYTES = 625 * 4
-"""What a Mersenne Twister consists of: 624 words, and the place in them."""
-
-
-# Any, below: an array of ctypes, whose type is made on the spot.
-def bytes_at(address: int, size: int) -> Any:
-    """Return memory, as it is whenever `raw` is asked for."""
-    return (ctypes.c_char * size).from_address(address)
-
-
-def _python_state() -> Any:
-    return random.getstate() if _PYTHON is None else _PYTHON.raw
-
-
-def _numpy_state() -> Any:
-    """Return the state of NumPy's global generator: the generator, its words and what it has in store, or a pickle."""
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy's stubs forget it
-    twister = None if _STORE is None else _twister_of(generator)
-    if twister is None:
-        return pickle.dumps(np.random.get_state(legacy=False))
-    return generator, twister.raw, _STORE.raw
-
-
-_last_twister: tuple[Any, Any] = (None, None)
-
-
-def _twister_of(generator: Any) -> Any:
-    """Return the words of a bit generator of NumPy's; None if it is not the one that NumPy comes with."""
-    global _last_twister
-    known, words = _last_twister
-    if known is not generator:
-        is_twister = type(generator) is np.random.MT19937
-        words = bytes_at(generator.ctypes.state_address, TWISTER_BYTES) if is_twister else None
-        _last_twister = generator, words
-    return words
-
-
-def _address_of(generator: random.Random) -> int | None:
-    """Return where a generator keeps its place and its 624 words; None unless it is sure that they are there."""
-    if sys.implementation.name != "cpython" or type(generator).__basicsize__ < object.__basicsize__ + TWISTER_BYTES:
-        return None
-    address = id(generator) + object.__basicsize__
-    words = np.frombuffer(ctypes.string_at(address, TWISTER_BYTES), np.uint32).tolist()
-    return address if (*words[1:], words[0]) == generator.getstate()[1] else None
-
-
-def _store_of_numpy() -> Any:
-    """Return where NumPy's global generator keeps a normal number, after whether it has one; None unless it is sure."""
-    generator, likewise = np.random.get_state.__self__, np.random.RandomState(0)  # type: ignore[attr-defined]
-    likewise.standard_normal()  # it makes two and keeps the second
-    kept = struct.pack("@ixxxxd", 1, likewise.get_state(legacy=False)["gauss"])
-    if sys.implementation.name != "cpython" or type(generator) is not type(likewise):
-        return None
-    offset = ctypes.string_at(id(likewise), type(likewise).__basicsize__).find(kept)
-    likewise.standard_normal()
-    is_sure = offset > 0 and ctypes.string_at(id(likewise) + offset, len(kept)) == bytes(len(kept))
-    return bytes_at(id(generator) + offset, len(kept)) if is_sure else None
-
-
-PYTHON_ADDRESS = _address_of(python_generator)
-_PYTHON = None if PYTHON_ADDRESS is None else bytes_at(PYTHON_ADDRESS, TWISTER_BYTES)
-_STORE = _store_of_numpy()
-
-
-@contextmanager
-def globals_kept() -> Iterator[None]:
-    """Give the generators of the process back as they were."""
-    states = GlobalStates.now()
-    try:
-        yield
-    finally:
-        states.restore()
