@@ -79,6 +79,11 @@ class Stream:
         is_repeated = not is_stateful(self._dataset) and not isinstance(self._dataset, Acknowledged)
         return inspect.isgenerator(self._iterator) and is_repeated
 
+    @property
+    def goes_in_one(self) -> bool:
+        """True if many samples are read as one is: nothing has to be done for each, and none is asked for again."""
+        return not self.seeds_each and (self.is_plain or inspect.isgenerator(self._iterator))
+
     def skip_to(self, place: int) -> None:
         """Go to a place, or to the end, without making the samples before it, if that can be done."""
         if self.place < self._skip_to or place <= self.place:
@@ -90,8 +95,7 @@ class Stream:
 
     def read(self) -> Any:
         """Return the next sample; raises StopIteration at the end."""
-        if self.place < self._skip_to:
-            self._replay()
+        self.replay()
         return self._read()
 
     def fill(self, samples: list[Any], count: int) -> None:
@@ -100,8 +104,7 @@ class Stream:
         Raises:
             StopIteration: the stream has ended before; what there was is appended.
         """
-        if self.place < self._skip_to:
-            self._replay()
+        self.replay()
         while len(samples) < count and (self.seeds_each or (self.is_watched and self.place == 0)):
             samples.append(self._read())
         first = self.place - len(samples)
@@ -117,7 +120,7 @@ class Stream:
             self._check_end()
             raise StopIteration
 
-    def _replay(self) -> None:
+    def replay(self) -> None:
         """Read what was read before a resumption, now that a batch is wanted: that is nobody's start-up time."""
         attempt = 1
         while self.place < self._skip_to:
@@ -294,7 +297,7 @@ class StreamFetcher:
         return self._guard.collate(self._collate, samples, range(first, self.stream.place))
 
     def _fill(self, samples: list[Any], count: int) -> None:
-        if self._guard is None:
+        if self._guard is None or self.stream.goes_in_one:
             self.stream.fill(samples, count)
             return
         while len(samples) < count:

@@ -1,8 +1,8 @@
 """The generators that belong to the whole process: `random`, `numpy.random`, torch's default.
 
 All three are Mersenne Twisters: 624 words, a place in them, and perhaps a normal number that was made and not handed
-out yet. Their own functions take 200 microseconds to tell and to restore that, which is more than many a batch. So it is
-read, and for Python and NumPy written, where they keep it in memory, unless it is not sure what lies there.
+out yet. Their own functions take 200 microseconds to tell and to restore that, which is more than many a batch. So it
+is read, and for Python and NumPy written, where they keep it in memory, unless it is not sure what lies there.
 
 A twister moves its place with every number, and changes all its words before it comes by the same place again. So the
 place and a few words, its mark, tell whether anything was drawn. What goes unnoticed: a program that draws and then

@@ -84,7 +84,7 @@ class Scope:
         return iterator
 
     def reading(self, samples: list[Any], first: int) -> None:
-        """Note that samples of a stream are being appended to those from place `first` on: their number tells the place.
+        """Note that samples of a stream are being appended to those from place `first` on: how many tells the place.
 
         A list that is extended by an iterator grows with every sample, before the next one is asked for.
         """
