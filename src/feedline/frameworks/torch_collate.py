@@ -6,7 +6,6 @@ Test: tests/frameworks/test_torch_collate.py
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +18,7 @@ from feedline.abc import memory
 from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
 
 _SMALL_BYTES = 64 << 10
-"""Of a batch that stays in its process: for less than this, the ordinary heap is as good as a slot, which is not asked
-for then."""
+"""Of a batch that stays in its process: for less than this, the ordinary heap is as good as a slot."""
 
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
 
@@ -93,12 +91,16 @@ def _collate_known(batch: Any) -> Any:
     if kind is float:
         return torch.tensor(batch, dtype=torch.float64)
     if kind is tuple or kind is list:
-        return [_collate_known(column) for column in _columns(batch)]
+        size = len(elem)
+        for other in batch:
+            if len(other) != size:
+                raise RuntimeError("each element in list of batch should be of equal size")
+        return [_collate_known(column) for column in zip(*batch, strict=True)]
     if kind is dict:
         return {key: _collate_known([sample[key] for sample in batch]) for key in elem}
     if kind is np.ndarray and elem.dtype.kind in "biufc":
         stacked = None if elem.flags.writeable else _stack_read_only(elem, batch)
-        return collate_tensors([torch.as_tensor(value) for value in batch]) if stacked is None else stacked
+        return collate_tensors([torch.as_tensor(array) for array in batch]) if stacked is None else stacked
     return torch_collate.collate(batch, collate_fn_map=torch_collate.default_collate_fn_map)
 
 
@@ -107,31 +109,21 @@ def _stack_read_only(elem: NDArray[Any], batch: Sequence[Any]) -> torch.Tensor |
 
     As tensors they could be written to, and torch would warn of that, although a batch is a copy.
     """
-    for value in batch:
-        if type(value) is not np.ndarray or value.dtype != elem.dtype or value.shape != elem.shape:
+    for array in batch:
+        if type(array) is not np.ndarray or array.dtype != elem.dtype or array.shape != elem.shape:
             return None
     if elem.dtype not in AS_NUMPY.values():
         return None
     return tensor_of(np.stack(batch, out=memory.empty((len(batch), *elem.shape), elem.dtype)))
 
 
-def _columns(batch: Any) -> list[tuple[Any, ...]]:
-    try:
-        return list(zip(*batch, strict=True))
-    except (TypeError, ValueError):  # torch looks at their lengths first
-        size = len(batch[0])
-        if all(len(other) == size for other in batch):
-            raise
-        raise RuntimeError("each element in list of batch should be of equal size") from None
-
-
 def _collate_ints(batch: Sequence[Any]) -> torch.Tensor:
-    """Do what `torch.tensor` does with integers, at a tenth of its price."""
-    if {*map(type, batch)} != {int}:
-        return torch.tensor(batch)
+    """Do what `torch.tensor` does with integers, at a fifth of its price: NumPy reads a list much faster."""
     try:
-        values = np.frombuffer(array("q", batch), _INT64)
-    except OverflowError:  # more than 64 bits: torch has the right words for that
+        values = np.array(batch)
+    except (ValueError, RuntimeError):  # not all are numbers: torch has the right words for that
+        return torch.tensor(batch)
+    if values.dtype is not _INT64 or values.ndim != 1:
         return torch.tensor(batch)
     current = memory.current()
     place = current.allocate(values.nbytes) if current is not None else None
