@@ -217,6 +217,23 @@ def test_an_interrupt_that_left_the_generator_alone_ends_nothing() -> None:
     assert (more, stream.place) == ([3, 4], 5)
 
 
+def test_an_iterator_is_asked_for_itself_once() -> None:
+    """What `iter` does to an iterator is its own affair: this one begins anew."""
+
+    class Restarting(Numbers):
+        def __iter__(self) -> Iterator[int]:
+            self.read = 0
+            return self
+
+        def __next__(self) -> int:
+            if self.read == self.count:
+                raise StopIteration
+            self.read += 1
+            return self.read - 1
+
+    assert rest_of(fetcher(Restarting(5)), 2) == [[0, 1], [2, 3], [4]]
+
+
 def test_every_sample_of_many_knows_its_place() -> None:
     """A list that is extended grows sample by sample: `Scope.reading` counts on it."""
     scope = Scope()

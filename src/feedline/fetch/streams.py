@@ -110,7 +110,8 @@ class Stream:
         first = self.place - len(samples)
         self._scope.reading(samples, first)
         try:
-            samples.extend(itertools.islice(self._iterator, count - len(samples)))
+            # Not islice, which calls `iter`: an iterator of the user's may begin anew then.
+            samples.extend(map(next, itertools.repeat(self._iterator, count - len(samples))))
         except BaseException as exc:
             self._scope.place = self.place = first + len(samples)
             self._note(exc)
