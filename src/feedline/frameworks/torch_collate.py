@@ -17,6 +17,9 @@ from torch.utils.data._utils import collate as torch_collate
 from feedline.abc import memory
 from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
 
+_SMALL_BYTES = 64 << 10
+"""Of a batch that stays in its process: for less than this, the ordinary heap is as good as a slot."""
+
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
 
 
@@ -37,6 +40,8 @@ def collate_tensors(
     if current is None or not elem.is_cpu or elem.layout is not torch.strided or elem.is_nested:
         result: torch.Tensor = _tensor_collate(batch, collate_fn_map=collate_fn_map)
         return result
+    if not current.crosses and elem.nbytes * len(batch) < _SMALL_BYTES:
+        return torch.stack(batch, 0)
     out = room((len(batch), *elem.shape), elem) if type(elem) is torch.Tensor and not elem.is_quantized else None
     if out is None:
         return torch.stack(batch, 0)

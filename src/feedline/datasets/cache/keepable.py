@@ -12,7 +12,8 @@ import numpy as np
 
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption
-from feedline.randomness.scope import GlobalStates, Scope, enter, enter_task, numpy_has_one_in_store, rng
+from feedline.randomness.global_states import GlobalStates
+from feedline.randomness.scope import Scope, enter, enter_task, rng
 from feedline.types import DatasetKind
 
 
@@ -82,15 +83,10 @@ class RandomWatch(Scope):
         """
         is_alone = threading.current_thread() is threading.main_thread()
         before = GlobalStates.now() if is_alone else None
-        had_one = is_alone and numpy_has_one_in_store()
         self._outer = enter(self)
         try:
             yield
         finally:
             enter(self._outer)
-        if before is None:
-            return
-        names = GlobalStates.now().differing(before)
-        if had_one and "numpy.random" not in names and not numpy_has_one_in_store():
-            names.append("numpy.random")  # a number that had been made before, and leaves no other trace
-        self.generators += names
+        if before is not None:
+            self.generators += GlobalStates.now(before).differing(before)
