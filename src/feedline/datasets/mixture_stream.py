@@ -16,9 +16,8 @@ import numpy as np
 
 from feedline.abc.source import EpochAware, Repeatable, SplitSource
 from feedline.abc.stateful import is_stateful
-from feedline.datasets.mixture import Orders, check_weights, form, forward_epoch
+from feedline.datasets.mixture import Orders, Quota, check_weights, form, forward_epoch
 from feedline.datasets.passes import Part, PartedStream, Pass, Stream
-from feedline.datasets.quota import Quota
 from feedline.errors import BadOption, BadState
 from feedline.failures import broke_generator
 from feedline.randomness.keys import epoch_key, mix

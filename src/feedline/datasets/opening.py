@@ -24,7 +24,7 @@ from feedline.datasets.csv.dataset import ENDINGS as CSV_ENDINGS
 from feedline.datasets.csv.dataset import PACKED
 from feedline.datasets.csv.rows import delimiter_of
 from feedline.datasets.files import FileDataset, ImageFolder
-from feedline.datasets.files.image_folder import IMAGES
+from feedline.datasets.files.dataset import IMAGES
 from feedline.datasets.hdf5 import HDF5Dataset
 from feedline.datasets.lmdb import LMDBDataset
 from feedline.datasets.parquet import ArrowDataset, ParquetDataset

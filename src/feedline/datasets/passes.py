@@ -7,15 +7,30 @@ pass is a class, not a generator: after an exception it goes on with the next sa
 from __future__ import annotations
 
 import operator
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from feedline.abc.source import EpochAware, Repeatable, SplitSource
 from feedline.datasets.source import Transform
-from feedline.datasets.torch_data import tell_torch, torch_worker
 from feedline.errors import BadState
 from feedline.ranks import rank_if_known
+
+
+def tell_torch(kind: type) -> None:
+    """Make a class one of torch's iterable datasets, by which loaders know them, if the program uses torch."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None:
+        data.IterableDataset.register(kind)
+
+
+def torch_worker() -> tuple[int, int]:
+    """Return which of how many workers of torch's loader this is; the only one if it is none."""
+    data = sys.modules.get("torch.utils.data")
+    info = None if data is None else data.get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
 
 Part = tuple[int, int]
 """Which of how many parts of a stream."""

@@ -20,7 +20,7 @@ from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.core.fault_budget import FaultBudget
 from feedline.datasets.mixture_stream import MixtureStream
-from feedline.datasets.torch_data import tell_torch
+from feedline.datasets.passes import tell_torch
 from feedline.driver.broadcast import Broadcast
 from feedline.driver.exclusive import Running
 from feedline.driver.resources import Resources

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import CachedDataset, CSVDataset
-from feedline.datasets.parquet import waste
+from feedline.datasets.parquet import table
 from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
@@ -267,7 +267,7 @@ def test_parts_of_a_compressed_file_that_are_unpacked_are_not_looked_at_for_othe
 
 
 def test_random_order_in_a_compressed_file_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waste, "LATEST_S", 0.0)
+    monkeypatch.setattr(table, "LATEST_S", 0.0)
     dataset = dataset_of(tmp_path / "a.csv.gz", text_of(samples(300)), "number", part_bytes=2000, cache_bytes=0)
     with pytest.warns(RowGroupsReadAgain, match=r"a\.csv\.gz' is compressed.*cache="):
         list(map(dataset.__getitem__, RandomSampler(dataset, seed=1)))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
-from feedline.datasets.parquet import parquet as module
+from feedline.datasets.parquet import dataset as module
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write

@@ -12,7 +12,7 @@ import pytest
 import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.remote import patience
-from feedline.datasets.tar import options as tar_options
+from feedline.datasets.tar import shards as tar_shards
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import S3_OPTIONS, Request, WebServer, bucket_at, s3_server, start_fsspec, web_server
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
@@ -24,7 +24,7 @@ COUNT = sum(SIZES)
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many requests per shard."""
-    monkeypatch.setattr(tar_options, "REMOTE_CHUNK", 20_000)
+    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
     monkeypatch.setattr("feedline.datasets.remote.http._HEAD", 1000)
     monkeypatch.setattr(patience.Patience, "wait", lambda self, attempt: None)
 

@@ -14,13 +14,20 @@ from numpy.typing import NDArray
 
 from feedline._optional import require
 from feedline.datasets.cache_file import Cache
-from feedline.datasets.csv.cells import checked_columns, checked_types, named_rows, wider
-from feedline.datasets.csv.rows import LONGEST_ROW, UTF16, Unclosed, parts
+from feedline.datasets.csv.rows import (
+    LONGEST_ROW,
+    UTF16,
+    Unclosed,
+    checked_columns,
+    checked_types,
+    named_rows,
+    parts,
+    wider,
+)
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
-from feedline.datasets.parquet.condition import checked_condition, kept_groups, mask_of
-from feedline.datasets.parquet.layout import Footer, Group
-from feedline.datasets.parquet.parquet import CACHE_BYTES
+from feedline.datasets.parquet.dataset import CACHE_BYTES
+from feedline.datasets.parquet.layout import Footer, Group, checked_condition, kept_groups, mask_of
 from feedline.datasets.parquet.table import RowGroupSource, types_of
 from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.paths import File, Paths

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from feedline.datasets.cache_file import Cache
 from feedline.datasets.files import labels as label_sources
 from feedline.datasets.files.labels import Labels
-from feedline.datasets.files.listing import list_files
-from feedline.datasets.files.reading import Read, reader
-from feedline.datasets.files.scan import Choice
+from feedline.datasets.files.listing import Choice, list_files
+from feedline.datasets.files.reading import Read, decoder, reader
 from feedline.datasets.form import Fields, Form
 from feedline.datasets.paths import checked_path
 from feedline.datasets.source import Indices, Source, Transform, checked_cache
@@ -294,3 +293,84 @@ def _asked_for(choice: Choice) -> str:
     if choice.pattern is not None:
         asked.append(f"that match {choice.pattern!r}")
     return f" {' and '.join(asked)}" if asked else ""
+
+
+IMAGES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif", ".avif")
+"""The endings that torchvision takes for images, and the last two, which Pillow decodes as well."""
+
+
+class ImageFolder(FileDataset):
+    """A dataset of images in a folder, by default with a class for each of its directories.
+
+    Classes, their numbers and the order of samples are those of torchvision's `ImageFolder`; so are `classes`,
+    `class_to_idx`, `samples`, `imgs` and `targets`. A sample is a tuple of an image and a label. How files are listed
+    and held is said of `FileDataset`.
+
+    Args:
+        root: the folder.
+        fields: which of "image", "label" and "path" a sample has, and in what form: see `FileDataset`.
+        extensions: how names have to end, upper or lower case.
+        labels: "folder" for the directory that an image is in, a CSV file, a function or None: see `FileDataset`.
+        unlabelled: "error" or "skip": what to do with images that a CSV file does not name, or gives an empty label.
+        allow_empty: True if a directory without images is a class, too.
+        decode: "rgb" for an array of uint8 with the axes height, width and color; "pil" for an image of Pillow;
+            "bytes" for the file as it is; or a function that takes these bytes.
+        transform: applied to each sample, so to a tuple of image and label unless `fields` says otherwise.
+        cache: whether or where the listing is kept: see `FileDataset`.
+
+    Raises:
+        SourceError: the folder is missing, has no images, or a class has none; or a table of labels does not fit.
+        BadOption: an option cannot work.
+        MissingExtra: Pillow is not installed, and `decode` needs it.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from PIL import Image
+        >>> folder = pathlib.Path(tempfile.mkdtemp())
+        >>> for name in ("cat", "dog"):
+        ...     (folder / name).mkdir()
+        ...     Image.new("RGB", (4, 3)).save(folder / name / "1.png")
+        >>> dataset = ImageFolder(folder)
+        >>> dataset
+        ImageFolder(2 samples of (file, class of 2))
+        >>> image, label = dataset[1]
+        >>> image.shape, label, dataset.classes
+        ((3, 4, 3), 1, ['cat', 'dog'])
+    """
+
+    _value = "image"
+
+    def __init__(
+        self,
+        root: Path,
+        fields: Fields = ("image", "label"),
+        *,
+        extensions: str | Iterable[str] | None = IMAGES,
+        labels: LabelSource = "folder",
+        unlabelled: str = "error",
+        allow_empty: bool = False,
+        decode: str | Callable[[bytes], Any] = "rgb",
+        transform: Transform | None = None,
+        cache: Cache = True,
+    ) -> None:
+        if not isinstance(root, (str, os.PathLike)):
+            raise BadOption(f"root={root!r} is no path of a folder. A FileDataset takes a list of paths.")
+        reads = decoder(decode)
+        if labels is None and fields == ("image", "label"):
+            fields = "image"
+        super().__init__(
+            root,
+            extensions=extensions,
+            labels=labels,
+            unlabelled=unlabelled,
+            allow_empty=allow_empty,
+            fields=fields,
+            transform=transform,
+            cache=cache,
+        )
+        self._reads = reads
+
+    @property
+    def imgs(self) -> Any:
+        """The same as `samples`, as torchvision calls it."""
+        return self.samples

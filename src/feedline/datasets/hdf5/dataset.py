@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.columns import Empty
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
-from feedline.datasets.hdf5.field import NUMBERS, Field
 from feedline.datasets.hdf5.files import OpenFile, OpenFiles
-from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, look, reading
+from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Field, Part, Parts, look, reading
 from feedline.datasets.hdf5.rows import Rows, ValueRows
 from feedline.datasets.paths import Paths, found_files
-from feedline.datasets.source import Indices, TableSource, Transform
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
 from feedline.failures import words
 from feedline.values.sizes import byte_count

@@ -17,11 +17,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.hdf5.cells import ChunkCache
-from feedline.datasets.hdf5.field import Field, field_of
 from feedline.datasets.hdf5.layout import rows_of
-from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, Stamp, dataset_of, look, open_file, stamp_of
-from feedline.datasets.hdf5.rows import Rows, ValueRows
+from feedline.datasets.hdf5.part import (
+    UNREADABLE,
+    Field,
+    Part,
+    Parts,
+    Stamp,
+    dataset_of,
+    field_of,
+    look,
+    open_file,
+    stamp_of,
+)
+from feedline.datasets.hdf5.rows import ChunkCache, Rows, ValueRows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.failures import words
 

@@ -11,21 +11,134 @@ All of them are used by several threads at the same time.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.hdf5.cells import Cells, ChunkCache, cells_of, copy
-from feedline.datasets.hdf5.field import BYTES, RAGGED, Field
+from feedline._optional import require
+from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.hdf5.heaps import Heaps
-from feedline.datasets.hdf5.selection import Selection, runs
+from feedline.datasets.hdf5.part import BYTES, RAGGED, Field
 from feedline.errors import CorruptSource
 from feedline.failures import words
 
+Cells = NDArray[np.void]
+"""One row each, one after the other or not."""
+
+ChunkCache = BoundedCache[Hashable, Cells]
+"""Chunks that were unpacked, kept while there is room."""
+
+_LARGE = 2048
+"""Bytes from which on a cell is copied by itself: what a call costs is then less than a copy in between."""
+
+
+def cells_of(rows: NDArray[np.generic]) -> Cells:
+    """Return the rows of a contiguous array, of one byte each at least, as cells of the same memory.
+
+    Example:
+        >>> cells_of(np.zeros((4, 2, 3), np.float32)).dtype, len(cells_of(np.zeros((4, 2, 3), np.float32)))
+        (dtype('V24'), 4)
+    """
+    count = len(rows)
+    size = rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
+    found: Cells = np.ndarray((count,), f"V{size}", rows)
+    return found
+
+
+def copy(source: Cells, numbers: NDArray[np.int64], cells: Cells, places: NDArray[np.int64] | None) -> None:
+    """Copy some cells of `source` to places of `cells`; to all of them, in order, if `places` is None.
+
+    NumPy lets go of the interpreter meanwhile: other threads run while memory is brought from a disk.
+    """
+    if cells.itemsize < _LARGE:
+        if places is None:
+            cells[:] = source[numbers]
+        else:
+            cells[places] = source[numbers]
+        return
+    goals = range(len(numbers)) if places is None else places.tolist()
+    for goal, number in zip(goals, numbers.tolist(), strict=True):
+        cells[goal : goal + 1] = source[number : number + 1]
+
+
 Indices = NDArray[np.int64]
+
+
+# Any, in this file: h5py has no type annotations.
+class Selection:
+    """Reads rows of an open HDF5 dataset. Threads may use it at the same time: h5py lets in one at a time.
+
+    Args:
+        dataset: of h5py, open.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+        self._id = dataset.id
+        self._make_space = h5py.h5s.create_simple
+        self._row_shape = tuple(dataset.shape[1:])
+        self.dtype: np.dtype[Any] = dataset.dtype
+        """Of what h5py reads."""
+        self._type = None
+        if self.dtype.subdtype is not None:  # in memory its axes are axes of the array
+            base, shape = self.dtype.subdtype
+            self._type = h5py.h5t.py_create(np.dtype((base.newbyteorder("="), shape)))
+
+    def leaves_bytes_swapped(self) -> bool:
+        """True if arrays of any length arrive in the byte order of the file, although they say otherwise."""
+        h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+        base = h5py.check_vlen_dtype(self.dtype)
+        return base is not None and not np.dtype(base).isnative and _mistakes_byte_order()
+
+    def read_rows(self, rows: Indices, out: NDArray[Any]) -> None:
+        """Read rows, ascending and each once."""
+        if out.size == 0:
+            return
+        found = list(runs(rows, step=1))
+        if len(found) > 1 and not self._row_shape:
+            space = self._id.get_space()
+            space.select_elements(rows.reshape(-1, 1))
+            self._read(space, out)
+            return
+        for start, stop in found:
+            self.read_run(int(rows[start]), out[start:stop])
+
+    def read_run(self, first: int, out: NDArray[Any]) -> None:
+        """Read as many rows as `out` has, from one on."""
+        space = self._id.get_space()
+        space.select_hyperslab((first, *[0] * len(self._row_shape)), (len(out), *self._row_shape))
+        self._read(space, out)
+
+    def _read(self, space: Any, out: NDArray[Any]) -> None:
+        self._id.read(self._make_space((len(out), *self._row_shape)), space, out, self._type)
+
+
+@functools.cache
+def _mistakes_byte_order() -> bool:
+    """Find out whether h5py hands over arrays of any length as they lie in the file: 3.16 does, in every byte order."""
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+    foreign = np.dtype(np.int16).newbyteorder()
+    with h5py.File("byte order", "w", driver="core", backing_store=False) as file:
+        dataset = file.create_dataset("x", (1,), h5py.vlen_dtype(foreign))
+        dataset[0] = np.array([1], foreign)
+        return bool(dataset[0][0] != 1)
+
+
+def runs(numbers: Indices, *, step: int) -> Iterator[tuple[int, int]]:
+    """Yield where runs begin and end in which each number is the one before plus `step`.
+
+    Example:
+        >>> list(runs(np.array([3, 4, 5, 9]), step=1)), list(runs(np.array([3, 3, 5]), step=0))
+        ([(0, 3), (3, 4)], [(0, 2), (2, 3)])
+    """
+    ends = np.flatnonzero(np.diff(numbers) != step) + 1
+    return itertools.pairwise([0, *ends.tolist(), len(numbers)])
+
 
 Unpack = Callable[[int], Cells]
 """Returns the rows of a chunk, given its number."""

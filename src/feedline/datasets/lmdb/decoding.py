@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feedline.datasets.columns import Empty, is_column, stacked
 from feedline.datasets.form import Form
 from feedline.datasets.pictures import picture_decoder
+from feedline.datasets.source import Empty, is_column, stacked
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import add_note, words
 from feedline.values import records

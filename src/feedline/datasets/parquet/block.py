@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.columns import Empty, stacked
 from feedline.datasets.parquet.values import Numbers, Prepared
+from feedline.datasets.source import Empty, stacked
 
 Indices = NDArray[np.int64]
 

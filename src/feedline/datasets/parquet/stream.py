@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import StreamSource
-from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream
+from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream, torch_worker
 from feedline.datasets.source import TableSource
-from feedline.datasets.torch_data import torch_worker
 from feedline.errors import BadOption, BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix

@@ -16,20 +16,76 @@ from numpy.typing import NDArray
 
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, cache_home
-from feedline.datasets.columns import Empty
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.parquet.block import Block, joined, joined_rows, taken
-from feedline.datasets.parquet.condition import condition_of
-from feedline.datasets.parquet.layout import Footer, Layout
+from feedline.datasets.parquet.layout import Footer, Layout, condition_of
 from feedline.datasets.parquet.stream import GroupedSource, RowGroupStream
 from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.parquet.values import prepared, text_of, whole
-from feedline.datasets.parquet.waste import Waste
 from feedline.datasets.paths import File, Paths, found_files
-from feedline.datasets.source import Indices, Transform, checked_cache
-from feedline.errors import CorruptSource, FeedlineError, SourceError
+from feedline.datasets.source import Empty, Indices, Transform, checked_cache
+from feedline.errors import CorruptSource, FeedlineError, RowGroupsReadAgain, SourceError, tell
 from feedline.failures import words
 from feedline.values.sizes import byte_count
+
+LATEST_S = 5.0
+"""Seconds that decoding again takes before anything is said."""
+
+SHARE = 1.5
+"""So many times as many rows are decoded as are used. Workers that share out small row groups in order, each another
+part of them in every epoch, decode as many as they use."""
+
+_PASS = 0.9
+"""Of all row groups. Who has needed so many of them begins a new pass when one comes again. A guess: shuffled batches
+of several workers need most row groups in each epoch, not all of them."""
+
+
+class Waste:
+    """What one process has decoded, and used of it.
+
+    Whoever goes through the data in order, or window by window, needs each row group once in a pass, and that it is
+    decoded again in the next one cannot be helped. So only those count that come again in the same pass.
+    """
+
+    def __init__(self) -> None:
+        self.went_back = False
+        """True if the next row group is reached from the beginning of its file, again."""
+        self._in_pass: set[int] = set()
+        self._seconds = 0.0
+        self._decoded = 0
+        self._used = 0
+        self._has_told = False
+
+    def note_used(self, rows: int) -> None:
+        self._used += rows
+
+    def note_decoded(self, group: int, group_count: int, rows: int, seconds: float, *, advice: str) -> None:
+        """Note a row group; tell, once, if most of the work is in vain.
+
+        Args:
+            group: its number.
+            group_count: how many there are.
+            rows: samples in it.
+            seconds: what it took.
+            advice: what to do.
+        """
+        if group in self._in_pass and len(self._in_pass) >= _PASS * group_count:
+            self._in_pass.clear()
+        is_again = group in self._in_pass or self.went_back
+        self._in_pass.add(group)
+        self.went_back = False
+        self._decoded += rows
+        self._seconds += seconds if is_again else 0
+        if self._has_told or not is_again or self._seconds < LATEST_S or self._decoded < SHARE * self._used:
+            return
+        self._has_told = True
+        tell(
+            f"Row groups are decoded again and again: {self._decoded:,} rows for {self._used:,} samples, and "
+            f"{self._seconds:.0f} s for what was decoded before. They do not fit into what is kept, and samples are "
+            f"asked for in random order. {advice}",
+            RowGroupsReadAgain,
+        )
+
 
 _LOOKING = 8
 """Files that are looked at at the same time, at first use. A guess."""

@@ -14,8 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Generic, TypeVar
 
-from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.local import LocalBlob
+from feedline.datasets.remote.blob import Blob, LocalBlob
 
 T = TypeVar("T")
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
+
+from feedline.errors import SourceChanged, SourceError, TooManyOpenFiles
+from feedline.values.shown import shown_address
 
 
 class Blob(ABC):
@@ -39,3 +43,75 @@ class Blob(ABC):
 
     def __repr__(self) -> str:
         return f"<{self.name}, {self.size} bytes>"
+
+
+_TOO_MANY = 24  # EMFILE
+
+
+class LocalBlob(Blob):
+    """A file. Reads leave no position behind, so that threads do not get in each other's way.
+
+    Args:
+        path: where it is.
+
+    Raises:
+        SourceError: it cannot be opened, or is no file.
+    """
+
+    is_local = True
+
+    def __init__(self, path: str) -> None:
+        self.name = path
+        try:
+            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError as exc:
+            if exc.errno == _TOO_MANY:
+                raise TooManyOpenFiles(f"opening {path}") from exc
+            raise SourceError(
+                f"{shown_address(path)} cannot be opened: {exc.strerror}. Is the name right, and may it be read?"
+            ) from (exc if shown_address(path) == path else None)
+        try:
+            facts = os.fstat(self._file)
+            if not os.path.isfile(path):
+                raise SourceError(f"{path} is not a file.")
+        except BaseException:
+            self.close()
+            raise
+        self.size = facts.st_size
+        self.tag = str(facts.st_mtime_ns)
+
+    def read(self, start: int, stop: int) -> bytes:
+        try:
+            data = os.pread(self._file, stop - start, start)
+            while len(data) < stop - start:  # a read is at most 2 GB
+                more = os.pread(self._file, stop - start - len(data), start + len(data))
+                if not more:
+                    raise SourceChanged(
+                        f"{self.name} ends at byte {start + len(data)}, but had {self.size} bytes when it was opened. "
+                        "It was cut off, or is written anew, while it is read."
+                    )
+                data += more
+        except SourceChanged:
+            raise
+        except OSError as exc:
+            raise SourceError(f"{self.name} cannot be read at byte {start}: {exc.strerror}.") from exc
+        return data
+
+    def check(self) -> None:
+        facts = os.fstat(self._file)
+        if (facts.st_size, str(facts.st_mtime_ns)) != (self.size, self.tag):
+            raise SourceChanged(f"{self.name} was changed while it was read.")
+
+    def hint(self, start: int, stop: int) -> None:
+        """Let the system fetch a range that will be wanted soon, without waiting for it."""
+        if hasattr(os, "posix_fadvise") and start < self.size:
+            os.posix_fadvise(self._file, start, stop - start, os.POSIX_FADV_WILLNEED)
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:  # a descriptor is a mere number, which nobody else would close
+        if self.__dict__.get("_file", -1) >= 0:
+            self.close()

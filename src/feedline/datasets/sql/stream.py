@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from feedline.datasets.passes import Part, PartedStream, ResumablePass
-from feedline.datasets.sql.database import Rows
-from feedline.datasets.sql.query import QuerySource
-from feedline.datasets.sql.session import raise_for
-from feedline.datasets.sql.statement import quoted, select
+from feedline.datasets.sql.database import Rows, quoted, select
+from feedline.datasets.sql.query import QuerySource, raise_for
 from feedline.errors import BadOption
 
 _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"

@@ -16,19 +16,15 @@ from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache
-from feedline.datasets.columns import is_column, stacked
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.patience import Patience
-from feedline.datasets.source import Indices, Source, Transform, checked_cache, has_own_samples
+from feedline.datasets.source import Indices, Source, Transform, checked_cache, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
-from feedline.datasets.tar.decoding import Decode, Decoder
-from feedline.datasets.tar.form import TarForm
-from feedline.datasets.tar.index import Index, ShardIndex, index_of
-from feedline.datasets.tar.options import Reading
-from feedline.datasets.tar.ranges import Range, coalesced
-from feedline.datasets.tar.shards import expand
+from feedline.datasets.tar.form import Decode, Decoder, TarForm
+from feedline.datasets.tar.index import Index, Range, ShardIndex, coalesced, index_of
+from feedline.datasets.tar.shards import Reading, expand
 from feedline.datasets.tar.stream import TarStream
 from feedline.errors import BadOption, CorruptSource, SourceChanged
 from feedline.values.shown import shown_address

@@ -1,13 +1,244 @@
-"""What a sample looks like in the end: which fields, decoded, in what they stand."""
+"""What becomes of the bytes of a field, by its name: the rules of the webdataset package.
+
+Two things are stricter. Pickles are refused unless they are asked for: whoever wrote one can have any code run here.
+And what a compressed field may unpack to is bounded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import functools
+import io
+import json
+import pickle
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from feedline._optional import require
 from feedline.datasets.form import Fields, Form, check_fields
-from feedline.datasets.tar.decoding import Decoder, kind_of_field
-from feedline.errors import BadOption, SourceError
+from feedline.datasets.pictures import EXTENSIONS, SPECS, picture_decoder
+from feedline.datasets.tar import arrays
+from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
+from feedline.failures import add_note
+from feedline.values.sizes import SampleSize
+
+# Any, throughout: values are whatever was stored.
+Handler = Callable[[str, bytes], Any]
+"""Takes the name of a field, with a dot before it, and its bytes; returns the value, or None to leave it to others."""
+Decode = bool | str | Handler | Sequence[str | Handler]
+
+_TEXTS = ("txt", "text", "transcript")
+_INTEGERS = ("cls", "cls2", "index", "inx", "id")
+_PICKLES = ("pkl", "pickle", "pyd")
+_OTHERS = ("json", "jsn", "npz", "ten", "tb", "mp", "msg", "cbor", "pth", *_PICKLES)
+_Step = Callable[[bytes, SampleSize], Any]
+"""Takes the bytes of a field, and what its sample has unpacked to so far."""
+_SAFE_TORCH = (2, 10)
+"""The first version whose `torch.load(weights_only=True)` has no known hole (CVE-2025-32434, CVE-2026-24747)."""
+
+
+def _unpacked(data: bytes, total: SampleSize) -> bytes:
+    """Unpack gzip, also several in a row; CorruptSource beyond what the sample may have."""
+    pieces: list[bytes] = []
+    while data:
+        unpacker = zlib.decompressobj(31)
+        piece = unpacker.decompress(data, total.left + 1)
+        total.add("what is unpacked", len(piece))
+        if not unpacker.eof:
+            raise ValueError("it is cut off")
+        pieces.append(piece)
+        data = unpacker.unused_data.lstrip(b"\0")
+    return b"".join(pieces)
+
+
+class Decoder:
+    """Decodes the fields of samples.
+
+    Args:
+        decode: True for what field names say; False for bytes as they are; the name of a way to decode images, a
+            function, or several of them, which come before what names say.
+        trusts_pickle: True to decode pickles.
+        limit: the most bytes that the fields of a sample may unpack to.
+
+    Raises:
+        BadOption: `decode` is none of these.
+    """
+
+    def __init__(self, decode: Decode, *, trusts_pickle: bool, limit: int) -> None:
+        self._decode = decode
+        self._trusts_pickle = trusts_pickle
+        self.total = functools.partial(SampleSize, limit, "max_field_bytes=")
+        """Returns what a sample has unpacked to before any of its fields is decoded."""
+        given: Sequence[Any] = (
+            [] if isinstance(decode, bool) else [decode] if isinstance(decode, str) or callable(decode) else decode
+        )
+        for one in given if isinstance(given, (list, tuple)) else [decode]:
+            if not callable(one) and not (isinstance(one, str) and one in SPECS):
+                raise BadOption(
+                    f"decode={one!r} is not one of True, False, a function that takes the name of a field and its "
+                    f"bytes, and {', '.join(map(repr, sorted(SPECS)))}."
+                )
+        self._given = list(given)
+        self._steps: dict[str, _Step] = {}
+        """What is done with a field, by its name; found out once."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_steps": {}}
+
+    @property
+    def goes_by_name(self) -> bool:
+        """True if what a field becomes follows from its name alone."""
+        return self._decode is True
+
+    def field(self, sample: dict[str, Any], field: str, total: SampleSize) -> Any:
+        """Return the value of a field of a sample, which has unpacked to `total` so far.
+
+        Raises:
+            CorruptSource: the bytes are not what the name says.
+            BadOption: it is a pickle.
+        """
+        data = sample[field]
+        if self._decode is False or not isinstance(data, bytes):
+            return data
+        step = self._steps.get(field)
+        try:
+            if step is None:
+                step = self._steps[field] = self._step_for(field)
+            return step(data, total)
+        except Exception as exc:
+            where = f"{sample['__url__']}: field {field!r} of sample {sample['__key__']!r}"
+            if isinstance(exc, _OfUser):
+                add_note(exc.reason, f"About {where}.")
+                raise exc.reason from exc.reason.__cause__
+            # A warning that was made an error is none about the bytes.
+            if isinstance(exc, (FeedlineError, Warning)) and not isinstance(exc, CorruptSource):
+                add_note(exc, f"About {where}.")
+                raise
+            raise CorruptSource(
+                f"{where} cannot be decoded: {type(exc).__name__}: {str(exc).rstrip('.')}. Its bytes are not what "
+                "its name says, or are damaged. decode=False gives them as they are."
+            ) from exc
+
+    def _step_for(self, field: str) -> _Step:
+        """Return what is to be done with a field: unpack it, ask functions, and at last do what its name says."""
+        if field.startswith("__"):
+            return _meta
+        packed = f".{field}".endswith(".gz")
+        name = f".{field}"[:-3] if packed else f".{field}"
+        extension = name.rpartition(".")[2]
+        steps = [step for one in self._given if (step := self._given_step(one, name, extension)) is not None]
+        basic = self._basic(extension)
+        if basic is not None:
+            steps.append(basic)
+        if len(steps) == 1 and not packed:
+            (only,) = steps
+            return lambda data, total: data if (value := only(data, total)) is None else value
+
+        def decode(data: bytes, total: SampleSize) -> Any:
+            if packed:
+                data = _unpacked(data, total)
+            for step in steps:
+                value = step(data, total)
+                if value is not None:
+                    return value
+            return data
+
+        return decode
+
+    def _given_step(self, one: Any, name: str, extension: str) -> _Step | None:
+        if isinstance(one, str):
+            return picture_decoder(one) if extension in EXTENSIONS else None
+
+        def ask(data: bytes, total: SampleSize) -> Any:
+            try:
+                return one(name, data)
+            except Exception as exc:
+                raise _OfUser(exc) from exc
+
+        return ask
+
+    def _basic(self, extension: str) -> _Step | None:
+        if extension in _TEXTS:
+            return lambda data, total: data.decode("utf-8")
+        if extension in _INTEGERS:
+            return lambda data, total: int(data)
+        if extension in ("json", "jsn"):
+            return lambda data, total: json.loads(data)
+        if extension == "npy":
+            return lambda data, total: arrays.decode_npy(data)
+        if extension == "npz":
+            return arrays.decode_npz
+        if extension in ("ten", "tb"):
+            return lambda data, total: arrays.decode_ten(data)
+        if extension in _PICKLES:
+            return self._unpickle
+        if extension == "pth":
+            return self._load_torch
+        if extension in ("mp", "msg"):
+            unpack = require("msgpack", extra="tar", purpose=f"decoding .{extension}").unpackb
+            return lambda data, total: unpack(data)
+        if extension == "cbor":
+            load = require("cbor2", extra="tar", purpose="decoding .cbor").loads
+            return lambda data, total: load(data)
+        return None
+
+    def _unpickle(self, data: bytes, total: SampleSize) -> Any:
+        if not self._trusts_pickle:
+            raise BadOption(
+                "A field is a pickle, and whoever wrote it can have any code run where it is decoded. Give pickle=True "
+                "if you trust them, fields= without it, or decode=False for its bytes."
+            )
+        return pickle.loads(data)
+
+    def _load_torch(self, data: bytes, total: SampleSize) -> Any:
+        torch = require("torch", extra="torch", purpose="decoding .pth")
+        if zipfile.is_zipfile(io.BytesIO(data)):  # torch unpacks compressed members, although it writes none
+            arrays.unpackable(data, total).close()
+        if not self._trusts_pickle and _version(torch) < _SAFE_TORCH:
+            raise BadOption(
+                f"A field is a .pth, which torch {torch.__version__} cannot load safely: before version "
+                f"{'.'.join(map(str, _SAFE_TORCH))}, whoever wrote one can have code run even with weights_only. "
+                "Upgrade torch, give pickle=True if you trust them, fields= without it, or decode=False for its bytes."
+            )
+        return torch.load(io.BytesIO(data), weights_only=not self._trusts_pickle, map_location="cpu")
+
+
+def kind_of_field(name: str) -> str:
+    """Return what a field holds, by its name, as far as columns can be made of it; "other" if not.
+
+    Example:
+        >>> kind_of_field("image.npy"), kind_of_field("cls"), kind_of_field("json")
+        ('npy', 'int', 'other')
+    """
+    extension = name.rpartition(".")[2]
+    if name in ("__key__", "__url__"):
+        return "own"
+    if name.startswith("__") or extension in ("gz", *_OTHERS):
+        return "other"
+    return {"npy": "npy", **dict.fromkeys(_TEXTS, "text"), **dict.fromkeys(_INTEGERS, "int")}.get(extension, "bytes")
+
+
+def _version(module: Any) -> tuple[int, ...]:
+    """Return the first two numbers of a version such as "2.10.0a0+git1234"."""
+    return tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
+
+
+class _OfUser(Exception):
+    """Carries an exception of a user's function to where it is raised as itself."""
+
+    def __init__(self, reason: Exception) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def _meta(data: bytes, total: SampleSize) -> Any:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
 
 _OWN = ("__key__", "__url__")
 
