@@ -27,14 +27,13 @@ class Form:
     def of(cls, fields: Fields, available: Iterable[str], store: str) -> Form:
         """Return the form that `fields=` describes.
 
+        Raises BadOption: these are no names, the store has no such field, or none was named.
+
         Args:
             fields: a name, for samples that are its value; a tuple of names, for tuples; a list of names, for dicts; a
                 dict from names of one's own to the store's, for dicts with those; None for a dict of all fields.
             available: the names that the store has, in its order.
             store: what it is called in an error.
-
-        Raises:
-            BadOption: these are no names, the store has no such field, or none was named.
 
         Example:
             >>> Form.of(("image", "label"), ["image", "label", "name"], "a.h5").build(["pixels", 3])
@@ -44,17 +43,13 @@ class Form:
         """
         check_fields(fields)
         known = tuple(available)
-        if fields is None:
-            form = cls(known, known)
-        elif isinstance(fields, str):
-            form = cls((fields,), None, is_one=True)
-        elif isinstance(fields, Mapping):
-            form = cls(tuple(fields.values()), tuple(fields))
-        else:
-            form = cls(tuple(fields), None if isinstance(fields, tuple) else tuple(fields))
+        names = names_in(fields)
+        is_one = isinstance(fields, str)
+        keys = None if fields is None or is_one or isinstance(fields, tuple) else tuple(fields)
+        form = cls(known, known) if names is None else cls(tuple(names), keys, is_one)
         missing = [name for name in form.names if name not in known]
         if missing:
-            raise BadOption(f"fields={fields!r} names {missing[0]!r}, but {store} has {_listed(known)}.")
+            raise BadOption(f"fields={fields!r} names {missing[0]!r}, but {store} has {listed(known)}.")
         if not form.names:
             raise BadOption(f"fields={fields!r} names no field, so that samples of {store} would be empty.")
         if form.keys is not None and len(set(form.keys)) < len(form.keys):
@@ -77,12 +72,18 @@ class Form:
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
+def names_in(fields: Fields) -> Sequence[str] | None:
+    """Return the names, as the store has them, that `fields=` asks for; None for all."""
+    if fields is None or isinstance(fields, str):
+        return None if fields is None else (fields,)
+    return tuple(fields.values() if isinstance(fields, Mapping) else fields)
+
+
 # Any: whatever the user gave.
 def check_fields(fields: Any) -> None:
     """Refuse what cannot be `fields=` of any store.
 
-    Raises:
-        BadOption: it is neither a name, nor several, nor a dict, nor None.
+    Raises BadOption: it is neither a name, nor several, nor a dict, nor None.
     """
     if fields is not None and (isinstance(fields, (bytes, bytearray)) or not isinstance(fields, Collection)):
         raise BadOption(
@@ -92,8 +93,7 @@ def check_fields(fields: Any) -> None:
         )
 
 
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return "no fields"
-    shown = ", ".join(map(repr, names[:12]))
-    return shown if len(names) <= 12 else f"{shown} and {len(names) - 12} more"
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Return names for an error: the first of them, and how many more there are."""
+    shown = ", ".join(map(repr, names[:most])) or "no fields"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -27,12 +27,6 @@ class Handle(Generic[H]):
         per_thread: True if threads must not share it.
         close_inherited: True if what was inherited by a fork may be closed there, and has to be before another is
             opened.
-
-    Example:
-        >>> handle = Handle(list, list.clear)
-        >>> handle.get() is handle.get()
-        True
-        >>> handle.close()
     """
 
     def __init__(

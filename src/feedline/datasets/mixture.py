@@ -42,14 +42,6 @@ class Quota:
         weights: not negative, not all 0. Those with weight 0 never have a turn.
         key: decides about the order. Counts follow from weights: up to every place, each has had its share of turns,
             give or take two (three among many of very different weight).
-
-    Example:
-        >>> quota = Quota([3, 1], key=7)
-        >>> numbers, turns = quota.at(np.arange(8))
-        >>> np.bincount(numbers).tolist()
-        [6, 2]
-        >>> turns[numbers == 1].tolist()
-        [0, 1]
     """
 
     def __init__(self, weights: Sequence[float], key: int) -> None:
@@ -205,20 +197,7 @@ class Mixture(EpochAware, Derived):
 
 
 class Orders:
-    """Endless orders of the samples of several datasets: none comes twice before all of its dataset came once.
-
-    Args:
-        sizes: how many samples each dataset has.
-        key: decides about the orders.
-
-    Example:
-        >>> orders = Orders([3, 5], key=7)
-        >>> order = [orders.one(0, turn) for turn in range(6)]
-        >>> sorted(order[:3]), sorted(order[3:])
-        ([0, 1, 2], [0, 1, 2])
-        >>> orders.at(np.zeros(6, np.int64), np.arange(6)).tolist() == order
-        True
-    """
+    """Endless orders of the samples of several datasets: none comes twice before all of its dataset came once."""
 
     def __init__(self, sizes: Sequence[int], key: int) -> None:
         self._sizes = list(sizes)
@@ -249,8 +228,7 @@ class Orders:
 def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
     """Return weights as floats, equal ones for None; `sizes` are those of the datasets, None for streams.
 
-    Raises:
-        BadOption: their number is wrong, they are no weights, or a dataset that has one is empty.
+    Raises BadOption: their number is wrong, they are no weights, or a dataset that has one is empty.
     """
     if weights is None:
         weights = [1.0] * len(sizes)
@@ -295,10 +273,5 @@ def forward_epoch(datasets: Iterable[Any], epoch: int) -> None:
 
 
 def form(weights: Sequence[float]) -> str:
-    """Return weights for `__repr__`.
-
-    Example:
-        >>> form([1.0, 0.25])
-        'weights=[1, 0.25]'
-    """
+    """Return weights for `__repr__`."""
     return f"weights=[{', '.join(f'{weight:g}' for weight in weights)}]"

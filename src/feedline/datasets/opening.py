@@ -8,7 +8,7 @@ import sqlite3
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ from feedline.datasets.csv.dataset import PACKED
 from feedline.datasets.csv.rows import delimiter_of
 from feedline.datasets.files import FileDataset, ImageFolder
 from feedline.datasets.files.dataset import IMAGES
+from feedline.datasets.form import names_in
 from feedline.datasets.hdf5 import HDF5Dataset
 from feedline.datasets.lmdb import LMDBDataset
 from feedline.datasets.parquet import ArrowDataset, ParquetDataset
@@ -120,18 +121,15 @@ class Recognised:
     def open(self, **options: Any) -> Any:
         """Open it with the source that reads it.
 
-        Args:
-            options: of that source.
-
-        Raises:
-            BadOption: no single source reads it.
+        Raises BadOption: no single source reads it.
         """
         if self.format == "stores":
             raise self._several()
         if self.format == "sqlite":
             if "query" not in options:
                 options = {**_table_in(self.path), **options}
-            return SQLDataset(_address_of(self.path), options.pop("query"), **options)
+            path = os.path.abspath(self.path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+            return SQLDataset(f"sqlite:///{path}", options.pop("query"), **options)
         # A path that is there is no pattern, whatever characters it has.
         place: Any = self.files or (Path(self.path) if os.path.exists(self.path) else self.path)
         if self.format == "precomputed" and os.path.isfile(self.path):
@@ -185,17 +183,14 @@ def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
 
 
 def recognise(path: str | os.PathLike[str]) -> Recognised:
-    """Say what a path is.
-
-    Raises:
-        SourceError: there is nothing, or nothing that a source reads.
-    """
+    """Say what a path is. Raises SourceError: there is nothing, or nothing that a source reads."""
     text = os.fspath(path)
     if os.path.isdir(text):
         return _folder(text)
     found = _by_content(text) if os.path.isfile(text) else None
     found = found or format_by_name(text)
-    if found is not None and (os.path.isfile(text) or _is_pattern(text)):
+    is_pattern = "://" in text or "{" in text or "::" in text or glob.has_magic(text)
+    if found is not None and (os.path.isfile(text) or is_pattern):
         return Recognised(text, found)
     known = f"{', '.join(one for suffixes in SUFFIXES.values() for one in suffixes)}, .csv, .tsv and SQLite"
     if not os.path.exists(text):
@@ -213,10 +208,6 @@ def _by_content(path: str) -> str | None:
     if start[257:262] == b"ustar" or (packing_of(start) is not None and not path.lower().endswith(CSV_ENDINGS)):
         return "tar"
     return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
-
-
-def _is_pattern(path: str) -> bool:
-    return "://" in path or "{" in path or "::" in path or glob.has_magic(path)
 
 
 def _folder(path: str) -> Recognised:
@@ -315,10 +306,9 @@ def some(paths: list[Path], root: str | Path, most: int = 3) -> str:
 def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
     """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is no such.
 
-    Raises:
-        CorruptSource: one of them is damaged, or larger than is accepted.
+    Raises CorruptSource: one of them is damaged, or larger than is accepted.
     """
-    wanted = fields.values() if isinstance(fields, Mapping) else [fields] if isinstance(fields, str) else fields
+    wanted = names_in(fields)
     arrays: dict[str, Any] = {}
     try:
         with open(path, "rb") as file, opened_zip(file) as archive:
@@ -335,15 +325,10 @@ def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
     return arrays
 
 
-def _address_of(path: str) -> str:
-    return "sqlite:///" + os.path.abspath(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
-
-
 def _table_in(path: str) -> dict[str, Any]:
     """Return `query=` and `key=` for the only table of a database.
 
-    Raises:
-        BadOption: there is not exactly one, or nothing single tells its rows apart.
+    Raises BadOption: there is not exactly one, or nothing single tells its rows apart.
     """
     listing = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     try:

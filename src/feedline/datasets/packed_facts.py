@@ -29,10 +29,6 @@ def _fields(stored: str | bytes | None) -> list[dict[str, Any]]:
 def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[str]:
     """Return names of fields in the order that `feedline pack` stored with them; as they are if it did not.
 
-    Args:
-        names: of all fields.
-        stored: the JSON that it stored.
-
     Example:
         >>> in_packed_order(["a", "b", "c"], '{"feedline": 1, "fields": [{"name": "c"}, {"name": "a"}]}')
         ['c', 'a', 'b']
@@ -45,16 +41,7 @@ def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[st
 def check_count(name: str, stored: str | bytes | None, found: int) -> None:
     """Compare how many samples were found with how many `feedline pack` wrote, if it did.
 
-    Args:
-        name: of the file, for the error.
-        stored: the JSON that it stored.
-        found: the number of samples.
-
-    Raises:
-        CorruptSource: there are more or fewer.
-
-    Example:
-        >>> check_count("a.tar", '{"feedline": 1, "count": 3}', 3)
+    Raises CorruptSource: there are more or fewer.
     """
     count = _facts(stored).get("count")
     if type(count) is int and count != found:
@@ -67,16 +54,7 @@ def check_count(name: str, stored: str | bytes | None, found: int) -> None:
 def check_shapes(name: str, stored: str | bytes | None, found: Mapping[str, tuple[int, ...] | None]) -> None:
     """Compare the shapes of arrays with those that `feedline pack` wrote, if it did.
 
-    Args:
-        name: of the file, for the error.
-        stored: the JSON that it stored.
-        found: the shape of each field, None if it is no array of one shape.
-
-    Raises:
-        CorruptSource: one is another.
-
-    Example:
-        >>> check_shapes("a", '{"feedline": 1, "fields": [{"name": "x", "kind": "array", "shape": [2]}]}', {"x": (2,)})
+    Raises CorruptSource: one is another.
     """
     for field in _fields(stored):
         field_name, shape = field.get("name"), field.get("shape")

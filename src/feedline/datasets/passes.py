@@ -97,10 +97,6 @@ class Pass(Repeatable, Iterator[Any], Generic[T]):
     """One pass over a stream, or over a part of it.
 
     Subclasses say what comes next, such as a row or a place, and make a sample of it.
-
-    Args:
-        part: which part of the stream.
-        transform: applied to each sample.
     """
 
     def __init__(self, part: Part = (0, 1), transform: Transform | None = None) -> None:
@@ -167,8 +163,7 @@ class ResumablePass(Pass[T]):
     def load_state_dict(self, state: Any) -> None:
         """Go on where a state was taken, with the next sample that would have come.
 
-        Raises:
-            BadState: it is not the state of such a pass, or one of another part or order.
+        Raises BadState: it is not the state of such a pass, or one of another part or order.
         """
         own = self.state_dict()
         if not isinstance(state, dict) or state.keys() != own.keys():
@@ -178,17 +173,13 @@ class ResumablePass(Pass[T]):
                 f"without the state. It is {state!r:.200}"
             )
         for name in (*self._options(), "part"):
-            if _plain(state[name]) != own[name]:
+            saved = state[name]
+            if (list(saved) if isinstance(saved, tuple) else saved) != own[name]:  # of a tuple, JSON makes a list
                 raise BadState(
-                    f"The state was saved with {self._words.get(name, name)} {state[name]}, and now it is {own[name]}: "
+                    f"The state was saved with {self._words.get(name, name)} {saved}, and now it is {own[name]}: "
                     f"the samples of {self._name} that are left cannot be told. Use the same data and options, and as "
                     "many workers and ranks as then."
                 )
         self._again = self._failed = None
         self.has_broken_off = False
         self._enter(state)
-
-
-def _plain(value: Any) -> Any:
-    """Return a tuple as the list that JSON makes of it."""
-    return list(value) if isinstance(value, tuple) else value

@@ -72,12 +72,7 @@ SPECS: dict[str, tuple[str, bool, str]] = {
 def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
     """Return a picture that is not decoded yet, and whose size was checked.
 
-    Args:
-        data: the bytes of its file.
-        total: of the sample that it is part of.
-
-    Raises:
-        CorruptSource: it has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or more bytes than a sample may have.
+    Raises CorruptSource: it has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or more bytes than a sample may have.
     """
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     most = pillow.MAX_IMAGE_PIXELS
@@ -97,9 +92,8 @@ def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
 def open_picture(file: Any) -> Any:
     """Open a picture in a file or path as `PIL.Image.open` does, whatever its name is; its pixels are read by `load`.
 
-    Raises:
-        PIL.UnidentifiedImageError: it is none, or of a format of Pillow's that is not among those named here.
-        MissingExtra: Pillow is not installed.
+    Raises PIL.UnidentifiedImageError: it is none, or of a format of Pillow's that is not among those named here;
+    MissingExtra: Pillow is not installed.
     """
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     pillow.preinit()
@@ -141,9 +135,7 @@ def eight_bits(image: Any) -> Any:
 def picture_decoder(spec: str) -> Callable[..., Any]:
     """Return the function that decodes images in this way, given their bytes and, if need be, their sample's size.
 
-    Raises:
-        BadOption: there is no such way.
-        MissingExtra: Pillow or torch is not installed.
+    Raises BadOption: there is no such way; MissingExtra: Pillow or torch is not installed.
     """
     if spec not in SPECS:
         raise BadOption(f"decode={spec!r} is not one of True, False, {', '.join(map(repr, sorted(SPECS)))}.")

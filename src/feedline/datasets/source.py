@@ -78,9 +78,6 @@ class Source:
 
     Subclasses say how many samples there are and read them; indices arrive checked and not negative, in any order,
     repeated or not. They can be pickled, and open nothing before it is needed (`feedline.datasets.handle.Handle`).
-
-    Args:
-        transform: applied to each sample.
     """
 
     _lazy: tuple[str, ...] = ()
@@ -183,21 +180,31 @@ def has_own_samples(kind: type[Source]) -> bool:
 
 
 def checked_transform(transform: Transform | None) -> Transform | None:
-    """Return the transform, or refuse what is none.
-
-    Raises:
-        BadOption: it cannot be called.
-    """
+    """Return the transform, or refuse what is none. Raises BadOption: it cannot be called."""
     if transform is not None and not callable(transform):
         raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
     return transform
 
 
+# Any, here: whatever the user gave.
+def checked_flag(name: str, value: Any) -> bool:
+    """Return an option that is True or False; BadOption if it is anything else."""
+    if not isinstance(value, bool):
+        raise BadOption(f"{name}={value!r} is not True or False.")
+    return value
+
+
+def checked_count(name: str, value: Any, least: int) -> int:
+    """Return an option that is a number of things; BadOption if it is none, or too small."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise BadOption(f"{name}={value!r} is not a whole number from {least} up.")
+    return int(value)
+
+
 def checked_cache(cache: Cache) -> Cache:
     """Return whether or where something is cached, or refuse what says neither.
 
-    Raises:
-        BadOption: it is neither True, False nor a path.
+    Raises BadOption: it is neither True, False nor a path.
     """
     if not isinstance(cache, (bool, str, os.PathLike)):
         raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")

@@ -16,6 +16,7 @@ from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.sample_store import Encoded, Head, Missing, SampleStore, decode, encode
 from feedline.datasets.cache.shared_bytes import Counters, SharedMemory
+from feedline.datasets.cache_file import check_own
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, CacheDropped, CorruptSource, NotCached, tell
 from feedline.values.sizes import byte_count
@@ -96,18 +97,20 @@ class CachedDataset(Source, EpochAware, Derived):
         self._pickles = pickle
         self._freezes = freeze_random
         self._copies = copy
-        self._memory = None if memory is None else _memory_store(byte_count("memory", memory))
+        size = byte_count("memory", memory)
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if size is not None and size > whole:
+            raise BadOption(f"memory={size} bytes are more than the {whole} bytes of memory that this machine has.")
+        self._memory = None if size is None else SampleStore(SharedMemory(size), limit=size)
         self._folder = None if disk is None else Path(disk).absolute()
         if self._folder is not None:
-            folder.check_own(self._folder)
+            check_own(self._folder, folder.FILE)
         self._disk_limit = byte_count("disk_limit", disk_limit)
         self._disk: SampleStore | None = None
         self._counters = Counters("memory_hits", "disk_hits", "misses", "damaged", "random")
         self._head: Head | None = None
         self._maker = os.getpid()
         self._has_told = False
-
-    # -- getting ready -----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.dataset) if self._head is None else self._head.count
@@ -200,8 +203,6 @@ class CachedDataset(Source, EpochAware, Derived):
         """Close the file on disk in this process. What is in memory stays as long as this object, or a worker, does."""
         if self._disk is not None:
             self._disk.close()
-
-    # -- samples -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Any:
         listed = self._listed_index(index)
@@ -301,8 +302,6 @@ class CachedDataset(Source, EpochAware, Derived):
             NotCached,
         )
 
-    # -- what people see ---------------------------------------------------------------------------------------------
-
     def stats(self) -> dict[str, Any]:
         """Return counters of all workers since this object was made, and how much is kept.
 
@@ -353,13 +352,6 @@ class AsyncCachedDataset(CachedDataset):
     def __getitems__(self) -> None:  # type: ignore[override]  # samples are awaited one by one, at the same time
         """None: samples are awaited one by one, at the same time."""
         return None
-
-
-def _memory_store(size: int) -> SampleStore:
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > whole:
-        raise BadOption(f"memory={size} bytes are more than the {whole} bytes of memory that this machine has.")
-    return SampleStore(SharedMemory(size), limit=size)
 
 
 __all__ = ["CachedDataset"]

@@ -52,12 +52,7 @@ _CONTAINERS = (list, tuple, dict)
 def fingerprint(dataset: Any, *more: Any) -> bytes:
     """Return 32 bytes that differ if the dataset, or something else that is given, does.
 
-    Raises:
-        BadOption: its parts are nested too deeply for pickle.
-
-    Example:
-        >>> fingerprint([1, 2, 3]) == fingerprint([1, 2, 3]), fingerprint([1, 2, 3]) == fingerprint([1, 2, 4])
-        (True, False)
+    Raises BadOption: its parts are nested too deeply for pickle.
     """
     found = hashlib.sha256()
     try:
@@ -180,12 +175,9 @@ def _class(kind: type) -> Any:
 
 
 def _code(code: CodeType) -> Any:
-    constants = [_code(one) if isinstance(one, CodeType) else _bytes(repr(_ordered(one))) for one in code.co_consts]
+    ordered = [sorted(map(repr, one)) if isinstance(one, frozenset) else one for one in code.co_consts]
+    constants = [_code(one) if isinstance(one, CodeType) else _bytes(repr(one)) for one in ordered]
     return code.co_code, code.co_names, constants
-
-
-def _ordered(constant: Any) -> Any:
-    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
 
 
 def _array(array: Any) -> Any:

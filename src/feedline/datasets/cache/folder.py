@@ -9,30 +9,11 @@ from pathlib import Path
 
 from feedline.datasets.cache.sample_store import Head, SampleStore
 from feedline.datasets.cache.shared_bytes import SharedFile
-from feedline.datasets.cache_file import refuse_foreign
+from feedline.datasets.cache_file import check_own
 from feedline.errors import BadOption, SourceError
 
 FILE = "samples.feedline"
 """The samples; and the mark by which a folder is known to be one for them."""
-
-
-def check_own(folder: Path) -> None:
-    """Refuse a folder that holds anything, unless samples were kept in it before, or that is another user's.
-
-    Raises:
-        BadOption: it does, or is.
-    """
-    refuse_foreign(folder)
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return  # there is none yet, or it is told when it is written to
-    foreign = [name for name in names if not name.startswith(FILE)]  # with what a program that was killed has left
-    if foreign and FILE not in names:
-        raise BadOption(
-            f"{folder} holds other files, such as {foreign[0]!r}, and nothing is stored among files that are not "
-            f"feedline's own. Give a folder that is new or empty, such as {str(folder / 'samples')!r}."
-        )
 
 
 def has_store(folder: Path) -> bool:
@@ -55,11 +36,7 @@ def head_of(folder: Path) -> Head | None:
 
 
 def refuse_whole(folder: Path) -> None:
-    """Refuse a folder that holds what `feedline.precompute` has stored.
-
-    Raises:
-        BadOption: it does.
-    """
+    """Refuse a folder that holds what `feedline.precompute` has stored. Raises BadOption: it does."""
     if head_of(folder) is None:
         return
     with closing(read_store(folder)) as store:
@@ -89,15 +66,13 @@ def drop_other(folder: Path, head: Head) -> bool:
 def write_store(folder: Path, limit: int | None) -> SampleStore:
     """Return the store in a folder, to be read and written; makes the folder if need be.
 
+    Raises BadOption: the folder holds somebody else's files; SourceError: it cannot be written to.
+
     Args:
         folder: where; nothing but feedline's own file is touched in it.
         limit: how many bytes it may take; None for what it takes already and half of what is free on the disk.
-
-    Raises:
-        BadOption: the folder holds somebody else's files.
-        SourceError: it cannot be written to.
     """
-    check_own(folder)
+    check_own(folder, FILE)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / FILE).touch()

@@ -20,8 +20,7 @@ from feedline.types import DatasetKind
 def check_dataset(dataset: Any, *, freeze_random: bool) -> None:
     """Refuse a dataset whose samples cannot be kept.
 
-    Raises:
-        BadOption: it is iterable, half asynchronous, or its samples depend on the epoch and are not to be frozen.
+    Raises BadOption: it is iterable, half asynchronous, or its samples depend on the epoch and are not to be frozen.
     """
     name = type(dataset).__name__
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:

@@ -81,12 +81,11 @@ class Encoded(NamedTuple):
 def encode(sample: Any, *, pickles: bool) -> Encoded:
     """Return a sample as bytes.
 
+    Raises NotARecord: it cannot, and pickle was not asked for.
+
     Args:
         sample: what `feedline.values.records` can hold.
         pickles: True to pickle what it cannot.
-
-    Raises:
-        NotARecord: it cannot, and pickle was not asked for.
     """
     try:
         return Encoded(Kind.RECORD, records.encode(sample))
@@ -102,10 +101,8 @@ def encode(sample: Any, *, pickles: bool) -> Encoded:
 def decode(encoded: Encoded, *, pickles: bool) -> Any:
     """Return a sample.
 
-    Arrays can be written to if the bytes are a bytearray, one's own; else they are read-only views.
-
-    Raises:
-        CorruptSource: these bytes are no sample, or one that was pickled, which was not asked for.
+    Arrays can be written to if the bytes are a bytearray, one's own; else they are read-only views. Raises
+    CorruptSource: these bytes are no sample, or one that was pickled, which was not asked for.
     """
     if encoded.kind is Kind.RECORD:
         return records.decode(encoded.data, owned=type(encoded.data) is bytearray)
@@ -123,12 +120,7 @@ class Head:
 
 
 class SampleStore:
-    """Samples as bytes in memory or in a file.
-
-    Args:
-        shared: the memory or file.
-        limit: how many bytes it may take.
-    """
+    """Samples as bytes in memory or in a file."""
 
     def __init__(self, shared: SharedBytes, *, limit: int) -> None:
         self._shared = shared

@@ -93,9 +93,6 @@ class SharedMemory(SharedBytes):
 
     Sent to a worker process while that is started, it arrives as the same memory. Pickled otherwise, it arrives as a
     new and empty one: there is no name by which others could find it.
-
-    Args:
-        size: how many bytes.
     """
 
     def __init__(self, size: int) -> None:

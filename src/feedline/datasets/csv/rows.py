@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
+from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File
 from feedline.errors import BadOption, CorruptSource
 from feedline.failures import words
@@ -53,14 +53,12 @@ class Part:
 def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[Part]:
     r"""Cut a file into parts of about `size` bytes.
 
+    Raises Unclosed: a quote is never closed; UTF16: the file is none in UTF-8.
+
     Args:
         read: returns up to so many bytes more of the file; none at its end.
         delimiter: what separates cells.
         size: a part is larger only if a row is.
-
-    Raises:
-        Unclosed: a quote is never closed.
-        UTF16: the file is none in UTF-8.
 
     Example:
         >>> import io
@@ -93,8 +91,7 @@ def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[P
 def row_ends(content: bytes, delimiter: str, *, is_last: bool) -> NDArray[np.int64]:
     """Return where rows end in bytes that begin with a row; the last one only if it is whole.
 
-    Raises:
-        Unclosed: these are the last bytes, and a quote in them is never closed.
+    Raises Unclosed: these are the last bytes, and a quote in them is never closed.
     """
     codes = np.frombuffer(content, np.uint8)
     breaks = np.flatnonzero(codes == _LF)
@@ -148,16 +145,12 @@ _TIMES = (("date32[day]", "timestamp[s]", "timestamp[ns]"), ("timestamp[s, tz=UT
 # Any, throughout: pyarrow has no types to check against.
 
 
-def _pyarrow() -> Any:
-    return require("pyarrow", extra="parquet", purpose="CSVDataset")
-
-
 def wider(kind: Any, other: Any) -> Any:
     """Return the type for a column that has cells of two, as pyarrow finds it out for a whole file.
 
     Bools and times are to be tried: not every integer is a bool, and not every date can be counted in nanoseconds.
     """
-    pa = _pyarrow()
+    pa = pyarrow()
     if kind == other or pa.types.is_null(kind):
         return other
     if pa.types.is_null(other):
@@ -174,14 +167,8 @@ def wider(kind: Any, other: Any) -> Any:
 
 @contextmanager
 def named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[None]:
-    """Turn errors of pyarrow about rows into such that name the file and the row.
-
-    Args:
-        file: which is parsed.
-        columns: of the file.
-        first: the number of the first row that is parsed.
-    """
-    pa = _pyarrow()
+    """Turn errors of pyarrow about rows into such that name the file and the row."""
+    pa = pyarrow()
     try:
         yield
     except pa.ArrowInvalid as exc:
@@ -209,16 +196,12 @@ def named_rows(file: File, columns: tuple[str, ...], first: int) -> Iterator[Non
 
 
 def checked_types(types: Any) -> dict[str, Any]:
-    """Return the types that were given as pyarrow's.
-
-    Raises:
-        BadOption: one of them is none.
-    """
+    """Return the types that were given as pyarrow's. Raises BadOption: one of them is none."""
     if types is None:
         return {}
     if not isinstance(types, Mapping):
         raise BadOption(f"types={types!r} is not a dict from columns to types, such as {{'x': 'float32'}}.")
-    pa, found = _pyarrow(), {}
+    pa, found = pyarrow(), {}
     for name, kind in types.items():
         try:
             if isinstance(kind, pa.DataType):
@@ -236,11 +219,7 @@ def checked_types(types: Any) -> dict[str, Any]:
 
 
 def checked_columns(columns: Any) -> tuple[str, ...] | None:
-    """Return the names of columns that were given.
-
-    Raises:
-        BadOption: they are none, or one comes twice.
-    """
+    """Return the names of columns that were given. Raises BadOption: they are none, or one comes twice."""
     if columns is None:
         return None
     names = () if isinstance(columns, (str, bytes)) else tuple(columns)

@@ -151,7 +151,8 @@ class FileDataset(Source):
         self._first = 0
         self._chosen = None
         if labels == "folder":
-            self._labels = label_sources.of_parents(kept)
+            parents = [os.path.basename(os.path.dirname(path)) for path in kept]
+            self._labels = label_sources.of_values(parents, 'labels="folder"', kept.__getitem__)
         elif isinstance(labels, (str, os.PathLike)) or (isinstance(labels, tuple) and len(labels) == 3 != len(paths)):
             raise BadOption(f"labels={labels!r} needs a folder that the files in the table are named from.")
         elif callable(labels):

@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.files.listing import Listing
+from feedline.datasets.form import listed
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.failures import words
 
 _INTEGERS = ("uint8", "uint16", "uint32", "int32", "int64")
 _SEPARATORS = (";", "\t", "|")
 """What tables have between their columns where it is not a comma."""
-_SHOWN = 5
-"""Names that an error spells out."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,7 @@ class Labels:
 def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     """Return the directory of the folder that each file is in, however deep, as its class.
 
-    Raises:
-        SourceError: there are no classes, or one of them has no files.
+    Raises SourceError: there are no classes, or one of them has no files.
     """
     tops = [path.partition("/")[0] for path in listing.directories]
     classes = sorted(set(tops) - {""})
@@ -53,29 +51,17 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     empty = [classes[number] for number in np.flatnonzero(counts == 0)]
     if empty and not allow_empty:
         raise SourceError(
-            f"{_named(empty)} of {len(classes)} classes in {root} {_has(empty)} no files with the endings that are "
+            f"{listed(empty, 5)} of {len(classes)} classes in {root} {_has(empty)} no files with the endings that are "
             "asked for. Remove the directory, change extensions=, or give allow_empty=True to count it as a class "
             "nevertheless."
         )
     return Labels(_small(np.repeat(numbers, listing.counts)), classes)
 
 
-def of_parents(paths: Sequence[str]) -> Labels:
-    """Return the directory that each path is in as its class."""
-    names = [os.path.basename(os.path.dirname(path)) for path in paths]
-    return of_values(names, 'labels="folder"', paths.__getitem__)
-
-
 def of_values(values: Sequence[Any], option: str, path_of: Callable[[int], str]) -> Labels:
     """Return labels that are integers, floats or names of classes.
 
-    Args:
-        values: the labels.
-        option: which gave them.
-        path_of: says which file has a label.
-
-    Raises:
-        BadOption: one is missing, they are something else, or several of these.
+    Raises BadOption: one is missing, they are something else, or several of these.
     """
     for place, value in enumerate(values):
         if value is None or (isinstance(value, str) and not value.strip()):
@@ -113,16 +99,15 @@ def of_table(
 ) -> tuple[Labels, NDArray[np.int64]]:
     """Return the labels that a CSV file gives, and which files have one.
 
+    Raises CorruptSource: it is no such table, names a file twice, or one that is missing; SourceError: it cannot be
+    read, or has no label for a file that is there.
+
     Args:
         table: the CSV file, whose first line names its columns.
         columns: the names of those with files and labels.
         root: the folder that files in the table are named from.
         paths: the files there are, below the root.
         skip: True if files without a label are left out, also those whose label is empty.
-
-    Raises:
-        CorruptSource: it is no such table, names a file twice, or one that is missing.
-        SourceError: it cannot be read, or has no label for a file that is there.
     """
     rows = _rows(table, columns, root)
     values: list[str] = []
@@ -154,7 +139,7 @@ def of_table(
         )
     if without and not skip:
         raise SourceError(
-            f"{_named(without)} of {len(values) + len(without)} files in {root} {_has(without)} no line in {table}. "
+            f"{listed(without, 5)} of {len(values) + len(without)} files in {root} {_has(without)} no line in {table}. "
             'Add the lines, or give unlabelled="skip" to leave such files out.'
         )
     return _known(_numbers(values), f"labels={table!r}"), np.array(places, np.int64)
@@ -163,6 +148,7 @@ def of_table(
 def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[str, int]]:
     """Return labels and line numbers by file."""
     rows: dict[str, tuple[str, int]] = {}
+    absolute = os.path.abspath(root)
     try:
         with open(table, encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
@@ -176,7 +162,8 @@ def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[st
                     continue
                 if len(line) <= max(name_at, label_at):
                     raise CorruptSource(f"{table}, line {lines.line_num}, has {len(line)} of {len(header)} columns.")
-                name = _below(line[name_at], root)
+                name = os.path.relpath(line[name_at], absolute) if os.path.isabs(line[name_at]) else line[name_at]
+                name = os.path.normpath(name).replace(os.sep, "/")
                 if name in rows:
                     raise CorruptSource(
                         f"{table} names {name!r} twice, in lines {rows[name][1]} and {lines.line_num}. Remove one."
@@ -208,12 +195,6 @@ def _no_column(table: str, missing: str, header: list[str]) -> str:
     )
 
 
-def _below(name: str, root: str) -> str:
-    if os.path.isabs(name):
-        name = os.path.relpath(name, os.path.abspath(root))
-    return os.path.normpath(name).replace(os.sep, "/")
-
-
 def _numbers(values: list[str]) -> list[Any]:
     """Return integers or floats if all values are such, else the values."""
     for kind in (int, float):
@@ -222,11 +203,6 @@ def _numbers(values: list[str]) -> list[Any]:
         except ValueError:
             continue
     return values
-
-
-def _named(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _has(names: list[str]) -> str:

@@ -89,10 +89,7 @@ def scan(root: str, choice: Choice) -> list[Directory]:
     """Return all directories below a folder, itself included, in the order of their files.
 
     The order is that of the folder's directories by name, and in each of them of all directories by path: what
-    `sorted(os.walk(...))` gives for one after the other.
-
-    Raises:
-        SourceError: a directory cannot be read.
+    `sorted(os.walk(...))` gives for one after the other. Raises SourceError: a directory cannot be read.
     """
     found: dict[tuple[int, int], Directory] = {}
     kept, again, links = [], [], [""]
@@ -251,8 +248,7 @@ class Listing:
 def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
     """Return the files below a folder, from the cache if no directory has changed since.
 
-    Raises:
-        SourceError: the folder is missing or cannot be read.
+    Raises SourceError: the folder is missing or cannot be read.
     """
     if not os.path.isdir(root):
         raise SourceError(
@@ -267,17 +263,13 @@ def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
         return known
     began_ns = time.time_ns()
     found = scan(absolute, choice)
-    listing = _listing(found)
-    if file is not None and (cache is not True or len(listing) >= _WORTH_KEEPING):
-        file.write(_to_cache(listing, found, began_ns))
-    return listing
-
-
-def _listing(found: list[Directory]) -> Listing:
     paths = Packed(chain.from_iterable(directory.paths() for directory in found), is_text=True, is_encoded=True)
     counts = np.array([directory.count for directory in found], np.int64)
     left_out = sum(directory.left_out for directory in found)
-    return Listing(paths, [directory.path for directory in found], counts, left_out)
+    listing = Listing(paths, [directory.path for directory in found], counts, left_out)
+    if file is not None and (cache is not True or len(listing) >= _WORTH_KEEPING):
+        file.write(_to_cache(listing, found, began_ns))
+    return listing
 
 
 def _to_cache(listing: Listing, found: list[Directory], began_ns: int) -> Any:

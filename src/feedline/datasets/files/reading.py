@@ -20,11 +20,7 @@ Read = Callable[[str], Any]
 
 
 def reader(read: str | Read) -> Read:
-    """Return the function for `read=` of a `FileDataset`.
-
-    Raises:
-        BadOption: there is no such way to read a file.
-    """
+    """Return the function for `read=` of a `FileDataset`. Raises BadOption: there is no such way to read a file."""
     if callable(read):
         return functools.partial(_read_by, read)
     known: dict[str, Read] = {"bytes": read_bytes, "text": read_text, "npy": read_npy}
@@ -36,9 +32,7 @@ def reader(read: str | Read) -> Read:
 def decoder(decode: str | Callable[[bytes], Any]) -> Read:
     """Return the function for `decode=` of an `ImageFolder`.
 
-    Raises:
-        BadOption: there is no such way to decode an image.
-        MissingExtra: it needs Pillow, which is not installed.
+    Raises BadOption: there is no such way to decode an image; MissingExtra: it needs Pillow, which is not installed.
     """
     if callable(decode):
         return functools.partial(_decode_by, decode)

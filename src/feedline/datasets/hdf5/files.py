@@ -159,9 +159,7 @@ class OpenFiles:
     def use(self, number: int) -> Iterator[OpenFile]:
         """Open a file unless it is open, and keep it open for as long as this lasts.
 
-        Raises:
-            SourceError: it cannot be opened.
-            SourceChanged: it is not the one any more that the dataset was made of.
+        Raises SourceError: it cannot be opened; SourceChanged: it is not the one any more that the dataset was made of.
         """
         with self._lock:
             file = self._files.get(number)
@@ -199,11 +197,7 @@ def _close_unused(file: OpenFile) -> None:
 
 
 def check_same(part: Part, fields: Sequence[Field]) -> None:
-    """Look at a file that was written to.
-
-    Raises:
-        SourceChanged: it has other samples than the dataset was made of.
-    """
+    """Look at a file that was written to. Raises SourceChanged: it has other samples than the dataset was made of."""
     names = tuple(field.name for field in fields)
     try:
         found, _, found_fields = look(part.path, names, swmr=False, external=part.external)

@@ -43,15 +43,7 @@ def _sound_rows(path: str, stamp: Stamp, name: str, count: int) -> NDArray[np.bo
 
 
 class Heaps:
-    """The heaps that the values of a field lie in.
-
-    Args:
-        mapped: the whole file. Any: it is any buffer.
-        path: of the file.
-        name: of the field.
-        fill: writes the references of rows to an array.
-        shape: of all references.
-    """
+    """The heaps that the values of a field lie in."""
 
     def __init__(self, mapped: Any, path: str, name: str, fill: Fill, shape: tuple[int, ...]) -> None:
         self._mapped = mapped
@@ -63,11 +55,7 @@ class Heaps:
         self._rows = _sound_rows(path, stamp, name, shape[0])
 
     def check(self, rows: NDArray[np.int64]) -> None:
-        """Go through the heaps of some rows, unless that was done.
-
-        Raises:
-            CorruptSource: one is damaged.
-        """
+        """Go through the heaps of some rows, unless that was done. Raises CorruptSource: one is damaged."""
         if self._rows[rows].all():
             return
         references = np.empty((len(rows), *self._row_shape), REFERENCE)

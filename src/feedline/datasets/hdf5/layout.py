@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,14 @@ Inflate = Callable[[Any, int], Any]
 """Unpacks zlib data, given how many bytes come out. Any: buffers."""
 
 
+@dataclass(frozen=True)
 class ByHDF5:
     """Unpacks chunks by whatever filters HDF5 has."""
 
-    def __init__(self, selection: Selection, field: Field, chunk_rows: int, length: int) -> None:
-        self._selection = selection
-        self._field = field
-        self._chunk_rows = chunk_rows
-        self._length = length
+    _selection: Selection
+    _field: Field
+    _chunk_rows: int
+    _length: int
 
     def __call__(self, number: int) -> Cells:
         first = number * self._chunk_rows
@@ -50,45 +51,29 @@ class ByHDF5:
         return cells_of(found)
 
 
+@dataclass(frozen=True)
 class ByInflating:
     """Unpacks chunks of whole rows that were packed with gzip, with or without shuffled bytes, from the mapped file.
 
     This needs no lock, so that threads unpack at the same time; with libdeflate (the package `deflate`) it takes half
     the time that HDF5 takes.
-
-    Args:
-        mapped: the whole file.
-        addresses: where each chunk begins.
-        sizes: how many bytes it has there.
-        stored: the type of the numbers in the file, in their byte order.
-        chunk_bytes: what comes out of a chunk.
-        row_bytes: of one row.
-        shuffled: True if first bytes come first, then second bytes, and so on.
-        path: for errors.
     """
 
-    # Any: a mapped file is any buffer.
-    def __init__(
-        self,
-        mapped: Any,
-        addresses: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        *,
-        stored: np.dtype[Any],
-        chunk_bytes: int,
-        row_bytes: int,
-        shuffled: bool,
-        path: str,
-    ) -> None:
-        self._mapped = memoryview(mapped)
-        self._addresses = addresses
-        self._sizes = sizes
-        self._stored = stored
-        self._chunk_bytes = chunk_bytes
-        self._row_bytes = row_bytes
-        self._shuffled = shuffled and stored.itemsize > 1
-        self._path = path
-        self._inflate = _inflate()
+    _mapped: Any  # of any buffer
+    _addresses: NDArray[np.int64]
+    """Where each chunk begins."""
+    _sizes: NDArray[np.int64]
+    """How many bytes it has there."""
+    _stored: np.dtype[Any]
+    """The type of the numbers in the file, in their byte order."""
+    _chunk_bytes: int
+    """What comes out of a chunk."""
+    _row_bytes: int
+    _shuffled: bool
+    """True if first bytes come first, then second bytes, and so on."""
+    _path: str
+    """For errors."""
+    _inflate: Inflate
 
     def __call__(self, number: int) -> Cells:
         start = int(self._addresses[number])
@@ -110,12 +95,7 @@ class ByInflating:
 
 
 def _unshuffled(data: NDArray[np.uint8], item_bytes: int) -> NDArray[np.uint8]:
-    """Put the bytes of each number together again.
-
-    Example:
-        >>> _unshuffled(np.array([1, 2, 3, 10, 20, 30], np.uint8), 2).tolist()
-        [1, 10, 2, 20, 3, 30]
-    """
+    """Put the bytes of each number together again."""
     out = np.empty((len(data) // item_bytes, item_bytes), np.uint8)
     for place, plane in enumerate(data.reshape(item_bytes, -1)):
         out[:, place] = plane
@@ -234,15 +214,10 @@ def _mapped_rows(
         return ChunkedRows(mapped, row_bytes, addresses, count, swapped=not stored.isnative)
     if chunk_bytes > _LARGEST_CHUNK:
         return None
+    is_shuffled = len(filters) == 2 and stored.itemsize > 1
+    name, kind = f"{dataset.name} in {dataset.file.filename}", np.dtype(stored.str)
     unpack = ByInflating(
-        mapped,
-        addresses,
-        sizes,
-        stored=np.dtype(stored.str),
-        chunk_bytes=chunk_bytes,
-        row_bytes=row_bytes,
-        shuffled=len(filters) == 2,
-        path=f"{dataset.name} in {dataset.file.filename}",
+        memoryview(mapped), addresses, sizes, kind, chunk_bytes, row_bytes, is_shuffled, name, _inflate()
     )
     return PackedRows(unpack, count, _useful(cache, count), key)
 

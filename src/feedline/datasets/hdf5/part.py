@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.form import Fields, Form, check_fields
+from feedline.datasets.form import Fields, Form, check_fields, names_in
 from feedline.datasets.packed_facts import in_packed_order
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
@@ -65,8 +65,7 @@ def has_samples(dataset: Any) -> bool:
 def field_of(name: str, dataset: Any, path: str) -> Field:
     """Return what the values of an HDF5 dataset are.
 
-    Raises:
-        BadOption: it has no samples, or is of a type that makes no sample.
+    Raises BadOption: it has no samples, or is of a type that makes no sample.
     """
     if not has_samples(dataset):
         raise BadOption(
@@ -185,10 +184,8 @@ def stamp_of(status: os.stat_result) -> Stamp:
 def open_file(path: str, *, swmr: bool) -> Any:
     """Open a file for reading.
 
-    Raises:
-        SourceError: it is not there, or must not be read now.
-        CorruptSource: it is no HDF5 file, or not all of one.
-        MissingExtra: h5py is not installed.
+    Raises SourceError: it is not there, or must not be read now; CorruptSource: it is no HDF5 file, or not all of one;
+    MissingExtra: h5py is not installed.
     """
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     try:
@@ -228,9 +225,8 @@ def _being_written(path: str) -> str:
 def dataset_of(file: Any, name: str, path: str, *, external: bool) -> Any:
     """Return what a file has under a name.
 
-    Raises:
-        BadOption: its data lies in another file, by an external link, external storage or as a virtual dataset, and
-            that was not asked for: whoever wrote the file could have any other file read here.
+    Raises BadOption: its data lies in another file, by an external link, external storage or as a virtual dataset, and
+    that was not asked for: whoever wrote the file could have any other file read here.
     """
     if not external and leads_out(file, name):
         raise BadOption(
@@ -272,9 +268,8 @@ def leads_out(file: Any, name: str) -> bool:
 def look(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[Part, Form, tuple[Field, ...]]:
     """Return what is in a file.
 
-    Raises:
-        BadOption: a field is not there, is elsewhere or cannot be read, or the fields differ in length.
-        SourceError: the file cannot be opened.
+    Raises BadOption: a field is not there, is elsewhere or cannot be read, or the fields differ in length; SourceError:
+    the file cannot be opened.
     """
     try:
         with open_file(path, swmr=swmr) as file:
@@ -308,10 +303,9 @@ def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
         return elsewhere or (name in file and isinstance(file[name], h5py.Dataset))
 
     check_fields(fields)
-    if fields is not None:
-        asked = [fields] if isinstance(fields, str) else list(fields.values() if hasattr(fields, "values") else fields)
-        if asked and all(map(is_dataset, asked)):
-            return Form.of(fields, asked, path)
+    asked = names_in(fields)
+    if asked and all(map(is_dataset, asked)):
+        return Form.of(fields, asked, path)
     # A walk through all that is there takes long in a file of many datasets: only now.
     names: list[str] = []
     file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)

@@ -15,6 +15,7 @@ import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,7 @@ _LARGE = 2048
 
 
 def cells_of(rows: NDArray[np.generic]) -> Cells:
-    """Return the rows of a contiguous array, of one byte each at least, as cells of the same memory.
-
-    Example:
-        >>> cells_of(np.zeros((4, 2, 3), np.float32)).dtype, len(cells_of(np.zeros((4, 2, 3), np.float32)))
-        (dtype('V24'), 4)
-    """
+    """Return the rows of a contiguous array, of one byte each at least, as cells of the same memory."""
     count = len(rows)
     size = rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
     found: Cells = np.ndarray((count,), f"V{size}", rows)
@@ -71,11 +67,7 @@ Indices = NDArray[np.int64]
 
 # Any, in this file: h5py has no type annotations.
 class Selection:
-    """Reads rows of an open HDF5 dataset. Threads may use it at the same time: h5py lets in one at a time.
-
-    Args:
-        dataset: of h5py, open.
-    """
+    """Reads rows of an open HDF5 dataset. Threads may use it at the same time: h5py lets in one at a time."""
 
     def __init__(self, dataset: Any) -> None:
         h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
@@ -201,14 +193,14 @@ class ChunkedRows(_RawRows):
         copy(self._cells, self._addresses[chunks] + within * self._row_bytes, cells, places)
 
 
+@dataclass(frozen=True, eq=False)
 class PackedRows(Rows):
     """Rows in chunks that are unpacked as a whole, each once for a batch; those used last are kept."""
 
-    def __init__(self, unpack: Unpack, chunk_rows: int, cache: ChunkCache | None, key: Hashable) -> None:
-        self._unpack = unpack
-        self._chunk_rows = chunk_rows
-        self._cache = cache
-        self._key = key
+    _unpack: Unpack
+    _chunk_rows: int
+    _cache: ChunkCache | None
+    _key: Hashable
 
     def fill(self, out: NDArray[Any], rows: Indices, places: Indices | None) -> None:
         cells = cells_of(out)
@@ -232,12 +224,12 @@ class PackedRows(Rows):
         return chunk
 
 
+@dataclass(frozen=True, eq=False)
 class SelectedRows(Rows):
     """Rows that HDF5 reads and converts."""
 
-    def __init__(self, selection: Selection, field: Field) -> None:
-        self._selection = selection
-        self._field = field
+    _selection: Selection
+    _field: Field
 
     def fill(self, out: NDArray[Any], rows: Indices, places: Indices | None) -> None:
         wanted, where = np.unique(rows, return_inverse=True)

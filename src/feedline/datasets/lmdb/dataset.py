@@ -150,18 +150,15 @@ class LMDBDataset(TableSource):
             self._version = environment.version
             return self._keys, self._decoder
         with self._lock:
-            meta = self._meta(environment)
+            with environment.reading() as transaction:
+                content = transaction.get(META_KEY)
+                meta = None if content is None else Meta.read(bytes(content), self.path)
             if self._decoder is None:
                 self._decoder = self._decoder_for(meta)
             if self._keys is None:
                 self._keys = self._find_keys(environment, meta)
             self._version = environment.version
             return self._keys, self._decoder
-
-    def _meta(self, environment: Environment) -> Meta | None:
-        with environment.reading() as transaction:
-            content = transaction.get(META_KEY)
-            return None if content is None else Meta.read(bytes(content), self.path)
 
     def _decoder_for(self, meta: Meta | None) -> Decoder:
         if meta is not None:

@@ -68,8 +68,7 @@ class Raw(Decoder):
     def of(cls, description: Mapping[str, Any]) -> Raw:
         """Return the decoder for `decode={"dtype": ..., "shape": ...}`.
 
-        Raises:
-            BadOption: it describes no array of numbers.
+        Raises BadOption: it describes no array of numbers.
         """
         try:
             if set(description) - {"dtype", "shape"}:
@@ -118,11 +117,7 @@ class Picture:
         self._way = way
 
     def __call__(self, data: bytes) -> Any:
-        """Return the picture.
-
-        Raises:
-            CorruptSource: it is none, or too large.
-        """
+        """Return the picture. Raises CorruptSource: it is none, or too large."""
         try:
             return picture_decoder(self._way)(data)
         except CorruptSource:

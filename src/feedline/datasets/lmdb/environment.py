@@ -37,7 +37,7 @@ class Environment:
         self.file = file
         self._id = file_id
         # Any: objects of a library that is loaded when it is needed.
-        self._lmdb: Any = _lmdb()
+        self._lmdb: Any = require("lmdb", extra="lmdb", purpose="Reading an LMDB database")
         self._env: Any = _opened(self._lmdb, path, file)
         try:
             info = self._env.info()
@@ -71,9 +71,7 @@ class Environment:
     def reading(self) -> Iterator[Any]:
         """Give a transaction whose values are views of the database's memory, not to be used after it.
 
-        Raises:
-            SourceChanged: somebody wrote to the database since it was opened.
-            CorruptSource: it is damaged.
+        Raises SourceChanged: somebody wrote to the database since it was opened; CorruptSource: it is damaged.
         """
         self._check_file()
         lmdb = self._lmdb
@@ -90,8 +88,7 @@ class Environment:
     def check_unchanged(self) -> None:
         """Make sure that nobody has written since this was opened: pages that are read may be used again otherwise.
 
-        Raises:
-            SourceChanged: somebody has.
+        Raises SourceChanged: somebody has.
         """
         self._check_version(self._env.info()["last_txnid"])
 
@@ -130,20 +127,13 @@ def _after_fork() -> None:
     _open.clear()
 
 
-def _close_inherited() -> None:
-    """Close what this process must not use, and could not open the same files besides."""
-    while _inherited:
-        _inherited.pop().close()
-
-
 os.register_at_fork(after_in_child=_after_fork)
 
 
 def acquire(path: str) -> Environment:
     """Return the environment for a path, a file or a folder; opens it unless it is open.
 
-    Raises:
-        SourceError: there is none, or it cannot be opened.
+    Raises SourceError: there is none, or it cannot be opened.
     """
     file = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
     try:
@@ -157,7 +147,8 @@ def acquire(path: str) -> Environment:
     with _lock:
         environment = _open.get(key)
         if environment is None:
-            _close_inherited()
+            while _inherited:  # what this process must not use, and could not open the same files besides
+                _inherited.pop().close()
             environment = _open[key] = _checked(path, file, key)
         else:
             environment.users += 1
@@ -201,10 +192,6 @@ def retain(environment: Environment) -> bool:
             environment.users += 1
             return True
         return False
-
-
-def _lmdb() -> Any:
-    return require("lmdb", extra="lmdb", purpose="Reading an LMDB database")
 
 
 def _opened(lmdb: Any, path: str, file: str) -> Any:

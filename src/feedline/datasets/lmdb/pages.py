@@ -50,16 +50,11 @@ class _Meta:
 def check_pages(file: str, most: int = MOST_PAGES) -> int | None:
     """Go through the pages of a database, as its last transaction left them.
 
-    Args:
-        file: the file.
-        most: how many pages are looked at.
+    Raises CorruptSource: a page is damaged.
 
     Returns:
         The number of that transaction; None if the file is of another format. If somebody wrote to the file meanwhile,
         the pages may have been written over, and the number says nothing: the file has another one by then.
-
-    Raises:
-        CorruptSource: a page is damaged.
     """
     with open(file, "rb", buffering=0) as opened:
         meta = _newest(opened)
@@ -76,17 +71,13 @@ def check_pages(file: str, most: int = MOST_PAGES) -> int | None:
         return meta.transaction
 
 
-def _read(file: IO[bytes], place: int, size: int) -> bytes:
-    file.seek(place)
-    return file.read(size)
-
-
 def _newest(file: IO[bytes]) -> _Meta | None:
     """Return what the last transaction wrote about the database; None if it is of another format."""
     found = []
     place = 0
     for _ in range(2):
-        content = _read(file, place, _META.size)
+        file.seek(place)
+        content = file.read(_META.size)
         if len(content) < _META.size:
             break
         magic, version, page_bytes, _, _, depth, root, last, transaction = _META.unpack(content)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedline._optional import require
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache
 from feedline.datasets.form import Fields
@@ -13,7 +12,7 @@ from feedline.datasets.packed_facts import check_count, check_shapes
 from feedline.datasets.parquet.layout import Footer, Group, checked_condition, kept_groups, mask_of
 from feedline.datasets.parquet.mapped import Mapped, validate
 from feedline.datasets.parquet.table import RowGroupSource, types_of
-from feedline.datasets.parquet.values import shape_of
+from feedline.datasets.parquet.values import pyarrow, shape_of
 from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
 
@@ -24,10 +23,6 @@ _FOOTERS = 64
 """Files whose footers are remembered."""
 
 # Any, throughout: pyarrow has no types to check against.
-
-
-def _parquet() -> Any:
-    return require("pyarrow.parquet", extra="parquet", purpose="ParquetDataset")
 
 
 class ParquetDataset(RowGroupSource):
@@ -87,11 +82,11 @@ class ParquetDataset(RowGroupSource):
         cache: Cache = False,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
-        _parquet()
+        pyarrow("pyarrow.parquet")
         self._footers = BoundedCache[str, Any](_FOOTERS)
 
     def _look(self, file: File, number: int, condition: Any) -> Footer:
-        pa, pq = require("pyarrow", extra="parquet", purpose="ParquetDataset"), _parquet()
+        pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
         with pa.OSFile(file.path) as opened:
             metadata = pq.ParquetFile(opened, pre_buffer=False).metadata
         schema = metadata.schema.to_arrow_schema()
@@ -109,7 +104,7 @@ class ParquetDataset(RowGroupSource):
         return Footer(file, types, groups)
 
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
-        pa, pq = require("pyarrow", extra="parquet", purpose="ParquetDataset"), _parquet()
+        pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
         file.check()
         # A thread may have dropped it by now; whoever finds none reads it again.
         metadata = self._footers.get(file.path)
@@ -132,8 +127,8 @@ def _masks(file: File, condition: Any) -> list[tuple[int, Any]]:
 
     Only the columns that it is about are read, and of row groups whose statistics say that they have none, nothing.
     """
-    ds = require("pyarrow.dataset", extra="parquet", purpose="Filters")
-    fs = require("pyarrow.fs", extra="parquet", purpose="Filters")
+    ds = pyarrow("pyarrow.dataset")
+    fs = pyarrow("pyarrow.fs")
     checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     format_ = ds.ParquetFileFormat(default_fragment_scan_options=checked)
     fragment = format_.make_fragment(file.path, filesystem=fs.LocalFileSystem())
@@ -145,10 +140,6 @@ def _masks(file: File, condition: Any) -> list[tuple[int, Any]]:
 
 
 # Any, throughout: pyarrow has no types to check against.
-
-
-def _pyarrow() -> Any:
-    return require("pyarrow", extra="parquet", purpose="ArrowDataset")
 
 
 class ArrowDataset(RowGroupSource):
@@ -196,7 +187,7 @@ class ArrowDataset(RowGroupSource):
         cache_bytes: int | str = CACHE_BYTES,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
-        _pyarrow()
+        pyarrow()
         # A map that was inherited by a fork is as good as the parent's, and closing it is a matter of this process.
         self._opened: Handle[dict[str, Mapped]] = Handle(dict, dict.clear, close_inherited=True)
 
@@ -209,7 +200,7 @@ class ArrowDataset(RowGroupSource):
             return Footer(file, types, [Group(number, batch, count) for batch, count in enumerate(counts) if count])
 
         def masks() -> list[tuple[int, Any]]:
-            table_of = _pyarrow().Table.from_batches
+            table_of = pyarrow().Table.from_batches
             return [(batch, mask_of(table_of([mapped.batch(batch)]), condition)) for batch in batches]
 
         return Footer(file, types, kept_groups(checked_condition(masks, condition, file, list(types)), number))

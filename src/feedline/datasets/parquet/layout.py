@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
-from feedline.datasets.parquet.values import whole
+from feedline.datasets.parquet.values import pyarrow, whole
 from feedline.datasets.paths import File
 from feedline.errors import BadOption, SourceError
 from feedline.failures import words
@@ -46,14 +45,11 @@ class Layout:
     """Where samples lie.
 
     A few numbers per row group; with a filter, four bytes per sample besides. It is made once and goes to workers with
-    the dataset.
+    the dataset. Raises SourceError: files differ in the type of a column, or one has no such column.
 
     Args:
         footers: of all files, in order.
         names: the columns that are read; None for all of the first file.
-
-    Raises:
-        SourceError: files differ in the type of a column, or one has no such column.
     """
 
     def __init__(self, footers: Sequence[Footer], names: Sequence[str] | None = None) -> None:
@@ -112,7 +108,7 @@ def condition_of(filters: Any) -> Any:
     """Return filters as an expression of pyarrow; None if there are none."""
     if filters is None:
         return None
-    pq = require("pyarrow.parquet", extra="parquet", purpose="Filters")
+    pq = pyarrow("pyarrow.parquet")
     try:
         return pq.filters_to_expression(filters)
     except (ValueError, TypeError, IndexError) as exc:
@@ -125,10 +121,9 @@ def condition_of(filters: Any) -> Any:
 def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: list[str]) -> Any:
     """Do something with a filter; say so if the filter is what is wrong.
 
-    Raises:
-        BadOption: the filter names a column that is not there, or compares what cannot be compared.
+    Raises BadOption: the filter names a column that is not there, or compares what cannot be compared.
     """
-    pa = require("pyarrow", extra="parquet", purpose="Filters")
+    pa = pyarrow()
     try:
         return act()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, TypeError) as exc:
@@ -142,17 +137,12 @@ def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: l
 
 def mask_of(table: Any, condition: Any) -> Any:
     """Return for each row of a table whether a condition holds: an array of pyarrow."""
-    ds = require("pyarrow.dataset", extra="parquet", purpose="Filters")
+    ds = pyarrow("pyarrow.dataset")
     return ds.dataset(table).scanner(columns={"kept": condition}, use_threads=False).to_table().column("kept")
 
 
 def kept_groups(masks: list[tuple[int, Any]], number: int) -> list[Group]:
-    """Return row groups with the rows for which a filter holds; those without any are left out.
-
-    Args:
-        masks: number of a row group, and whether the filter holds for each row (an array of pyarrow).
-        number: that of the file.
-    """
+    """Return row groups with the rows for which a filter holds; those without any are left out."""
     groups = []
     for group, mask in masks:
         kept = whole(mask).fill_null(False).to_numpy(zero_copy_only=False)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline._optional import require
+from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File
 from feedline.errors import CorruptSource
 from feedline.failures import words
@@ -40,18 +40,14 @@ class Mapped:
 
     @classmethod
     def of(cls, file: File) -> Mapped:
-        """Map a file.
-
-        Raises:
-            CorruptSource: it is empty, or the end is missing.
-        """
+        """Map a file. Raises CorruptSource: it is empty, or the end is missing."""
         return cls.within(buffer_of(file), file)
 
     @classmethod
     def within(cls, buffer: Any, file: File) -> Mapped:
         """Take what stands in mapped memory of a file. Raises what `of` does."""
-        pa = require("pyarrow", extra="parquet", purpose="ArrowDataset")
-        ipc = require("pyarrow.ipc", extra="parquet", purpose="ArrowDataset")
+        pa = pyarrow()
+        ipc = pyarrow("pyarrow.ipc")
         addresses = (buffer.address, buffer.address + buffer.size)
         if bytes(buffer[:6]) == b"ARROW1":
             reader = ipc.open_file(pa.BufferReader(buffer))
@@ -81,11 +77,8 @@ class Mapped:
     def batch(self, number: int, names: Sequence[str] | None = None) -> Any:
         """Return a record batch, with these columns only; the same ones each time.
 
-        When it is asked for first, it is validated in full.
-
-        Raises:
-            CorruptSource: a text in it is not UTF-8.
-            pyarrow.ArrowInvalid: it is damaged.
+        When it is asked for first, it is validated in full. Raises CorruptSource: a text in it is not UTF-8;
+        pyarrow.ArrowInvalid: it is damaged.
         """
         batch = self._batch(number)
         batch = batch if names is None else batch.select(names)
@@ -101,9 +94,7 @@ class Mapped:
 def validate(table: Any, file: File, number: int) -> None:
     """Look at all of a row group, a table or a record batch of pyarrow.
 
-    Raises:
-        CorruptSource: a text in it is not UTF-8.
-        pyarrow.ArrowInvalid: it is damaged.
+    Raises CorruptSource: a text in it is not UTF-8; pyarrow.ArrowInvalid: it is damaged.
     """
     try:
         table.validate(full=True)
@@ -130,12 +121,8 @@ def _is_valid(column: Any) -> bool:
 
 
 def buffer_of(file: File) -> Any:
-    """Map a file, and return its bytes as a buffer of Arrow's.
-
-    Raises:
-        CorruptSource: there are none.
-    """
-    pa = require("pyarrow", extra="parquet", purpose="ArrowDataset")
+    """Map a file, and return its bytes as a buffer of Arrow's. Raises CorruptSource: there are none."""
+    pa = pyarrow()
     if file.size == 0:
         raise CorruptSource(f"{file.path!r} is empty: not even a schema is in it. Make it anew, or leave it out.")
     with pa.memory_map(file.path) as opened:

@@ -19,11 +19,11 @@ from feedline.datasets.cache_file import Cache, cache_home
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.parquet.block import Block, joined, joined_rows, taken
 from feedline.datasets.parquet.layout import Footer, Layout, condition_of
-from feedline.datasets.parquet.stream import GroupedSource, RowGroupStream
+from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.parquet.values import prepared, text_of, whole
 from feedline.datasets.paths import File, Paths, found_files
-from feedline.datasets.source import Empty, Indices, Transform, checked_cache
+from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_cache
 from feedline.errors import CorruptSource, FeedlineError, RowGroupsReadAgain, SourceError, tell
 from feedline.failures import words
 from feedline.values.sizes import byte_count
@@ -60,15 +60,7 @@ class Waste:
         self._used += rows
 
     def note_decoded(self, group: int, group_count: int, rows: int, seconds: float, *, advice: str) -> None:
-        """Note a row group; tell, once, if most of the work is in vain.
-
-        Args:
-            group: its number.
-            group_count: how many there are.
-            rows: samples in it.
-            seconds: what it took.
-            advice: what to do.
-        """
+        """Note a row group; tell, once, if most of the work is in vain."""
         if group in self._in_pass and len(self._in_pass) >= _PASS * group_count:
             self._in_pass.clear()
         is_again = group in self._in_pass or self.went_back
@@ -97,7 +89,7 @@ _OWN_BYTES = 8192
 of which a process can have some ten thousand."""
 
 
-class RowGroupSource(GroupedSource):
+class RowGroupSource(TableSource):
     """A dataset of files that are read by the row group.
 
     Subclasses say what is in a file, and read a row group of it.
@@ -207,6 +199,7 @@ class RowGroupSource(GroupedSource):
 
     @property
     def row_group_sizes(self) -> NDArray[np.int64]:
+        """How many samples each row group has, in order: what `feedline.samplers.BlockSampler` needs to know."""
         return np.diff(self._layout.starts)
 
     def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
@@ -326,11 +319,7 @@ def _check_rows(columns: list[Any], least: int, file: File, number: int) -> None
 
 
 def types_of(schema: Any, file: File) -> dict[str, Any]:
-    """Return the type of each column of a schema.
-
-    Raises:
-        SourceError: several columns have one name.
-    """
+    """Return the type of each column of a schema. Raises SourceError: several columns have one name."""
     types = dict(zip(schema.names, schema.types, strict=True))
     if len(types) < len(schema.names):
         twice = next(name for name in schema.names if schema.names.count(name) > 1)

@@ -16,7 +16,6 @@ import hashlib
 import mmap
 import os
 import shutil
-import tempfile
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -25,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from feedline._optional import require
-from feedline.datasets.cache_file import refuse_foreign
+from feedline.datasets.cache_file import check_own, refuse_foreign, write_whole
 from feedline.datasets.parquet.mapped import Mapped, buffer_of
+from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File
-from feedline.errors import BadOption, CorruptSource, FeedlineWarning, tell
+from feedline.errors import CorruptSource, FeedlineWarning, tell
 
 _MARK = "unpacked.feedline"
 """A file that says whose folder it is."""
@@ -50,30 +49,20 @@ _SLOTS = 1 << 16
 class Unpacked:
     """The folder.
 
-    Args:
-        folder: where row groups are kept; made when the first is written.
-
-    Raises:
-        BadOption: it belongs to another user.
+    Raises BadOption: it belongs to another user.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         refuse_foreign(folder)
         self.folder = Path(folder)
         self._cannot_write = False
-        self._checked = _Checked()
+        self._checked = np.frombuffer(mmap.mmap(-1, 8 * _SLOTS), np.int64)
+        """Files that were compared with their checksums, by this process or one of its forked relatives."""
 
     def columns(
         self, file: File, number: int, names: Sequence[str], decode: Callable[[], Any]
     ) -> tuple[list[Any], tuple[int, int]]:
-        """Return columns of a row group, and between which addresses they are mapped.
-
-        Args:
-            file: the Parquet file, as it was when it was looked at.
-            number: that of the row group.
-            names: of the columns.
-            decode: reads them from the Parquet file, as a table of pyarrow.
-        """
+        """Return columns of a row group, and between which addresses they are mapped."""
         place = self.folder / _name(file, names)
         path = place / f"{number}.arrow"
         mapped = self._mapped(path)
@@ -87,27 +76,18 @@ class Unpacked:
                     f"{str(path)!r} was just written, and cannot be read. Is the disk of cache= damaged?"
                 )
         batches = [mapped.batch(batch) for batch in range(mapped.count)]
-        table = require("pyarrow", extra="parquet", purpose="cache=").Table.from_batches(batches, mapped.schema)
+        table = pyarrow().Table.from_batches(batches, mapped.schema)
         return [table.column(name) for name in names], mapped.addresses
 
     def _write(self, table: Any, place: Path, path: Path, file: File) -> bool:
         """Write a row group; return False if that cannot be done, which is told once."""
         if self._cannot_write:
             return False
-        name = ""
         try:
             _make(place, file)
-            fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=place)
-            with os.fdopen(fd, "wb") as opened:
-                content = _arrow_file(table)
-                opened.write(content)
-                opened.write(_TAIL + zlib.crc32(content).to_bytes(4, "little"))
-                opened.flush()
-                os.fsync(fd)  # a name without its content would survive a loss of power
-            os.replace(name, path)
+            content = _arrow_file(table)
+            write_whole(path, content, _TAIL + zlib.crc32(content).to_bytes(4, "little"))
         except OSError as exc:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
             self._cannot_write = True
             tell(
                 f"Row groups cannot be unpacked to {str(self.folder)!r} ({exc.strerror or exc}), so that each process "
@@ -120,12 +100,13 @@ class Unpacked:
 
     def _mapped(self, path: Path) -> Mapped | None:
         """Map a row group that is kept; None if it is not, or is damaged."""
-        pa = require("pyarrow", extra="parquet", purpose="cache=")
+        pa = pyarrow()
         try:
             found = path.stat()
             buffer = buffer_of(File(str(path), found.st_size, found.st_mtime_ns))
             mapped = Mapped.within(buffer[:-_TAIL_BYTES], File(str(path), found.st_size, found.st_mtime_ns))
-            if self._checked.has(found):
+            key = _key(found)
+            if self._checked[key % _SLOTS] == key:
                 mapped.validated.update(range(mapped.count))
             elif bytes(buffer[-_TAIL_BYTES:]) != _TAIL + zlib.crc32(buffer[:-_TAIL_BYTES]).to_bytes(4, "little"):
                 return None
@@ -133,7 +114,7 @@ class Unpacked:
                 mapped.batch(batch)
         except (CorruptSource, pa.ArrowException, OSError):
             return None
-        self._checked.add(found)
+        self._checked[key % _SLOTS] = key
         return mapped
 
     def __getstate__(self) -> dict[str, Any]:
@@ -143,32 +124,15 @@ class Unpacked:
         self.__init__(**state)  # type: ignore[misc]
 
 
-class _Checked:
-    """Which files were compared with their checksums, by this process or one of its forked relatives."""
-
-    def __init__(self) -> None:
-        self._slots = np.frombuffer(mmap.mmap(-1, 8 * _SLOTS), np.int64)  # shared with forked processes
-
-    def has(self, file: os.stat_result) -> bool:
-        """True if this file was, as it is now."""
-        key = _key(file)
-        return bool(self._slots[key % _SLOTS] == key)
-
-    def add(self, file: os.stat_result) -> None:
-        """Remember a file."""
-        key = _key(file)
-        self._slots[key % _SLOTS] = key
-
-
 def _key(file: os.stat_result) -> int:
     return hash((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)) or 1  # 0 is an empty slot
 
 
 def _arrow_file(table: Any) -> Any:
     """Return a table as an Arrow file, in a buffer."""
-    pa = require("pyarrow", extra="parquet", purpose="cache=")
+    pa = pyarrow()
     sink = pa.BufferOutputStream()
-    with require("pyarrow.ipc", extra="parquet", purpose="cache=").new_file(sink, table.schema) as writer:
+    with pyarrow("pyarrow.ipc").new_file(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())
     return sink.getvalue()
 
@@ -186,29 +150,11 @@ def _name(file: File, names: Sequence[str]) -> str:
     return f"{_family(file)}{_digest(file.size, file.changed_ns)}-{_digest(sorted(names))}"
 
 
-def _own(folder: Path) -> None:
-    """Make the folder for all, unless it is there.
-
-    Raises:
-        BadOption: it is somebody else's.
-    """
-    if (folder / _MARK).exists():
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    foreign = next(
-        (name for name in os.listdir(folder) if name != _MARK), None
-    )  # another process may have been quicker
-    if foreign is not None and not (folder / _MARK).exists():
-        raise BadOption(
-            f"cache={str(folder)!r} holds other files, such as {foreign!r}, and nothing is stored among files that "
-            f"are not feedline's own. Give a folder that is new or empty, such as {str(folder / 'unpacked')!r}."
-        )
-    (folder / _MARK).touch()
-
-
 def _make(place: Path, file: File) -> None:
     """Make the folder for a Parquet file; remove what was kept of it before it changed, and what was never finished."""
-    _own(place.parent)
+    check_own(place.parent, _MARK)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    (place.parent / _MARK).touch()
     try:
         place.mkdir(parents=True)
     except FileExistsError:

@@ -14,24 +14,20 @@ class Blob(ABC):
 
     name: str
     """The path or address, without what is secret in it."""
+    address: str
+    """The same as the user gave it: never shown."""
     size: int
     tag: str
     """Another text when the content is another: a time of change, an entity tag. Empty if nobody knows."""
     is_local = False
     """True if a read costs next to nothing beyond its bytes."""
 
-    @property
-    def address(self) -> str:
-        """The path or address, as the user gave it: never shown."""
-        return self.name
-
     @abstractmethod
     def read(self, start: int, stop: int) -> bytes:
         """Return exactly the bytes from `start` to `stop`. Blocks; may be called by several threads at once.
 
-        Raises:
-            SourceError: they cannot be had, also not after trying again.
-            SourceChanged: the content is not what it was when the blob was opened.
+        Raises SourceError: they cannot be had, also not after trying again; SourceChanged: the content is not what it
+        was when the blob was opened.
         """
 
     @abstractmethod
@@ -51,17 +47,13 @@ _TOO_MANY = 24  # EMFILE
 class LocalBlob(Blob):
     """A file. Reads leave no position behind, so that threads do not get in each other's way.
 
-    Args:
-        path: where it is.
-
-    Raises:
-        SourceError: it cannot be opened, or is no file.
+    Raises SourceError: it cannot be opened, or is no file.
     """
 
     is_local = True
 
     def __init__(self, path: str) -> None:
-        self.name = path
+        self.name = self.address = path
         try:
             self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
         except OSError as exc:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from feedline.datasets.source import checked_count
 from feedline.errors import BadOption, SourceError
 
 _PROGRESS = 1 << 18
@@ -29,8 +30,7 @@ class Patience:
     """How long nothing may arrive."""
 
     def __post_init__(self) -> None:
-        if type(self.retries) is not int or self.retries < 0:
-            raise BadOption(f"retries={self.retries!r} is not a whole number from 0 up.")
+        checked_count("retries", self.retries, 0)
         if not self.timeout_s > 0:
             raise BadOption(f"timeout_s={self.timeout_s!r} is not a positive number of seconds.")
 
@@ -45,6 +45,8 @@ def read_range(
 ) -> bytes:
     """Return the bytes from `start` to `stop`.
 
+    Raises SourceError: it broke off more often than that.
+
     Args:
         get: yields pieces of a range as they arrive; raises Transient when it breaks off, any other exception when it
             is no use trying again.
@@ -52,9 +54,6 @@ def read_range(
         stop: the byte after the last.
         name: what is read, for errors.
         patience: how often to try.
-
-    Raises:
-        SourceError: it broke off more often than that.
     """
     pieces: list[bytes] = []
     at, attempt, mark = start, 0, start

@@ -35,32 +35,22 @@ _SHORTEST = 4
 class StoreBlob(Blob):
     """An object of a store.
 
-    Args:
-        address: with its protocol, as `s3://bucket/name`.
-        system: fsspec's file system for it. Any: fsspec has no types.
-        patience: how often to try.
-
-    Raises:
-        SourceError: there is no such object, or the store does not let one have it.
+    Raises SourceError: there is no such object, or the store does not let one have it.
     """
 
     def __init__(self, address: str, system: Any, patience: Patience) -> None:
         self.name = shown_url(address)
-        self._address = address
+        self.address = address
         self._system = system
         self._path = system._strip_protocol(address)
         self._patience = patience
         self.size, self.tag = self._ask()
 
-    @property
-    def address(self) -> str:
-        return self._address
-
     def _ask(self) -> tuple[int, str]:
         found: dict[str, Any] = {}
 
         def ask(_start: int, _stop: int) -> Iterator[bytes]:
-            with _told_as(self._address, self._system):
+            with _told_as(self.address, self._system):
                 self._system.invalidate_cache()
                 found.update(self._system.info(self._path))
             yield b" "
@@ -75,7 +65,7 @@ class StoreBlob(Blob):
         return read_range(self._get, start, stop, name=self.name, patience=self._patience)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
-        with _told_as(self._address, self._system):
+        with _told_as(self.address, self._system):
             yield self._system.cat_file(self._path, start=start, end=stop)
 
     def check(self) -> None:
@@ -176,17 +166,6 @@ class Storage:
         patience: how often to try when a connection drops.
         options: for fsspec's file systems, such as `endpoint_url` and `anon` of s3. Any: their own affair.
         unsafe_redirects: True to follow from https to http, and from public addresses to private ones.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.NamedTemporaryFile() as file:
-        ...     _ = file.write(b"hello")
-        ...     file.flush()
-        ...     storage = Storage()
-        ...     blob = storage.open(file.name)
-        ...     blob.size, blob.read(1, 3)
-        (5, b'el')
-        >>> blob.close(); storage.close()
     """
 
     def __init__(
@@ -207,9 +186,8 @@ class Storage:
     def open(self, address: str) -> Blob:
         """Open a path, or an address that begins with http://, https://, or a protocol that fsspec knows.
 
-        Raises:
-            SourceError: there is no such thing, or it cannot be reached.
-            MissingExtra: a package is needed that is not installed.
+        Raises SourceError: there is no such thing, or it cannot be reached; MissingExtra: a package is needed that is
+        not installed.
         """
         protocol = protocol_of(address)
         if not protocol:
@@ -252,9 +230,7 @@ class Storage:
 def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
     """Return a new file system of fsspec's. Any: fsspec has no types.
 
-    Raises:
-        MissingExtra: a package is missing.
-        BadOption: fsspec does not know the protocol or the options.
+    Raises MissingExtra: a package is missing; BadOption: fsspec does not know the protocol or the options.
     """
     extra = _EXTRAS.get(protocol, "s3")
     purpose = f"reading {protocol}://"

@@ -23,11 +23,7 @@ SCHEMES = ("sqlite", "duckdb", "postgresql", "postgres")
 class Address:
     """Where a database is.
 
-    Args:
-        text: a connection string.
-
-    Raises:
-        BadOption: it is none, or of a database that is not known here.
+    Raises BadOption: it is none, or of a database that is not known here.
 
     Example:
         >>> Address("postgresql://ada:secret@localhost/people")
@@ -60,8 +56,7 @@ class Address:
     def path(self) -> str:
         """The file of an embedded database: behind three slashes, so that an absolute path has four.
 
-        Raises:
-            BadOption: there is none, or something else besides.
+        Raises BadOption: there is none, or something else besides.
         """
         rest = self.text.partition("://")[2]
         if not rest.startswith("/") or "?" in rest or "#" in rest:

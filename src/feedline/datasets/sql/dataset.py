@@ -158,11 +158,6 @@ class Keys:
     """Keys in the order of samples: 8 bytes for an integer, its UTF-8 and 8 bytes for a string.
 
     Keys of another kind, such as dates, are kept as the objects that they are.
-
-    Example:
-        >>> keys = Keys(["a", "bc", "d"])
-        >>> len(keys), keys.at([2, 1])
-        (3, ['d', 'bc'])
     """
 
     def __init__(self, values: Sequence[Any]) -> None:

@@ -24,12 +24,7 @@ PAUSE_S = 0.2
 
 
 class Session:
-    """The connection of one thread.
-
-    Args:
-        database: what to connect to.
-        pause: waits for some seconds.
-    """
+    """The connection of one thread."""
 
     def __init__(self, database: Database, pause: Callable[[float], Any] = time.sleep) -> None:
         self._database = database
@@ -41,14 +36,13 @@ class Session:
     def ask(self, act: Callable[[Any], T], doing: str, *, is_known: bool = False) -> T:
         """Do something with the connection that only reads; do it again with another one if it was lost.
 
+        Raises CorruptSource: the database is damaged; SourceError: it failed for another reason, or the connection
+        could not be had again.
+
         Args:
             act: what to do.
             doing: what that is, in words.
             is_known: another connection was had before, perhaps in another process.
-
-        Raises:
-            CorruptSource: the database is damaged.
-            SourceError: it failed for another reason, or the connection could not be had again.
         """
         attempt = 0
         self._has_connected |= is_known
@@ -83,15 +77,7 @@ class Session:
 def raise_for(database: Database, exc: Exception, doing: str, attempts: int | None) -> NoReturn:
     """Say what a driver's error means, without saying a password or who asked.
 
-    Args:
-        database: where it happened.
-        exc: the driver's error.
-        doing: while what.
-        attempts: how often it was tried again, if the connection was lost; None if it was not.
-
-    Raises:
-        CorruptSource: the database is damaged.
-        SourceError: always, otherwise.
+    Raises CorruptSource: the database is damaged; SourceError: always, otherwise.
     """
     why = database.address.hide(" ".join(str(exc).split())).rstrip(".?") or type(exc).__name__
     where = repr(database.address)

@@ -20,13 +20,22 @@ from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.patience import Patience
-from feedline.datasets.source import Indices, Source, Transform, checked_cache, has_own_samples, is_column, stacked
+from feedline.datasets.source import (
+    Indices,
+    Source,
+    Transform,
+    checked_cache,
+    checked_flag,
+    has_own_samples,
+    is_column,
+    stacked,
+)
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.form import Decode, Decoder, TarForm
 from feedline.datasets.tar.index import Index, Range, ShardIndex, coalesced, index_of
 from feedline.datasets.tar.shards import Reading, expand
 from feedline.datasets.tar.stream import TarStream
-from feedline.errors import BadOption, CorruptSource, SourceChanged
+from feedline.errors import CorruptSource, SourceChanged
 from feedline.values.shown import shown_address
 from feedline.values.sizes import SampleSize, byte_count, most_bytes
 
@@ -120,9 +129,7 @@ class TarDataset(Source, ColumnSource):
             unsafe_redirects=unsafe_redirects,
             storage_options={} if storage_options is None else storage_options,
         )
-        if not isinstance(pickle, bool):
-            raise BadOption(f"pickle={pickle!r} is not True or False.")
-        self.form = TarForm(fields, Decoder(decode, trusts_pickle=pickle, limit=limit))
+        self.form = TarForm(fields, Decoder(decode, trusts_pickle=checked_flag("pickle", pickle), limit=limit))
         self._cache = checked_cache(cache)
         self._index: Index | None = None
         self._lock = threading.Lock()
@@ -281,8 +288,7 @@ class _OpenShards:
     def get(self, shard: int, index: ShardIndex) -> Blob:
         """Return an open shard; it stays open until `trim` is called.
 
-        Raises:
-            SourceChanged: it is not the one any more that the index is of.
+        Raises SourceChanged: it is not the one any more that the index is of.
         """
         blob = self._blobs.get(shard)
         if blob is not None and not _is_replaced(blob):

@@ -13,11 +13,11 @@ import pickle
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from feedline._optional import require
-from feedline.datasets.form import Fields, Form, check_fields
+from feedline.datasets.form import Fields, Form, check_fields, names_in
 from feedline.datasets.pictures import EXTENSIONS, SPECS, picture_decoder
 from feedline.datasets.tar import arrays
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
@@ -56,14 +56,13 @@ def _unpacked(data: bytes, total: SampleSize) -> bytes:
 class Decoder:
     """Decodes the fields of samples.
 
+    Raises BadOption: `decode` is none of these.
+
     Args:
         decode: True for what field names say; False for bytes as they are; the name of a way to decode images, a
             function, or several of them, which come before what names say.
         trusts_pickle: True to decode pickles.
         limit: the most bytes that the fields of a sample may unpack to.
-
-    Raises:
-        BadOption: `decode` is none of these.
     """
 
     def __init__(self, decode: Decode, *, trusts_pickle: bool, limit: int) -> None:
@@ -95,9 +94,7 @@ class Decoder:
     def field(self, sample: dict[str, Any], field: str, total: SampleSize) -> Any:
         """Return the value of a field of a sample, which has unpacked to `total` so far.
 
-        Raises:
-            CorruptSource: the bytes are not what the name says.
-            BadOption: it is a pickle.
+        Raises CorruptSource: the bytes are not what the name says; BadOption: it is a pickle.
         """
         data = sample[field]
         if self._decode is False or not isinstance(data, bytes):
@@ -196,7 +193,8 @@ class Decoder:
         torch = require("torch", extra="torch", purpose="decoding .pth")
         if zipfile.is_zipfile(io.BytesIO(data)):  # torch unpacks compressed members, although it writes none
             arrays.unpackable(data, total).close()
-        if not self._trusts_pickle and _version(torch) < _SAFE_TORCH:
+        version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])  # of "2.10.0a0+git1234", say
+        if not self._trusts_pickle and version < _SAFE_TORCH:
             raise BadOption(
                 f"A field is a .pth, which torch {torch.__version__} cannot load safely: before version "
                 f"{'.'.join(map(str, _SAFE_TORCH))}, whoever wrote one can have code run even with weights_only. "
@@ -220,11 +218,6 @@ def kind_of_field(name: str) -> str:
     return {"npy": "npy", **dict.fromkeys(_TEXTS, "text"), **dict.fromkeys(_INTEGERS, "int")}.get(extension, "bytes")
 
 
-def _version(module: Any) -> tuple[int, ...]:
-    """Return the first two numbers of a version such as "2.10.0a0+git1234"."""
-    return tuple(int(part) for part in re.findall(r"\d+", module.__version__)[:2])
-
-
 class _OfUser(Exception):
     """Carries an exception of a user's function to where it is raised as itself."""
 
@@ -246,13 +239,12 @@ _OWN = ("__key__", "__url__")
 class TarForm:
     """Makes samples of what stands in shards.
 
+    Raises BadOption: `fields` names none.
+
     Args:
         fields: as for all sources. A name may be several, separated by `;`: the first that a sample has is taken. None
             for a dict of all fields that a sample has, with `__key__` and `__url__`.
         decoder: decodes fields.
-
-    Raises:
-        BadOption: `fields` names none.
     """
 
     def __init__(self, fields: Fields, decoder: Decoder) -> None:
@@ -261,12 +253,8 @@ class TarForm:
         self._form: Form | None = None
         self._names: list[tuple[str, ...]] = []
         check_fields(fields)
-        if fields is not None:
-            named = (
-                [fields]
-                if isinstance(fields, str)
-                else list(fields.values() if isinstance(fields, Mapping) else fields)
-            )
+        named = names_in(fields)
+        if named is not None:
             if not all(isinstance(name, str) for name in named):
                 raise BadOption(f"fields={fields!r} is not a name, several of them, or a dict from names to names.")
             self._form = Form.of(fields, named, "the shards")
@@ -309,13 +297,7 @@ class TarForm:
     def build(self, data: dict[str, Any], names_there: Collection[str] = ()) -> Any:
         """Return the sample that `data` holds the bytes of.
 
-        Args:
-            data: the fields that are wanted.
-            names_there: of all fields in the shard, if they are known, for the error.
-
-        Raises:
-            SourceError: it lacks a field.
-            CorruptSource: a field cannot be decoded.
+        Raises SourceError: it lacks a field; CorruptSource: a field cannot be decoded.
         """
         decode, total = self._decoder.field, self._decoder.total()
         if self._form is None:

@@ -30,11 +30,7 @@ class BadHeader(ValueError):
 class Header:
     """What a block of 512 bytes says of itself.
 
-    Args:
-        block: the bytes.
-
-    Raises:
-        BadHeader: it is no header.
+    Raises BadHeader: it is no header.
     """
 
     __slots__ = ("_block", "kind", "size")
@@ -45,10 +41,17 @@ class Header:
                 raise ValueError
             checksum, size = int(block[148:154], 8), int(block[124:135], 8)
         except ValueError:  # not the way most programs write it
-            checksum, size = _numbers(block)
+            try:
+                checksum, size = _number(block[148:156]), _number(block[124:136])
+            except ValueError as exc:
+                raise BadHeader(f"a number in it is none ({exc})") from None
         # adler32 sums bytes in C, modulo 65521; the checksum field itself counts as spaces.
-        if (zlib.adler32(block[:148] + _SPACES + block[156:], 0) & 0xFFFF) != checksum % 65521:
-            _check_signed(block, checksum)
+        summed = block[:148] + _SPACES + block[156:]
+        if (zlib.adler32(summed, 0) & 0xFFFF) != checksum % 65521 and checksum != sum(
+            byte - 256 if byte > 127 else byte
+            for byte in summed  # so some old programs summed
+        ):
+            raise BadHeader("its checksum is wrong")
         if size < 0:
             raise BadHeader(f"its size is {size}")
         self._block = block
@@ -85,21 +88,6 @@ class Header:
         return self.kind in _FILES or self.kind not in _SUPPORTED
 
 
-def _numbers(block: bytes) -> tuple[int, int]:
-    """Return checksum and size, in whatever form they are written."""
-    try:
-        return _number(block[148:156]), _number(block[124:136])
-    except ValueError as exc:
-        raise BadHeader(f"a number in it is none ({exc})") from None
-
-
-def _check_signed(block: bytes, checksum: int) -> None:
-    """Some old programs summed signed bytes."""
-    summed = block[:148] + b"        " + block[156:]
-    if sum(byte - 256 if byte > 127 else byte for byte in summed) != checksum:
-        raise BadHeader("its checksum is wrong")
-
-
 def _number(field: bytes) -> int:
     first = field[0]
     if first in (0x80, 0xFF):
@@ -123,16 +111,15 @@ class Extension:
     def add(self, header: Header, content: bytes, common: dict[str, str]) -> None:
         """Take in a long name or pax records; those for all files go to `common`.
 
-        Raises:
-            BadHeader: they are damaged, or describe a sparse file.
+        Raises BadHeader: they are damaged, or describe a sparse file.
         """
         if header.kind == _LONG_NAME:
             self._add(_text(content), None)
         elif header.kind == _COMMON:
             common.update(_pax(content))
-        elif header.kind in b"xX" and (common or _matters(content)):
-            records = {**common, **_pax(content)}
-            self._add_records(records)
+        # Most pax records hold times, for every file, and say nothing of name, size or holes.
+        elif header.kind in b"xX" and (common or any(one in content for one in (b"path=", b"size=", b"GNU.sparse."))):
+            self._add_records({**common, **_pax(content)})
 
     def _add_records(self, records: dict[str, str]) -> None:
         name = records.get("path")
@@ -152,11 +139,6 @@ class Extension:
             header.name if self.name is None else self.name,
             header.size if self.size is None else self.size,
         )
-
-
-def _matters(content: bytes) -> bool:
-    """False if pax records surely say nothing about name, size or holes: most hold times, for every file."""
-    return b"path=" in content or b"size=" in content or b"GNU.sparse." in content
 
 
 def _pax(content: bytes) -> dict[str, str]:

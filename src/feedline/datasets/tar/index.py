@@ -69,12 +69,7 @@ class ShardIndex:
 
 
 class Seeking(Bytes):
-    """The bytes of a blob for someone who leaves out most of them.
-
-    Args:
-        blob: the blob.
-        window: bytes to fetch at a time.
-    """
+    """The bytes of a blob for someone who leaves out most of them."""
 
     def __init__(self, blob: Blob, window: int) -> None:
         super().__init__(bytes)
@@ -102,9 +97,7 @@ class Seeking(Bytes):
 def scan(blob: Blob, *, unique: bool) -> ShardIndex:
     """Make the index of a shard: read its headers.
 
-    Raises:
-        CorruptSource: it is damaged, or a field or a key comes twice.
-        BadOption: it is compressed.
+    Raises CorruptSource: it is damaged, or a field or a key comes twice; BadOption: it is compressed.
     """
     packing = packing_of(blob.read(0, min(8, blob.size)))
     if packing is not None:
@@ -114,7 +107,7 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
         )
     # Headers are every few KB; far apart, a window over the network costs less than a request for each.
     members = Members(Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=None)
-    grouping = Grouping(members, blob.name, Selection(), unique=unique, take=_place_of)
+    grouping = Grouping(members, blob.name, Selection(), unique=unique, take=attrgetter("offset", "size"))
     names: dict[str, int] = {}
     keys: list[bytes] = []
     first, fields = [0], list[tuple[int, int, int]]()
@@ -136,23 +129,13 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
     )
 
 
-def _place_of(members: Members) -> tuple[int, int]:
-    return members.offset, members.size
-
-
 _ARRAYS = ("keys", "key_ends", "first", "fields", "offsets", "sizes")
 
 
 def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     """Return the index of a shard: the one that is kept, if it is still right, or a new one, which is then kept.
 
-    Args:
-        blob: the shard.
-        cache: where indices are kept.
-        unique: True to refuse a key that comes twice.
-
-    Raises:
-        CorruptSource: the shard is damaged.
+    Raises CorruptSource: the shard is damaged.
     """
     name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
     file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None

@@ -16,12 +16,7 @@ _PIECE = 1 << 16
 
 
 class Bytes:
-    """Bytes that come in chunks, taken in pieces of any size.
-
-    Args:
-        next_chunk: returns more bytes; none at the end.
-        offset: where they begin.
-    """
+    """Bytes that come in chunks, taken in pieces of any size."""
 
     def __init__(self, next_chunk: Callable[[], bytes], offset: int = 0) -> None:
         self._next_chunk = next_chunk
@@ -102,11 +97,7 @@ class Members:
         self.size = 0
 
     def advance(self) -> bool:
-        """Go on to the next file; False if there is none.
-
-        Raises:
-            CorruptSource: the shard is cut off or damaged.
-        """
+        """Go on to the next file; False if there is none. Raises CorruptSource: the shard is cut off or damaged."""
         if self._is_over:
             return False
         stream = self._stream
@@ -159,8 +150,7 @@ class Members:
     def _check_rest(self, end: int) -> None:
         """Read on to the end of the shard. Only zeros may follow the end mark; compressed shards end with a checksum.
 
-        Raises:
-            CorruptSource: something else follows.
+        Raises CorruptSource: something else follows.
         """
         while rest := self._stream.take(_PIECE):
             if rest != bytes(len(rest)):
@@ -173,8 +163,7 @@ class Members:
     def check_count(self, found: int) -> None:
         """Compare the number of samples with the one that `feedline pack` stored at the beginning of the shard.
 
-        Raises:
-            CorruptSource: there are more or fewer.
+        Raises CorruptSource: there are more or fewer.
         """
         check_count(self._shard, self._common.get("comment"), found)
 
@@ -189,11 +178,7 @@ class Members:
         return not ("path" in self._common or "size" in self._common)
 
     def read(self) -> bytes:
-        """Return the content of the current file; once only.
-
-        Raises:
-            CorruptSource: the shard ends within it.
-        """
+        """Return the content of the current file; once only. Raises CorruptSource: the shard ends within it."""
         data = self._stream.take(self.size)
         if len(data) < self.size:
             raise self._cut_off(self._stream.offset)

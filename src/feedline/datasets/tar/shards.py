@@ -11,6 +11,7 @@ from typing import Any
 
 from feedline.datasets.remote.patience import Patience
 from feedline.datasets.remote.storage import Storage, local_path, protocol_of
+from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, SourceError
 from feedline.values.shown import shown_address
 
@@ -24,11 +25,7 @@ def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) ->
 
     Braces stand for numbers or alternatives: `shard-{000..099}.tar`, `{train,val}.tar`. `::` separates patterns, as in
     the webdataset package. In local paths, `*`, `?` and `[...]` stand for files that exist, sorted; a file of exactly
-    that name comes first.
-
-    Raises:
-        BadOption: there is no pattern, or a shard comes twice.
-        SourceError: no file fits.
+    that name comes first. Raises BadOption: there is no pattern, or a shard comes twice; SourceError: no file fits.
 
     Example:
         >>> expand("s3://bucket/{train,val}-{08..10}.tar")[1:4]
@@ -161,12 +158,10 @@ class Reading:
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        ahead: Any = self.read_ahead  # whatever the user gave
-        if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0):
-            raise BadOption(f"read_ahead={ahead!r} is not a whole number from 0 up.")
-        for name in ("unique_keys", "unsafe_redirects"):
-            if not isinstance(getattr(self, name), bool):
-                raise BadOption(f"{name}={getattr(self, name)!r} is not True or False.")
+        if self.read_ahead is not None:
+            checked_count("read_ahead", self.read_ahead, 0)
+        checked_flag("unique_keys", self.unique_keys)
+        checked_flag("unsafe_redirects", self.unsafe_redirects)
         options: Any = self.storage_options
         if not isinstance(options, Mapping):
             raise BadOption(

@@ -19,13 +19,12 @@ from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.storage import Storage, protocol_of
-from feedline.datasets.source import Transform, checked_transform
+from feedline.datasets.source import Transform, checked_count, checked_flag, checked_transform
 from feedline.datasets.tar.form import TarForm
 from feedline.datasets.tar.grouping import Grouping, RawSample, Selection
 from feedline.datasets.tar.members import Bytes, Members
 from feedline.datasets.tar.packed import Unpacking, packing_of
 from feedline.datasets.tar.shards import Reading
-from feedline.errors import BadOption
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
 from feedline.values.shown import identity_of
@@ -56,14 +55,6 @@ class ShuffleBuffer(Generic[T]):
         width: the longest delay, and one more; 1 for none.
         first: the number of the first sample that will be added.
         last: what was given out last before this was rebuilt: samples up to it are left out.
-
-    Example:
-        >>> buffer = ShuffleBuffer(key=7, width=4)
-        >>> for letter in "abcdefgh":
-        ...     buffer.add(letter)
-        >>> first = [buffer.take(ended=False) for _ in range(4)]
-        >>> len(buffer), sorted(first + [buffer.take(ended=True) for _ in range(4)])
-        (4, ['a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'])
     """
 
     def __init__(self, key: int, width: int, first: int = 0, last: Release = (-1, -1)) -> None:
@@ -128,12 +119,8 @@ class TarStream(PartedStream, Epochs):
         self.form = form
         self.reading = reading
         self.transform = checked_transform(transform)
-        if not isinstance(shuffle, bool):
-            raise BadOption(f"shuffle={shuffle!r} is not True or False.")
-        if type(buffer) is not int or buffer < 0:
-            raise BadOption(f"buffer={buffer!r} is not a whole number from 0 up.")
-        self.shuffle = shuffle
-        self.buffer = buffer if shuffle else 0
+        self.shuffle = checked_flag("shuffle", shuffle)
+        self.buffer = checked_count("buffer", buffer, 0) * shuffle
         self.seed = operator.index(seed)
         self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
 
@@ -169,11 +156,6 @@ def shares_of(shard_count: int, part: Part, key: int | None) -> list[ShardShare]
 
     All shards are put in random order first; then every part takes one, and again, while there are enough for all.
     Those left over, or all if there are fewer shards than parts, are each read by several parts.
-
-    Args:
-        shard_count: how many there are.
-        part: which part of how many.
-        key: decides about the order; None for the order in which they were given.
 
     Example:
         >>> [share.shard for share in shares_of(5, (0, 2), None)], shares_of(5, (1, 2), None)[-1]
@@ -310,7 +292,9 @@ class _Reader:
         assert blob is not None
         share, (offset, ordinal) = self._shares[self._share], self._skip_to
         members = self._members(blob, offset)
-        grouping = self._group(members, blob, share, ordinal if offset else 0)
+        selection = Selection(self._stream.form.wanted, share.place, share.every)
+        unique, begun = self._stream.reading.unique_keys, ordinal if offset else 0
+        grouping = Grouping(members, blob.name, selection, ordinal=begun, unique=unique)
         grouping.skip_to(ordinal)  # if it could not be entered where it was left
         return grouping
 
@@ -328,11 +312,6 @@ class _Reader:
         members = Members(Bytes(next_chunk, offset), blob.name, size=blob.size, limit=limit)
         self._enters = lambda: members.can_be_entered
         return members
-
-    def _group(self, members: Members, blob: Blob, share: ShardShare, ordinal: int) -> Grouping:
-        stream = self._stream
-        selection = Selection(stream.form.wanted, share.place, share.every)
-        return Grouping(members, blob.name, selection, ordinal=ordinal, unique=stream.reading.unique_keys)
 
     def state(self) -> dict[str, Any]:
         buffer = self._buffer
