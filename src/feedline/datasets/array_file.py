@@ -23,7 +23,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from feedline.datasets.packed_facts import check_count, in_packed_order
+from feedline.datasets.form import check_count, in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
 
@@ -250,9 +250,6 @@ def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.d
     """Read the header of an array that nobody vouches for.
 
     Raises ValueError: it is damaged, or describes an array of which no byte is stored.
-
-    Args:
-        file: anything with `read`, at the beginning of the array.
 
     Returns:
         The version of the format; the array's shape, whether its first axis varies fastest, and its type.

@@ -53,10 +53,6 @@ def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
 
     Those of a folder or pattern come in natural order, `part-9` before `part-10`; a list keeps its order. Raises
     BadOption: these are no paths, or addresses of something remote; SourceError: nothing is there.
-
-    Args:
-        paths: a file, a folder, a pattern with `*`, `?`, `[...]` or `**`, or several of these.
-        endings: how the names of files in a folder end.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
     if not given:

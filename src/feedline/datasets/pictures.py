@@ -18,23 +18,11 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.failures import words
 from feedline.values.sizes import SampleSize, check_size
 
+# fmt: off
 _FORMATS = (
-    "JPEG",
-    "PNG",
-    "WEBP",
-    "AVIF",
-    "GIF",
-    "TIFF",
-    "BMP",
-    "DIB",
-    "PPM",
-    "JPEG2000",
-    "ICO",
-    "TGA",
-    "PCX",
-    "SGI",
-    "QOI",
+    "JPEG", "PNG", "WEBP", "AVIF", "GIF", "TIFF", "BMP", "DIB", "PPM", "JPEG2000", "ICO", "TGA", "PCX", "SGI", "QOI",
 )
+# fmt: on
 """Formats that pictures for training have. Not EPS, for which Pillow runs Ghostscript, another program; nor those that
 hardly anybody uses, and so hardly anybody tries with damaged files."""
 
@@ -117,12 +105,6 @@ def eight_bits(image: Any) -> Any:
     """Return a picture of 16 bits as a grey one of 8, the upper ones; any other as it is.
 
     Pillow's own `convert` leaves the lower ones and makes white of everything above 255.
-
-    Example:
-        >>> from PIL import Image
-        >>> deep = Image.fromarray(np.array([[0, 300, 65535]], np.uint16))
-        >>> list(deep.convert("L").tobytes()), list(eight_bits(deep).tobytes())
-        ([0, 255, 255], [0, 1, 255])
     """
     if not image.mode.startswith("I;16") and (image.mode != "I" or image.format not in _WIDENED):
         return image

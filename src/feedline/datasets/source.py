@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.cache_file import Cache
+from feedline.datasets.form import Form
 from feedline.errors import BadOption
 
 Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
@@ -159,9 +160,12 @@ class TableSource(Source, ColumnSource):
         per sample.
         """
 
-    @abstractmethod
+    _shape: Form
+    """Which fields a sample has, and in what they stand."""
+
     def _build(self, values: list[Any]) -> Any:
         """Put the values of a sample, or columns, together."""
+        return self._shape.build(values)
 
     def _read(self, indices: Indices) -> list[Any]:
         columns = self._read_columns(indices, np.empty)

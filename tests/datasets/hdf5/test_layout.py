@@ -290,7 +290,7 @@ class TestLinksToOtherFiles:
         assert int(source[3]) == 503
         self.write(folder / "new.h5", 500, 7)
         (folder / "new.h5").replace(folder / "other.h5")
-        with pytest.raises(SourceChanged, match=r"other\.h5 was changed .*'x' had 10 samples, and has 7 now"):
+        with pytest.raises(SourceChanged, match=r"other\.h5 was changed .*it had 10 samples, and has 7 now"):
             source[3]
         self.write(folder / "new.h5", 500, dtype="i2")
         (folder / "new.h5").replace(folder / "other.h5")

@@ -557,7 +557,7 @@ def test_about_half_the_width_is_held() -> None:
         while buffer.is_ready(ended=False):
             buffer.take(ended=False)
         most = max(most, len(buffer))
-        assert len(buffer._line) <= 1000
+        assert len(buffer._held) <= 1000
     assert 450 < most < 600
 
 

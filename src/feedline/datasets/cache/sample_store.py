@@ -82,10 +82,6 @@ def encode(sample: Any, *, pickles: bool) -> Encoded:
     """Return a sample as bytes.
 
     Raises NotARecord: it cannot, and pickle was not asked for.
-
-    Args:
-        sample: what `feedline.values.records` can hold.
-        pickles: True to pickle what it cannot.
     """
     try:
         return Encoded(Kind.RECORD, records.encode(sample))

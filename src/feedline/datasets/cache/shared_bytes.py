@@ -155,12 +155,7 @@ def _adopted(fd: Any, size: int) -> SharedMemory:
 
 
 class SharedFile(SharedBytes):
-    """A file, opened in each process when it is used. It is read by calls, not mapped: what is cut off is noticed.
-
-    Args:
-        path: of the file; made if it is not there.
-        readonly: True if it is never written to, and not made.
-    """
+    """A file, opened in each process when it is used. It is read by calls, not mapped: what is cut off is noticed."""
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
@@ -224,9 +219,6 @@ class Counters:
 
     Each process adds to a row of its own, which its id chooses; only the sum of the rows means anything. Two processes
     at work at the same time whose ids differ by a multiple of 4096 share a row, and may lose a count.
-
-    Args:
-        names: of the counters; at most eight.
     """
 
     def __init__(self, *names: str) -> None:

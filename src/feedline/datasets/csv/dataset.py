@@ -25,9 +25,8 @@ from feedline.datasets.csv.rows import (
 )
 from feedline.datasets.form import Fields, names_in
 from feedline.datasets.handle import Handle
-from feedline.datasets.parquet.dataset import CACHE_BYTES
-from feedline.datasets.parquet.layout import Footer, Group, checked_condition, kept_groups, mask_of
-from feedline.datasets.parquet.table import RowGroupSource, types_of
+from feedline.datasets.parquet.layout import Footer
+from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource, types_of
 from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, Paths
@@ -109,6 +108,7 @@ class CSVDataset(RowGroupSource):
 
     _lazy = (*RowGroupSource._lazy, "_texts", "_kinds", "_unsure", "_unzipped_once")
     _endings = ENDINGS
+    _module = "pyarrow.csv"
 
     def __init__(
         self,
@@ -125,7 +125,6 @@ class CSVDataset(RowGroupSource):
         cache: Cache = False,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
-        pyarrow("pyarrow.csv")
         self.types = checked_types(types)
         self.columns = checked_columns(columns)
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii()):
@@ -141,7 +140,7 @@ class CSVDataset(RowGroupSource):
         """Compressed files whose parts this process has put into `cache`, as far as they were not there."""
         self._opened: Handle[dict[str, UnpackedFile]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
 
-    def _look(self, file: File, number: int, condition: Any) -> Footer:
+    def _look(self, file: File) -> tuple[Any, list[int]]:
         with open(file.path, "rb") as opened:
             packing = packing_of(opened.read(8))
         columns, starts, counts = self.columns, [0], list[int]()
@@ -180,8 +179,7 @@ class CSVDataset(RowGroupSource):
             raise SourceError(f"{file.path!r} is empty: not even a row that names columns is in it.")
         rows = first_row + np.cumsum([0, *counts])
         self._texts[file.path] = Text(columns, packing, np.array(starts, np.int64), rows)
-        types = {name: kinds.get(name, pyarrow().null()) for name in columns}
-        return Footer(file, types, [Group(number, part, count) for part, count in enumerate(counts)])
+        return pyarrow().schema([(name, kinds.get(name, pyarrow().null())) for name in columns]), counts
 
     def _header(self, content: bytes, file: File) -> tuple[str, ...]:
         if b"\0" in content:
@@ -217,7 +215,7 @@ class CSVDataset(RowGroupSource):
                 self._unsure.add(name)
         return widened
 
-    def _agreed(self, footers: list[Footer], condition: Any) -> list[Footer]:
+    def _agreed(self, footers: list[Footer]) -> list[Footer]:
         pa, kinds = pyarrow(), dict[str, Any]()
         for footer in footers:
             kinds |= self._widened(kinds, footer.types)
@@ -234,9 +232,7 @@ class CSVDataset(RowGroupSource):
             about = repr([self.delimiter, self.columns, self.part_bytes, sorted(map(str, self._kinds.items()))])
             digest = hashlib.blake2b(about.encode(), digest_size=6).hexdigest()
             self._unpacked = Unpacked(unpacked.folder / f"csv-{digest}")
-        if condition is None:
-            return found
-        return [replace(one, groups=self._kept(one, number, condition)) for number, one in enumerate(found)]
+        return found
 
     def _fits(self, name: str, footers: list[Footer]) -> bool:
         """Say whether all cells of a column are of its type."""
@@ -249,15 +245,6 @@ class CSVDataset(RowGroupSource):
         finally:
             self._opened.close()  # so that samples of a compressed file are not found to be out of order
         return True
-
-    def _kept(self, footer: Footer, number: int, condition: Any) -> list[Group]:
-        names = list(footer.types)
-
-        def masks() -> list[tuple[int, Any]]:
-            tables = ((group.number, self._decoded(footer.file, group.number, names)) for group in footer.groups)
-            return [(group, mask_of(table, condition)) for group, table in tables]
-
-        return kept_groups(checked_condition(masks, condition, footer.file, names), number)
 
     def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
         text = self._texts[file.path]

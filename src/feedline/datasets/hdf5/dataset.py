@@ -204,10 +204,6 @@ class HDF5Dataset(TableSource):
             start = int(ends[number - 1]) if number else 0
             yield number, indices[places] - start, None if len(places) == len(indices) else places
 
-    # Any: values and columns of any kind.
-    def _build(self, values: list[Any]) -> Any:
-        return self._shape.build(values)
-
     def close(self) -> None:
         self._files.close()
 

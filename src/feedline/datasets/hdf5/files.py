@@ -100,13 +100,7 @@ class OpenFile:
         self._linked[path] = stamp_of(os.stat(path))
         if self._swmr:
             return
-        if len(dataset) != self.part.length:
-            was = f"{field.name!r} had {self.part.length} samples, and has {len(dataset)} now."
-            raise SourceChanged(_changed(path, was))
-        found = field_of(field.name, dataset, path)
-        if found != field:
-            was = f"{field.name!r} was {field.describe()}, and is {found.describe()} now."
-            raise SourceChanged(_changed(path, was))
+        _compare(path, self.part.length, len(dataset), [field], [field_of(field.name, dataset, path)])
 
     def _mapped(self) -> mmap.mmap | None:
         try:
@@ -203,12 +197,16 @@ def check_same(part: Part, fields: Sequence[Field]) -> None:
         found, _, found_fields = look(part.path, names, swmr=False, external=part.external)
     except ValueError as exc:  # BadOption: there is no such field any more
         raise SourceChanged(_changed(part.path, str(exc))) from exc
-    if found.length != part.length:
-        raise SourceChanged(_changed(part.path, f"it had {part.length} samples, and has {found.length} now."))
+    _compare(part.path, part.length, found.length, fields, found_fields)
+
+
+def _compare(path: str, length: int, found: int, fields: Sequence[Field], found_fields: Sequence[Field]) -> None:
+    if found != length:
+        raise SourceChanged(_changed(path, f"it had {length} samples, and has {found} now."))
     for before, after in zip(fields, found_fields, strict=True):
         if before != after:
             was = f"{before.name!r} was {before.describe()}, and is {after.describe()} now."
-            raise SourceChanged(_changed(part.path, was))
+            raise SourceChanged(_changed(path, was))
 
 
 def _changed(path: str, what: str) -> str:

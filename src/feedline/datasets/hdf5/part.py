@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.form import Fields, Form, check_fields, names_in
-from feedline.datasets.packed_facts import in_packed_order
+from feedline.datasets.form import Fields, Form, check_fields, in_packed_order, names_in
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
 from feedline.values.sizes import SampleSize

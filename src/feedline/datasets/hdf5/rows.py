@@ -122,12 +122,7 @@ def _mistakes_byte_order() -> bool:
 
 
 def runs(numbers: Indices, *, step: int) -> Iterator[tuple[int, int]]:
-    """Yield where runs begin and end in which each number is the one before plus `step`.
-
-    Example:
-        >>> list(runs(np.array([3, 4, 5, 9]), step=1)), list(runs(np.array([3, 3, 5]), step=0))
-        ([(0, 3), (3, 4)], [(0, 2), (2, 3)])
-    """
+    """Yield where runs begin and end in which each number is the one before plus `step`."""
     ends = np.flatnonzero(np.diff(numbers) != step) + 1
     return itertools.pairwise([0, *ends.tolist(), len(numbers)])
 

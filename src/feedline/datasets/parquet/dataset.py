@@ -6,18 +6,14 @@ from typing import Any
 
 from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache
-from feedline.datasets.form import Fields
+from feedline.datasets.form import Fields, check_count, check_shapes
 from feedline.datasets.handle import Handle
-from feedline.datasets.packed_facts import check_count, check_shapes
-from feedline.datasets.parquet.layout import Footer, Group, checked_condition, kept_groups, mask_of
+from feedline.datasets.parquet.layout import Footer
 from feedline.datasets.parquet.mapped import Mapped, validate
-from feedline.datasets.parquet.table import RowGroupSource, types_of
+from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.parquet.values import pyarrow, shape_of
 from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
-
-CACHE_BYTES = 256 << 20
-"""What row groups may take in memory, per process, unless it is said otherwise."""
 
 _FOOTERS = 64
 """Files whose footers are remembered."""
@@ -70,6 +66,7 @@ class ParquetDataset(RowGroupSource):
     """
 
     _endings = (".parquet",)
+    _module = "pyarrow.parquet"
 
     def __init__(
         self,
@@ -82,26 +79,31 @@ class ParquetDataset(RowGroupSource):
         cache: Cache = False,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
-        pyarrow("pyarrow.parquet")
         self._footers = BoundedCache[str, Any](_FOOTERS)
 
-    def _look(self, file: File, number: int, condition: Any) -> Footer:
+    def _look(self, file: File) -> tuple[Any, list[int]]:
         pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
         with pa.OSFile(file.path) as opened:
             metadata = pq.ParquetFile(opened, pre_buffer=False).metadata
         schema = metadata.schema.to_arrow_schema()
-        types = types_of(schema, file)
         counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         stored = (metadata.metadata or {}).get(b"feedline")
         check_count(repr(file.path), stored, sum(counts))
-        check_shapes(repr(file.path), stored, {name: shape_of(kind) for name, kind in types.items()})
-        if condition is None:
-            groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
-        else:
-            masks = checked_condition(lambda: _masks(file, condition), condition, file, list(types))
-            groups = kept_groups(masks, number)
+        check_shapes(repr(file.path), stored, {field.name: shape_of(field.type) for field in schema})
         self._footers.put(file.path, metadata)
-        return Footer(file, types, groups)
+        return schema, counts
+
+    def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
+        # Only columns that it is about are read, and of row groups that have none by their statistics, nothing.
+        ds = pyarrow("pyarrow.dataset")
+        checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        format_ = ds.ParquetFileFormat(default_fragment_scan_options=checked)
+        fragment = format_.make_fragment(footer.file.path, filesystem=pyarrow("pyarrow.fs").LocalFileSystem())
+        masks = []
+        for part in fragment.split_by_row_group(filter=condition):
+            table = part.scanner(columns={"kept": condition}, use_threads=False).to_table()
+            masks.append((part.row_groups[0].id, table.column("kept")))
+        return masks
 
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
         pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
@@ -120,26 +122,6 @@ class ParquetDataset(RowGroupSource):
     def close(self) -> None:
         super().close()
         self._footers.clear()
-
-
-def _masks(file: File, condition: Any) -> list[tuple[int, Any]]:
-    """Return for each row group that may have such rows which of them fulfil the condition.
-
-    Only the columns that it is about are read, and of row groups whose statistics say that they have none, nothing.
-    """
-    ds = pyarrow("pyarrow.dataset")
-    fs = pyarrow("pyarrow.fs")
-    checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    format_ = ds.ParquetFileFormat(default_fragment_scan_options=checked)
-    fragment = format_.make_fragment(file.path, filesystem=fs.LocalFileSystem())
-    masks = []
-    for part in fragment.split_by_row_group(filter=condition):
-        table = part.scanner(columns={"kept": condition}, use_threads=False).to_table()
-        masks.append((part.row_groups[0].id, table.column("kept")))
-    return masks
-
-
-# Any, throughout: pyarrow has no types to check against.
 
 
 class ArrowDataset(RowGroupSource):
@@ -187,31 +169,27 @@ class ArrowDataset(RowGroupSource):
         cache_bytes: int | str = CACHE_BYTES,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
-        pyarrow()
         # A map that was inherited by a fork is as good as the parent's, and closing it is a matter of this process.
         self._opened: Handle[dict[str, Mapped]] = Handle(dict, dict.clear, close_inherited=True)
 
-    def _look(self, file: File, number: int, condition: Any) -> Footer:
+    def _look(self, file: File) -> tuple[Any, list[int]]:
         mapped = Mapped.of(file)
-        types = types_of(mapped.schema, file)
-        batches = range(mapped.count)
-        if condition is None:
-            counts = [mapped.row_count(batch) for batch in batches]
-            return Footer(file, types, [Group(number, batch, count) for batch, count in enumerate(counts) if count])
+        return mapped.schema, [mapped.row_count(batch) for batch in range(mapped.count)]
 
-        def masks() -> list[tuple[int, Any]]:
-            table_of = pyarrow().Table.from_batches
-            return [(batch, mask_of(table_of([mapped.batch(batch)]), condition)) for batch in batches]
-
-        return Footer(file, types, kept_groups(checked_condition(masks, condition, file, list(types)), number))
+    def _decoded(self, file: File, number: int, names: list[str]) -> Any:
+        return pyarrow().Table.from_batches([self._mapped(file).batch(number, names)])
 
     def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
+        mapped = self._mapped(file)
+        return mapped.batch(number, names).columns, mapped.addresses
+
+    def _mapped(self, file: File) -> Mapped:
         opened = self._opened.get()
         mapped = opened.get(file.path)
         if mapped is None:
             file.check()
             mapped = opened[file.path] = Mapped.of(file)
-        return mapped.batch(number, names).columns, mapped.addresses
+        return mapped
 
     def _touch(self, files: set[int]) -> None:
         for number in files:  # what is mapped would change under us, or vanish

@@ -46,10 +46,6 @@ class Layout:
 
     A few numbers per row group; with a filter, four bytes per sample besides. It is made once and goes to workers with
     the dataset. Raises SourceError: files differ in the type of a column, or one has no such column.
-
-    Args:
-        footers: of all files, in order.
-        names: the columns that are read; None for all of the first file.
     """
 
     def __init__(self, footers: Sequence[Footer], names: Sequence[str] | None = None) -> None:

@@ -6,10 +6,11 @@ import functools
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,18 @@ from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache, cache_home
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.parquet.block import Block, joined, joined_rows, taken
-from feedline.datasets.parquet.layout import Footer, Layout, condition_of
+from feedline.datasets.parquet.layout import (
+    Footer,
+    Group,
+    Layout,
+    checked_condition,
+    condition_of,
+    kept_groups,
+    mask_of,
+)
 from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.unpacked import Unpacked
-from feedline.datasets.parquet.values import prepared, text_of, whole
+from feedline.datasets.parquet.values import prepared, pyarrow, text_of, whole
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_cache
 from feedline.errors import CorruptSource, FeedlineError, RowGroupsReadAgain, SourceError, tell
@@ -79,10 +88,15 @@ class Waste:
         )
 
 
+T = TypeVar("T")
+
 _LOOKING = 8
 """Files that are looked at at the same time, at first use. A guess."""
 
 # Any, throughout: pyarrow has no types to check against, and values are of any kind.
+
+CACHE_BYTES = 256 << 20
+"""What row groups may take in memory, per process, unless it is said otherwise."""
 
 _OWN_BYTES = 8192
 """What a row group that is kept costs besides its data. A guess: it bounds the number of those that hold mapped memory,
@@ -97,6 +111,8 @@ class RowGroupSource(TableSource):
 
     _lazy: tuple[str, ...] = ("_known", "_made", "_footers", "_opened", "_waste", "_unpacked")
     _endings: tuple[str, ...] = ()
+    _module = "pyarrow"
+    """What has to be installed."""
 
     def __init__(
         self,
@@ -109,6 +125,7 @@ class RowGroupSource(TableSource):
         cache: Cache = False,
     ) -> None:
         super().__init__(transform)
+        pyarrow(self._module)
         self.paths = paths if isinstance(paths, (str, os.PathLike)) else list(paths)
         check_fields(fields)
         self.fields = fields
@@ -122,12 +139,18 @@ class RowGroupSource(TableSource):
         self._waste = Waste()
 
     @abstractmethod
-    def _look(self, file: File, number: int, condition: Any) -> Footer:
-        """Return what is in a file; `condition` is an expression of pyarrow that samples have to fulfil, or None."""
+    def _look(self, file: File) -> tuple[Any, list[int]]:
+        """Return the schema of a file, and how many rows each row group has."""
 
+    @abstractmethod
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
-        """Read columns of a row group, as a table of pyarrow. Whoever writes `_load` does without."""
-        raise NotImplementedError
+        """Read columns of a row group, as a table of pyarrow."""
+
+    def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
+        """Return for row groups, by their numbers, which of their rows fulfil a condition, an expression of pyarrow."""
+        names = list(footer.types)
+        tables = ((group.number, self._decoded(footer.file, group.number, names)) for group in footer.groups)
+        return [(group, mask_of(table, condition)) for group, table in tables]
 
     def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
         """Read columns of a row group that is not kept yet."""
@@ -153,7 +176,7 @@ class RowGroupSource(TableSource):
         table = self._decoded(file, number, names)
         return [table.column(name) for name in names], (0, 0)
 
-    def _agreed(self, footers: list[Footer], condition: Any) -> list[Footer]:
+    def _agreed(self, footers: list[Footer]) -> list[Footer]:
         """Return what was found out about each file, given what was about all of them."""
         return footers
 
@@ -166,17 +189,21 @@ class RowGroupSource(TableSource):
             files = found_files(self.paths, self._endings)
             condition = condition_of(self.filters)
 
-            def look(numbered: tuple[int, str]) -> Footer:
-                file = File.at(numbered[1])
-                with reading(file, f"looking at {file.path!r}"):
-                    return self._look(file, numbered[0], condition)
+            def look(number: int, path: str) -> Footer:
+                file = File.at(path)
+                with reading(file, f"looking at {path!r}"):
+                    schema, counts = self._look(file)
+                    groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
+                    return Footer(file, types_of(schema, file), groups)
 
-            if len(files) == 1:
-                footers = [look((0, files[0]))]
-            else:
-                with ThreadPoolExecutor(_LOOKING) as threads:
-                    footers = list(threads.map(look, enumerate(files)))
-            footers = self._agreed(footers, condition)
+            def keep(number: int, footer: Footer) -> Footer:
+                with reading(footer.file, f"looking at {footer.file.path!r}"):
+                    masks = functools.partial(self._masks, footer, condition)
+                    found = checked_condition(masks, condition, footer.file, list(footer.types))
+                    return replace(footer, groups=kept_groups(found, number))
+
+            footers = self._agreed(_together(look, files))
+            footers = footers if condition is None else _together(keep, footers)
             form = Form.of(self.fields, footers[0].types, repr(footers[0].file.path))
             layout = Layout(footers, form.names)
             self._made = form  # first: another thread goes on as soon as the layout is there
@@ -184,7 +211,7 @@ class RowGroupSource(TableSource):
         return self._known
 
     @property
-    def _shape(self) -> Form:
+    def _shape(self) -> Form:  # type: ignore[override]  # found out at first use
         assert self._layout is not None
         assert self._made is not None
         return self._made
@@ -281,9 +308,6 @@ class RowGroupSource(TableSource):
             "time (feedline.samplers.BlockSampler, or .stream(shuffle=True)), or write smaller row groups."
         )
 
-    def _build(self, values: list[Any]) -> Any:
-        return self._shape.build(values)
-
     def _form(self) -> str:
         form = self._shape
         return form.describe([text_of(self._layout.types[name]) for name in form.names])
@@ -291,6 +315,14 @@ class RowGroupSource(TableSource):
     def __repr__(self) -> str:
         filters = "" if self.filters is None else f", filters={self.filters}"
         return f"{super().__repr__()[:-1]}{filters})"
+
+
+def _together(act: Callable[[int, T], Footer], items: Sequence[T]) -> list[Footer]:
+    """Do something with every file, given its number, by several threads if there are several files."""
+    if len(items) == 1:
+        return [act(0, items[0])]
+    with ThreadPoolExecutor(_LOOKING) as threads:
+        return list(threads.map(act, range(len(items)), items))
 
 
 @contextmanager

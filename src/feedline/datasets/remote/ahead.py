@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -19,15 +20,14 @@ from feedline.datasets.remote.blob import Blob, LocalBlob
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Opened:
     """A blob whose turn it is, or will be."""
 
-    def __init__(self, address: str, start: int, opening: Future[Blob]) -> None:
-        self.address = address
-        self.asked_to = start
-        """Where the first chunk begins that was not asked for."""
-        self.opening = opening
-        self.chunks: deque[Future[bytes]] = deque()
+    asked_to: int
+    """Where the first chunk begins that was not asked for."""
+    opening: Future[Blob]
+    chunks: deque[Future[bytes]] = field(default_factory=deque)
 
     def is_known(self) -> bool:
         """True if it is open, so that its size is known."""
@@ -123,7 +123,7 @@ class Ahead:
         if following is None:
             return False
         address, start = following
-        self._opened.append(Opened(address, start, self._submit(partial(self._open_blob, address))))
+        self._opened.append(Opened(start, self._submit(partial(self._open_blob, address))))
         return True
 
     def _fill(self) -> None:

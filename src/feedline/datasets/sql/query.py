@@ -38,11 +38,6 @@ class Session:
 
         Raises CorruptSource: the database is damaged; SourceError: it failed for another reason, or the connection
         could not be had again.
-
-        Args:
-            act: what to do.
-            doing: what that is, in words.
-            is_known: another connection was had before, perhaps in another process.
         """
         attempt = 0
         self._has_connected |= is_known
@@ -147,7 +142,7 @@ class QuerySource(TableSource):
         return self.database.query(self.query, self.parameters)
 
     @property
-    def _shape(self) -> Form:
+    def _shape(self) -> Form:  # type: ignore[override]  # found out at first use
         if self._made is None:
             statement = select([], self._text, limit=0)
             columns = self._ask(
@@ -176,9 +171,6 @@ class QuerySource(TableSource):
     def close(self) -> None:
         """Close the connections of this process. They are opened again when they are needed."""
         self._session.close()
-
-    def _build(self, values: list[Any]) -> Any:
-        return self._shape.build(values)
 
     def _form(self) -> str:
         form = self._shape

@@ -29,12 +29,27 @@ Handler = Callable[[str, bytes], Any]
 """Takes the name of a field, with a dot before it, and its bytes; returns the value, or None to leave it to others."""
 Decode = bool | str | Handler | Sequence[str | Handler]
 
-_TEXTS = ("txt", "text", "transcript")
-_INTEGERS = ("cls", "cls2", "index", "inx", "id")
-_PICKLES = ("pkl", "pickle", "pyd")
-_OTHERS = ("json", "jsn", "npz", "ten", "tb", "mp", "msg", "cbor", "pth", *_PICKLES)
 _Step = Callable[[bytes, SampleSize], Any]
 """Takes the bytes of a field, and what its sample has unpacked to so far."""
+# fmt: off
+_KINDS = {
+    extension: kind
+    for kind, extensions in {
+        "text": "txt text transcript", "int": "cls cls2 index inx id", "npy": "npy", "npz": "npz", "json": "json jsn",
+        "ten": "ten tb", "msgpack": "mp msg", "cbor": "cbor", "torch": "pth", "pickle": "pkl pickle pyd", "gz": "gz",
+    }.items()
+    for extension in extensions.split()
+}
+# fmt: on
+"""What a field holds, by the end of its name."""
+_PLAIN: dict[str, _Step] = {
+    "text": lambda data, total: data.decode("utf-8"),
+    "int": lambda data, total: int(data),
+    "npy": lambda data, total: arrays.decode_npy(data),
+    "npz": arrays.decode_npz,
+    "json": lambda data, total: json.loads(data),
+    "ten": lambda data, total: arrays.decode_ten(data),
+}
 _SAFE_TORCH = (2, 10)
 """The first version whose `torch.load(weights_only=True)` has no known hole (CVE-2025-32434, CVE-2026-24747)."""
 
@@ -157,29 +172,14 @@ class Decoder:
         return ask
 
     def _basic(self, extension: str) -> _Step | None:
-        if extension in _TEXTS:
-            return lambda data, total: data.decode("utf-8")
-        if extension in _INTEGERS:
-            return lambda data, total: int(data)
-        if extension in ("json", "jsn"):
-            return lambda data, total: json.loads(data)
-        if extension == "npy":
-            return lambda data, total: arrays.decode_npy(data)
-        if extension == "npz":
-            return arrays.decode_npz
-        if extension in ("ten", "tb"):
-            return lambda data, total: arrays.decode_ten(data)
-        if extension in _PICKLES:
-            return self._unpickle
-        if extension == "pth":
-            return self._load_torch
-        if extension in ("mp", "msg"):
+        kind = _KINDS.get(extension, "")
+        if kind == "msgpack":
             unpack = require("msgpack", extra="tar", purpose=f"decoding .{extension}").unpackb
             return lambda data, total: unpack(data)
-        if extension == "cbor":
+        if kind == "cbor":
             load = require("cbor2", extra="tar", purpose="decoding .cbor").loads
             return lambda data, total: load(data)
-        return None
+        return {**_PLAIN, "pickle": self._unpickle, "torch": self._load_torch}.get(kind)
 
     def _unpickle(self, data: bytes, total: SampleSize) -> Any:
         if not self._trusts_pickle:
@@ -210,12 +210,10 @@ def kind_of_field(name: str) -> str:
         >>> kind_of_field("image.npy"), kind_of_field("cls"), kind_of_field("json")
         ('npy', 'int', 'other')
     """
-    extension = name.rpartition(".")[2]
     if name in ("__key__", "__url__"):
         return "own"
-    if name.startswith("__") or extension in ("gz", *_OTHERS):
-        return "other"
-    return {"npy": "npy", **dict.fromkeys(_TEXTS, "text"), **dict.fromkeys(_INTEGERS, "int")}.get(extension, "bytes")
+    kind = "other" if name.startswith("__") else _KINDS.get(name.rpartition(".")[2], "bytes")
+    return kind if kind in ("npy", "int", "text", "bytes") else "other"
 
 
 class _OfUser(Exception):

@@ -227,17 +227,7 @@ class Span:
 
 
 def coalesced(ranges: list[Range], *, is_local: Callable[[int], bool]) -> list[Span]:
-    """Return the reads that bring all ranges, sorted by shard and place.
-
-    Args:
-        ranges: in any order; they may overlap, and may be the same.
-        is_local: says of a shard whether a read costs next to nothing beyond its bytes.
-
-    Example:
-        >>> spans = coalesced([Range(0, 500, 600, {}, "a"), Range(0, 0, 100, {}, "b")], is_local=lambda shard: True)
-        >>> [(span.start, span.stop) for span in spans]
-        [(0, 600)]
-    """
+    """Return the reads that bring all ranges, sorted by shard and place."""
     spans: list[Span] = []
     gap = 0
     for one in sorted(ranges, key=attrgetter("shard", "start")):

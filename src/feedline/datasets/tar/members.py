@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from feedline.datasets.packed_facts import check_count
+from feedline.datasets.form import check_count
 from feedline.datasets.tar.headers import BLOCK, EMPTY, EXTENSION_LIMIT, BadHeader, Extension, Header
 from feedline.errors import CorruptSource
 from feedline.failures import words

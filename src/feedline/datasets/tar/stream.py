@@ -7,7 +7,6 @@ import heapq
 import itertools
 import operator
 import zlib
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -35,18 +34,6 @@ Release = tuple[int, int]
 """When a sample comes out, and its number."""
 
 
-class _Held(Generic[T]):
-    __slots__ = ("is_gone", "item", "release")
-
-    def __init__(self, release: Release, item: T) -> None:
-        self.release = release
-        self.item: T | None = item
-        self.is_gone = False
-
-    def __lt__(self, other: _Held[T]) -> bool:
-        return self.release < other.release
-
-
 class ShuffleBuffer(Generic[T]):
     """Samples that are held back.
 
@@ -63,9 +50,9 @@ class ShuffleBuffer(Generic[T]):
         self.number = first
         """Of the sample that is added next."""
         self.last = last
-        self._heap: list[_Held[T]] = []
-        self._line: deque[_Held[T]] = deque()
-        """In the order in which they were added; those that are gone stay until they are first."""
+        self._heap: list[Release] = []
+        self._held: dict[int, T] = {}
+        """By their numbers, in the order in which they were added."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -75,29 +62,22 @@ class ShuffleBuffer(Generic[T]):
         release = self.number + mix(self._key, self.number) % self._width, self.number
         self.number += 1
         if release > self.last:
-            held = _Held(release, item)
-            heapq.heappush(self._heap, held)
-            self._line.append(held)
+            heapq.heappush(self._heap, release)
+            self._held[release[1]] = item
 
     def is_ready(self, *, ended: bool) -> bool:
         """True if it is known which sample comes next: none that is still to be added can come before it."""
-        return bool(self._heap) and (ended or self._heap[0].release[0] <= self.number)
+        return bool(self._heap) and (ended or self._heap[0][0] <= self.number)
 
     def take(self, *, ended: bool) -> T:
         """Give out the next sample; `is_ready` must have said that it is known."""
         assert self.is_ready(ended=ended)
-        held = heapq.heappop(self._heap)
-        held.is_gone = True
-        self.last = held.release
-        item, held.item = held.item, None
-        while self._line and self._line[0].is_gone:
-            self._line.popleft()
-        return item  # type: ignore[return-value]  # None only after it was given out
+        self.last = heapq.heappop(self._heap)
+        return self._held.pop(self.last[1])
 
     def oldest(self) -> tuple[int, T] | None:
         """Return the number of the oldest sample that is held, and itself; None if there is none."""
-        line = self._line
-        return (line[0].release[1], line[0].item) if line else None  # type: ignore[return-value]
+        return next(iter(self._held.items()), None)
 
 
 class TarStream(PartedStream, Epochs):
@@ -156,10 +136,6 @@ def shares_of(shard_count: int, part: Part, key: int | None) -> list[ShardShare]
 
     All shards are put in random order first; then every part takes one, and again, while there are enough for all.
     Those left over, or all if there are fewer shards than parts, are each read by several parts.
-
-    Example:
-        >>> [share.shard for share in shares_of(5, (0, 2), None)], shares_of(5, (1, 2), None)[-1]
-        ([0, 2, 4], ShardShare(shard=4, place=1, every=2))
     """
     number, count = part
     places = np.arange(shard_count)
