@@ -17,6 +17,7 @@ from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.precomputed import PrecomputedDataset
 from feedline.datasets.cache.sample_store import Encoded, Head, SampleStore, encode
+from feedline.datasets.cache_file import check_own
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.loader.loader import Loader
 from feedline.types import EngineName
@@ -94,7 +95,7 @@ def precompute(
 
 def _begun(path: Path, head: Head, *, overwrite: bool) -> SampleStore:
     """Return the store to fill, which may hold samples already."""
-    folder.check_own(path)
+    check_own(path, folder.FILE)
     if not overwrite and folder.has_store(path) and folder.head_of(path) != head:
         raise SourceChanged(
             f"{path} holds samples of another dataset, transform or version, or is damaged. Choose another folder, or "

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.selection import Derived
-from feedline.abc.source import EpochAware
+from feedline.datasets.passes import Epochs
 from feedline.errors import BadOption
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
@@ -37,6 +37,14 @@ class _Pair:
 
 class Quota:
     """Whose turn it is at each place of an endless order, and which of its turns.
+
+    Two with the shares p <= 1/2 and 1 - p take turns like this: places are cut into stretches such that place m belongs
+    to stretch floor(m p), so each is 1/p long, rounded down or up, and in each stretch the first has one turn, at a
+    random place. So at every place it has had m p turns, give or take less than one, how many it has had is known at
+    once, and there is no rhythm that a number of ranks or workers could fall in with. More than two are a tree: the two
+    with the least weight are taken as one, until all are (Huffman), which keeps what roundings add up to small.
+
+    Shares are multiples of 2**-32 and all arithmetic is on integers: the same on every machine, at places up to 2**63.
 
     Args:
         weights: not negative, not all 0. Those with weight 0 never have a turn.
@@ -104,7 +112,21 @@ _SHIFT = 40
 """A pass of a dataset is one number: that of the dataset above that of the pass. Nobody makes 2**40 passes."""
 
 
-class Mixture(EpochAware, Derived):
+class Mixed(Epochs):
+    """What both kinds of mixtures have in common."""
+
+    # Any: datasets are any objects that fit.
+    datasets: list[Any]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch it is, here and in those of the datasets that have a `set_epoch` themselves."""
+        super().set_epoch(epoch)
+        for dataset in self.datasets:
+            if callable(set_epoch := getattr(dataset, "set_epoch", None)):
+                set_epoch(self.epoch)
+
+
+class Mixture(Mixed, Derived):
     """A map-style dataset that takes its samples from several others; `mix` makes it.
 
     Which sample it has at an index follows from seed, epoch and weights alone. An epoch goes on where the one before it
@@ -117,7 +139,6 @@ class Mixture(EpochAware, Derived):
         self._sizes = [len(dataset) for dataset in datasets]
         self.size = sum(self._sizes) if size is None else size
         self.seed = seed
-        self.epoch = 0
         self._orders = Orders(self._sizes, mix(epoch_key(seed, 0), 1))
         self.set_weights(weights)
 
@@ -132,11 +153,6 @@ class Mixture(EpochAware, Derived):
         """
         self.weights = check_weights(weights, self._sizes)
         self._quota = Quota(self.weights, mix(epoch_key(self.seed, 0), 0))
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch it is, here and in those of the datasets that have a `set_epoch` themselves."""
-        self.epoch = operator.index(epoch)
-        forward_epoch(self.datasets, self.epoch)
 
     def locate(self, index: int) -> tuple[int, int]:
         """Return where the sample at an index comes from: the number of the dataset, and the index in it.
@@ -262,14 +278,6 @@ def _wrong_number(weights: int, datasets: int) -> BadOption:
         f"There are {weights} weights for {datasets} datasets. Give one for each. If weights is a dataset itself, it "
         "belongs into the list of datasets."
     )
-
-
-def forward_epoch(datasets: Iterable[Any], epoch: int) -> None:
-    """Tell datasets which epoch it is, if they want to know."""
-    for dataset in datasets:
-        set_epoch = getattr(dataset, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
 
 
 def form(weights: Sequence[float]) -> str:

@@ -8,15 +8,14 @@ it was, when its next sample is wanted.
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from feedline.abc.source import EpochAware, Repeatable, SplitSource
+from feedline.abc.source import Repeatable, SplitSource
 from feedline.abc.stateful import is_stateful
-from feedline.datasets.mixture import Orders, Quota, check_weights, form, forward_epoch
+from feedline.datasets.mixture import Mixed, Orders, Quota, check_weights, form
 from feedline.datasets.passes import Part, PartedStream, Pass, Stream
 from feedline.errors import BadOption, BadState
 from feedline.failures import broke_generator
@@ -27,7 +26,7 @@ _BLOCK = 1 << 8
 """Places decided at a time."""
 
 
-class MixtureStream(Stream, EpochAware):
+class MixtureStream(Stream, Mixed):
     """An iterable dataset that takes its samples from several others; `mix` makes it.
 
     As of any iterable dataset, each worker has a stream of its own, and the loader divides what comes out.
@@ -50,7 +49,6 @@ class MixtureStream(Stream, EpochAware):
         self.size = size
         self.seed = seed
         self.repeat = repeat
-        self.epoch = 0
         self._pass: _MixturePass | None = None
         self._state: dict[str, Any] | None = None
         self.set_weights(weights)
@@ -62,11 +60,6 @@ class MixtureStream(Stream, EpochAware):
             BadOption: they are no weights of these datasets.
         """
         self.weights = check_weights(weights, self._sizes)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next, here and to those of the datasets that have a `set_epoch` themselves."""
-        self.epoch = operator.index(epoch)
-        forward_epoch(self.datasets, self.epoch)
 
     def __iter__(self) -> Iterator[Any]:
         state, self._state = self._state, None

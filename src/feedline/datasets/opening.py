@@ -10,7 +10,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -66,6 +65,7 @@ SUFFIXES = {
     "npz": (".npz",),
 }
 """Of files that hold samples; in a folder, several may be shards of one dataset. The first is the usual one."""
+_FORMATS = {suffix: format_ for format_, suffixes in SUFFIXES.items() for suffix in suffixes}
 _MAGIC = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"),
     (b"PAR1", "parquet"),
@@ -114,8 +114,10 @@ class Recognised:
                 delimiter = delimiter_of(file.readline())
             usual = "\t" if self.path.lower().endswith(".tsv") else ","
             return {} if delimiter == usual else {"delimiter": delimiter}
-        if self.format == "pictures" and not _pictures_in_folders(self.path):
-            return {"labels": None}
+        if self.format == "pictures":
+            root = self.path.rstrip(os.sep)
+            folders = (names for folder, _, names in os.walk(root) if folder != root)
+            return {} if any(any(map(is_picture_name, names)) for names in folders) else {"labels": None}
         return {}
 
     def open(self, **options: Any) -> Any:
@@ -257,7 +259,7 @@ def _is_store(path: str) -> bool:
 
 
 def _store_of(path: str) -> str | None:
-    return _by_ending(ending_of(path))
+    return _FORMATS.get(ending_of(path))
 
 
 def format_by_name(path: str) -> str | None:
@@ -267,12 +269,7 @@ def format_by_name(path: str) -> str | None:
         >>> [format_by_name(name) for name in ("shard-{000..009}.tar", "a.TGZ", "rows.csv.gz", "photos")]
         ['tar', 'tar', 'csv', None]
     """
-    return "csv" if path.lower().endswith(CSV_ENDINGS) else _by_ending(ending_of(path))
-
-
-@cache
-def _by_ending(ending: str) -> str | None:
-    return next((format_ for format_, suffixes in SUFFIXES.items() if ending in suffixes), None)
+    return "csv" if path.lower().endswith(CSV_ENDINGS) else _store_of(path)
 
 
 def ending_of(name: str) -> str:
@@ -289,11 +286,6 @@ def ending_of(name: str) -> str:
 def is_picture_name(path: str) -> bool:
     """True if a file's name says that it is a picture."""
     return os.path.splitext(path)[1].lower() in IMAGES
-
-
-def _pictures_in_folders(root: str) -> bool:
-    root = root.rstrip(os.sep)
-    return any(folder != root and any(map(is_picture_name, names)) for folder, _, names in os.walk(root))
 
 
 def some(paths: list[Path], root: str | Path, most: int = 3) -> str:

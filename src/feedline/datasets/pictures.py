@@ -86,19 +86,12 @@ def open_picture(file: Any) -> Any:
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     pillow.preinit()
     try:
-        return pillow.open(file, formats=_known(pillow))
+        return pillow.open(file, formats=[name for name in _FORMATS if name in pillow.OPEN])
     except pillow.UnidentifiedImageError:
         pillow.init()  # all that are rarely used; it takes a while once
-        return pillow.open(file, formats=_known(pillow) + _registered(pillow))
-
-
-def _known(pillow: Any) -> list[str]:
-    return [name for name in _FORMATS if name in pillow.OPEN]
-
-
-def _registered(pillow: Any) -> list[str]:
-    """Return the formats that the user's program taught Pillow, by pillow_heif for example: it knows what it does."""
-    return [name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")]
+        # And those that the user's program taught Pillow, by pillow_heif for example: it knows what it does.
+        taught = [name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")]
+        return pillow.open(file, formats=[*(name for name in _FORMATS if name in pillow.OPEN), *taught])
 
 
 def eight_bits(image: Any) -> Any:
@@ -112,7 +105,6 @@ def eight_bits(image: Any) -> Any:
     return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
-# Any: an image of Pillow, an array or a tensor.
 @functools.cache
 def picture_decoder(spec: str) -> Callable[..., Any]:
     """Return the function that decodes images in this way, given their bytes and, if need be, their sample's size.

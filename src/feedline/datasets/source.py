@@ -69,7 +69,6 @@ def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> Any:
 
 
 Indices = NDArray[np.int64]
-# Any: a sample is what its user makes of it.
 Transform = Callable[[Any], Any]
 """Takes a sample and returns another."""
 
@@ -190,7 +189,6 @@ def checked_transform(transform: Transform | None) -> Transform | None:
     return transform
 
 
-# Any, here: whatever the user gave.
 def checked_flag(name: str, value: Any) -> bool:
     """Return an option that is True or False; BadOption if it is anything else."""
     if not isinstance(value, bool):

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import CachedDataset, CSVDataset
 from feedline.datasets.parquet import table
-from feedline.datasets.parquet.unpacked import Unpacked
+from feedline.datasets.parquet.mapped import Unpacked
 from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
 from feedline.testing import SourceContract

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from feedline.datasets import HDF5Dataset
 from feedline.datasets.hdf5 import layout
-from feedline.datasets.hdf5.heaps import Heaps
-from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, SelectedRows, runs
+from feedline.datasets.hdf5.rows import ChunkedRows, Heaps, MappedRows, PackedRows, SelectedRows, runs
 from feedline.errors import CorruptSource, SourceChanged
 
 COUNT = 37

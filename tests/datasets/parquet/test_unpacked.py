@@ -12,7 +12,7 @@ import pytest
 
 import feedline
 from feedline.datasets import ParquetDataset
-from feedline.datasets.parquet import unpacked
+from feedline.datasets.parquet import mapped as unpacked
 from feedline.errors import BadOption, FeedlineWarning, SourceChanged
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write

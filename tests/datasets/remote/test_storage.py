@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from feedline.datasets.remote.patience import Patience
+from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.storage import Storage, StoreBlob, local_path, protocol_of
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from tests.datasets.remote.servers import S3_OPTIONS, bucket_at, s3_server, start_fsspec

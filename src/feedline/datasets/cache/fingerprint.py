@@ -151,14 +151,11 @@ def _stand_in(value: Any) -> Any:
         return "tensor", str(value.dtype), tuple(value.shape), _array(plain.numpy())
     if isinstance(value, Packed):  # names of files, most often: all of them count
         return "packed", [array.tobytes() if hasattr(array, "tobytes") else array for array in value.arrays().values()]
-    return _source(value) if isinstance(value, Source) else value
-
-
-def _source(source: Source) -> Any:
-    """Return what a source of feedline's is, without what it finds out when it is first read."""
-    lazy = {name for base in type(source).__mro__ for name in vars(base).get("_lazy", ())}
-    state = getattr(source, "__getstate__", lambda: vars(source))()
-    return type(source), {name: one for name, one in state.items() if name not in lazy}, _changed(source._stored_in())
+    if isinstance(value, Source):  # without what it finds out when it is first read
+        lazy = {name for base in kind.__mro__ for name in vars(base).get("_lazy", ())}
+        state = getattr(value, "__getstate__", lambda: vars(value))()
+        return kind, {name: one for name, one in state.items() if name not in lazy}, _changed(value._stored_in())
+    return value
 
 
 def _class(kind: type) -> Any:

@@ -227,8 +227,12 @@ class Counters:
         self._numbers = self._memory.view.cast("Q")
 
     # Any: what pickle takes.
-    def __reduce__(self) -> Any:
-        return _counters, (self._columns, self._memory)
+    def __getstate__(self) -> Any:
+        return self._columns, self._memory
+
+    def __setstate__(self, state: Any) -> None:
+        self._columns, self._memory = state
+        self._numbers = self._memory.view.cast("Q")
 
     def add(self, name: str, count: int = 1) -> None:
         """Count."""
@@ -239,9 +243,3 @@ class Counters:
     def totals(self) -> dict[str, int]:
         """Return the sums over all processes that ever counted."""
         return {name: sum(self._numbers[column::_COLUMNS]) for name, column in self._columns.items()}
-
-
-def _counters(columns: dict[str, int], memory: SharedMemory) -> Counters:
-    counters = Counters.__new__(Counters)
-    counters._columns, counters._memory, counters._numbers = columns, memory, memory.view.cast("Q")
-    return counters

@@ -26,8 +26,8 @@ from feedline.datasets.csv.rows import (
 from feedline.datasets.form import Fields, names_in
 from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.layout import Footer
+from feedline.datasets.parquet.mapped import Unpacked
 from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource, types_of
-from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
@@ -106,7 +106,7 @@ class CSVDataset(RowGroupSource):
         CSVDataset(2 samples of {'name': string, 'born': int16[]})
     """
 
-    _lazy = (*RowGroupSource._lazy, "_texts", "_kinds", "_unsure", "_unzipped_once")
+    _lazy = (*RowGroupSource._lazy, "_texts", "_kinds", "_unsure", "_unzipped_once", "_unzipping")
     _endings = ENDINGS
     _module = "pyarrow.csv"
 
@@ -138,7 +138,9 @@ class CSVDataset(RowGroupSource):
         """Columns whose parts have different types, so that the one that holds them all may be too narrow."""
         self._unzipped_once: set[str] = set()
         """Compressed files whose parts this process has put into `cache`, as far as they were not there."""
-        self._opened: Handle[dict[str, UnpackedFile]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
+        self._unzipping: Handle[dict[str, UnpackedFile]] = Handle(
+            dict, dict.clear, per_thread=True, close_inherited=True
+        )
 
     def _look(self, file: File) -> tuple[Any, list[int]]:
         with open(file.path, "rb") as opened:
@@ -243,7 +245,7 @@ class CSVDataset(RowGroupSource):
         except CorruptSource:
             return False
         finally:
-            self._opened.close()  # so that samples of a compressed file are not found to be out of order
+            self._unzipping.close()  # so that samples of a compressed file are not found to be out of order
         return True
 
     def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
@@ -279,7 +281,7 @@ class CSVDataset(RowGroupSource):
         return table
 
     def _unzipped(self, file: File, packing: str, start: int, stop: int) -> bytes:
-        opened = self._opened.get()
+        opened = self._unzipping.get()
         unzipped = opened.get(file.path)
         if unzipped is None or unzipped.place > start:
             if unzipped is not None:
@@ -336,7 +338,7 @@ class CSVDataset(RowGroupSource):
 
     def close(self) -> None:
         super().close()
-        self._opened.close()
+        self._unzipping.close()
 
     def __repr__(self) -> str:
         if self._known is not None:

@@ -16,7 +16,6 @@ from feedline.datasets.form import listed
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.failures import words
 
-_INTEGERS = ("uint8", "uint16", "uint32", "int32", "int64")
 _SEPARATORS = (";", "\t", "|")
 """What tables have between their columns where it is not a comma."""
 
@@ -210,6 +209,5 @@ def _has(names: list[str]) -> str:
 
 
 def _small(values: NDArray[np.int64]) -> NDArray[Any]:
-    low, high = values.min(initial=0), values.max(initial=0)
-    limits = (np.iinfo(name) for name in _INTEGERS)
-    return values.astype(next(one.dtype for one in limits if one.min <= low and high <= one.max))
+    ends = (np.min_scalar_type(values.min(initial=0)), np.min_scalar_type(values.max(initial=0)))
+    return values.astype(np.result_type(*ends))

@@ -1,4 +1,13 @@
-"""The files of a folder: found once, kept on disk, and held in little memory."""
+"""The files of a folder: found once, kept on disk, and held in little memory.
+
+They are found by one thread as long as it does not wait, and then by several. Where directories are far away, most of
+the time goes into waiting, once for each. Where they are in memory, threads only wait for each other: Python gives up
+its lock for every name.
+
+Files are regular ones: reading a named pipe or a device may never end. Links are followed, after all that is there
+without them: one that leads to a directory that was listed already is not, so that no file comes twice, and links that
+lead to each other end.
+"""
 
 from __future__ import annotations
 

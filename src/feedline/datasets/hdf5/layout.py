@@ -12,12 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline._optional import require
-from feedline.datasets.hdf5.heaps import REFERENCE, Heaps
 from feedline.datasets.hdf5.part import NUMBERS, Field
 from feedline.datasets.hdf5.rows import (
+    REFERENCE,
     Cells,
     ChunkCache,
     ChunkedRows,
+    Heaps,
     MappedRows,
     PackedRows,
     Rows,

@@ -179,7 +179,6 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-# Any, in this file: h5py has no type annotations.
 def open_file(path: str, *, swmr: bool) -> Any:
     """Open a file for reading.
 

@@ -121,10 +121,10 @@ class LMDBDataset(TableSource):
         self._has_columns = True
         """False when samples turned out to differ in shape."""
         self._handle = Handle(functools.partial(acquire, self.path), release, close_inherited=True)
+        self._lock = Handle(threading.Lock, bool)
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
         # The list of open environments would keep this one open when the dataset is gone.
         weakref.finalize(self, self._handle.close).atexit = False
 
@@ -149,7 +149,7 @@ class LMDBDataset(TableSource):
         if self._keys is not None and self._decoder is not None:
             self._version = environment.version
             return self._keys, self._decoder
-        with self._lock:
+        with self._lock.get():
             with environment.reading() as transaction:
                 content = transaction.get(META_KEY)
                 meta = None if content is None else Meta.read(bytes(content), self.path)
@@ -252,9 +252,6 @@ class LMDBDataset(TableSource):
     def _form(self) -> str:
         with self._using() as environment:
             return self._prepared(environment)[1].form()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

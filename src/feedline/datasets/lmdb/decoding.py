@@ -6,6 +6,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -110,16 +111,15 @@ class Raw(Decoder):
         return f"{self._dtype}[{', '.join(map(str, self._shape))}]"
 
 
+@dataclass(frozen=True)
 class Picture:
-    """Decodes the file of a picture, in one of the ways that `TarDataset` has. It can be pickled."""
+    """Decodes the file of a picture, in one of the ways that `TarDataset` has. Raises CorruptSource: it is none."""
 
-    def __init__(self, way: str) -> None:
-        self._way = way
+    decode: str
 
     def __call__(self, data: bytes) -> Any:
-        """Return the picture. Raises CorruptSource: it is none, or too large."""
         try:
-            return picture_decoder(self._way)(data)
+            return picture_decoder(self.decode)(data)
         except CorruptSource:
             raise  # it is too large
         except Exception as exc:  # whatever Pillow makes of damaged bytes
@@ -128,7 +128,7 @@ class Picture:
             ) from exc
 
     def __repr__(self) -> str:
-        return f"decode={self._way!r}"
+        return f"decode={self.decode!r}"
 
 
 class Records(Decoder):

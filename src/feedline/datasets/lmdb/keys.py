@@ -132,7 +132,6 @@ class Meta:
     def read(cls, content: bytes, path: str) -> Meta:
         """Return what is stored under `META_KEY`. Raises CorruptSource: it is damaged, or of a later version."""
         try:
-            # Any: what JSON holds.
             stored: dict[str, Any] = json.loads(content)
             if stored["encoding"] != "record" or stored["feedline"] > _META_VERSION:
                 raise CorruptSource(

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.cache_file import Cache
 from feedline.datasets.form import Fields, check_count, check_shapes
-from feedline.datasets.handle import Handle
 from feedline.datasets.parquet.layout import Footer
 from feedline.datasets.parquet.mapped import Mapped, validate
 from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource
 from feedline.datasets.parquet.values import pyarrow, shape_of
 from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
-
-_FOOTERS = 64
-"""Files whose footers are remembered."""
 
 # Any, throughout: pyarrow has no types to check against.
 
@@ -68,19 +62,6 @@ class ParquetDataset(RowGroupSource):
     _endings = (".parquet",)
     _module = "pyarrow.parquet"
 
-    def __init__(
-        self,
-        paths: Paths,
-        fields: Fields = None,
-        *,
-        filters: Any = None,
-        transform: Transform | None = None,
-        cache_bytes: int | str = CACHE_BYTES,
-        cache: Cache = False,
-    ) -> None:
-        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
-        self._footers = BoundedCache[str, Any](_FOOTERS)
-
     def _look(self, file: File) -> tuple[Any, list[int]]:
         pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
         with pa.OSFile(file.path) as opened:
@@ -90,7 +71,7 @@ class ParquetDataset(RowGroupSource):
         stored = (metadata.metadata or {}).get(b"feedline")
         check_count(repr(file.path), stored, sum(counts))
         check_shapes(repr(file.path), stored, {field.name: shape_of(field.type) for field in schema})
-        self._footers.put(file.path, metadata)
+        self._opened.put(file.path, metadata)
         return schema, counts
 
     def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
@@ -109,19 +90,15 @@ class ParquetDataset(RowGroupSource):
         pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
         file.check()
         # A thread may have dropped it by now; whoever finds none reads it again.
-        metadata = self._footers.get(file.path)
+        metadata = self._opened.get(file.path)
         with pa.OSFile(file.path) as opened:
             reader = pq.ParquetFile(opened, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
             if metadata is None:
-                self._footers.put(file.path, reader.metadata)
+                self._opened.put(file.path, reader.metadata)
             table = reader.read_row_group(number, columns=names, use_threads=False)
         validate(table, file, number)
         file.check()  # had it been written to in the meantime, what was read could be a bit of both
         return table
-
-    def close(self) -> None:
-        super().close()
-        self._footers.clear()
 
 
 class ArrowDataset(RowGroupSource):
@@ -158,6 +135,7 @@ class ArrowDataset(RowGroupSource):
     """
 
     _endings = (".arrow", ".feather", ".ipc")
+    _most_open = 1 << 16
 
     def __init__(
         self,
@@ -169,8 +147,6 @@ class ArrowDataset(RowGroupSource):
         cache_bytes: int | str = CACHE_BYTES,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
-        # A map that was inherited by a fork is as good as the parent's, and closing it is a matter of this process.
-        self._opened: Handle[dict[str, Mapped]] = Handle(dict, dict.clear, close_inherited=True)
 
     def _look(self, file: File) -> tuple[Any, list[int]]:
         mapped = Mapped.of(file)
@@ -184,17 +160,13 @@ class ArrowDataset(RowGroupSource):
         return mapped.batch(number, names).columns, mapped.addresses
 
     def _mapped(self, file: File) -> Mapped:
-        opened = self._opened.get()
-        mapped = opened.get(file.path)
-        if mapped is None:
+        def make() -> tuple[Mapped, int]:
             file.check()
-            mapped = opened[file.path] = Mapped.of(file)
+            return Mapped.of(file), 1
+
+        mapped: Mapped = self._opened.load(file.path, make)
         return mapped
 
     def _touch(self, files: set[int]) -> None:
         for number in files:  # what is mapped would change under us, or vanish
             self._layout.files[number].check()
-
-    def close(self) -> None:
-        super().close()
-        self._opened.close()

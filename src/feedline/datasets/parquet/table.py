@@ -28,8 +28,8 @@ from feedline.datasets.parquet.layout import (
     kept_groups,
     mask_of,
 )
+from feedline.datasets.parquet.mapped import Unpacked
 from feedline.datasets.parquet.stream import RowGroupStream
-from feedline.datasets.parquet.unpacked import Unpacked
 from feedline.datasets.parquet.values import prepared, pyarrow, text_of, whole
 from feedline.datasets.paths import File, Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_cache
@@ -109,19 +109,21 @@ class RowGroupSource(TableSource):
     Subclasses say what is in a file, and read a row group of it.
     """
 
-    _lazy: tuple[str, ...] = ("_known", "_made", "_footers", "_opened", "_waste", "_unpacked")
+    _lazy: tuple[str, ...] = ("_known", "_made", "_opened", "_waste", "_unpacked")
     _endings: tuple[str, ...] = ()
     _module = "pyarrow"
     """What has to be installed."""
+    _most_open = 64
+    """Files of which something is kept: a footer, a map."""
 
     def __init__(
         self,
         paths: Paths,
-        fields: Fields,
+        fields: Fields = None,
         *,
-        filters: Any,
-        transform: Transform | None,
-        cache_bytes: int | str,
+        filters: Any = None,
+        transform: Transform | None = None,
+        cache_bytes: int | str = CACHE_BYTES,
         cache: Cache = False,
     ) -> None:
         super().__init__(transform)
@@ -132,6 +134,8 @@ class RowGroupSource(TableSource):
         self.filters = filters
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self._blocks = BoundedCache[int, Block](self.cache_bytes)
+        self._opened = BoundedCache[str, Any](self._most_open)
+        """What is kept of files. A map that a fork inherited is as good as the parent's."""
         self.cache = checked_cache(cache)
         self._unpacked = self._unpacked_to()
         self._known: Layout | None = None
@@ -259,6 +263,7 @@ class RowGroupSource(TableSource):
     def close(self) -> None:
         """Forget the row groups that this process has read. They are read again when a sample is asked for."""
         self._blocks.clear()
+        self._opened.clear()
         self._waste = Waste()
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:

@@ -241,7 +241,6 @@ def prepared(array: Any) -> Prepared:
     return Objects(array)
 
 
-# Any: pyarrow's type.
 def is_number(kind: Any) -> bool:
     """True for types whose values stand in NumPy arrays."""
     types = pyarrow().types

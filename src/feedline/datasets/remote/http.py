@@ -13,8 +13,7 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.patience import Patience, Transient, read_range
+from feedline.datasets.remote.blob import Blob, Patience, Transient, read_range
 from feedline.errors import SourceChanged, SourceError
 from feedline.values.shown import shown_url, without_secrets
 

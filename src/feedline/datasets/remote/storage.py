@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.datasets.remote.blob import Blob, LocalBlob
-from feedline.datasets.remote.patience import Patience
+from feedline.datasets.remote.blob import Blob, LocalBlob, Patience
 from feedline.errors import BadOption, MissingExtra
 from feedline.failures import words
 
@@ -20,7 +19,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from feedline.datasets.remote.patience import Transient, read_range
+from feedline.datasets.remote.blob import Transient, read_range
 from feedline.errors import SourceChanged, SourceError
 from feedline.values.shown import shown_url, without_secrets
 
@@ -33,7 +32,11 @@ _SHORTEST = 4
 
 
 class StoreBlob(Blob):
-    """An object of a store.
+    """An object of a store that fsspec knows: s3, gs and others.
+
+    fsspec, not obstore: a process that was forked after its parent had used obstore hangs in its first request (0.12,
+    its threads stay behind), and loaders fork. fsspec begins anew in the child, provided that the file system object is
+    a new one too, which `Storage` sees to.
 
     Raises SourceError: there is no such object, or the store does not let one have it.
     """

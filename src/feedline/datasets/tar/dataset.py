@@ -18,8 +18,7 @@ from feedline.datasets.bounded_cache import BoundedCache
 from feedline.datasets.cache_file import Cache
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
-from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.patience import Patience
+from feedline.datasets.remote.blob import Blob, Patience
 from feedline.datasets.source import (
     Indices,
     Source,
@@ -132,7 +131,7 @@ class TarDataset(Source, ColumnSource):
         self.form = TarForm(fields, Decoder(decode, trusts_pickle=checked_flag("pickle", pickle), limit=limit))
         self._cache = checked_cache(cache)
         self._index: Index | None = None
-        self._lock = threading.Lock()
+        self._lock = Handle(threading.Lock, bool)
         self._open: Handle[_OpenShards] = Handle(
             functools.partial(_OpenShards, self.shards, self.reading), _OpenShards.close, per_thread=True
         )
@@ -162,7 +161,7 @@ class TarDataset(Source, ColumnSource):
     def index(self) -> Index:
         """Where everything is. Asked for the first time, it is read from disk, or the shards are gone through."""
         if self._index is None:
-            with self._lock:
+            with self._lock.get():
                 if self._index is None:
                     self._index = self._make_index()
         return self._index
@@ -268,13 +267,6 @@ class TarDataset(Source, ColumnSource):
             return super().__repr__()
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         return f"TarDataset({len(self.shards)} shards, each sample {self.form!r}{transform})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
 
 
 class _OpenShards:

@@ -285,13 +285,11 @@ class TarForm:
             return None
         return None if any(kind == "other" for _, kind in found) else found
 
-    # Any: columns, in the order of the fields.
     def join(self, columns: list[Any]) -> Any:
         """Put columns together as a sample's values are."""
         assert self._form is not None
         return self._form.build(columns)
 
-    # Any: a sample as it stands in a shard, and what becomes of it.
     def build(self, data: dict[str, Any], names_there: Collection[str] = ()) -> Any:
         """Return the sample that `data` holds the bytes of.
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from feedline.datasets.remote.patience import Patience
+from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.storage import Storage, local_path, protocol_of
 from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, SourceError
@@ -81,33 +81,35 @@ def braces(pattern: str) -> Iterator[str]:
     """
     opened = pattern.find("{")
     while opened >= 0:
-        closed = _closing(pattern, opened)
-        if closed is not None:
-            choices = _choices(pattern[opened + 1 : closed])
-            if choices is not None:
-                for choice in choices:
-                    for rest in braces(pattern[closed + 1 :]):
-                        yield pattern[:opened] + choice + rest
-                return
+        closed, parts = _inside(pattern, opened)
+        choices = _choices(parts)
+        if choices is not None:
+            for choice in choices:
+                for rest in braces(pattern[closed + 1 :]):
+                    yield pattern[:opened] + choice + rest
+            return
         opened = pattern.find("{", opened + 1)
     yield pattern
 
 
-def _closing(pattern: str, opened: int) -> int | None:
-    depth = 0
+def _inside(pattern: str, opened: int) -> tuple[int, list[str]]:
+    """Return where a brace is closed, and what stands inside, split at commas that are not in braces of their own."""
+    parts, depth, begun = list[str](), 0, opened + 1
     for place in range(opened, len(pattern)):
         depth += (pattern[place] == "{") - (pattern[place] == "}")
+        if depth == 0 or (depth == 1 and pattern[place] == ","):
+            parts.append(pattern[begun:place])
+            begun = place + 1
         if depth == 0:
-            return place
-    return None
+            return place, parts
+    return -1, []
 
 
-def _choices(inner: str) -> Iterator[str] | None:
+def _choices(parts: list[str]) -> Iterator[str] | None:
     """Return what a pair of braces stands for; None if it stands for itself."""
-    parts = _split(inner)
-    if len(parts) > 1:
-        return (choice for part in parts for choice in braces(part))
-    ends = inner.split("..")
+    if len(parts) != 1:
+        return (choice for part in parts for choice in braces(part)) if parts else None
+    ends = parts[0].split("..")
     if len(ends) not in (2, 3):
         return None
     try:
@@ -116,23 +118,12 @@ def _choices(inner: str) -> Iterator[str] | None:
         return None
     first, last, step = numbers[0], numbers[1], abs(numbers[2]) if len(numbers) == 3 else 1
     if abs(last - first) // max(1, step) >= _MOST:
-        raise BadOption(f"{{{inner}}} stands for more than {_MOST} shards.")
+        raise BadOption(f"{{{parts[0]}}} stands for more than {_MOST} shards.")
     digits = [end.lstrip("+-") for end in ends[:2]]
     padded = any(len(end) > 1 and end[0] == "0" for end in digits)
     width = max(map(len, ends[:2])) if padded else 0
     way = range(first, last + 1, step or 1) if first <= last else range(first, last - 1, -(step or 1))
     return (f"{number:0{width}d}" for number in way)
-
-
-def _split(inner: str) -> list[str]:
-    """Split at commas that are not inside of braces."""
-    parts, depth, begun = [], 0, 0
-    for place, sign in enumerate(inner):
-        depth += (sign == "{") - (sign == "}")
-        if sign == "," and depth == 0:
-            parts.append(inner[begun:place])
-            begun = place + 1
-    return [*parts, inner[begun:]]
 
 
 LOCAL_CHUNK = 1 << 20

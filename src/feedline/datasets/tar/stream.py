@@ -35,7 +35,13 @@ Release = tuple[int, int]
 
 
 class ShuffleBuffer(Generic[T]):
-    """Samples that are held back.
+    """Samples that are held back: a shuffle buffer whose content follows from where it is.
+
+    Sample i of a stream is held back for a random number of places below `width`, which follows from the key and i
+    alone. Samples come out in the order of i + delay. So a sample comes at most `width` places away from where it was,
+    and about half as many are held at any time. What was given out is told by one pair of numbers: everything up to the
+    last one. A buffer is rebuilt by reading again from the oldest sample in it, at most `width` back, leaving out what
+    was given out.
 
     Args:
         key: decides about delays.
