@@ -249,8 +249,6 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
 def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[Any]]:
     """Read the header of an array that nobody vouches for.
 
-    Raises ValueError: it is damaged, or describes an array of which no byte is stored.
-
     Returns:
         The version of the format; the array's shape, whether its first axis varies fastest, and its type.
     """

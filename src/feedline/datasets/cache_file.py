@@ -90,6 +90,13 @@ def write_whole(path: Path, *pieces: Any) -> None:
         raise
 
 
+def checked_cache(cache: Cache) -> Cache:
+    """Return whether or where something is cached, or refuse what says neither."""
+    if not isinstance(cache, (bool, str, os.PathLike)):
+        raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
+    return cache
+
+
 # Any, throughout: what JSON or a record can hold.
 class CacheFile:
     """What was found out about something, under a name that follows from what it is about."""
@@ -101,17 +108,11 @@ class CacheFile:
 
     @classmethod
     def at(cls, cache: Cache, kind: str, about: Any) -> CacheFile | None:
-        """Return the file for the option `cache=`, None if there is to be none.
-
-        Raises BadOption: it is neither True, False nor a folder.
-        """
+        """Return the file for the option `cache=`, None if there is to be none."""
+        checked_cache(cache)
         if cache is False:
             return None
-        if cache is True:
-            return cls(cache_home(), kind, about)
-        if not isinstance(cache, (str, os.PathLike)):
-            raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
-        return cls(cache, kind, about)
+        return cls(cache_home() if cache is True else cache, kind, about)
 
     def read(self) -> Any:
         """Return what was written, None if there is nothing, nothing whole, or what another user wrote."""

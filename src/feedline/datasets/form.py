@@ -28,8 +28,6 @@ class Form:
     def of(cls, fields: Fields, available: Iterable[str], store: str) -> Form:
         """Return the form that `fields=` describes.
 
-        Raises BadOption: these are no names, the store has no such field, or none was named.
-
         Args:
             fields: a name, for samples that are its value; a tuple of names, for tuples; a list of names, for dicts; a
                 dict from names of one's own to the store's, for dicts with those; None for a dict of all fields.
@@ -82,10 +80,7 @@ def names_in(fields: Fields) -> Sequence[str] | None:
 
 # Any: whatever the user gave.
 def check_fields(fields: Any) -> None:
-    """Refuse what cannot be `fields=` of any store.
-
-    Raises BadOption: it is neither a name, nor several, nor a dict, nor None.
-    """
+    """Refuse what cannot be `fields=` of any store."""
     if fields is not None and (isinstance(fields, (bytes, bytearray)) or not isinstance(fields, Collection)):
         raise BadOption(
             f'fields={fields!r} names no fields. Give a name, for samples that are its value ("image"); a tuple of '
@@ -122,10 +117,7 @@ def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[st
 
 
 def check_count(name: str, stored: str | bytes | None, found: int) -> None:
-    """Compare how many samples were found with how many `feedline pack` wrote, if it did.
-
-    Raises CorruptSource: there are more or fewer.
-    """
+    """Compare how many samples were found with how many `feedline pack` wrote, if it did."""
     count = _facts(stored).get("count")
     if type(count) is int and count != found:
         raise CorruptSource(
@@ -135,10 +127,7 @@ def check_count(name: str, stored: str | bytes | None, found: int) -> None:
 
 
 def check_shapes(name: str, stored: str | bytes | None, found: Mapping[str, tuple[int, ...] | None]) -> None:
-    """Compare the shapes of arrays with those that `feedline pack` wrote, if it did.
-
-    Raises CorruptSource: one is another.
-    """
+    """Compare the shapes of arrays with those that `feedline pack` wrote, if it did."""
     for field in _fields(stored):
         field_name, shape = field.get("name"), field.get("shape")
         is_known = field.get("kind") == "array" and isinstance(field_name, str) and field_name in found

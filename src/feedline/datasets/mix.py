@@ -81,9 +81,6 @@ def mix(
     return Mixture(parts, weights, limit, operator.index(seed))
 
 
-_ONE_LIST = "Give all datasets in one list, as in mix([speech, music], [0.75, 0.25])."
-
-
 # Any, throughout: whatever the user gave.
 def _check_datasets(datasets: Any) -> None:
     """Refuse a dict, whose keys would be taken for datasets, and a single dataset, whose samples would be."""
@@ -95,4 +92,7 @@ def _check_datasets(datasets: Any) -> None:
         )
     is_dataset = not isinstance(datasets, Sequence) and not hasattr(kind, "__next__") and kind.__module__ != "builtins"
     if is_dataset or isinstance(datasets, (str, bytes)) or not hasattr(kind, "__iter__"):
-        raise BadOption(f"datasets is a {kind.__name__}, not a list of datasets. {_ONE_LIST}")
+        raise BadOption(
+            f"datasets is a {kind.__name__}, not a list of datasets. Give all datasets in one list, as in mix([speech, "
+            "music], [0.75, 0.25])."
+        )

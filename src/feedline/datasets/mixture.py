@@ -242,10 +242,7 @@ class Orders:
 
 # Any: whatever the user gave.
 def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
-    """Return weights as floats, equal ones for None; `sizes` are those of the datasets, None for streams.
-
-    Raises BadOption: their number is wrong, they are no weights, or a dataset that has one is empty.
-    """
+    """Return weights as floats, equal ones for None; `sizes` are those of the datasets, None for streams."""
     if weights is None:
         weights = [1.0] * len(sizes)
     # A dataset in the place of weights is refused before its samples are read.

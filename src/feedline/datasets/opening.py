@@ -296,10 +296,7 @@ def some(paths: list[Path], root: str | Path, most: int = 3) -> str:
 
 # Any: whatever `fields=` takes, and arrays of any type.
 def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
-    """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is no such.
-
-    Raises CorruptSource: one of them is damaged, or larger than is accepted.
-    """
+    """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is no such."""
     wanted = names_in(fields)
     arrays: dict[str, Any] = {}
     try:
@@ -318,10 +315,7 @@ def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
 
 
 def _table_in(path: str) -> dict[str, Any]:
-    """Return `query=` and `key=` for the only table of a database.
-
-    Raises BadOption: there is not exactly one, or nothing single tells its rows apart.
-    """
+    """Return `query=` and `key=` for the only table of a database."""
     listing = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     try:
         database = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)

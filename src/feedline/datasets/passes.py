@@ -161,10 +161,7 @@ class ResumablePass(Pass[T]):
 
     # Any: a state may come from anywhere.
     def load_state_dict(self, state: Any) -> None:
-        """Go on where a state was taken, with the next sample that would have come.
-
-        Raises BadState: it is not the state of such a pass, or one of another part or order.
-        """
+        """Go on where a state was taken, with the next sample that would have come."""
         own = self.state_dict()
         if not isinstance(state, dict) or state.keys() != own.keys():
             raise BadState(

@@ -58,10 +58,7 @@ SPECS: dict[str, tuple[str, bool, str]] = {
 
 # Any: images of Pillow.
 def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
-    """Return a picture that is not decoded yet, and whose size was checked.
-
-    Raises CorruptSource: it has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or more bytes than a sample may have.
-    """
+    """Return a picture that is not decoded yet, and whose size was checked."""
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     most = pillow.MAX_IMAGE_PIXELS
     pillow_text = "PIL.Image.MAX_IMAGE_PIXELS (in every process that decodes)"

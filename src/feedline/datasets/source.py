@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
-from feedline.datasets.cache_file import Cache
 from feedline.datasets.form import Form
 from feedline.errors import BadOption
 
@@ -201,13 +199,3 @@ def checked_count(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
         raise BadOption(f"{name}={value!r} is not a whole number from {least} up.")
     return int(value)
-
-
-def checked_cache(cache: Cache) -> Cache:
-    """Return whether or where something is cached, or refuse what says neither.
-
-    Raises BadOption: it is neither True, False nor a path.
-    """
-    if not isinstance(cache, (bool, str, os.PathLike)):
-        raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
-    return cache

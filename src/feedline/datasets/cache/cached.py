@@ -279,7 +279,15 @@ class CachedDataset(Source, EpochAware, Derived):
         self._counters.add("misses", len(indices))
         if watch.generators and not self._freezes:
             self._counters.add("random", len(indices))
-            self._tell_random(watch.generators)
+            if not self._has_told:
+                self._has_told = True
+                tell(
+                    f"Samples of {type(self.dataset).__name__} are not cached: making them draws random numbers (from "
+                    f"{', '.join(watch.generators)}), and a sample that is kept would be the same in every epoch. Give "
+                    "the random part as CachedDataset(..., transform=), which is applied to what comes out of the "
+                    "cache; or freeze_random=True, if each sample is to keep what it drew first.",
+                    NotCached,
+                )
             return samples
         kept = []
         for index, sample in zip(indices, samples, strict=True):
@@ -289,18 +297,6 @@ class CachedDataset(Source, EpochAware, Derived):
                     store.put(index, encoded)
             kept.append(decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=self._pickles))
         return kept
-
-    def _tell_random(self, generators: list[str]) -> None:
-        if self._has_told:
-            return
-        self._has_told = True
-        tell(
-            f"Samples of {type(self.dataset).__name__} are not cached: making them draws random numbers (from "
-            f"{', '.join(generators)}), and a sample that is kept would be the same in every epoch. Give the random "
-            "part as CachedDataset(..., transform=), which is applied to what comes out of the cache; or "
-            "freeze_random=True, if each sample is to keep what it drew first.",
-            NotCached,
-        )
 
     def stats(self) -> dict[str, Any]:
         """Return counters of all workers since this object was made, and how much is kept.

@@ -50,10 +50,7 @@ _CONTAINERS = (list, tuple, dict)
 
 # Any, throughout: a dataset is any object.
 def fingerprint(dataset: Any, *more: Any) -> bytes:
-    """Return 32 bytes that differ if the dataset, or something else that is given, does.
-
-    Raises BadOption: its parts are nested too deeply for pickle.
-    """
+    """Return 32 bytes that differ if the dataset, or something else that is given, does."""
     found = hashlib.sha256()
     try:
         _HashPickler(SimpleNamespace(write=found.update)).dump((dataset, *more))

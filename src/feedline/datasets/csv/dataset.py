@@ -293,10 +293,7 @@ class CSVDataset(RowGroupSource):
     def _parsed(
         self, content: bytes, file: File, columns: tuple[str, ...], row: int, count: int, names: list[str]
     ) -> Any:
-        """Parse rows.
-
-        Raises CorruptSource: a row has not as many cells as there are columns, or a cell is not of its type.
-        """
+        """Parse rows."""
         known = self._kinds or self.types
         with named_rows(file, columns, row):
             table = self._table(content, file, columns, names, {name: known[name] for name in names if name in known})

@@ -53,8 +53,6 @@ class Part:
 def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[Part]:
     r"""Cut a file into parts of about `size` bytes.
 
-    Raises Unclosed: a quote is never closed; UTF16: the file is none in UTF-8.
-
     Args:
         read: returns up to so many bytes more of the file; none at its end.
         delimiter: what separates cells.
@@ -89,10 +87,7 @@ def parts(read: Callable[[int], bytes], delimiter: str, size: int) -> Iterator[P
 
 
 def row_ends(content: bytes, delimiter: str, *, is_last: bool) -> NDArray[np.int64]:
-    """Return where rows end in bytes that begin with a row; the last one only if it is whole.
-
-    Raises Unclosed: these are the last bytes, and a quote in them is never closed.
-    """
+    """Return where rows end in bytes that begin with a row; the last one only if it is whole."""
     codes = np.frombuffer(content, np.uint8)
     breaks = np.flatnonzero(codes == _LF)
     if content.count(b"\r") > content.count(b"\r\n"):

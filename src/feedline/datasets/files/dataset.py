@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.cache_file import Cache
+from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.files import labels as label_sources
 from feedline.datasets.files.labels import Labels
 from feedline.datasets.files.listing import Choice, list_files
 from feedline.datasets.files.reading import Read, decoder, reader
 from feedline.datasets.form import Fields, Form
 from feedline.datasets.paths import checked_path
-from feedline.datasets.source import Indices, Source, Transform, checked_cache
+from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, SourceError
 from feedline.sharing.packed import Packed
 

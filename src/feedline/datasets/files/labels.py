@@ -31,10 +31,7 @@ class Labels:
 
 
 def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
-    """Return the directory of the folder that each file is in, however deep, as its class.
-
-    Raises SourceError: there are no classes, or one of them has no files.
-    """
+    """Return the directory of the folder that each file is in, however deep, as its class."""
     tops = [path.partition("/")[0] for path in listing.directories]
     classes = sorted(set(tops) - {""})
     if not classes:
@@ -58,10 +55,7 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
 
 
 def of_values(values: Sequence[Any], option: str, path_of: Callable[[int], str]) -> Labels:
-    """Return labels that are integers, floats or names of classes.
-
-    Raises BadOption: one is missing, they are something else, or several of these.
-    """
+    """Return labels that are integers, floats or names of classes."""
     for place, value in enumerate(values):
         if value is None or (isinstance(value, str) and not value.strip()):
             raise BadOption(
@@ -97,9 +91,6 @@ def of_table(
     table: str, columns: tuple[str, str], root: str, paths: Iterable[str], *, skip: bool
 ) -> tuple[Labels, NDArray[np.int64]]:
     """Return the labels that a CSV file gives, and which files have one.
-
-    Raises CorruptSource: it is no such table, names a file twice, or one that is missing; SourceError: it cannot be
-    read, or has no label for a file that is there.
 
     Args:
         table: the CSV file, whose first line names its columns.

@@ -255,10 +255,7 @@ class Listing:
 
 
 def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
-    """Return the files below a folder, from the cache if no directory has changed since.
-
-    Raises SourceError: the folder is missing or cannot be read.
-    """
+    """Return the files below a folder, from the cache if no directory has changed since."""
     if not os.path.isdir(root):
         raise SourceError(
             f"{root} is {'not a folder' if os.path.lexists(root) else 'missing'}, so there are no files to list. Give "

@@ -113,13 +113,10 @@ class HDF5Dataset(TableSource):
 
         It is the chunks of the field with the largest rows. Rows that are not in chunks count as chunks of 1 MiB.
         """
-        sizes = []
-        for part in self._parts.parts:
-            full, rest = divmod(part.length, part.chunk_rows)
-            sizes.append(np.full(full + (rest > 0), part.chunk_rows, np.int64))
-            if rest:
-                sizes[-1][-1] = rest
-        return np.concatenate(sizes)
+        parts = [
+            (np.arange(0, part.length, part.chunk_rows, dtype=np.int64), part.length) for part in self._parts.parts
+        ]
+        return np.concatenate([np.diff(starts, append=length) for starts, length in parts])
 
     def __len__(self) -> int:
         return int(self._parts.ends[-1])

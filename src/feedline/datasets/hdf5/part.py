@@ -62,10 +62,7 @@ def has_samples(dataset: Any) -> bool:
 
 
 def field_of(name: str, dataset: Any, path: str) -> Field:
-    """Return what the values of an HDF5 dataset are.
-
-    Raises BadOption: it has no samples, or is of a type that makes no sample.
-    """
+    """Return what the values of an HDF5 dataset are."""
     if not has_samples(dataset):
         raise BadOption(
             f"Field {name!r} of {path} is a single value, without an axis that counts samples. Leave it out of fields=."
@@ -221,11 +218,7 @@ def _being_written(path: str) -> str:
 
 
 def dataset_of(file: Any, name: str, path: str, *, external: bool) -> Any:
-    """Return what a file has under a name.
-
-    Raises BadOption: its data lies in another file, by an external link, external storage or as a virtual dataset, and
-    that was not asked for: whoever wrote the file could have any other file read here.
-    """
+    """Return what a file has under a name."""
     if not external and leads_out(file, name):
         raise BadOption(
             f"{name!r} in {path} has its data in another file: it is an external link, a virtual dataset or has "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from feedline.datasets.cache_file import Cache
+from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.lmdb import decoding
@@ -19,7 +19,7 @@ from feedline.datasets.lmdb.environment import Environment, acquire, release, re
 from feedline.datasets.lmdb.keys import META_KEY, Computed, Keys, Meta, Numbered, given, read_keys
 from feedline.datasets.paths import checked_path
 from feedline.datasets.pictures import SPECS
-from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_cache
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 
 # Any: keys are bytes or strings.

@@ -67,10 +67,7 @@ class Raw(Decoder):
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Raw:
-        """Return the decoder for `decode={"dtype": ..., "shape": ...}`.
-
-        Raises BadOption: it describes no array of numbers.
-        """
+        """Return the decoder for `decode={"dtype": ..., "shape": ...}`."""
         try:
             if set(description) - {"dtype", "shape"}:
                 raise ValueError(f"it has {', '.join(map(repr, description))}")

@@ -62,8 +62,6 @@ def check_pages(file: str, most: int = MOST_PAGES) -> int | None:
     so is what is written to the file later: databases have to come from someone who is trusted. The format is that of
     LMDB 0.9 (version 1 of its data), with 64 bits and little-endian byte order; of another one, nothing is checked.
 
-    Raises CorruptSource: a page is damaged.
-
     Returns:
         The number of that transaction; None if the file is of another format. If somebody wrote to the file meanwhile,
         the pages may have been written over, and the number says nothing: the file has another one by then.
@@ -288,10 +286,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def acquire(path: str) -> Environment:
-    """Return the environment for a path, a file or a folder; opens it unless it is open.
-
-    Raises SourceError: there is none, or it cannot be opened.
-    """
+    """Return the environment for a path, a file or a folder; opens it unless it is open."""
     file = os.path.join(path, "data.mdb") if os.path.isdir(path) else path
     try:
         found = os.stat(file)

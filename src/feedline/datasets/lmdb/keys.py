@@ -65,10 +65,7 @@ def given(keys: Iterable[Any]) -> Packed:
 
 
 def as_key(key: Any) -> bytes:
-    """Return what the user calls a key as bytes; strings in UTF-8.
-
-    Raises BadOption: it is neither bytes nor a string.
-    """
+    """Return what the user calls a key as bytes; strings in UTF-8."""
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):

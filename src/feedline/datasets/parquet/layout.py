@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.form import Fields, Form
 from feedline.datasets.parquet.values import pyarrow, whole
 from feedline.datasets.paths import File
 from feedline.errors import BadOption, SourceError
@@ -48,11 +49,12 @@ class Layout:
     the dataset. Raises SourceError: files differ in the type of a column, or one has no such column.
     """
 
-    def __init__(self, footers: Sequence[Footer], names: Sequence[str] | None = None) -> None:
+    def __init__(self, footers: Sequence[Footer], fields: Fields = None) -> None:
         self.files = [footer.file for footer in footers]
         first = footers[0]
         self.types = dict(first.types)
-        for name in first.types if names is None else names:
+        self.form = Form.of(fields, first.types, repr(first.file.path))
+        for name in self.form.names:
             # A column in which all is missing may have been written without a type.
             known = next((footer for footer in footers if str(footer.types.get(name)) != "null"), first)
             for footer in footers:
@@ -115,10 +117,7 @@ def condition_of(filters: Any) -> Any:
 
 
 def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: list[str]) -> Any:
-    """Do something with a filter; say so if the filter is what is wrong.
-
-    Raises BadOption: the filter names a column that is not there, or compares what cannot be compared.
-    """
+    """Do something with a filter; say so if the filter is what is wrong."""
     pa = pyarrow()
     try:
         return act()

@@ -203,7 +203,10 @@ class Unpacked:
             return False
         try:
             _make(place, file)
-            content = _arrow_file(table)
+            sink = pyarrow().BufferOutputStream()
+            with pyarrow("pyarrow.ipc").new_file(sink, table.schema) as writer:
+                writer.write_table(table.combine_chunks())
+            content = sink.getvalue()
             write_whole(path, content, _TAIL + zlib.crc32(content).to_bytes(4, "little"))
         except OSError as exc:
             self._cannot_write = True
@@ -244,15 +247,6 @@ class Unpacked:
 
 def _key(file: os.stat_result) -> int:
     return hash((file.st_dev, file.st_ino, file.st_size, file.st_mtime_ns)) or 1  # 0 is an empty slot
-
-
-def _arrow_file(table: Any) -> Any:
-    """Return a table as an Arrow file, in a buffer."""
-    pa = pyarrow()
-    sink = pa.BufferOutputStream()
-    with pyarrow("pyarrow.ipc").new_file(sink, table.schema) as writer:
-        writer.write_table(table.combine_chunks())
-    return sink.getvalue()
 
 
 def _digest(*about: object) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.cache_file import Cache, cache_home
+from feedline.datasets.cache_file import Cache, cache_home, checked_cache
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.parquet.block import Block, joined, joined_rows, taken
 from feedline.datasets.parquet.layout import (
@@ -32,7 +32,7 @@ from feedline.datasets.parquet.mapped import Unpacked
 from feedline.datasets.parquet.stream import RowGroupStream
 from feedline.datasets.parquet.values import prepared, pyarrow, text_of, whole
 from feedline.datasets.paths import File, Paths, found_files
-from feedline.datasets.source import Empty, Indices, TableSource, Transform, checked_cache
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import CorruptSource, FeedlineError, RowGroupsReadAgain, SourceError, tell
 from feedline.failures import words
 from feedline.values.sizes import byte_count
@@ -62,11 +62,8 @@ class Waste:
         self._in_pass: set[int] = set()
         self._seconds = 0.0
         self._decoded = 0
-        self._used = 0
+        self.used = 0
         self._has_told = False
-
-    def note_used(self, rows: int) -> None:
-        self._used += rows
 
     def note_decoded(self, group: int, group_count: int, rows: int, seconds: float, *, advice: str) -> None:
         """Note a row group; tell, once, if most of the work is in vain."""
@@ -77,11 +74,11 @@ class Waste:
         self.went_back = False
         self._decoded += rows
         self._seconds += seconds if is_again else 0
-        if self._has_told or not is_again or self._seconds < LATEST_S or self._decoded < SHARE * self._used:
+        if self._has_told or not is_again or self._seconds < LATEST_S or self._decoded < SHARE * self.used:
             return
         self._has_told = True
         tell(
-            f"Row groups are decoded again and again: {self._decoded:,} rows for {self._used:,} samples, and "
+            f"Row groups are decoded again and again: {self._decoded:,} rows for {self.used:,} samples, and "
             f"{self._seconds:.0f} s for what was decoded before. They do not fit into what is kept, and samples are "
             f"asked for in random order. {advice}",
             RowGroupsReadAgain,
@@ -109,7 +106,7 @@ class RowGroupSource(TableSource):
     Subclasses say what is in a file, and read a row group of it.
     """
 
-    _lazy: tuple[str, ...] = ("_known", "_made", "_opened", "_waste", "_unpacked")
+    _lazy: tuple[str, ...] = ("_known", "_opened", "_waste", "_unpacked")
     _endings: tuple[str, ...] = ()
     _module = "pyarrow"
     """What has to be installed."""
@@ -139,7 +136,6 @@ class RowGroupSource(TableSource):
         self.cache = checked_cache(cache)
         self._unpacked = self._unpacked_to()
         self._known: Layout | None = None
-        self._made: Form | None = None
         self._waste = Waste()
 
     @abstractmethod
@@ -208,17 +204,12 @@ class RowGroupSource(TableSource):
 
             footers = self._agreed(_together(look, files))
             footers = footers if condition is None else _together(keep, footers)
-            form = Form.of(self.fields, footers[0].types, repr(footers[0].file.path))
-            layout = Layout(footers, form.names)
-            self._made = form  # first: another thread goes on as soon as the layout is there
-            self._known = layout
+            self._known = Layout(footers, self.fields)
         return self._known
 
     @property
     def _shape(self) -> Form:  # type: ignore[override]  # found out at first use
-        assert self._layout is not None
-        assert self._made is not None
-        return self._made
+        return self._layout.form
 
     def __len__(self) -> int:
         return len(self._layout)
@@ -270,7 +261,7 @@ class RowGroupSource(TableSource):
         layout, width = self._layout, len(self._shape.names)
         if not len(indices):
             return [[] for _ in range(width)]
-        self._waste.note_used(len(indices))
+        self._waste.used += len(indices)
         groups, rows = layout.find(indices)
         present, owners = np.unique(groups, return_inverse=True)
         self._touch({int(layout.group_files[group]) for group in present})
@@ -298,7 +289,12 @@ class RowGroupSource(TableSource):
             arrays, mapped = self._load(file, number, list(self._shape.names))
             low, high = mapped
             columns = [whole(array) for array in arrays]
-            _check_rows(columns, layout.least_rows(group), file, number)
+            least, found = layout.least_rows(group), min(map(len, columns), default=0)
+            if columns and found < least:  # samples are taken without looking again
+                raise CorruptSource(
+                    f"Row group {number} of {file.path!r} has {found} rows, but {least} are expected by what the file "
+                    "says of itself. It is damaged: make it anew, or leave it out."
+                )
             block = Block([prepared(column) for column in columns], lambda address: low <= address < high)
         rows = int(layout.starts[group + 1] - layout.starts[group])
         count, seconds = len(layout.group_numbers), time.perf_counter() - began
@@ -343,16 +339,6 @@ def reading(file: File, doing: str) -> Iterator[None]:
             f"Something went wrong while {doing} ({file.size} bytes): {words(exc)}. It is cut off, damaged, or no file "
             "of this kind: make it anew, or leave it out."
         ) from exc
-
-
-def _check_rows(columns: list[Any], least: int, file: File, number: int) -> None:
-    """Refuse columns that are shorter than the file said: samples are taken from them without looking again."""
-    found = min(map(len, columns), default=least)
-    if found < least:
-        raise CorruptSource(
-            f"Row group {number} of {file.path!r} has {found} rows, but {least} are expected by what the file says of "
-            "itself. It is damaged: make it anew, or leave it out."
-        )
 
 
 def types_of(schema: Any, file: File) -> dict[str, Any]:

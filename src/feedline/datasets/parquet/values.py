@@ -100,28 +100,6 @@ class Nested(Prepared):
         yield from self._numbers.parts()
 
 
-@dataclass(eq=False)
-class Arrays(Prepared):
-    """Lists of numbers."""
-
-    _values: Numbers
-    _offsets: NDArray[Any]
-    _valid: NDArray[np.bool_] | None
-
-    def take(self, rows: Rows) -> list[Any]:
-        starts, stops = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
-        values, present = self._values.array, self._values.valid
-        taken: list[Any] = [values[start:stop].copy() for start, stop in zip(starts, stops, strict=True)]
-        if present is not None:
-            spans = zip(taken, starts, stops, strict=True)
-            taken = [_with_gaps(value, present[start:stop]) for value, start, stop in spans]
-        return taken if self._valid is None else _with_nulls(taken, self._valid[rows])
-
-    def parts(self) -> Iterator[tuple[int, int]]:
-        yield from self._values.parts()
-        yield _memory(self._offsets)
-
-
 def _with_gaps(value: NDArray[Any], present: NDArray[np.bool_]) -> Any:
     """Return an array as it is, or as a list if something is missing in it: what a value is depends on no other."""
     if present.all():
@@ -155,6 +133,22 @@ class Lists(Prepared):
     def parts(self) -> Iterator[tuple[int, int]]:
         yield from self._values.parts()
         yield _memory(self._offsets)
+
+
+@dataclass(eq=False)
+class Arrays(Lists):
+    """Lists of numbers."""
+
+    _values: Numbers
+
+    def take(self, rows: Rows) -> list[Any]:
+        starts, stops = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
+        values, present = self._values.array, self._values.valid
+        taken: list[Any] = [values[start:stop].copy() for start, stop in zip(starts, stops, strict=True)]
+        if present is not None:
+            spans = zip(taken, starts, stops, strict=True)
+            taken = [_with_gaps(value, present[start:stop]) for value, start, stop in spans]
+        return taken if self._valid is None else _with_nulls(taken, self._valid[rows])
 
 
 @dataclass(eq=False)

@@ -149,8 +149,6 @@ def read_range(
 ) -> bytes:
     """Return the bytes from `start` to `stop`.
 
-    Raises SourceError: it broke off more often than that.
-
     Args:
         get: yields pieces of a range as they arrive; raises Transient when it breaks off, any other exception when it
             is no use trying again.

@@ -238,7 +238,22 @@ def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
     extra = _EXTRAS.get(protocol, "s3")
     purpose = f"reading {protocol}://"
     fsspec = require("fsspec", extra=extra, purpose=purpose)
-    kind = _gs_system(purpose) if extra == "gs" else _kind_of(fsspec, protocol, extra, purpose)
+    try:
+        if extra == "gs":
+            # Not what newer versions of gcsfs have by this name: that asks by gRPC what kind of bucket it is, which
+            # gives up after a minute where only http gets through, and is not made for processes that fork (not tried).
+            require("gcsfs", extra="gs", purpose=purpose)
+            kind = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem
+        else:
+            kind = fsspec.get_filesystem_class(protocol)
+    except ImportError as exc:
+        if isinstance(exc, MissingExtra):
+            raise
+        raise MissingExtra(
+            module=exc.name or {"s3": "s3fs"}.get(extra, protocol), extra=extra, purpose=purpose
+        ) from exc
+    except ValueError as exc:
+        raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
     try:
         # A new one in every process: one that was made before a fork does not work after it.
         system = kind(skip_instance_cache=True, **options)
@@ -250,23 +265,3 @@ def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
     if "retries" not in options and hasattr(system, "retries"):
         system.retries = 1  # of s3fs: trying again is done here, and patience should not be multiplied
     return system
-
-
-def _kind_of(fsspec: Any, protocol: str, extra: str, purpose: str) -> Any:
-    try:
-        return fsspec.get_filesystem_class(protocol)
-    except ImportError as exc:
-        module = exc.name or {"s3": "s3fs"}.get(extra, protocol)
-        raise MissingExtra(module=module, extra=extra, purpose=purpose) from exc
-    except ValueError as exc:
-        raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
-
-
-def _gs_system(purpose: str) -> Any:
-    """Return gcsfs's file system, but not what newer versions have by this name.
-
-    That asks by gRPC what kind of bucket it is, which gives up after a minute where only http gets through (as to the
-    server of the tests), and is not made for processes that fork (which was not tried).
-    """
-    require("gcsfs", extra="gs", purpose=purpose)
-    return require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem

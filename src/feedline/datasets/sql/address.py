@@ -54,10 +54,7 @@ class Address:
 
     @property
     def path(self) -> str:
-        """The file of an embedded database: behind three slashes, so that an absolute path has four.
-
-        Raises BadOption: there is none, or something else besides.
-        """
+        """The file of an embedded database: behind three slashes, so that an absolute path has four."""
         rest = self.text.partition("://")[2]
         if not rest.startswith("/") or "?" in rest or "#" in rest:
             raise BadOption(

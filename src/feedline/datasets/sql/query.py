@@ -70,10 +70,7 @@ class Session:
 
 
 def raise_for(database: Database, exc: Exception, doing: str, attempts: int | None) -> NoReturn:
-    """Say what a driver's error means, without saying a password or who asked.
-
-    Raises CorruptSource: the database is damaged; SourceError: always, otherwise.
-    """
+    """Say what a driver's error means, without saying a password or who asked."""
     why = database.address.hide(" ".join(str(exc).split())).rstrip(".?") or type(exc).__name__
     where = repr(database.address)
     # A driver's exception may hold the connection with all it was given; loggers show that.

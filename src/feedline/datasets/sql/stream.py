@@ -66,10 +66,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         return self._stream.dataset._shape.build(item[1:])
 
     def _take(self) -> tuple[Any, ...]:
-        """Return the next row of this part.
-
-        Raises BadOption: its key is none. That is the fault of the query, not of a row that could be left out.
-        """
+        """Return the next row of this part."""
         try:
             while not self._rows:
                 if self._has_ended or self.has_broken_off:

@@ -77,20 +77,13 @@ class RedisStream(Feed):
         self._claim_idle_s = claim_idle_s
         self._retry_s = retry_s
         self._client: Handle[Any] = Handle(functools.partial(_connected, url), methodcaller("close"))
-        self._name = f"{consumer}-0"
-        self._reads_pending = True
-        self._cursor = "0"
-        """The last message that arrived: pending ones have lower ids than new ones."""
-        self._claims_at_s = 0.0
-        self._claims_from = "0-0"
 
     def subscribe(self, number: int, count: int) -> None:
         self._name = f"{self._consumer}-{number}"
-        self._reads_pending, self._cursor = True, "0"
+        self._reads_pending = True
+        self._cursor = "0"
+        """The last message that arrived: pending ones have lower ids than new ones."""
         self._claims_at_s, self._claims_from = 0.0, "0-0"
-        self._make_group()
-
-    def _make_group(self) -> None:
         redis = require("redis", extra="redis", purpose="RedisStream")
 
         def make(client: Any) -> None:

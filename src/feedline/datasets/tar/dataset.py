@@ -15,20 +15,11 @@ import numpy as np
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.cache_file import Cache
+from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.remote.blob import Blob, Patience
-from feedline.datasets.source import (
-    Indices,
-    Source,
-    Transform,
-    checked_cache,
-    checked_flag,
-    has_own_samples,
-    is_column,
-    stacked,
-)
+from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
 from feedline.datasets.tar.form import Decode, Decoder, TarForm
 from feedline.datasets.tar.index import Index, Range, ShardIndex, coalesced, index_of
@@ -254,7 +245,7 @@ class TarDataset(Source, ColumnSource):
             contents = [blobs[span.shard].read(span.start, span.stop) for span in spans]
         for span, content in zip(spans, contents, strict=True):
             span.give(content, viewed)
-        self._open.get().trim()
+        self._open.get().blobs.trim()
 
     def close(self) -> None:
         self._open.close()
@@ -275,18 +266,15 @@ class _OpenShards:
     def __init__(self, shards: list[str], reading: Reading) -> None:
         self._shards = shards
         self._storage = reading.open_storage()
-        self._blobs = BoundedCache[int, Blob](_MOST_OPEN, methodcaller("close"))
+        self.blobs = BoundedCache[int, Blob](_MOST_OPEN, methodcaller("close"))
 
     def get(self, shard: int, index: ShardIndex) -> Blob:
-        """Return an open shard; it stays open until `trim` is called.
-
-        Raises SourceChanged: it is not the one any more that the index is of.
-        """
-        blob = self._blobs.get(shard)
+        """Return an open shard; it stays open until `blobs.trim` is called."""
+        blob = self.blobs.get(shard)
         if blob is not None and not _is_replaced(blob):
             return blob
         if blob is not None:
-            self._blobs.drop(shard)
+            self.blobs.drop(shard)
         blob = self._storage.open(self._shards[shard])
         if (blob.size, blob.tag) != (index.size, index.tag):
             blob.close()
@@ -294,15 +282,11 @@ class _OpenShards:
                 f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag "
                 f"{index.tag}, and has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
             )
-        self._blobs.put(shard, blob, trims=False)
+        self.blobs.put(shard, blob, trims=False)
         return blob
 
-    def trim(self) -> None:
-        """Close those that are too many, the longest unused first."""
-        self._blobs.trim()
-
     def close(self) -> None:
-        self._blobs.clear()
+        self.blobs.clear()
         self._storage.close()
 
 

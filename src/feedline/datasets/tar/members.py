@@ -311,10 +311,7 @@ class Members:
         return True
 
     def _check_rest(self, end: int) -> None:
-        """Read on to the end of the shard. Only zeros may follow the end mark; compressed shards end with a checksum.
-
-        Raises CorruptSource: something else follows.
-        """
+        """Read on to the end of the shard. Only zeros may follow the end mark; compressed ones end with a checksum."""
         while rest := self._stream.take(_PIECE):
             if rest != bytes(len(rest)):
                 raise CorruptSource(

@@ -46,10 +46,7 @@ class Unpacking:
             self._read = _Streams(packing, next_chunk).read
 
     def next_chunk(self) -> bytes:
-        """Return more bytes; none at the end. Whoever reads to the end has had the checksums compared.
-
-        Raises CorruptSource: what is there was not made by such a program, or is not whole.
-        """
+        """Return more bytes; none at the end. Whoever reads to the end has had the checksums compared."""
         try:
             return self._read(_PIECE)
         except FeedlineError:
