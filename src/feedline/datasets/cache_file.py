@@ -147,6 +147,3 @@ class CacheFile:
                 f"time. Set {VARIABLE} to a folder that can be written to, or give cache=False.",
                 FeedlineWarning,
             )
-
-    def __repr__(self) -> str:
-        return f"CacheFile({str(self.path)!r})"

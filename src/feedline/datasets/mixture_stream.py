@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -199,18 +200,17 @@ class _MixturePass(Pass[int]):
                 dataset_part.restore(own_state)
 
 
+@dataclass(eq=False)
 class _MapPart:
     """A map-style dataset in a mixture, in random order: some of its turns, in the first pass and so on in others."""
 
+    _dataset: Any
+    _number: int
+    _turns: range
+    _orders: Orders
+    _repeat: bool
+    _turn: int = 0
     has_broken_off = False
-
-    def __init__(self, dataset: Any, number: int, turns: range, orders: Orders, repeat: bool) -> None:
-        self._dataset = dataset
-        self._number = number
-        self._turns = turns
-        self._orders = orders
-        self._repeat = repeat
-        self._turn = 0
 
     def read(self) -> Any:
         if self._turn >= len(self._turns) and not self._repeat:
@@ -235,20 +235,20 @@ class _MapPart:
         self._turn = state["taken"]
 
 
+@dataclass(eq=False)
 class _StreamPart:
     """An iterable dataset in a mixture."""
 
-    def __init__(self, dataset: Any, number: int, repeat: bool) -> None:
-        self._dataset = dataset
-        self._number = number
-        self._repeat = repeat
-        self._iterator: Any = None  # an iterator, which may have more to it
-        self._taken = 0
-        """How often this pass was asked for a sample, those that could not be made included."""
-        self._passes = 0
-        self._skip = 0
-        self.has_broken_off = False
-        """True if the iterator has ended with an exception, and the mixture with it."""
+    _dataset: Any
+    _number: int
+    _repeat: bool
+    _iterator: Any = None  # an iterator, which may have more to it
+    _taken: int = 0
+    """How often this pass was asked for a sample, those that could not be made included."""
+    _passes: int = 0
+    _skip: int = 0
+    has_broken_off: bool = False
+    """True if the iterator has ended with an exception, and the mixture with it."""
 
     def read(self) -> Any:
         if self._iterator is None:

@@ -190,31 +190,22 @@ def open_file(path: str, *, swmr: bool) -> Any:
         raise SourceError(f"There is no file {path}.") from exc
     except PermissionError as exc:
         raise SourceError(f"{path} must not be read: {words(exc)}.") from exc
-    except BlockingIOError as exc:
-        raise SourceError(_being_written(path)) from exc
     except OSError as exc:
-        raise _not_opened(path, exc) from exc
-
-
-def _not_opened(path: str, exc: OSError) -> SourceError:
-    text = str(exc)
-    if "signature not found" in text:
-        return CorruptSource(f"{path} is not an HDF5 file: it does not begin like one.")
-    if "truncated file" in text:
-        return CorruptSource(
-            f"{path} is truncated: it has {os.path.getsize(path)} bytes, fewer than it says itself. The copy or "
-            "download was probably interrupted: get the file again."
-        )
-    if "already open for" in text or "lock" in text:
-        return SourceError(_being_written(path))
-    return CorruptSource(f"{path} cannot be opened as an HDF5 file: {words(exc)}.")
-
-
-def _being_written(path: str) -> str:
-    return (
-        f"{path} is open for writing in another process, or was not closed after writing. Wait until it is closed. A "
-        "file that is written in SWMR mode is read with swmr=True; `h5clear -s` mends one whose writer was killed."
-    )
+        text = str(exc)
+        if "signature not found" in text:
+            raise CorruptSource(f"{path} is not an HDF5 file: it does not begin like one.") from exc
+        if "truncated file" in text:
+            raise CorruptSource(
+                f"{path} is truncated: it has {os.path.getsize(path)} bytes, fewer than it says itself. The copy or "
+                "download was probably interrupted: get the file again."
+            ) from exc
+        if isinstance(exc, BlockingIOError) or "already open for" in text or "lock" in text:
+            raise SourceError(
+                f"{path} is open for writing in another process, or was not closed after writing. Wait until it is "
+                "closed. A file that is written in SWMR mode is read with swmr=True; `h5clear -s` mends one whose "
+                "writer was killed."
+            ) from exc
+        raise CorruptSource(f"{path} cannot be opened as an HDF5 file: {words(exc)}.") from exc
 
 
 def dataset_of(file: Any, name: str, path: str, *, external: bool) -> Any:

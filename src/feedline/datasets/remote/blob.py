@@ -50,10 +50,7 @@ _TOO_MANY = 24  # EMFILE
 
 
 class LocalBlob(Blob):
-    """A file. Reads leave no position behind, so that threads do not get in each other's way.
-
-    Raises SourceError: it cannot be opened, or is no file.
-    """
+    """A file. Reads leave no position behind, so that threads do not get in each other's way."""
 
     is_local = True
 

@@ -102,10 +102,7 @@ class _Refused(SourceError):
 
 
 class HttpBlob(Blob):
-    """A file of a web server that answers to ranges.
-
-    Raises SourceError: there is no such file, the server does not let one have it, or knows no ranges.
-    """
+    """A file of a web server that answers to ranges."""
 
     def __init__(
         self, address: str, connections: Connections, patience: Patience, *, unsafe_redirects: bool = False

@@ -37,8 +37,6 @@ class StoreBlob(Blob):
     fsspec, not obstore: a process that was forked after its parent had used obstore hangs in its first request (0.12,
     its threads stay behind), and loaders fork. fsspec begins anew in the child, provided that the file system object is
     a new one too, which `Storage` sees to.
-
-    Raises SourceError: there is no such object, or the store does not let one have it.
     """
 
     def __init__(self, address: str, system: Any, patience: Patience) -> None:
@@ -231,10 +229,7 @@ class Storage:
 
 
 def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
-    """Return a new file system of fsspec's. Any: fsspec has no types.
-
-    Raises MissingExtra: a package is missing; BadOption: fsspec does not know the protocol or the options.
-    """
+    """Return a new file system of fsspec's. Any: fsspec has no types."""
     extra = _EXTRAS.get(protocol, "s3")
     purpose = f"reading {protocol}://"
     fsspec = require("fsspec", extra=extra, purpose=purpose)

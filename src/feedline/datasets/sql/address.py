@@ -23,8 +23,6 @@ SCHEMES = ("sqlite", "duckdb", "postgresql", "postgres")
 class Address:
     """Where a database is.
 
-    Raises BadOption: it is none, or of a database that is not known here.
-
     Example:
         >>> Address("postgresql://ada:secret@localhost/people")
         postgresql://***@localhost/people

@@ -71,8 +71,6 @@ def _unpacked(data: bytes, total: SampleSize) -> bytes:
 class Decoder:
     """Decodes the fields of samples.
 
-    Raises BadOption: `decode` is none of these.
-
     Args:
         decode: True for what field names say; False for bytes as they are; the name of a way to decode images, a
             function, or several of them, which come before what names say.
@@ -82,6 +80,7 @@ class Decoder:
 
     def __init__(self, decode: Decode, *, trusts_pickle: bool, limit: int) -> None:
         self._decode = decode
+        self.goes_by_name = decode is True
         self._trusts_pickle = trusts_pickle
         self.total = functools.partial(SampleSize, limit, "max_field_bytes=")
         """Returns what a sample has unpacked to before any of its fields is decoded."""
@@ -100,11 +99,6 @@ class Decoder:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_steps": {}}
-
-    @property
-    def goes_by_name(self) -> bool:
-        """True if what a field becomes follows from its name alone."""
-        return self._decode is True
 
     def field(self, sample: dict[str, Any], field: str, total: SampleSize) -> Any:
         """Return the value of a field of a sample, which has unpacked to `total` so far.
@@ -236,8 +230,6 @@ _OWN = ("__key__", "__url__")
 
 class TarForm:
     """Makes samples of what stands in shards.
-
-    Raises BadOption: `fields` names none.
 
     Args:
         fields: as for all sources. A name may be several, separated by `;`: the first that a sample has is taken. None

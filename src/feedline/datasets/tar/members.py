@@ -35,10 +35,7 @@ class BadHeader(ValueError):
 
 
 class Header:
-    """What a block of 512 bytes says of itself.
-
-    Raises BadHeader: it is no header.
-    """
+    """What a block of 512 bytes says of itself."""
 
     __slots__ = ("_block", "kind", "size")
 
