@@ -76,6 +76,7 @@ def test_zeros_behind_a_stream_of_xz_are_part_of_the_format(tmp_path: Path) -> N
     ("packing", "behind"),
     [
         ("gzip", b"more"),
+        ("bzip2", b"more"),
         ("zstd", bytes(512)),
         ("zstd", b"more"),
         ("xz", bytes(3)),
