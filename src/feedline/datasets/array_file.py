@@ -71,7 +71,7 @@ class ArrayFile:
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         with _opened(self.path) as file:
-            _check_whole(found, os.fstat(file.fileno()).st_size)
+            _check_end(found, os.fstat(file.fileno()).st_size, is_own=False)
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         # Any: NumPy takes any buffer.
         return np.ndarray(self.shape, self.dtype, cast("Any", memory), found.offset, self.strides)
@@ -315,18 +315,14 @@ def _strides(shape: tuple[int, ...], item_bytes: int, *, fortran: bool) -> tuple
     return tuple(strides if fortran else strides[::-1])
 
 
-def _check_whole(array: ArrayFile, size: int) -> None:
+def _check_end(array: ArrayFile, size: int, *, is_own: bool = True) -> None:
+    """Refuse an array that is not whole; if the file or member is its own, also one that ends before that does."""
     if array.end > size:
         raise CorruptSource(
             f"{array} is truncated: {_text(array)} reaches to byte {array.end}, but only {size} are there. The copy or "
             "download was probably interrupted: get the file again."
         )
-
-
-def _check_end(array: ArrayFile, size: int) -> None:
-    """Refuse an array that does not end where its file or member does: its header is damaged, or not its own."""
-    _check_whole(array, size)
-    if array.end < size:
+    if is_own and array.end < size:
         raise CorruptSource(
             f"{array} has {size - array.end} bytes too many: {_text(array)} ends at byte {array.end}, and the file at "
             f"byte {size}. Its header is damaged, or something was written behind it: get the file again, or save each "

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from feedline.datasets.array_file import opened_zip
 from feedline.datasets.arrays import ArrayDataset
 from feedline.datasets.cache import PrecomputedDataset
-from feedline.datasets.cache.folder import FILE as SAMPLES
+from feedline.datasets.cache.sample_store import FILE as SAMPLES
 from feedline.datasets.csv import CSVDataset
 from feedline.datasets.csv.dataset import ENDINGS as CSV_ENDINGS
 from feedline.datasets.csv.dataset import PACKED
@@ -237,7 +237,13 @@ def _folder(path: str) -> Recognised:
     pictures = sum(map(is_picture_name, files))
     # An array or a table may well be one sample of many. A store of any other kind is not, unless there are far more
     # other files: one that lists recordings, or the thumbnails of pictures.
-    stores = [file for file in files if _is_store(file)]
+    stores = [
+        file
+        for file in files
+        if _store_of(file) not in (None, "npy")
+        or ending_of(file) in _DATABASES
+        or os.path.basename(file) in (_ENVIRONMENT, SAMPLES)
+    ]
     if 4 * len(stores) >= len(files) > 2 * pictures:
         return Recognised(path, "stores", list(map(Path, stores)), [Path(one) for one in files if one not in stores])
     return Recognised(path, "pictures" if pictures else "files")
@@ -250,12 +256,6 @@ def files_below(path: str) -> Iterator[str]:
         for name in names:
             if not name.startswith((".", "_")) and name != FACTS:
                 yield os.path.join(place, name)
-
-
-def _is_store(path: str) -> bool:
-    if _store_of(path) not in (None, "npy"):
-        return True
-    return ending_of(path) in _DATABASES or os.path.basename(path) in (_ENVIRONMENT, SAMPLES)
 
 
 def _store_of(path: str) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from feedline.abc.selection import Derived
 from feedline.abc.source import EpochAware
-from feedline.datasets.cache import folder
+from feedline.datasets.cache import sample_store
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.sample_store import Encoded, Head, Missing, SampleStore, decode, encode
@@ -104,7 +104,7 @@ class CachedDataset(Source, EpochAware, Derived):
         self._memory = None if size is None else SampleStore(SharedMemory(size), limit=size)
         self._folder = None if disk is None else Path(disk).absolute()
         if self._folder is not None:
-            check_own(self._folder, folder.FILE)
+            check_own(self._folder, sample_store.FILE)
         self._disk_limit = byte_count("disk_limit", disk_limit)
         self._disk: SampleStore | None = None
         self._counters = Counters("memory_hits", "disk_hits", "misses", "damaged", "random")
@@ -141,16 +141,16 @@ class CachedDataset(Source, EpochAware, Derived):
         return head
 
     def _open_disk(self, place: Path, head: Head) -> None:
-        if folder.head_of(place) != head:
-            folder.refuse_whole(place)
-        if folder.drop_other(place, head):
+        if sample_store.head_of(place) != head:
+            sample_store.refuse_whole(place)
+        if sample_store.drop_other(place, head):
             tell(
                 f"The cache in {place} was damaged, of another version, or of a dataset or transform that is not this "
                 "one any more. It was dropped, and is filled again. If two datasets share the folder by mistake, give "
                 "each its own.",
                 CacheDropped,
             )
-        self._disk = folder.write_store(place, self._disk_limit)
+        self._disk = sample_store.write_store(place, self._disk_limit)
         self._disk.open(head)
 
     def set_epoch(self, epoch: int) -> None:
@@ -181,7 +181,7 @@ class CachedDataset(Source, EpochAware, Derived):
         """
         if self._memory is not None:
             self._memory.open(head)
-        if self._disk is not None and self._folder is not None and folder.has_store(self._folder):
+        if self._disk is not None and self._folder is not None and sample_store.has_store(self._folder):
             self._disk.close()  # somebody may have removed the folder, and made another one
             self._disk.open(head)
         self._head = head
@@ -190,8 +190,8 @@ class CachedDataset(Source, EpochAware, Derived):
         """Drop all samples that are kept, in memory and on disk."""
         self._open()
         if self._folder is not None and self._disk is not None:
-            folder.refuse_whole(self._folder)
-            folder.write_store(self._folder, 0)  # somebody may have removed it
+            sample_store.refuse_whole(self._folder)
+            sample_store.write_store(self._folder, 0)  # somebody may have removed it
             self._disk.close()
         head = self._head_now()
         for store in (self._memory, self._disk):

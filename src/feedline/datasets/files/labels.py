@@ -90,15 +90,7 @@ def of_function(function: Callable[[str], Any], count: int, path_of: Callable[[i
 def of_table(
     table: str, columns: tuple[str, str], root: str, paths: Iterable[str], *, skip: bool
 ) -> tuple[Labels, NDArray[np.int64]]:
-    """Return the labels that a CSV file gives, and which files have one.
-
-    Args:
-        table: the CSV file, whose first line names its columns.
-        columns: the names of those with files and labels.
-        root: the folder that files in the table are named from.
-        paths: the files there are, below the root.
-        skip: True if files without a label are left out, also those whose label is empty.
-    """
+    """Return the labels that a CSV file gives, and which files have one."""
     rows = _rows(table, columns, root)
     values: list[str] = []
     places: list[int] = []

@@ -161,13 +161,7 @@ def local_path(address: str) -> str:
 
 
 class Storage:
-    """What one process has open of its stores; threads may share it.
-
-    Args:
-        patience: how often to try when a connection drops.
-        options: for fsspec's file systems, such as `endpoint_url` and `anon` of s3. Any: their own affair.
-        unsafe_redirects: True to follow from https to http, and from public addresses to private ones.
-    """
+    """What one process has open of its stores; threads may share it."""
 
     def __init__(
         self,

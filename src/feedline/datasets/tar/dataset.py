@@ -236,7 +236,9 @@ class TarDataset(Source, ColumnSource):
         for one in ranges:
             if not blobs[one.shard].is_local:  # a server may claim any size
                 total = totals.setdefault(one.row, SampleSize(self.reading.max_field_bytes, "max_field_bytes="))
-                total.add(functools.partial(_described, one, blobs), one.stop - one.start)
+                name, key = blobs[one.shard].name, one.sample["__key__"]
+                what = functools.partial("{}: field {!r} of sample {!r}".format, name, one.name, key)
+                total.add(what, one.stop - one.start)
         spans = coalesced(ranges, is_local=lambda shard: blobs[shard].is_local)
         if len(spans) > 1 and not all(blob.is_local for blob in blobs.values()):
             with ThreadPoolExecutor(min(self.reading.requests(), len(spans)), "feedline-read") as threads:
@@ -288,10 +290,6 @@ class _OpenShards:
     def close(self) -> None:
         self.blobs.clear()
         self._storage.close()
-
-
-def _described(one: Range, blobs: dict[int, Blob]) -> str:
-    return f"{blobs[one.shard].name}: field {one.name!r} of sample {one.sample['__key__']!r}"
 
 
 def _is_replaced(blob: Blob) -> bool:
