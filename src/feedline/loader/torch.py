@@ -18,7 +18,7 @@ from feedline.abc.sampler import Ordered
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.datasets.mixture_stream import MixtureStream
-from feedline.datasets.torch_data import tell_torch
+from feedline.datasets.passes import tell_torch
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.errors import BadOption
 from feedline.faults.policy import OnError

@@ -14,7 +14,7 @@ from typing import Any
 
 from feedline.datasets.csv.rows import delimiter_of
 from feedline.datasets.files import FileDataset, ImageFolder
-from feedline.datasets.files.image_folder import IMAGES
+from feedline.datasets.files.dataset import IMAGES
 from feedline.datasets.opening import Recognised, is_picture_name, some
 from feedline.errors import BadOption, SourceError
 from feedline.packing.schema import Sample, listed

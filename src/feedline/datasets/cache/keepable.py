@@ -19,11 +19,7 @@ from feedline.types import DatasetKind
 
 # Any: a dataset is any object.
 def check_dataset(dataset: Any, *, freeze_random: bool) -> None:
-    """Refuse a dataset whose samples cannot be kept.
-
-    Raises:
-        BadOption: it is iterable, half asynchronous, or its samples depend on the epoch and are not to be frozen.
-    """
+    """Refuse a dataset whose samples cannot be kept."""
     name = type(dataset).__name__
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         raise BadOption(
