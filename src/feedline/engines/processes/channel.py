@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
@@ -9,7 +10,7 @@ import socket
 from collections import deque
 from multiprocessing.process import BaseProcess
 
-from feedline.engines.processes.messages import Message, send, set_receive_timeout
+from feedline.engines.processes.messages import Message, apart, receive, send, set_receive_timeout
 from feedline.errors import WorkerDied
 from feedline.system.references import References
 
@@ -50,6 +51,18 @@ class Channel:
             except (BrokenPipeError, ConnectionResetError):
                 return  # its pidfd tells the rest
             self.unsent.popleft()
+
+    def take_back(self) -> int | None:
+        """Take back the oldest task that the worker has not begun; returns its number, None if there is none.
+
+        If it came together with others, all that the worker has not read is sent again by the next `flush`, one by one.
+        """
+        tasks: list[Message] = []
+        with contextlib.suppress(BlockingIOError):
+            while len(tasks) != 1 and (message := receive(self.far, block=False)) is not None:
+                tasks += apart(message)
+        self.unsent.extendleft(reversed(tasks))
+        return self.unsent.popleft().task_id if self.unsent else None
 
     def is_gone(self) -> bool:
         """True if the worker has ended."""

@@ -32,7 +32,7 @@ from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.processes import start
 from feedline.engines.processes.arena_view import ArenaView
 from feedline.engines.processes.channel import Channel, sockets_of_others
-from feedline.engines.processes.messages import Kind, Message, receive, task_message
+from feedline.engines.processes.messages import Kind, Message, joined, receive, task_message
 from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.stacks import Stacks, is_asleep
 from feedline.engines.processes.worker import Link
@@ -213,17 +213,19 @@ class ProcessEngine(Engine):
                 raise
             raise TooManyOpenFiles("sending a task to a worker") from exc
 
-    def revoke(self, worker: int) -> int | None:
+    def submit_together(self, worker: int, tasks: list[Task]) -> None:
         channel = self._channels[worker]
-        message: Message | None = None
-        with contextlib.suppress(BlockingIOError):
-            message = receive(channel.far, block=False)
-        if message is None and channel.unsent:
-            message = channel.unsent.popleft()
-        if message is None:
-            return None
-        self._slots.pop(message.task_id, None)
-        return message.task_id
+        message = None if channel.unsent else joined([task_message(task) for task in tasks])
+        if message is None or any(task.slot >= 0 or type(task.indices) is Call for task in tasks):
+            raise NotImplementedError
+        channel.unsent.append(message)
+        channel.flush()
+
+    def revoke(self, worker: int) -> int | None:
+        task_id = self._channels[worker].take_back()
+        if task_id is not None:
+            self._slots.pop(task_id, None)
+        return task_id
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         results: list[Result] = []
@@ -231,6 +233,8 @@ class ProcessEngine(Engine):
             self._collect_from(self._channels[worker], timeout_s, results)
             return results
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for channel in self._channels:
+            channel.flush()
         while not results:
             wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
             if any(channel.deadline_s < math.inf for channel in self._channels):
