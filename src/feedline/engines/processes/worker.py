@@ -112,7 +112,7 @@ def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task)
     answer, notes = _answer(runner, codec, link, task, room)
     used = room.used
     del room
-    if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
+    if used and task.slot >= 0 and memory() is not None:  # the batch is gone, yet somebody refers to its memory
         try:
             link.arena.part_with(task.slot, address, used)
         except OSError as exc:
