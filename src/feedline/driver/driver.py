@@ -29,6 +29,9 @@ from feedline.types import Call, Parcel, Result, ResultKind, Task
 _LOOK_UP_S = 0.05
 """How often a wait for workers is interrupted to see whether anybody wants it to end. Nothing else depends on it."""
 
+_TOGETHER = 8
+"""The most tasks in a message: half a window, if it is as deep as can be. More could not be taken back one by one."""
+
 Prepare = Callable[[Any], Any]
 """Last touch to a batch in the training process, such as pinning what is not pinned."""
 
@@ -264,13 +267,15 @@ class Driver:
             _, worker, task = decisions.popleft()
             given.setdefault(worker, []).append(task)
         for worker, tasks in given.items():
-            try:
-                self.engine.submit_together(worker, tasks)
-            except Exception as exc:
-                if is_interrupt(exc):
-                    raise
-                for task in tasks:  # which tells what cannot be sent
-                    self._give(worker, task)
+            for first in range(0, len(tasks), _TOGETHER):
+                some = tasks[first : first + _TOGETHER]
+                try:
+                    self.engine.submit_together(worker, some)
+                except Exception as exc:
+                    if is_interrupt(exc):
+                        raise
+                    for task in some:  # which tells what cannot be sent
+                        self._give(worker, task)
 
     def _revoke(self, worker: int, count: int | None) -> list[int]:
         """Take back so many tasks that a worker has not begun; None for all."""

@@ -57,12 +57,14 @@ class Channel:
 
         If it came together with others, all that the worker has not read is sent again by the next `flush`, one by one.
         """
-        tasks: list[Message] = []
+        unread: list[Message] = []
         with contextlib.suppress(BlockingIOError):
-            while len(tasks) != 1 and (message := receive(self.far, block=False)) is not None:
-                tasks += apart(message)
-        self.unsent.extendleft(reversed(tasks))
-        return self.unsent.popleft().task_id if self.unsent else None
+            while len(unread) != 1 and (message := receive(self.far, block=False)) is not None:
+                unread += apart(message)
+        if not unread and self.unsent:
+            unread = apart(self.unsent.popleft())
+        self.unsent.extendleft(reversed(unread))
+        return self.unsent.popleft().task_id if unread else None
 
     def is_gone(self) -> bool:
         """True if the worker has ended."""

@@ -203,7 +203,17 @@ class ProcessEngine(Engine):
             self._slots[task.id] = task.slot
         if type(task.indices) is Call:
             self._told_workers = True
-        channel = self._channels[worker]
+        self._post(self._channels[worker], message)
+
+    def submit_together(self, worker: int, tasks: list[Task]) -> None:
+        if any(task.slot >= 0 or type(task.indices) is Call for task in tasks):
+            raise NotImplementedError  # they are more than a message
+        message = joined([task_message(task) for task in tasks])
+        if message is None:
+            raise NotImplementedError
+        self._post(self._channels[worker], message)
+
+    def _post(self, channel: Channel, message: Message) -> None:
         channel.unsent.append(message)
         try:
             channel.flush()
@@ -212,14 +222,6 @@ class ProcessEngine(Engine):
             if exc.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             raise TooManyOpenFiles("sending a task to a worker") from exc
-
-    def submit_together(self, worker: int, tasks: list[Task]) -> None:
-        channel = self._channels[worker]
-        message = None if channel.unsent else joined([task_message(task) for task in tasks])
-        if message is None or any(task.slot >= 0 or type(task.indices) is Call for task in tasks):
-            raise NotImplementedError
-        channel.unsent.append(message)
-        channel.flush()
 
     def revoke(self, worker: int) -> int | None:
         task_id = self._channels[worker].take_back()
@@ -234,7 +236,8 @@ class ProcessEngine(Engine):
             return results
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         for channel in self._channels:
-            channel.flush()
+            if channel.unsent:
+                channel.flush()
         while not results:
             wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
             if any(channel.deadline_s < math.inf for channel in self._channels):
