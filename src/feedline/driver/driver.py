@@ -148,7 +148,8 @@ class Driver:
                 del result  # its exception refers to this frame: no cycle for the garbage collector
                 epoch.ask_again(worker)
                 machine.fill()
-                self._perform()
+                if machine.decisions:
+                    self._perform()
         except BaseException as exc:
             if not is_interrupt(exc):  # otherwise it comes again
                 epoch.note(ordinal, worker, notes, read)
@@ -218,6 +219,8 @@ class Driver:
                 trouble = watch.begin(result.worker)
                 if trouble is not None:
                     machine.unsaid.append((trouble, GrowingWorker))
+            if len(results) > 1 and type(result.payload) is Parcel and result.payload.is_plain:
+                result.payload = self._slots.unpack(result.payload)
             machine.answered(result)
         if now_s >= watch.next_s:
             for found in watch.look(now_s):
@@ -274,8 +277,9 @@ class Driver:
                 except Exception as exc:
                     if is_interrupt(exc):
                         raise
-                    for task in some:  # which tells what cannot be sent
-                        self._give(worker, task)
+                    decisions.extendleft((GIVE, worker, task) for task in reversed(some))
+                    for _ in some:  # which tells what cannot be sent
+                        self._give(*decisions.popleft()[1:])
 
     def _revoke(self, worker: int, count: int | None) -> list[int]:
         """Take back so many tasks that a worker has not begun; None for all."""
