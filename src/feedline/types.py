@@ -258,10 +258,6 @@ class Parcel:
     reader: Any = None
     """Of memory of its own, if the batch has no slot or did not fit it."""
 
-    @property
-    def is_plain(self) -> bool:
-        return self.reader is not None and self.header[0] == 2
-
 
 @dataclass(frozen=True)
 class WorkerSpec:

@@ -219,8 +219,6 @@ class Driver:
                 trouble = watch.begin(result.worker)
                 if trouble is not None:
                     machine.unsaid.append((trouble, GrowingWorker))
-            if len(results) > 1 and type(result.payload) is Parcel and result.payload.is_plain:
-                result.payload = self._slots.unpack(result.payload)
             machine.answered(result)
         if now_s >= watch.next_s:
             for found in watch.look(now_s):
