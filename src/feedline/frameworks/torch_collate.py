@@ -42,7 +42,8 @@ def collate_tensors(
     out = room((len(batch), *elem.shape), elem) if current.has_room else None
     if out is None:
         stacked = torch.stack(batch, 0)
-        if not current.crosses or (stacked.dtype is elem.dtype and not stacked.requires_grad):
+        is_plain = type(stacked) is torch.Tensor and stacked.dtype is elem.dtype and not stacked.requires_grad
+        if is_plain or not current.crosses:
             return stacked
         out = torch.empty_like(stacked, dtype=elem.dtype)
     if current.crosses:  # with a target, as torch does there: its type is that of the first sample
