@@ -37,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_data(parser)
     parser.set_defaults(repeats=0)
     arguments = parser.parse_args(argv)
-    data = workloads.stored(arguments.data, f"images-{arguments.images}", partial(training.write_images, count=arguments.images))
+    data = workloads.stored(
+        arguments.data, f"images-{arguments.images}", partial(training.write_images, count=arguments.images)
+    )
     measured = rows.measure(
         training.entries(_rows(arguments), data, batch_size=arguments.batch_size, seconds=arguments.seconds), arguments
     )

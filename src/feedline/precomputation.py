@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from feedline._optional import require
-from feedline.datasets.cache import folder
+from feedline.datasets.cache import sample_store
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.precomputed import PrecomputedDataset
 from feedline.datasets.cache.sample_store import Encoded, Head, SampleStore, encode
+from feedline.datasets.cache_file import check_own
 from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
 from feedline.loader.loader import Loader
 from feedline.types import EngineName
@@ -94,14 +95,14 @@ def precompute(
 
 def _begun(path: Path, head: Head, *, overwrite: bool) -> SampleStore:
     """Return the store to fill, which may hold samples already."""
-    folder.check_own(path)
-    if not overwrite and folder.has_store(path) and folder.head_of(path) != head:
+    check_own(path, sample_store.FILE)
+    if not overwrite and sample_store.has_store(path) and sample_store.head_of(path) != head:
         raise SourceChanged(
             f"{path} holds samples of another dataset, transform or version, or is damaged. Choose another folder, or "
             "give overwrite=True to drop them."
         )
-    folder.drop_other(path, head)
-    store = folder.write_store(path, _LIMIT)
+    sample_store.drop_other(path, head)
+    store = sample_store.write_store(path, _LIMIT)
     if not store.open(head):
         raise _overtaken(path)
     return store
@@ -115,7 +116,7 @@ def _overtaken(path: Path) -> SourceChanged:
 
 def _finish(path: Path, store: SampleStore, missing: list[int]) -> None:
     """Read back what was stored, and mark the folder as complete."""
-    if folder.head_of(path) != store.head():  # this process has the file open that was there before
+    if sample_store.head_of(path) != store.head():  # this process has the file open that was there before
         raise _overtaken(path)
     damaged = [index for index in missing if not isinstance(store.get(index), Encoded)]
     if damaged:

@@ -179,6 +179,19 @@ def test_small_batches_that_take_no_time_are_fetched_further_ahead(
     assert len(list(batches)) == 150
 
 
+def test_a_deep_window_is_filled_again_when_half_of_it_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)
+    batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))
+    for _ in range(100):
+        next(batches)
+    epoch = batches._batches.driver.machine.epoch
+    under_way = []
+    for _ in range(64):
+        next(batches)
+        under_way.append(epoch.sent - epoch.done)
+    assert sorted(under_way) == sorted(4 * [*range(17, 33)])
+
+
 def test_batches_that_take_their_time_are_not_fetched_further_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "_SHORT_S", 0.0)
     batches: Any = iter(feedline.DataLoader(torch.utils.data.TensorDataset(torch.zeros(2000, 4)), 8, num_workers=2))

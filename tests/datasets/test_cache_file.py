@@ -12,7 +12,7 @@ import pytest
 
 from feedline.datasets import CachedDataset
 from feedline.datasets.cache_file import CacheFile, cache_home
-from feedline.datasets.parquet.unpacked import Unpacked
+from feedline.datasets.parquet.mapped import Unpacked
 from feedline.errors import BadOption, FeedlineWarning
 
 

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 import feedline
-from feedline.datasets.columns import Empty
-from feedline.datasets.source import Indices, Source, TableSource
+from feedline import collate
+from feedline.datasets.source import Empty, Indices, Source, TableSource, is_column, stacked
 from feedline.testing import SourceContract
 
 
@@ -148,3 +148,52 @@ def test_a_subclass_with_its_own_samples_is_asked_for_them(kind: Any, factor: in
 def test_a_transform_is_applied_although_columns_could_be_read() -> None:
     [batch] = feedline.DataLoader(of(3, transform=lambda sample: sample["y"] + 100), 3)
     assert batch.tolist() == [100, 101, 102]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2, 3],
+        [1.5, 2.0],
+        [True, False],
+        [np.float32(1), np.float32(2)],
+        [np.uint8(1), np.uint8(2)],
+        [np.arange(3), np.arange(3) + 1],
+        [np.zeros((2, 1), np.float32)] * 3,
+        [np.asfortranarray(np.arange(6).reshape(2, 3))] * 2,
+    ],
+    ids=repr,
+)
+def test_numbers_become_what_the_collate_function_makes_of_them(values: list[Any]) -> None:
+    column, expected = stacked(values, np.empty), collate.default(values)
+    assert is_column(column)
+    assert column.dtype == expected.dtype
+    np.testing.assert_array_equal(column, expected)
+
+
+def test_texts_are_columns_as_they_are() -> None:
+    for values in (["a", "b"], [b"a", b"b"]):
+        assert stacked(values, np.empty) is values
+        assert is_column(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1, 2.5],
+        [1, None],
+        [1 << 70, 1],
+        [np.arange(3), np.arange(4)],
+        [np.arange(3), np.arange(3.0)],
+        [np.zeros(2, ">f4")] * 2,
+        [np.array(["a"])] * 2,
+        [np.datetime64("2020-01-01")] * 2,
+        [np.str_("a")] * 2,
+        [{"a": 1}] * 2,
+        [None, None],
+    ],
+    ids=repr,
+)
+def test_other_values_are_left_to_the_collate_function(values: list[Any]) -> None:
+    assert stacked(values, np.empty) is values
+    assert not is_column(values)

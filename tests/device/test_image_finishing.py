@@ -101,7 +101,9 @@ def test_pixels_that_workers_made_are_finished_alike_without_a_gpu(
     found = torch.cat([finished(batch) for batch in OnDevice(dataset, 8, seed=4, shuffle=True, num_workers=2)])
     expected = loaded(folder, pipeline, "auto")
     assert found.dtype == expected.dtype
-    torch.testing.assert_close(found, expected, rtol=0, atol=0 if pipeline == "bytes" else 1e-5 if pipeline != "colours" else 2e-3)
+    torch.testing.assert_close(
+        found, expected, rtol=0, atol=0 if pipeline == "bytes" else 1e-5 if pipeline != "colours" else 2e-3
+    )
 
 
 def test_encoded_images_are_finished_alike_without_a_gpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from feedline import DataLoader
 from feedline.abc import Engine
 from feedline.abc.scheduler import WorkerView
 from feedline.core.epoch import Epoch
+from feedline.core.machine import Machine
 from feedline.core.prefetch import Limits
 from feedline.driver.driver import Driver
 from feedline.errors import RepeatedSamples, WorkerDied, WorkerStartError
@@ -44,6 +45,26 @@ def test_a_last_touch_is_given_to_every_batch(clock: Clock) -> None:
     driver = driver_of(SteppingEngine(2, clock, lambda _: 1.0), prepare=lambda batch: ("touched", batch))
     assert list(begin(driver, 2)) == [("touched", [0]), ("touched", [1])]
     assert driver.counters.batches == 2
+
+
+class Choosy(SteppingEngine):
+    """Cannot send some tasks."""
+
+    def submit(self, worker: int, task: Task) -> None:
+        if task.indices == [2]:
+            raise ValueError("no twos")
+        super().submit(worker, task)
+
+
+def test_short_tasks_go_one_by_one_to_an_engine_that_sends_no_others(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "are_short", True)
+    delivered = begin(driver_of(Choosy(2, clock, lambda _: 1.0)), 6)
+    assert [next(delivered), next(delivered)] == [[0], [1]]
+    with pytest.raises(ValueError, match="no twos"):
+        next(delivered)
+    assert list(delivered) == [[3], [4], [5]]
 
 
 class Torn(Exception):

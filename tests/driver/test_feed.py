@@ -167,7 +167,9 @@ def test_an_error_of_the_target_comes_in_the_place_of_its_batch(threads: int) ->
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_persistent_workers_go_from_epoch_to_epoch(threads: int) -> None:
-    loader = fed(Numbers(), Wrapping(threads), batch_size=4, num_workers=2, persistent_workers=True, shuffle=True, seed=1)
+    loader = fed(
+        Numbers(), Wrapping(threads), batch_size=4, num_workers=2, persistent_workers=True, shuffle=True, seed=1
+    )
     plain = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=1)
     batches = iter(loader)
     next(batches)  # an epoch that is left early

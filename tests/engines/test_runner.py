@@ -13,7 +13,8 @@ from feedline.engines.runner import Runner
 from feedline.faults import Retry
 from feedline.faults.policy import policy_of
 from feedline.frameworks.numpy import NumpyFramework
-from feedline.randomness.scope import globals_kept, rng
+from feedline.randomness.global_states import globals_kept
+from feedline.randomness.scope import rng
 from feedline.types import (
     Call,
     DatasetKind,

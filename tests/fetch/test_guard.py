@@ -25,8 +25,9 @@ from feedline.fetch import fetcher_for
 from feedline.fetch.guard import _MOST_REPLACEMENTS, Guard, NothingLeft
 from feedline.fetch.seeded import _LOOKS
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.randomness.global_states import GlobalStates, seed_globals
 from feedline.randomness.keys import mix
-from feedline.randomness.scope import GlobalStates, Scope, enter, rng, seed_globals
+from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import DatasetKind, Draw, IndexBlock, Share, Span, StreamSplit, WorkerSpec
 
 KEY = 77

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from feedline.fetch.asking import Asking
 from feedline.fetch.seeded import _LOOKS, SeededFetcher
+from feedline.randomness.global_states import seed_globals
 from feedline.randomness.keys import mix
-from feedline.randomness.scope import Scope, enter, rng, seed_globals
+from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import Draw
 
 

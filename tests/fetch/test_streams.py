@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.abc.stateful import is_stateful
+from feedline.errors import WorkerError
 from feedline.fetch import fetcher_for
 from feedline.fetch.streams import Stream, StreamFetcher
 from feedline.frameworks.numpy import NumpyFramework
@@ -63,7 +64,7 @@ def test_nothing_is_seeded_for_samples_that_nobody_makes(numbers: Any, monkeypat
     fetch = fetcher(Plain(numbers), scope=Scope(seeds_globals=True))
     assert rest_of(fetch, 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
     assert seeds == []
-    rest_of(fetcher(Numbers(9), scope=Scope(seeds_globals=True)), 4)
+    rest_of(fetcher(Plain(map(int, numbers)), scope=Scope(seeds_globals=True)), 4)
     assert len(seeds) == 10, "one for each sample of an iterator that may draw, and one for the end"
 
 
@@ -143,6 +144,109 @@ def test_batches_of_a_stream_collate_with_numbers_of_their_own() -> None:
     finally:
         enter(before)
     assert len(set(drawn)) == 8
+
+
+# -- many at a time ---
+
+
+class FailsAt:
+    """An iterator that raises something in place of one sample and goes on, or a generator, which cannot."""
+
+    def __init__(self, place: int, error: BaseException, *, is_generator: bool) -> None:
+        self.place, self.error, self.is_generator = place, error, is_generator
+
+    def __iter__(self) -> Iterator[int]:
+        return (self._made(number) for number in range(9)) if self.is_generator else map(self._made, range(9))
+
+    def _made(self, number: int) -> int:
+        if number == self.place:
+            raise self.error
+        return number
+
+
+@pytest.mark.parametrize("is_generator", [True, False])
+@pytest.mark.parametrize("place", [0, 2, 3, 7])
+def test_a_failure_among_many_samples_is_that_of_its_place(place: int, is_generator: bool) -> None:
+    scope = Scope()
+    fetch = fetcher(FailsAt(place, OSError("torn"), is_generator=is_generator), scope=scope)
+    for number in range(place // 3):
+        assert fetch(3) == [3 * number, 3 * number + 1, 3 * number + 2]
+    with pytest.raises(OSError, match="torn"):
+        fetch(3)
+    assert (scope.place, fetch.stream.place) == (place, place + 1)
+    assert fetch.stream.has_broken_off is is_generator
+    rest = [] if is_generator else list(range(place + 1, 9))
+    assert [sample for batch in rest_of(fetch, 3) for sample in batch] == rest
+
+
+def test_what_was_read_before_an_interrupt_is_in_the_batch_that_is_made_then() -> None:
+    dataset = FailsAt(5, KeyboardInterrupt(), is_generator=False)
+    fetch = fetcher(dataset)
+    assert fetch(3) == [0, 1, 2]
+    with pytest.raises(KeyboardInterrupt):
+        fetch(3)
+    assert fetch.stream.place == 5
+    dataset.place = -1
+    assert rest_of(fetch, 3) == [[3, 4, 6], [7, 8]], "the iterator has gone past the one that it was interrupted in"
+
+
+def test_a_generator_that_was_interrupted_says_so() -> None:
+    fetch = fetcher(FailsAt(5, KeyboardInterrupt(), is_generator=True))
+    fetch(3)
+    with pytest.raises(KeyboardInterrupt):
+        fetch(3)
+    with pytest.raises(WorkerError, match="ended when a signal handler raised KeyboardInterrupt"):
+        fetch(3)
+
+
+def test_an_interrupt_that_left_the_generator_alone_ends_nothing() -> None:
+    """It came between two samples: the generator has not seen it."""
+
+    class Interrupting(list[Any]):
+        def extend(self, samples: Any) -> None:
+            super().extend(samples)
+            raise KeyboardInterrupt
+
+    stream, samples = Stream(Numbers(5), Scope(), None), Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        stream.fill(samples, 3)
+    assert (samples, stream.place) == ([0, 1, 2], 3)
+    more: list[Any] = []
+    with pytest.raises(StopIteration):
+        stream.fill(more, 9)
+    assert (more, stream.place) == ([3, 4], 5)
+
+
+def test_an_iterator_is_asked_for_itself_once() -> None:
+    """What `iter` does to an iterator is its own affair: this one begins anew."""
+
+    class Restarting(Numbers):
+        def __iter__(self) -> Iterator[int]:
+            self.read = 0
+            return self
+
+        def __next__(self) -> int:
+            if self.read == self.count:
+                raise StopIteration
+            self.read += 1
+            return self.read - 1
+
+    assert rest_of(fetcher(Restarting(5)), 2) == [[0, 1], [2, 3], [4]]
+
+
+def test_every_sample_of_many_knows_its_place() -> None:
+    """A list that is extended grows sample by sample: `Scope.reading` counts on it."""
+    scope = Scope()
+
+    class Places:
+        def __iter__(self) -> Iterator[int]:
+            while True:
+                yield scope.place
+
+    fetch = fetcher(Places(), Resume(skip=2), scope=scope)
+    assert fetch(4) == [2, 3, 4, 5]
+    assert fetch(3) == [6, 7, 8]
+    assert scope.place == -1, "collated"
 
 
 # -- states ---

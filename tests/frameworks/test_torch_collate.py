@@ -19,7 +19,7 @@ from feedline import collate
 from feedline.abc import memory
 from feedline.frameworks import torch_collate as ours
 from feedline.transport.arena import Arena
-from feedline.transport.codec import SlotWriter
+from feedline.transport.codec import MessageWriter, SlotWriter
 from feedline.transport.room import LocalRoom
 
 
@@ -60,6 +60,16 @@ def in_a_full_slot() -> Iterator[None]:
 
 
 @contextmanager
+def in_a_message() -> Iterator[None]:
+    backing = np.zeros(1 << 14, np.uint8)
+    memory.set_current(MessageWriter(backing, backing.__array_interface__["data"][0]))
+    try:
+        yield
+    finally:
+        memory.set_current(None)
+
+
+@contextmanager
 def in_a_room() -> Iterator[None]:
     memory.set_current(LocalRoom(Arena(2, shared=False, budget=1 << 20)))
     try:
@@ -68,7 +78,7 @@ def in_a_room() -> Iterator[None]:
         memory.set_current(None)
 
 
-PLACES = [nowhere, in_a_slot, in_a_full_slot, in_a_room]
+PLACES = [nowhere, in_a_slot, in_a_full_slot, in_a_message, in_a_room]
 
 
 def outcome(make: Callable[[Any], Any], samples: Any) -> Any:
@@ -235,13 +245,23 @@ def test_every_kind_of_sample(samples: list[Any], place: Any) -> None:
         with place():
             assert ours.default_collate(samples).is_meta
         return
-    if place in (in_a_slot,) and _mixes_types(samples):
+    if place in (in_a_slot, in_a_full_slot, in_a_message) and _mixes_types(samples):
         pytest.skip("torch's own workers have a target of the first sample's type there; tests/parity compares")
     same_as_torchs(samples, place)
 
 
 def _mixes_types(samples: list[Any]) -> bool:
     return len({getattr(sample, "dtype", None) for sample in samples}) > 1
+
+
+@pytest.mark.parametrize("place", [in_a_slot, in_a_full_slot, in_a_message])
+def test_a_batch_that_crosses_is_what_it_would_be_in_a_slot(place: Any) -> None:
+    with place():
+        mixed = ours.default_collate([torch.ones(2), torch.ones(2, dtype=torch.float64)])
+        assert torch.equal(mixed, torch.ones(2, 2))
+        assert mixed.dtype is torch.float32, "the first sample's"
+        with pytest.raises(RuntimeError, match="automatic differentiation"):
+            ours.default_collate([torch.ones(2), torch.ones(2, requires_grad=True)])
 
 
 def test_gradients_flow_through_a_batch_that_stays_here() -> None:

@@ -37,8 +37,7 @@ from feedline.datasets import (
     SQLDataset,
     TarDataset,
 )
-from feedline.datasets.cache.folder import FILE, write_store
-from feedline.datasets.cache.sample_store import Encoded, Head, Kind
+from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, write_store
 from feedline.errors import CorruptSource
 from feedline.images.decoding import decode_image
 from feedline.packing.inspection import inspect

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import feedline
-from feedline.randomness.scope import GlobalStates, Scope, enter, globals_kept, rng, seed_globals
+from feedline.randomness.global_states import seed_globals
+from feedline.randomness.scope import Scope, enter, rng
 from feedline.types import Draw
 
 keys = st.integers(0, 2**64 - 1)
@@ -224,76 +224,8 @@ def test_what_a_sample_draws_does_not_depend_on_loaders_inside_it() -> None:
 # -- the generators of the process ---
 
 
-def draw_globals() -> tuple[Any, ...]:
-    return (
-        random.random(),
-        random.gauss(0, 1),
-        np.random.rand(),
-        np.random.randn(),
-        torch.rand(()).item(),
-        torch.randn(()).item(),
-    )
-
-
-@pytest.fixture(autouse=True)
-def _generators_as_they_were() -> Iterator[None]:
-    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    yield
-    random.setstate(python)
-    np.random.set_state(numpy)
-    torch.set_rng_state(own)
-
-
-@given(keys)
-def test_seeding_makes_all_three_follow_from_the_key(key: int) -> None:
-    draw_globals()  # leaves a normal number in store, which must not survive
-    seed_globals(key)
-    first = draw_globals()
-    draw_globals()
-    random.gauss(0, 1)
-    np.random.randn()
-    seed_globals(key)
-    assert draw_globals() == first
-    seed_globals((key + 1) % 2**64)
-    assert all(mine != theirs for mine, theirs in zip(draw_globals(), first, strict=True))
-
-
-def test_the_high_bits_of_a_key_count() -> None:
-    seed_globals(1)
-    low = random.random(), torch.rand(()).item()
-    seed_globals(1 + (1 << 40))
-    assert (random.random(), torch.rand(()).item()) != low
-
-
-@pytest.mark.parametrize("in_store", [True, False])
-def test_the_generators_are_given_back_exactly(in_store: bool) -> None:
-    """Python and NumPy make normal numbers in pairs and keep the second, which belongs to the caller as well."""
-
-    def begin() -> None:
-        seed_globals(5)
-        if in_store:
-            random.gauss(0, 1)
-            np.random.randn()
-
-    begin()
-    undisturbed = [draw_globals() for _ in range(3)]
-    begin()
-    with globals_kept():
-        seed_globals(99)
-        draw_globals()
-        random.gauss(0, 1)
-        np.random.randn()
-    assert [draw_globals() for _ in range(3)] == undisturbed
-
-
-def test_the_generators_are_given_back_after_an_error() -> None:
-    seed_globals(5)
-    expected = draw_globals()
-    seed_globals(5)
-    with contextlib.suppress(LookupError), globals_kept():
-        draw_globals()
-        raise LookupError
-    assert draw_globals() == expected
+def draw_globals() -> tuple[float, ...]:
+    return random.random(), np.random.rand(), torch.rand(()).item()
 
 
 def test_a_scope_gives_back_what_is_not_its_own_and_only_if_it_seeds() -> None:
@@ -304,56 +236,3 @@ def test_a_scope_gives_back_what_is_not_its_own_and_only_if_it_seeds() -> None:
         with Scope(seeds_globals=seeds, keeps_globals=keeps).kept():
             draw_globals()
         assert (draw_globals() == expected) is same
-
-
-# -- comparing them ---
-
-DRAWS: dict[str, Callable[[], Any]] = {
-    "random": random.random,
-    "numpy.random": np.random.rand,
-    "torch": lambda: torch.rand(()),
-}
-
-
-@pytest.mark.parametrize("name", DRAWS)
-def test_a_generator_that_was_drawn_from_is_named(name: str) -> None:
-    seed_globals(3)
-    before = GlobalStates.now()
-    assert before == GlobalStates.now()
-    assert before.differing(GlobalStates.now()) == []
-    DRAWS[name]()
-    after = GlobalStates.now()
-    assert after != before
-    assert after.differing(before) == [name]
-
-
-@pytest.mark.parametrize("name", DRAWS)
-@pytest.mark.parametrize("times", [1, 623, 624, 1000])
-def test_states_are_given_back(name: str, times: int) -> None:
-    """Twisters make 624 numbers at a time: what lies before and after that looks different in memory."""
-    seed_globals(3)
-    for _ in range(times):
-        DRAWS[name]()
-    states = GlobalStates.now()
-    expected = (random.random(), np.random.rand(), torch.rand(()).item())
-    seed_globals(8)
-    states.restore()
-    assert states == GlobalStates.now()
-    assert (random.random(), np.random.rand(), torch.rand(()).item()) == expected
-
-
-def test_it_is_seen_whether_anything_was_drawn_since_seeding() -> None:
-    for draw in DRAWS.values():
-        seed_globals(11)
-        assert GlobalStates.now().is_seeded_with(11)
-        assert not GlobalStates.now().is_seeded_with(12)
-        seed_globals(11)
-        draw()
-        assert not GlobalStates.now().is_seeded_with(11)
-
-
-def test_states_are_compared_and_not_looked_up() -> None:
-    states = GlobalStates.now()
-    assert states != "anything else"
-    with pytest.raises(TypeError, match="unhashable"):
-        hash(states)

@@ -31,6 +31,18 @@ class Engine(ABC):
     def submit(self, worker: int, task: Task) -> None:
         """Put `task` at the end of what `worker` has waiting. Never blocks."""
 
+    def submit_together(self, worker: int, tasks: list[Task]) -> None:
+        """Put short tasks at the end of what `worker` has waiting, as one message. Never blocks.
+
+        A worker that has read the message has begun all of them, as far as `revoke` is concerned. It answers each as
+        soon as that is done.
+
+        Raises:
+            NotImplementedError: this engine sends tasks one by one.
+            Exception: one of them cannot be sent. In both cases none was; give them to `submit` one by one.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def revoke(self, worker: int) -> int | None:
         """Take back the oldest task that `worker` has not begun.

@@ -22,6 +22,8 @@ class Memory(Protocol):
 
     crosses: bool
     """True if the batch is on its way to another process."""
+    has_room: bool
+    """False if there is never any room here."""
 
     def allocate(self, size: int) -> tuple[Any, int] | None:
         """Reserve `size` bytes.
@@ -37,6 +39,8 @@ class Writer(Memory, Protocol):
 
     view: Any
     """The memory itself: an array of bytes."""
+    address: int
+    """Where it begins."""
 
     def place(self, size: int) -> int:
         """Reserve `size` bytes and return their offset; raises if there is no room."""

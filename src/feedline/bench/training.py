@@ -116,7 +116,9 @@ def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
     try:
         model: Any = getattr(models, name)()
     except AttributeError as exc:
-        raise BadOption(f"--network {name} is no network of torchvision. Give resnet18 or resnet50, for example.") from exc
+        raise BadOption(
+            f"--network {name} is no network of torchvision. Give resnet18 or resnet50, for example."
+        ) from exc
     model = model.to("cuda", dtype=torch.bfloat16, memory_format=torch.channels_last)
     if compiled:
         model = torch.compile(model)
@@ -135,7 +137,9 @@ def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
     return train
 
 
-def _measure(network: str, opened: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float) -> Figures:
+def _measure(
+    network: str, opened: Callable[[int], tuple[Iterable[Any], Any]], batch_size: int, seconds: float
+) -> Figures:
     train = _trainer(network, batch_size)
     gc.collect()
     torch.cuda.empty_cache()

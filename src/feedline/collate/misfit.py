@@ -48,7 +48,7 @@ def misfit_of(values: Sequence[Any], path: Path = ()) -> tuple[int, str] | None:
             what = f"Sample {place} of the batch {'has' if path else 'is'} None{fields.inside(path)}."
             return place, f"{what} {fields.instead_of_none(path)}"
     first = values[0]
-    shape = getattr(first, "shape", None)
+    shape = None if getattr(first, "is_nested", False) else getattr(first, "shape", None)  # one of torch's has none
     if shape is not None:
         for place, value in enumerate(values):
             other = getattr(value, "shape", shape)

@@ -150,15 +150,22 @@ class Machine(Workers):
                 raise
             self._failed_call = without_frames(exc)
 
+    @property
+    def are_short(self) -> bool:
+        """True if tasks take so little time that several are given out at once."""
+        return self.epoch is not None and self._window > self.epoch.limits.window
+
     def fill(self) -> None:
-        """Give out tasks until the window is full."""
+        """Give out tasks until the window is full. A deep one is left alone until half of it is used up."""
         epoch = self.epoch
         assert epoch is not None
-        limits = epoch.limits
-        if epoch.deepens and not epoch.sent & 15:
-            self._window = window_size(limits, self._pace.typical_s(), self._slots.fit_messages())
-        elif not epoch.deepens:
+        limits, in_flight = epoch.limits, epoch.sent - epoch.done
+        if not epoch.deepens:
             self._window = limits.window
+        elif self._window > limits.window and in_flight > self._window // 2:
+            return
+        elif self._window > limits.window or not epoch.sent & 15:
+            self._window = window_size(limits, self._pace.typical_s(), self._slots.fit_messages())
         while epoch.sent - epoch.done < self._window and (self._slots.are_left() or not self._flights):
             if not self._send_one(epoch):
                 break

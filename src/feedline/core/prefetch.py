@@ -7,9 +7,10 @@ w6_stragglers shows.)
 
 If nobody asked for another depth, the window is up to `_DEEP` times as large while batches come in messages and take
 less than `_SHORT_S` to make. A window of four such batches is used up before the next worker wakes, so everybody sleeps
-and is woken once per batch, which costs more than the batch. Only orders that are known in advance are gone through so
-far ahead: a user's own sampler may look at what the training loop has done meanwhile, and a generator that was given to
-torch's sampler may be drawn from by the training loop, too.
+and is woken once per batch, which costs more than the batch. Such a window is filled again when half of it is used up:
+what is done for many batches in a row costs a part of what it costs for one, when other code runs in between. Only
+orders that are known in advance are gone through so far ahead: a user's own sampler may look at what the training loop
+has done meanwhile, and a generator that was given to torch's sampler may be drawn from by the training loop, too.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
-from feedline.datasets.packed_facts import check_count, in_packed_order
+from feedline.datasets.form import check_count, in_packed_order
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.failures import words
 
@@ -64,16 +64,14 @@ class ArrayFile:
     def mapped(self) -> NDArray[Any]:
         """Map the file, for reading only.
 
-        Raises:
-            SourceError: it is not there any more.
-            SourceChanged: another array is there now.
-            CorruptSource: it is not whole.
+        Raises SourceError: it is not there any more; SourceChanged: another array is there now; CorruptSource: it is
+        not whole.
         """
         found = self._looked_at_again() if self.has_header else self
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         with _opened(self.path) as file:
-            _check_whole(found, os.fstat(file.fileno()).st_size)
+            _check_end(found, os.fstat(file.fileno()).st_size, is_own=False)
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         # Any: NumPy takes any buffer.
         return np.ndarray(self.shape, self.dtype, cast("Any", memory), found.offset, self.strides)
@@ -98,10 +96,8 @@ def _text(array: ArrayFile) -> str:
 def find_npy(path: str) -> ArrayFile:
     """Return the array of a .npy file, from its header.
 
-    Raises:
-        SourceError: it cannot be opened.
-        CorruptSource: it is no .npy file, or not whole.
-        BadOption: it holds what cannot be mapped, or makes no batch.
+    Raises SourceError: it cannot be opened; CorruptSource: it is no .npy file, or not whole; BadOption: it holds what
+    cannot be mapped, or makes no batch.
     """
     with _opened(path) as file:
         found = _header(file, path, None)
@@ -122,7 +118,12 @@ def find_npz(path: str, wanted: Container[str] | None = None) -> dict[str, Array
         }
         for name, array in found.items():
             if array is not None:
-                _check_crc(archive, members[name], array)
+                try:
+                    with archive.open(members[name]) as member:
+                        while member.read(_PIECE):
+                            pass
+                except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as exc:
+                    raise CorruptSource(f"{array} is damaged: {words(exc)}. Get the file again.") from exc
         return found
 
 
@@ -145,7 +146,10 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
     files = {file.stem: file for file in sorted(Path(path).glob("*.npy"))}
     if not files:
         raise BadOption(f"{path} is a folder without .npy files. Each field of a dataset is one such file there.")
-    stored = _stored(path)
+    try:
+        stored = (Path(path) / "feedline.json").read_bytes()
+    except OSError:
+        stored = None
     found = {
         name: find_npy(str(files[name])) if wanted is None or name in wanted else None
         for name in in_packed_order(files, stored)
@@ -156,14 +160,8 @@ def find_folder(path: str, wanted: Container[str] | None = None) -> dict[str, Ar
     return found
 
 
-def _stored(folder: str) -> bytes | None:
-    try:
-        return (Path(folder) / "feedline.json").read_bytes()
-    except OSError:
-        return None
-
-
-def find_mapped(array: NDArray[Any]) -> ArrayFile | None:
+# Any: whatever an array may be.
+def find_mapped(array: Any) -> ArrayFile | None:
     """Return where a mapped array, or a part of one, lies in its file; None if it lies nowhere else.
 
     What was mapped "c" may differ from the file, and what was mapped from an open file has no name.
@@ -206,8 +204,7 @@ def _zip(file: BinaryIO, path: str) -> zipfile.ZipFile:
 def opened_zip(file: Any) -> zipfile.ZipFile:
     """Open a zip archive that nobody vouches for, of which all members are listed.
 
-    Raises:
-        zipfile.BadZipFile: it is damaged. ValueError, OSError or NotImplementedError: so it is, too.
+    Raises zipfile.BadZipFile: it is damaged. ValueError, OSError or NotImplementedError: so it is, too.
     """
     archive = zipfile.ZipFile(file)  # which compares little of what follows
     entries = archive.infolist()
@@ -252,14 +249,8 @@ def _member(file: BinaryIO, path: str, info: zipfile.ZipInfo) -> ArrayFile:
 def read_header(file: Any) -> tuple[tuple[int, int], tuple[int, ...], bool, np.dtype[Any]]:
     """Read the header of an array that nobody vouches for.
 
-    Args:
-        file: anything with `read`, at the beginning of the array.
-
     Returns:
         The version of the format; the array's shape, whether its first axis varies fastest, and its type.
-
-    Raises:
-        ValueError: it is damaged, or describes an array of which no byte is stored.
     """
     try:
         version = npy_format.read_magic(file)
@@ -324,29 +315,16 @@ def _strides(shape: tuple[int, ...], item_bytes: int, *, fortran: bool) -> tuple
     return tuple(strides if fortran else strides[::-1])
 
 
-def _check_whole(array: ArrayFile, size: int) -> None:
+def _check_end(array: ArrayFile, size: int, *, is_own: bool = True) -> None:
+    """Refuse an array that is not whole; if the file or member is its own, also one that ends before that does."""
     if array.end > size:
         raise CorruptSource(
             f"{array} is truncated: {_text(array)} reaches to byte {array.end}, but only {size} are there. The copy or "
             "download was probably interrupted: get the file again."
         )
-
-
-def _check_end(array: ArrayFile, size: int) -> None:
-    """Refuse an array that does not end where its file or member does: its header is damaged, or not its own."""
-    _check_whole(array, size)
-    if array.end < size:
+    if is_own and array.end < size:
         raise CorruptSource(
             f"{array} has {size - array.end} bytes too many: {_text(array)} ends at byte {array.end}, and the file at "
             f"byte {size}. Its header is damaged, or something was written behind it: get the file again, or save each "
             "array in a file of its own."
         )
-
-
-def _check_crc(archive: zipfile.ZipFile, info: zipfile.ZipInfo, array: ArrayFile) -> None:
-    try:
-        with archive.open(info) as member:
-            while member.read(_PIECE):
-                pass
-    except (zipfile.BadZipFile, EOFError, OSError, RuntimeError) as exc:
-        raise CorruptSource(f"{array} is damaged: {words(exc)}. Get the file again.") from exc

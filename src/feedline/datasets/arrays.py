@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy as np
 from feedline._optional import is_tensor
 from feedline.abc.columnar import Columnar
 from feedline.datasets.array_file import ArrayFile, find_folder, find_mapped, find_npy, find_npz
-from feedline.datasets.form import Fields, Form
+from feedline.datasets.form import Fields, Form, names_in
 from feedline.datasets.paths import checked_path
+from feedline.datasets.source import checked_transform
 from feedline.errors import BadOption, SourceError
-from feedline.images.compose import image_transform
 
 
 class ArrayDataset(Columnar):
@@ -48,21 +48,22 @@ class ArrayDataset(Columnar):
 
     # Any, in this file: arrays and tensors have no common type, and a table is one, a tuple or a dict of them.
     def __init__(self, arrays: Any, fields: Fields = None, *, transform: Callable[[Any], Any] | None = None) -> None:
-        if transform is not None and not callable(transform):
-            raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
         table = _found(arrays, fields)
         if fields is not None:
-            table = _chosen(table, fields, arrays)
+            if not isinstance(table, dict):
+                raise BadOption(f"fields={fields!r} chooses among arrays with names, but these have none.")
+            form = Form.of(fields, table, str(arrays) if _is_path(arrays) else "the dict")
+            table = form.build([table[name] for name in form.names])
         self._length = _check(table)
         self._table = table
         self._opened: Any = None
-        self.transform = image_transform(transform)
+        self.transform = checked_transform(transform)
 
     @property
     def arrays(self) -> Any:
         """The arrays, in the form of a sample. Files are mapped now, unless they are already."""
         if self._opened is None:
-            self._opened = _each(self._table, _mapped)
+            self._opened = _each(self._table, lambda one: one.mapped() if isinstance(one, ArrayFile) else one)
         return self._opened
 
     def close(self) -> None:
@@ -101,16 +102,14 @@ class ArrayDataset(Columnar):
         return getattr(self.transform, "defers", False) and not self._has_own_samples
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_table": _each(self._table, _portable), "_opened": None}
+        # What is in a file travels as the place where it is.
+        return {**self.__dict__, "_table": _each(self._table, lambda one: find_mapped(one) or one), "_opened": None}
 
     def __repr__(self) -> str:
         table = self._table
-        if isinstance(table, tuple):
-            form = f"({', '.join(map(_form, table))}{',' if len(table) == 1 else ''})"
-        elif isinstance(table, dict):
-            form = f"{{{', '.join(f'{name!r}: {_form(array)}' for name, array in table.items())}}}"
-        else:
-            form = _form(table)
+        keys, is_one = tuple(table) if isinstance(table, dict) else None, not isinstance(table, (dict, tuple))
+        arrays = table.values() if isinstance(table, dict) else [table] if is_one else table
+        form = Form((), keys, is_one).describe([_form(array) for array in arrays])
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         return f"{type(self).__name__}({self._length} samples of {form}{transform})"
 
@@ -137,21 +136,11 @@ def _each(table: Any, function: Callable[[Any], Any]) -> Any:
     return function(table)
 
 
-def _mapped(array: Any) -> Any:
-    return array.mapped() if isinstance(array, ArrayFile) else array
-
-
-def _portable(array: Any) -> Any:
-    """Return what stands for an array in another process: where it is, if it is in a file."""
-    found = find_mapped(array) if isinstance(array, np.ndarray) else None
-    return array if found is None else found
-
-
 def _found(given: Any, fields: Fields) -> Any:
     """Return the table that a user means, with files in place of paths; None for files of fields that are not meant."""
     if _is_path(given):
         path = os.path.abspath(os.path.expanduser(checked_path(given)))
-        wanted = fields.values() if isinstance(fields, Mapping) else [fields] if isinstance(fields, str) else fields
+        wanted = names_in(fields)
         if os.path.isdir(path):
             return find_folder(path, wanted)
         return find_npz(path, wanted) if path.endswith(".npz") else _npy(path)
@@ -182,13 +171,6 @@ def _npy(path: str) -> ArrayFile:
             "numpy.memmap."
         )
     return find_npy(path)
-
-
-def _chosen(table: Any, fields: Fields, given: Any) -> Any:
-    if not isinstance(table, dict):
-        raise BadOption(f"fields={fields!r} chooses among arrays with names, but these have none.")
-    form = Form.of(fields, table, str(given) if _is_path(given) else "the dict")
-    return form.build([table[name] for name in form.names])
 
 
 def is_array(value: Any) -> bool:

@@ -26,13 +26,6 @@ class BoundedCache(Generic[K, V]):
         limit: what the sizes of all values may add up to: bytes; or a number of values, whose size is 1 unless another
             is given. The value that came last is kept even if it is larger.
         release: called with each value that is dropped. It has to be picklable if the cache is pickled.
-
-    Example:
-        >>> cache = BoundedCache[str, int](2)
-        >>> for name, value in (("a", 1), ("b", 2), ("c", 3)):
-        ...     cache.put(name, value)
-        >>> cache.get("a"), cache.get("b"), cache.load("d", lambda: (4, 1)), cache.get("c")
-        (None, 2, 4, None)
     """
 
     def __init__(self, limit: int, release: Callable[[V], object] | None = None) -> None:

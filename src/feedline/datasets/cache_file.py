@@ -50,11 +50,7 @@ def is_foreign(path: str | os.PathLike[str]) -> bool:
 
 
 def refuse_foreign(folder: str | os.PathLike[str]) -> None:
-    """Refuse a folder for a cache that belongs to another user.
-
-    Raises:
-        BadOption: it does.
-    """
+    """Refuse a folder for a cache that belongs to another user. Raises BadOption: it does."""
     if is_foreign(folder):
         raise BadOption(
             f"{folder} belongs to another user, who can put anything there, and what is kept there is taken for what "
@@ -62,15 +58,48 @@ def refuse_foreign(folder: str | os.PathLike[str]) -> None:
         )
 
 
+def check_own(folder: Path, mark: str) -> None:
+    """Refuse a folder that is another user's, or that holds files of others: what feedline keeps, it keeps apart.
+
+    Raises BadOption. A folder is known to be feedline's own by a file called `mark`.
+    """
+    refuse_foreign(folder)
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return  # there is none yet, or it is told when it is written to
+    foreign = [name for name in names if not name.startswith(mark)]  # with what a program that was killed has left
+    if foreign and not (folder / mark).exists():  # looked for again: another process may have been quicker
+        raise BadOption(
+            f"{folder} holds other files, such as {foreign[0]!r}, and nothing is stored among files that are not "
+            f"feedline's own. Give a folder that is new or empty, such as {str(folder / 'samples')!r}."
+        )
+
+
+# Any: bytes of any kind.
+def write_whole(path: Path, *pieces: Any) -> None:
+    """Write a file under another name, and rename it then: nobody sees half of it. OSError if that cannot be done."""
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.writelines(pieces)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def checked_cache(cache: Cache) -> Cache:
+    """Return whether or where something is cached, or refuse what says neither."""
+    if not isinstance(cache, (bool, str, os.PathLike)):
+        raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
+    return cache
+
+
 # Any, throughout: what JSON or a record can hold.
 class CacheFile:
-    """What was found out about something, under a name that follows from what it is about.
-
-    Args:
-        folder: where it is kept.
-        kind: what is found out; part of the name.
-        about: what it is about, in values that JSON has.
-    """
+    """What was found out about something, under a name that follows from what it is about."""
 
     def __init__(self, folder: str | os.PathLike[str], kind: str, about: Any) -> None:
         self._about = json.dumps(about, sort_keys=True)
@@ -79,18 +108,11 @@ class CacheFile:
 
     @classmethod
     def at(cls, cache: Cache, kind: str, about: Any) -> CacheFile | None:
-        """Return the file for the option `cache=`, None if there is to be none.
-
-        Raises:
-            BadOption: it is neither True, False nor a folder.
-        """
+        """Return the file for the option `cache=`, None if there is to be none."""
+        checked_cache(cache)
         if cache is False:
             return None
-        if cache is True:
-            return cls(cache_home(), kind, about)
-        if not isinstance(cache, (str, os.PathLike)):
-            raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
-        return cls(cache, kind, about)
+        return cls(cache_home() if cache is True else cache, kind, about)
 
     def read(self) -> Any:
         """Return what was written, None if there is nothing, nothing whole, or what another user wrote."""
@@ -114,24 +136,14 @@ class CacheFile:
     def write(self, value: Any) -> None:
         """Keep a value, in place of one from before. If that cannot be done, a warning says so, and that is all."""
         content = records.encode({"about": self._about, "value": value})
-        name = ""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if is_foreign(self.path.parent):
                 raise PermissionError(errno.EPERM, f"the folder belongs to another user; {SHARED}=1 trusts them")
-            fd, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-            with os.fdopen(fd, "wb") as file:
-                file.write(content)
-                file.write(struct.pack("<I", zlib.crc32(content)))
-            os.replace(name, self.path)
+            write_whole(self.path, content, struct.pack("<I", zlib.crc32(content)))
         except OSError as exc:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
             tell(
                 f"{self.path} cannot be written ({exc.strerror or exc}), so what it was to keep is found out anew each "
                 f"time. Set {VARIABLE} to a folder that can be written to, or give cache=False.",
                 FeedlineWarning,
             )
-
-    def __repr__(self) -> str:
-        return f"CacheFile({str(self.path)!r})"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from feedline.errors import BadOption
+from feedline.errors import BadOption, CorruptSource
 
 Fields = str | Sequence[str] | Mapping[str, str] | None
 """Which fields a sample has, in the form that it has: see `Form.of`."""
@@ -33,9 +34,6 @@ class Form:
             available: the names that the store has, in its order.
             store: what it is called in an error.
 
-        Raises:
-            BadOption: these are no names, the store has no such field, or none was named.
-
         Example:
             >>> Form.of(("image", "label"), ["image", "label", "name"], "a.h5").build(["pixels", 3])
             ('pixels', 3)
@@ -44,17 +42,13 @@ class Form:
         """
         check_fields(fields)
         known = tuple(available)
-        if fields is None:
-            form = cls(known, known)
-        elif isinstance(fields, str):
-            form = cls((fields,), None, is_one=True)
-        elif isinstance(fields, Mapping):
-            form = cls(tuple(fields.values()), tuple(fields))
-        else:
-            form = cls(tuple(fields), None if isinstance(fields, tuple) else tuple(fields))
+        names = names_in(fields)
+        is_one = isinstance(fields, str)
+        keys = None if fields is None or is_one or isinstance(fields, tuple) else tuple(fields)
+        form = cls(known, known) if names is None else cls(tuple(names), keys, is_one)
         missing = [name for name in form.names if name not in known]
         if missing:
-            raise BadOption(f"fields={fields!r} names {missing[0]!r}, but {store} has {_listed(known)}.")
+            raise BadOption(f"fields={fields!r} names {missing[0]!r}, but {store} has {listed(known)}.")
         if not form.names:
             raise BadOption(f"fields={fields!r} names no field, so that samples of {store} would be empty.")
         if form.keys is not None and len(set(form.keys)) < len(form.keys):
@@ -77,13 +71,16 @@ class Form:
         return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
 
 
+def names_in(fields: Fields) -> Sequence[str] | None:
+    """Return the names, as the store has them, that `fields=` asks for; None for all."""
+    if fields is None or isinstance(fields, str):
+        return None if fields is None else (fields,)
+    return tuple(fields.values() if isinstance(fields, Mapping) else fields)
+
+
 # Any: whatever the user gave.
 def check_fields(fields: Any) -> None:
-    """Refuse what cannot be `fields=` of any store.
-
-    Raises:
-        BadOption: it is neither a name, nor several, nor a dict, nor None.
-    """
+    """Refuse what cannot be `fields=` of any store."""
     if fields is not None and (isinstance(fields, (bytes, bytearray)) or not isinstance(fields, Collection)):
         raise BadOption(
             f'fields={fields!r} names no fields. Give a name, for samples that are its value ("image"); a tuple of '
@@ -92,8 +89,51 @@ def check_fields(fields: Any) -> None:
         )
 
 
-def _listed(names: Sequence[str]) -> str:
-    if not names:
-        return "no fields"
-    shown = ", ".join(map(repr, names[:12]))
-    return shown if len(names) <= 12 else f"{shown} and {len(names) - 12} more"
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """Return names for an error: the first of them, and how many more there are."""
+    shown = ", ".join(map(repr, names[:most])) or "no fields"
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+# Any: what JSON holds.
+def _facts(stored: str | bytes | None) -> dict[str, Any]:
+    try:
+        facts = json.loads(stored or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) and "feedline" in facts else {}
+
+
+def _fields(stored: str | bytes | None) -> list[dict[str, Any]]:
+    fields = _facts(stored).get("fields")
+    return [field for field in fields if isinstance(field, dict)] if isinstance(fields, list) else []
+
+
+def in_packed_order(names: Iterable[str], stored: str | bytes | None) -> list[str]:
+    """Return names of fields in the order that `feedline pack` stored with them; as they are if it did not."""
+    listed = [field.get("name") for field in _fields(stored)]
+    places = {name: place for place, name in enumerate(listed) if isinstance(name, str)}
+    return sorted(names, key=lambda name: places.get(name, len(places)))
+
+
+def check_count(name: str, stored: str | bytes | None, found: int) -> None:
+    """Compare how many samples were found with how many `feedline pack` wrote, if it did."""
+    count = _facts(stored).get("count")
+    if type(count) is int and count != found:
+        raise CorruptSource(
+            f"{name} has {found} samples, but {count} were packed. It is damaged, or was changed by another program. "
+            "Pack it again, or get another copy."
+        )
+
+
+def check_shapes(name: str, stored: str | bytes | None, found: Mapping[str, tuple[int, ...] | None]) -> None:
+    """Compare the shapes of arrays with those that `feedline pack` wrote, if it did."""
+    for field in _fields(stored):
+        field_name, shape = field.get("name"), field.get("shape")
+        is_known = field.get("kind") == "array" and isinstance(field_name, str) and field_name in found
+        if is_known and isinstance(shape, list) and found[str(field_name)] != tuple(shape):
+            raise CorruptSource(
+                f"{name}: samples of {field_name!r} were packed as arrays of shape {tuple(shape)}, and the file says "
+                f"{found[str(field_name)]} now. It is damaged, or was changed by another program. Pack it again, or "
+                "get another copy."
+            )

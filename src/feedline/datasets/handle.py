@@ -27,12 +27,6 @@ class Handle(Generic[H]):
         per_thread: True if threads must not share it.
         close_inherited: True if what was inherited by a fork may be closed there, and has to be before another is
             opened.
-
-    Example:
-        >>> handle = Handle(list, list.clear)
-        >>> handle.get() is handle.get()
-        True
-        >>> handle.close()
     """
 
     def __init__(
@@ -65,8 +59,10 @@ class Handle(Generic[H]):
             return handle
         with self._lock:
             if thread not in self._opened:
-                if self._per_thread:
-                    self._close_of_threads_that_ended()
+                if self._per_thread:  # close what belonged to threads that have ended
+                    alive = {thread.ident for thread in threading.enumerate()}
+                    for ended in [one for one in self._opened if one not in alive]:
+                        self._closer(self._opened.pop(ended))
                 self._opened[thread] = self._opener()
             return self._opened[thread]
 
@@ -92,11 +88,6 @@ class Handle(Generic[H]):
                 self._closer(handle)
             else:
                 _inherited.append(handle)
-
-    def _close_of_threads_that_ended(self) -> None:
-        alive = {thread.ident for thread in threading.enumerate()}
-        for thread in [thread for thread in self._opened if thread not in alive]:
-            self._closer(self._opened.pop(thread))
 
     def __getstate__(self) -> dict[str, Any]:
         kept = ("_lock", "_opened", "_pid")

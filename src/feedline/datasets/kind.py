@@ -20,9 +20,6 @@ INSTEAD_OF_PATH = (
 def kind_of(dataset: Any, name: str) -> DatasetKind:
     """Return the kind of a dataset, which the caller calls `name`.
 
-    Raises:
-        BadOption: it is no dataset, has samples but no length, or can be gone through only once.
-
     Example:
         >>> kind_of([1, 2, 3], "dataset")
         <DatasetKind.MAP: 'map'>

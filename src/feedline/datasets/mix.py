@@ -6,12 +6,11 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from feedline.abc.source import SplitSource
 from feedline.datasets.kind import kind_of
 from feedline.datasets.mixture import Mixture
 from feedline.datasets.mixture_stream import MixtureStream, SplitMixtureStream
+from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption
 from feedline.types import DatasetKind
 
@@ -62,13 +61,12 @@ def mix(
         >>> sum(sample.startswith("music") for sample in mixture)
         10
     """
-    if not isinstance(repeat, bool):
-        raise BadOption(f"repeat={repeat!r} is not True or False.")
+    checked_flag("repeat", repeat)
     _check_datasets(datasets)
     parts = list(datasets)
     if not parts:
         raise BadOption("datasets is empty: there is nothing to mix.")
-    limit = None if size is None else _check_size(size)
+    limit = None if size is None else checked_count("size", size, 1)
     kinds = [kind_of(dataset, f"datasets[{number}]") for number, dataset in enumerate(parts)]
     if DatasetKind.ITERABLE in kinds:
         pairs = zip(parts, kinds, strict=True)
@@ -83,9 +81,6 @@ def mix(
     return Mixture(parts, weights, limit, operator.index(seed))
 
 
-_ONE_LIST = "Give all datasets in one list, as in mix([speech, music], [0.75, 0.25])."
-
-
 # Any, throughout: whatever the user gave.
 def _check_datasets(datasets: Any) -> None:
     """Refuse a dict, whose keys would be taken for datasets, and a single dataset, whose samples would be."""
@@ -97,10 +92,7 @@ def _check_datasets(datasets: Any) -> None:
         )
     is_dataset = not isinstance(datasets, Sequence) and not hasattr(kind, "__next__") and kind.__module__ != "builtins"
     if is_dataset or isinstance(datasets, (str, bytes)) or not hasattr(kind, "__iter__"):
-        raise BadOption(f"datasets is a {kind.__name__}, not a list of datasets. {_ONE_LIST}")
-
-
-def _check_size(size: Any) -> int:
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise BadOption(f"size={size!r} is not a positive integer.")
-    return int(size)
+        raise BadOption(
+            f"datasets is a {kind.__name__}, not a list of datasets. Give all datasets in one list, as in mix([speech, "
+            "music], [0.75, 0.25])."
+        )

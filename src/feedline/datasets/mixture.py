@@ -2,27 +2,131 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.selection import Derived
-from feedline.abc.source import EpochAware
-from feedline.datasets.quota import Quota
+from feedline.datasets.passes import Epochs
 from feedline.errors import BadOption
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import LARGEST, index_at, indices_at
 
+_BITS = 32
+_ONE = 1 << _BITS
+_MASK = _ONE - 1
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two that take turns; each is a number, or a pair again."""
+
+    less: _Pair | int
+    more: _Pair | int
+    share: int
+    """Of the one with less weight, in units of 2**-32."""
+    key: int
+
+
+class Quota:
+    """Whose turn it is at each place of an endless order, and which of its turns.
+
+    Two with the shares p <= 1/2 and 1 - p take turns like this: places are cut into stretches such that place m belongs
+    to stretch floor(m p), so each is 1/p long, rounded down or up, and in each stretch the first has one turn, at a
+    random place. So at every place it has had m p turns, give or take less than one, how many it has had is known at
+    once, and there is no rhythm that a number of ranks or workers could fall in with. More than two are a tree: the two
+    with the least weight are taken as one, until all are (Huffman), which keeps what roundings add up to small.
+
+    Shares are multiples of 2**-32 and all arithmetic is on integers: the same on every machine, at places up to 2**63.
+
+    Args:
+        weights: not negative, not all 0. Those with weight 0 never have a turn.
+        key: decides about the order. Counts follow from weights: up to every place, each has had its share of turns,
+            give or take two (three among many of very different weight).
+    """
+
+    def __init__(self, weights: Sequence[float], key: int) -> None:
+        heap: list[tuple[float, int, _Pair | int]] = [(w, number, number) for number, w in enumerate(weights) if w > 0]
+        heapq.heapify(heap)
+        pairs = 0
+        while len(heap) > 1:
+            weight, _, less = heapq.heappop(heap)
+            other, _, more = heapq.heappop(heap)
+            share = min(max(round(weight / (weight + other) * _ONE), 1), _ONE // 2)
+            pair = _Pair(less, more, share, mix(key, pairs))
+            pairs += 1
+            # The second entry decides between equal weights, so that the tree is the same everywhere.
+            heapq.heappush(heap, (weight + other, len(weights) + pairs, pair))
+        self._root = heap[0][2]
+
+    def at(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return for each place whose turn it is, and the how manieth of its turns, from 0."""
+        numbers = np.empty(len(places), np.int64)
+        turns = np.empty(len(places), np.int64)
+        waiting = [(self._root, np.arange(len(places)), places.astype(np.uint64))]
+        while waiting:
+            node, where, counts = waiting.pop()
+            if isinstance(node, int):
+                numbers[where] = node
+                turns[where] = counts.view(np.int64)
+            elif len(where):
+                is_less, earlier = _turns_of_less(node, counts)
+                waiting.append((node.less, where[is_less], earlier[is_less]))
+                waiting.append((node.more, where[~is_less], (counts - earlier)[~is_less]))
+        return numbers, turns
+
+    def one(self, place: int) -> tuple[int, int]:
+        """Return what `at` returns for one place."""
+        node, count = self._root, place
+        while isinstance(node, _Pair):
+            share = node.share
+            stretch, rest = divmod(count * share, _ONE)
+            step, first = divmod(rest, share)
+            length = (_ONE - first + share - 1) // share
+            chosen = (mix(node.key, stretch) >> _BITS) * length >> _BITS
+            earlier = stretch + (step > chosen)
+            node, count = (node.less, earlier) if step == chosen else (node.more, count - earlier)
+        return node, count
+
+
+def _turns_of_less(pair: _Pair, places: NDArray[np.uint64]) -> tuple[NDArray[np.bool_], NDArray[np.uint64]]:
+    """Return at which places it is the turn of the one with less weight, and how many turns it has had before."""
+    share, bits, mask = np.uint64(pair.share), np.uint64(_BITS), np.uint64(_MASK)
+    # places * share in two words, since it may have more than 64 bits.
+    product = (places & mask) * share
+    stretches = (places >> bits) * share + (product >> bits)
+    steps, first = np.divmod(product & mask, share)
+    lengths = (np.uint64(_ONE) - first + share - np.uint64(1)) // share
+    chosen = ((mix_array(pair.key, stretches.view(np.int64)) >> bits) * lengths) >> bits
+    return steps == chosen, stretches + (steps > chosen)
+
+
 _SHIFT = 40
 """A pass of a dataset is one number: that of the dataset above that of the pass. Nobody makes 2**40 passes."""
 
 
-class Mixture(EpochAware, Derived):
+class Mixed(Epochs):
+    """What both kinds of mixtures have in common."""
+
+    # Any: datasets are any objects that fit.
+    datasets: list[Any]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch it is, here and in those of the datasets that have a `set_epoch` themselves."""
+        super().set_epoch(epoch)
+        for dataset in self.datasets:
+            if callable(set_epoch := getattr(dataset, "set_epoch", None)):
+                set_epoch(self.epoch)
+
+
+class Mixture(Mixed, Derived):
     """A map-style dataset that takes its samples from several others; `mix` makes it.
 
     Which sample it has at an index follows from seed, epoch and weights alone. An epoch goes on where the one before it
@@ -35,7 +139,6 @@ class Mixture(EpochAware, Derived):
         self._sizes = [len(dataset) for dataset in datasets]
         self.size = sum(self._sizes) if size is None else size
         self.seed = seed
-        self.epoch = 0
         self._orders = Orders(self._sizes, mix(epoch_key(seed, 0), 1))
         self.set_weights(weights)
 
@@ -50,11 +153,6 @@ class Mixture(EpochAware, Derived):
         """
         self.weights = check_weights(weights, self._sizes)
         self._quota = Quota(self.weights, mix(epoch_key(self.seed, 0), 0))
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch it is, here and in those of the datasets that have a `set_epoch` themselves."""
-        self.epoch = operator.index(epoch)
-        forward_epoch(self.datasets, self.epoch)
 
     def locate(self, index: int) -> tuple[int, int]:
         """Return where the sample at an index comes from: the number of the dataset, and the index in it.
@@ -115,20 +213,7 @@ class Mixture(EpochAware, Derived):
 
 
 class Orders:
-    """Endless orders of the samples of several datasets: none comes twice before all of its dataset came once.
-
-    Args:
-        sizes: how many samples each dataset has.
-        key: decides about the orders.
-
-    Example:
-        >>> orders = Orders([3, 5], key=7)
-        >>> order = [orders.one(0, turn) for turn in range(6)]
-        >>> sorted(order[:3]), sorted(order[3:])
-        ([0, 1, 2], [0, 1, 2])
-        >>> orders.at(np.zeros(6, np.int64), np.arange(6)).tolist() == order
-        True
-    """
+    """Endless orders of the samples of several datasets: none comes twice before all of its dataset came once."""
 
     def __init__(self, sizes: Sequence[int], key: int) -> None:
         self._sizes = list(sizes)
@@ -157,11 +242,7 @@ class Orders:
 
 # Any: whatever the user gave.
 def check_weights(weights: Any, sizes: Sequence[int | None]) -> list[float]:
-    """Return weights as floats, equal ones for None; `sizes` are those of the datasets, None for streams.
-
-    Raises:
-        BadOption: their number is wrong, they are no weights, or a dataset that has one is empty.
-    """
+    """Return weights as floats, equal ones for None; `sizes` are those of the datasets, None for streams."""
     if weights is None:
         weights = [1.0] * len(sizes)
     # A dataset in the place of weights is refused before its samples are read.
@@ -196,19 +277,6 @@ def _wrong_number(weights: int, datasets: int) -> BadOption:
     )
 
 
-def forward_epoch(datasets: Iterable[Any], epoch: int) -> None:
-    """Tell datasets which epoch it is, if they want to know."""
-    for dataset in datasets:
-        set_epoch = getattr(dataset, "set_epoch", None)
-        if callable(set_epoch):
-            set_epoch(epoch)
-
-
 def form(weights: Sequence[float]) -> str:
-    """Return weights for `__repr__`.
-
-    Example:
-        >>> form([1.0, 0.25])
-        'weights=[1, 0.25]'
-    """
+    """Return weights for `__repr__`."""
     return f"weights=[{', '.join(f'{weight:g}' for weight in weights)}]"

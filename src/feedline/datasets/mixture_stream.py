@@ -8,17 +8,16 @@ it was, when its next sample is wanted.
 from __future__ import annotations
 
 import copy
-import operator
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from feedline.abc.source import EpochAware, Repeatable, SplitSource
+from feedline.abc.source import Repeatable, SplitSource
 from feedline.abc.stateful import is_stateful
-from feedline.datasets.mixture import Orders, check_weights, form, forward_epoch
+from feedline.datasets.mixture import Mixed, Orders, Quota, check_weights, form
 from feedline.datasets.passes import Part, PartedStream, Pass, Stream
-from feedline.datasets.quota import Quota
 from feedline.errors import BadOption, BadState
 from feedline.failures import broke_generator
 from feedline.randomness.keys import epoch_key, mix
@@ -28,7 +27,7 @@ _BLOCK = 1 << 8
 """Places decided at a time."""
 
 
-class MixtureStream(Stream, EpochAware):
+class MixtureStream(Stream, Mixed):
     """An iterable dataset that takes its samples from several others; `mix` makes it.
 
     As of any iterable dataset, each worker has a stream of its own, and the loader divides what comes out.
@@ -51,7 +50,6 @@ class MixtureStream(Stream, EpochAware):
         self.size = size
         self.seed = seed
         self.repeat = repeat
-        self.epoch = 0
         self._pass: _MixturePass | None = None
         self._state: dict[str, Any] | None = None
         self.set_weights(weights)
@@ -63,11 +61,6 @@ class MixtureStream(Stream, EpochAware):
             BadOption: they are no weights of these datasets.
         """
         self.weights = check_weights(weights, self._sizes)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next, here and to those of the datasets that have a `set_epoch` themselves."""
-        self.epoch = operator.index(epoch)
-        forward_epoch(self.datasets, self.epoch)
 
     def __iter__(self) -> Iterator[Any]:
         state, self._state = self._state, None
@@ -207,18 +200,17 @@ class _MixturePass(Pass[int]):
                 dataset_part.restore(own_state)
 
 
+@dataclass(eq=False)
 class _MapPart:
     """A map-style dataset in a mixture, in random order: some of its turns, in the first pass and so on in others."""
 
+    _dataset: Any
+    _number: int
+    _turns: range
+    _orders: Orders
+    _repeat: bool
+    _turn: int = 0
     has_broken_off = False
-
-    def __init__(self, dataset: Any, number: int, turns: range, orders: Orders, repeat: bool) -> None:
-        self._dataset = dataset
-        self._number = number
-        self._turns = turns
-        self._orders = orders
-        self._repeat = repeat
-        self._turn = 0
 
     def read(self) -> Any:
         if self._turn >= len(self._turns) and not self._repeat:
@@ -243,20 +235,20 @@ class _MapPart:
         self._turn = state["taken"]
 
 
+@dataclass(eq=False)
 class _StreamPart:
     """An iterable dataset in a mixture."""
 
-    def __init__(self, dataset: Any, number: int, repeat: bool) -> None:
-        self._dataset = dataset
-        self._number = number
-        self._repeat = repeat
-        self._iterator: Any = None  # an iterator, which may have more to it
-        self._taken = 0
-        """How often this pass was asked for a sample, those that could not be made included."""
-        self._passes = 0
-        self._skip = 0
-        self.has_broken_off = False
-        """True if the iterator has ended with an exception, and the mixture with it."""
+    _dataset: Any
+    _number: int
+    _repeat: bool
+    _iterator: Any = None  # an iterator, which may have more to it
+    _taken: int = 0
+    """How often this pass was asked for a sample, those that could not be made included."""
+    _passes: int = 0
+    _skip: int = 0
+    has_broken_off: bool = False
+    """True if the iterator has ended with an exception, and the mixture with it."""
 
     def read(self) -> Any:
         if self._iterator is None:

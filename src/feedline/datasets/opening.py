@@ -8,9 +8,8 @@ import sqlite3
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,13 +17,14 @@ from urllib.parse import quote
 from feedline.datasets.array_file import opened_zip
 from feedline.datasets.arrays import ArrayDataset
 from feedline.datasets.cache import PrecomputedDataset
-from feedline.datasets.cache.folder import FILE as SAMPLES
+from feedline.datasets.cache.sample_store import FILE as SAMPLES
 from feedline.datasets.csv import CSVDataset
 from feedline.datasets.csv.dataset import ENDINGS as CSV_ENDINGS
 from feedline.datasets.csv.dataset import PACKED
 from feedline.datasets.csv.rows import delimiter_of
 from feedline.datasets.files import FileDataset, ImageFolder
 from feedline.datasets.files.image_folder import IMAGES
+from feedline.datasets.form import names_in
 from feedline.datasets.hdf5 import HDF5Dataset
 from feedline.datasets.lmdb import LMDBDataset
 from feedline.datasets.parquet import ArrowDataset, ParquetDataset
@@ -65,6 +65,7 @@ SUFFIXES = {
     "npz": (".npz",),
 }
 """Of files that hold samples; in a folder, several may be shards of one dataset. The first is the usual one."""
+_FORMATS = {suffix: format_ for format_, suffixes in SUFFIXES.items() for suffix in suffixes}
 _MAGIC = (
     (b"\x89HDF\r\n\x1a\n", "hdf5"),
     (b"PAR1", "parquet"),
@@ -113,25 +114,24 @@ class Recognised:
                 delimiter = delimiter_of(file.readline())
             usual = "\t" if self.path.lower().endswith(".tsv") else ","
             return {} if delimiter == usual else {"delimiter": delimiter}
-        if self.format == "pictures" and not _pictures_in_folders(self.path):
-            return {"labels": None}
+        if self.format == "pictures":
+            root = self.path.rstrip(os.sep)
+            folders = (names for folder, _, names in os.walk(root) if folder != root)
+            return {} if any(any(map(is_picture_name, names)) for names in folders) else {"labels": None}
         return {}
 
     def open(self, **options: Any) -> Any:
         """Open it with the source that reads it.
 
-        Args:
-            options: of that source.
-
-        Raises:
-            BadOption: no single source reads it.
+        Raises BadOption: no single source reads it.
         """
         if self.format == "stores":
             raise self._several()
         if self.format == "sqlite":
             if "query" not in options:
                 options = {**_table_in(self.path), **options}
-            return SQLDataset(_address_of(self.path), options.pop("query"), **options)
+            path = os.path.abspath(self.path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+            return SQLDataset(f"sqlite:///{path}", options.pop("query"), **options)
         # A path that is there is no pattern, whatever characters it has.
         place: Any = self.files or (Path(self.path) if os.path.exists(self.path) else self.path)
         if self.format == "precomputed" and os.path.isfile(self.path):
@@ -185,17 +185,14 @@ def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
 
 
 def recognise(path: str | os.PathLike[str]) -> Recognised:
-    """Say what a path is.
-
-    Raises:
-        SourceError: there is nothing, or nothing that a source reads.
-    """
+    """Say what a path is. Raises SourceError: there is nothing, or nothing that a source reads."""
     text = os.fspath(path)
     if os.path.isdir(text):
         return _folder(text)
     found = _by_content(text) if os.path.isfile(text) else None
     found = found or format_by_name(text)
-    if found is not None and (os.path.isfile(text) or _is_pattern(text)):
+    is_pattern = "://" in text or "{" in text or "::" in text or glob.has_magic(text)
+    if found is not None and (os.path.isfile(text) or is_pattern):
         return Recognised(text, found)
     known = f"{', '.join(one for suffixes in SUFFIXES.values() for one in suffixes)}, .csv, .tsv and SQLite"
     if not os.path.exists(text):
@@ -213,10 +210,6 @@ def _by_content(path: str) -> str | None:
     if start[257:262] == b"ustar" or (packing_of(start) is not None and not path.lower().endswith(CSV_ENDINGS)):
         return "tar"
     return next((format_ for magic, format_ in _MAGIC if start.startswith(magic)), None)
-
-
-def _is_pattern(path: str) -> bool:
-    return "://" in path or "{" in path or "::" in path or glob.has_magic(path)
 
 
 def _folder(path: str) -> Recognised:
@@ -244,7 +237,13 @@ def _folder(path: str) -> Recognised:
     pictures = sum(map(is_picture_name, files))
     # An array or a table may well be one sample of many. A store of any other kind is not, unless there are far more
     # other files: one that lists recordings, or the thumbnails of pictures.
-    stores = [file for file in files if _is_store(file)]
+    stores = [
+        file
+        for file in files
+        if _store_of(file) not in (None, "npy")
+        or ending_of(file) in _DATABASES
+        or os.path.basename(file) in (_ENVIRONMENT, SAMPLES)
+    ]
     if 4 * len(stores) >= len(files) > 2 * pictures:
         return Recognised(path, "stores", list(map(Path, stores)), [Path(one) for one in files if one not in stores])
     return Recognised(path, "pictures" if pictures else "files")
@@ -259,14 +258,8 @@ def files_below(path: str) -> Iterator[str]:
                 yield os.path.join(place, name)
 
 
-def _is_store(path: str) -> bool:
-    if _store_of(path) not in (None, "npy"):
-        return True
-    return ending_of(path) in _DATABASES or os.path.basename(path) in (_ENVIRONMENT, SAMPLES)
-
-
 def _store_of(path: str) -> str | None:
-    return _by_ending(ending_of(path))
+    return _FORMATS.get(ending_of(path))
 
 
 def format_by_name(path: str) -> str | None:
@@ -276,12 +269,7 @@ def format_by_name(path: str) -> str | None:
         >>> [format_by_name(name) for name in ("shard-{000..009}.tar", "a.TGZ", "rows.csv.gz", "photos")]
         ['tar', 'tar', 'csv', None]
     """
-    return "csv" if path.lower().endswith(CSV_ENDINGS) else _by_ending(ending_of(path))
-
-
-@cache
-def _by_ending(ending: str) -> str | None:
-    return next((format_ for format_, suffixes in SUFFIXES.items() if ending in suffixes), None)
+    return "csv" if path.lower().endswith(CSV_ENDINGS) else _store_of(path)
 
 
 def ending_of(name: str) -> str:
@@ -300,11 +288,6 @@ def is_picture_name(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in IMAGES
 
 
-def _pictures_in_folders(root: str) -> bool:
-    root = root.rstrip(os.sep)
-    return any(folder != root and any(map(is_picture_name, names)) for folder, _, names in os.walk(root))
-
-
 def some(paths: list[Path], root: str | Path, most: int = 3) -> str:
     """Name the first of some files, as seen from a folder."""
     names = ", ".join(str(one.relative_to(root)) for one in paths[:most])
@@ -313,12 +296,8 @@ def some(paths: list[Path], root: str | Path, most: int = 3) -> str:
 
 # Any: whatever `fields=` takes, and arrays of any type.
 def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
-    """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is no such.
-
-    Raises:
-        CorruptSource: one of them is damaged, or larger than is accepted.
-    """
-    wanted = fields.values() if isinstance(fields, Mapping) else [fields] if isinstance(fields, str) else fields
+    """Return the arrays of a compressed .npz file, which cannot be mapped; None if it is no such."""
+    wanted = names_in(fields)
     arrays: dict[str, Any] = {}
     try:
         with open(path, "rb") as file, opened_zip(file) as archive:
@@ -335,16 +314,8 @@ def _unpacked(path: str, fields: Any) -> dict[str, Any] | None:
     return arrays
 
 
-def _address_of(path: str) -> str:
-    return "sqlite:///" + os.path.abspath(path).replace("%", "%25").replace("?", "%3F").replace("#", "%23")
-
-
 def _table_in(path: str) -> dict[str, Any]:
-    """Return `query=` and `key=` for the only table of a database.
-
-    Raises:
-        BadOption: there is not exactly one, or nothing single tells its rows apart.
-    """
+    """Return `query=` and `key=` for the only table of a database."""
     listing = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
     try:
         database = sqlite3.connect(f"file:{quote(os.path.abspath(path))}?mode=ro", uri=True)

@@ -7,15 +7,30 @@ pass is a class, not a generator: after an exception it goes on with the next sa
 from __future__ import annotations
 
 import operator
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 from feedline.abc.source import EpochAware, Repeatable, SplitSource
 from feedline.datasets.source import Transform
-from feedline.datasets.torch_data import tell_torch, torch_worker
 from feedline.errors import BadState
 from feedline.ranks import rank_if_known
+
+
+def tell_torch(kind: type) -> None:
+    """Make a class one of torch's iterable datasets, by which loaders know them, if the program uses torch."""
+    data = sys.modules.get("torch.utils.data")
+    if data is not None:
+        data.IterableDataset.register(kind)
+
+
+def torch_worker() -> tuple[int, int]:
+    """Return which of how many workers of torch's loader this is; the only one if it is none."""
+    data = sys.modules.get("torch.utils.data")
+    info = None if data is None else data.get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
 
 Part = tuple[int, int]
 """Which of how many parts of a stream."""
@@ -82,10 +97,6 @@ class Pass(Repeatable, Iterator[Any], Generic[T]):
     """One pass over a stream, or over a part of it.
 
     Subclasses say what comes next, such as a row or a place, and make a sample of it.
-
-    Args:
-        part: which part of the stream.
-        transform: applied to each sample.
     """
 
     def __init__(self, part: Part = (0, 1), transform: Transform | None = None) -> None:
@@ -150,11 +161,7 @@ class ResumablePass(Pass[T]):
 
     # Any: a state may come from anywhere.
     def load_state_dict(self, state: Any) -> None:
-        """Go on where a state was taken, with the next sample that would have come.
-
-        Raises:
-            BadState: it is not the state of such a pass, or one of another part or order.
-        """
+        """Go on where a state was taken, with the next sample that would have come."""
         own = self.state_dict()
         if not isinstance(state, dict) or state.keys() != own.keys():
             raise BadState(
@@ -163,17 +170,13 @@ class ResumablePass(Pass[T]):
                 f"without the state. It is {state!r:.200}"
             )
         for name in (*self._options(), "part"):
-            if _plain(state[name]) != own[name]:
+            saved = state[name]
+            if (list(saved) if isinstance(saved, tuple) else saved) != own[name]:  # of a tuple, JSON makes a list
                 raise BadState(
-                    f"The state was saved with {self._words.get(name, name)} {state[name]}, and now it is {own[name]}: "
+                    f"The state was saved with {self._words.get(name, name)} {saved}, and now it is {own[name]}: "
                     f"the samples of {self._name} that are left cannot be told. Use the same data and options, and as "
                     "many workers and ranks as then."
                 )
         self._again = self._failed = None
         self.has_broken_off = False
         self._enter(state)
-
-
-def _plain(value: Any) -> Any:
-    """Return a tuple as the list that JSON makes of it."""
-    return list(value) if isinstance(value, tuple) else value

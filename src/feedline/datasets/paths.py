@@ -30,11 +30,7 @@ class File:
 
     @classmethod
     def at(cls, path: str) -> File:
-        """Look at a file.
-
-        Raises:
-            SourceError: there is none, or it cannot be looked at.
-        """
+        """Look at a file. Raises SourceError: there is none, or it cannot be looked at."""
         try:
             found = os.stat(path)
         except OSError as exc:
@@ -42,12 +38,7 @@ class File:
         return cls(path, found.st_size, found.st_mtime_ns)
 
     def check(self) -> None:
-        """Make sure that the file is still the same.
-
-        Raises:
-            SourceChanged: it is not.
-            SourceError: it is gone.
-        """
+        """Make sure that the file is still the same. Raises SourceChanged: it is not; SourceError: it is gone."""
         now = File.at(self.path)
         if now != self:
             raise SourceChanged(
@@ -60,15 +51,8 @@ class File:
 def found_files(paths: Paths, endings: tuple[str, ...]) -> tuple[str, ...]:
     """Return the absolute paths of the files that are meant.
 
-    Those of a folder or pattern come in natural order, `part-9` before `part-10`; a list keeps its order.
-
-    Args:
-        paths: a file, a folder, a pattern with `*`, `?`, `[...]` or `**`, or several of these.
-        endings: how the names of files in a folder end.
-
-    Raises:
-        BadOption: these are no paths, or addresses of something remote.
-        SourceError: nothing is there.
+    Those of a folder or pattern come in natural order, `part-9` before `part-10`; a list keeps its order. Raises
+    BadOption: these are no paths, or addresses of something remote; SourceError: nothing is there.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
     if not given:
@@ -109,10 +93,8 @@ def checked_path(given: str | os.PathLike[str]) -> str:
     """Return the path of a local file, or a pattern, as a text.
 
     Every source that reads local files only asks here first, so that no error shows what is secret in an address.
-
-    Raises:
-        BadOption: it is the address of something remote.
-        SourceError: it looks like one without a protocol, and there is no such file.
+    Raises BadOption: it is the address of something remote; SourceError: it looks like one without a protocol, and
+    there is no such file.
 
     Example:
         >>> checked_path("/data/a.h5")

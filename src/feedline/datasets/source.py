@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -12,13 +11,63 @@ from numpy.typing import NDArray
 
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
-from feedline.datasets.cache_file import Cache
-from feedline.datasets.columns import Empty, is_column
+from feedline.datasets.form import Form
 from feedline.errors import BadOption
 from feedline.images.compose import image_transform
 
+Empty = Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+"""Makes an array to be filled: ordinary memory, or the place where the batch is wanted."""
+
+_NUMBERS = "biufc"
+_TEXTS = {str, bytes}
+_PLAIN: dict[type, np.dtype[Any]] = {int: np.dtype(np.int64), float: np.dtype(np.float64), bool: np.dtype(np.bool_)}
+
+
+# Any, throughout: values of any kind; a column is an array or a list.
+def is_column(column: Any) -> bool:
+    """True if the default collate function would make this column of its values: numbers, or strings or bytes."""
+    if isinstance(column, np.ndarray):
+        return column.dtype.kind in _NUMBERS and column.dtype.isnative
+    return {*map(type, column)} <= _TEXTS
+
+
+def stacked(values: list[Any], empty: Empty) -> Any:
+    """Stack numbers, or arrays of numbers of one shape and type; any other values are returned as they are.
+
+    Example:
+        >>> stacked([1, 2], np.empty), stacked([1, 2.5], np.empty), stacked(["a", "b"], np.empty)
+        (array([1, 2]), [1, 2.5], ['a', 'b'])
+    """
+    kinds = {*map(type, values)}
+    if len(kinds) != 1:
+        return values
+    (kind,) = kinds
+    if kind is np.ndarray:
+        return _stacked_arrays(values, empty)
+    dtype = values[0].dtype if issubclass(kind, np.generic) else _PLAIN.get(kind)
+    if dtype is None or dtype.kind not in _NUMBERS:
+        return values
+    column = empty((len(values),), dtype)
+    try:
+        column[:] = values
+    except OverflowError:  # the collate function says it better
+        return values
+    return column
+
+
+def _stacked_arrays(values: list[NDArray[Any]], empty: Empty) -> Any:
+    dtype, shape = values[0].dtype, values[0].shape
+    if dtype.kind not in _NUMBERS or not dtype.isnative:
+        return values
+    if any(value.shape != shape or value.dtype != dtype for value in values):
+        return values
+    column = empty((len(values), *shape), dtype)
+    for row, value in enumerate(values):
+        column[row] = value
+    return column
+
+
 Indices = NDArray[np.int64]
-# Any: a sample is what its user makes of it.
 Transform = Callable[[Any], Any]
 """Takes a sample and returns another."""
 
@@ -28,9 +77,6 @@ class Source:
 
     Subclasses say how many samples there are and read them; indices arrive checked and not negative, in any order,
     repeated or not. They can be pickled, and open nothing before it is needed (`feedline.datasets.handle.Handle`).
-
-    Args:
-        transform: applied to each sample.
     """
 
     _lazy: tuple[str, ...] = ()
@@ -117,9 +163,12 @@ class TableSource(Source, ColumnSource):
         per sample.
         """
 
-    @abstractmethod
+    _shape: Form
+    """Which fields a sample has, and in what they stand."""
+
     def _build(self, values: list[Any]) -> Any:
         """Put the values of a sample, or columns, together."""
+        return self._shape.build(values)
 
     def _read(self, indices: Indices) -> list[Any]:
         columns = self._read_columns(indices, np.empty)
@@ -138,23 +187,22 @@ def has_own_samples(kind: type[Source]) -> bool:
 
 
 def checked_transform(transform: Transform | None) -> Transform | None:
-    """Return the transform, or refuse what is none.
-
-    Raises:
-        BadOption: it cannot be called.
-    """
+    """Return the transform, or refuse what is none. Raises BadOption: it cannot be called."""
     if transform is not None and not callable(transform):
         raise BadOption(f"transform={transform!r} is not a function that takes a sample and returns another.")
     given: Transform | None = image_transform(transform)
     return given
 
 
-def checked_cache(cache: Cache) -> Cache:
-    """Return whether or where something is cached, or refuse what says neither.
+def checked_flag(name: str, value: Any) -> bool:
+    """Return an option that is True or False; BadOption if it is anything else."""
+    if not isinstance(value, bool):
+        raise BadOption(f"{name}={value!r} is not True or False.")
+    return value
 
-    Raises:
-        BadOption: it is neither True, False nor a path.
-    """
-    if not isinstance(cache, (bool, str, os.PathLike)):
-        raise BadOption(f"cache={cache!r} is neither True, False nor the path of a folder.")
-    return cache
+
+def checked_count(name: str, value: Any, least: int) -> int:
+    """Return an option that is a number of things; BadOption if it is none, or too small."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise BadOption(f"{name}={value!r} is not a whole number from {least} up.")
+    return int(value)

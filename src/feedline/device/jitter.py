@@ -46,7 +46,9 @@ def _turned(images: torch.Tensor, turn: torch.Tensor) -> torch.Tensor:
     is_green = ~is_red & (most == green)
     hue = torch.where(is_red, green - blue, torch.where(is_green, blue - red, red - green))
     hue = torch.where(spread > 0, hue / spread, 0.0)
-    hue += torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0)) + 6 * turn.view(-1, 1, 1)  # in sixths of the circle
+    hue += torch.where(is_red, 0.0, torch.where(is_green, 2.0, 4.0)) + 6 * turn.view(
+        -1, 1, 1
+    )  # in sixths of the circle
     planes = []
     for offset in (5, 3, 1):
         sixth = torch.remainder(hue + offset, 6)

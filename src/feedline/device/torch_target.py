@@ -25,7 +25,6 @@ from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
 from feedline.images.placement import Placement
 
-
 _FEEDERS = 2
 """Threads that feed a GPU with images to decode."""
 

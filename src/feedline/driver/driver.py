@@ -25,10 +25,13 @@ from feedline.driver.slots import Slots
 from feedline.engines import interrupts
 from feedline.errors import GrowingWorker, tell
 from feedline.failures import is_interrupt
-from feedline.types import Call, Parcel, Result, ResultKind
+from feedline.types import Call, Parcel, Result, ResultKind, Task
 
 _LOOK_UP_S = 0.05
 """How often a wait for workers is interrupted to see whether anybody wants it to end. Nothing else depends on it."""
+
+_TOGETHER = 8
+"""The most tasks in a message: half a window, if it is as deep as can be. More could not be taken back one by one."""
 
 Prepare = Callable[[Any], Any]
 """Last touch to a batch in the training process, such as pinning what is not pinned."""
@@ -147,7 +150,8 @@ class Driver:
             finally:
                 del result  # its exception refers to this frame: no cycle for the garbage collector
                 machine.handed_out(worker)
-                self._perform()
+                if machine.decisions:
+                    self._perform()
         except BaseException as exc:
             if not is_interrupt(exc):  # otherwise it comes again
                 epoch.note(ordinal, worker, notes, read)
@@ -235,12 +239,11 @@ class Driver:
             decision = decisions.popleft()
             what, worker = decision[0], decision[1]
             if what is GIVE:
-                try:
-                    self.engine.submit(worker, decision[2])
-                except Exception as exc:  # indices that cannot be sent
-                    if is_interrupt(exc):
-                        raise
-                    machine.not_given(decision[2].id, exc)
+                if decisions and machine.are_short:
+                    decisions.appendleft(decision)
+                    self._give_together()
+                else:
+                    self._give(worker, decision[2])
             elif what is TAKE_BACK:
                 machine.taken_back(worker, self._revoke(worker, decision[2]))
             elif what is START:
@@ -250,6 +253,33 @@ class Driver:
                 self._look_at(worker, kills=decision[2])
         if machine.fatal is not None:
             self._give_up()
+
+    def _give(self, worker: int, task: Task) -> None:
+        try:
+            self.engine.submit(worker, task)
+        except Exception as exc:  # indices that cannot be sent
+            if is_interrupt(exc):
+                raise
+            self.machine.not_given(task.id, exc)
+
+    def _give_together(self) -> None:
+        """Give each worker what was decided next for it, up to the first decision of another kind."""
+        decisions = self.machine.decisions
+        given: dict[int, list[Task]] = {}
+        while decisions and decisions[0][0] is GIVE:
+            _, worker, task = decisions.popleft()
+            given.setdefault(worker, []).append(task)
+        for worker, tasks in given.items():
+            for first in range(0, len(tasks), _TOGETHER):
+                some = tasks[first : first + _TOGETHER]
+                try:
+                    self.engine.submit_together(worker, some)
+                except Exception as exc:
+                    if is_interrupt(exc):
+                        raise
+                    decisions.extendleft((GIVE, worker, task) for task in reversed(some))
+                    for _ in some:  # which tells what cannot be sent
+                        self._give(*decisions.popleft()[1:])
 
     def _revoke(self, worker: int, count: int | None) -> list[int]:
         """Take back so many tasks that a worker has not begun; None for all."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from feedline.abc.stateful import is_stateful
 from feedline.engines.handles import objects_in
-from feedline.randomness.draw_watch import DrawWatch
+from feedline.randomness.global_states import GlobalStates
 from feedline.types import WorkerSpec
 
 
@@ -32,7 +32,7 @@ class Bonds:
     def __init__(self, dataset: Any, spec: WorkerSpec) -> None:
         self._dataset = dataset
         self._spec = spec
-        self._draws = DrawWatch()
+        self._states = GlobalStates.now()
         self._is_first = True
 
     def are_there(self) -> bool:
@@ -42,7 +42,7 @@ class Bonds:
             if is_stateful(self._dataset) or holds_generator(self._dataset) or holds_generator(self._spec.collate):
                 return True
         # A dataset that has asked which worker it is in may have seeded or chosen something by that.
-        return self._draws.has_drawn() or self._spec.framework.has_asked()
+        return self._states.have_moved() or self._spec.framework.has_asked()
 
 
 # Any: whatever the user has made.

@@ -21,6 +21,7 @@ from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
 from feedline.images.placement import Placement, place
 from feedline.randomness import scope as randomness
+from feedline.randomness.global_states import globals_kept
 from feedline.types import (
     Call,
     DatasetKind,
@@ -199,7 +200,7 @@ class Runner:
     def _place_of_failed(self, exc: BaseException, items: list[Any]) -> int | None:
         if is_stateful(self._dataset) or is_awaited(self._dataset) or is_interrupt(exc):
             return None  # asking again would change what comes next, or take who knows how long
-        with nullcontext() if self._threaded else randomness.globals_kept():
+        with nullcontext() if self._threaded else globals_kept():
             return place_of_failed(exc, self._dataset, items)
 
     def _end(self, task: Task, worker: int) -> Result:

@@ -15,7 +15,7 @@ from typing import Any
 
 from feedline.errors import SharedGenerators, tell
 from feedline.fetch.awaiting import is_awaited
-from feedline.randomness import scope as randomness
+from feedline.randomness import global_states as randomness
 
 _LOOKS = 4
 """Samples that are made. Four from all over show what most datasets do to all of theirs; a guess."""

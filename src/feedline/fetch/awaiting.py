@@ -21,7 +21,8 @@ from feedline.errors import BadOption, SharedGenerators, tell
 from feedline.fetch.asking import Asking
 from feedline.fetch.guard import Guard
 from feedline.fetch.loop import loop_of
-from feedline.randomness.scope import GlobalStates, Scope, enter_task
+from feedline.randomness.global_states import GlobalStates
+from feedline.randomness.scope import Scope, enter_task
 from feedline.types import IndexBlock, WorkerSpec
 
 _LOOKS = 4

@@ -11,42 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from feedline.fetch.asking import Asking
-from feedline.randomness.draw_watch import DrawWatch, has_one_in_store
-from feedline.randomness.scope import GlobalStates, Scope, globals_kept, seed_globals
+from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
+from feedline.randomness.scope import Scope
 
 _LOOKS = 4
 """Tasks after which a dataset that drew nothing is believed not to. Being wrong costs one batch that is made twice."""
-
-
-class _States:
-    """What the generators were before a batch that is expected to draw nothing."""
-
-    def __init__(self) -> None:
-        self._watch: DrawWatch | None = None
-        self._marks: tuple[Any, ...] | None = None
-        self._states: GlobalStates | None = None
-
-    def note(self) -> bool:
-        """Note what they are; False if that cannot be known.
-
-        A number that a generator has in store is drawn without a trace; none gets there while nothing is drawn.
-        """
-        self._watch = self._watch or DrawWatch()
-        marks = self._watch.marks()
-        if marks != self._marks:
-            if has_one_in_store():
-                return False
-            self._marks, self._states = marks, GlobalStates.now()
-        return True
-
-    def are_back(self) -> bool:
-        """True if nothing was drawn; otherwise they are given back as they were."""
-        assert self._watch is not None
-        assert self._states is not None
-        if self._watch.marks() == self._marks:
-            return True
-        self._states.restore()
-        return False
 
 
 class SeededFetcher:
@@ -62,7 +31,8 @@ class SeededFetcher:
         self._scope = scope
         self._looks: int | None = 0
         """Tasks that drew nothing so far; None once something was drawn."""
-        self._states = _States()
+        self._states: GlobalStates | None = None
+        """What the generators were before the last batch that was expected to draw nothing."""
 
     def __call__(self, indices: Any) -> Any:
         if self._looks is not None and self._looks >= _LOOKS:
@@ -76,14 +46,14 @@ class SeededFetcher:
 
     def _make_if_nothing_is_drawn(self, indices: Any) -> Any:
         """Make a batch without seeding; if it turns out to draw something, take it back and return `_DRAWN`."""
-        if not self._states.note():
-            return _DRAWN
+        before = self._states = GlobalStates.now(self._states)
         failure: Exception | None = None
         try:
             batch = self._make(indices)
         except Exception as exc:
             failure = exc
-        if not self._states.are_back():
+        if before.have_moved():
+            before.restore()
             self._looks = None
             return _DRAWN
         if failure is None:

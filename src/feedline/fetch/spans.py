@@ -49,14 +49,16 @@ class SpanFetcher:
         self._break: _Failed | None = None
         """What ended the stream before its time: for no worker in silence, whosever sample it was."""
         self._has_raised_break = False
+        self._has_failed = False
         self.consumed: int | None = None
         """Samples that all ranks have consumed with the last batch, if the end of the stream has changed the steps."""
 
-        self._draws = not (stream.is_plain and spec.framework.is_default_collate(spec.collate))
-        """False if nothing here can draw from the generators of the process."""
+        self._collate_draws = not spec.framework.is_default_collate(spec.collate)
+        self._seeds = self._collate_draws or stream.seeds_each
+        """True if the generators of the process are seeded for what is made here."""
 
     def __call__(self, span: Span) -> Any:
-        if not self._draws:
+        if not self._seeds:
             return self._make(span)
         with self._scope.kept():
             return self._make(span)
@@ -66,7 +68,8 @@ class SpanFetcher:
         stride = split.batch_size * share.world_size
         begin = span.origin + span.number * stride
         end = begin + stride + (share.world_size if self._exact else 0)
-        self._read_to(begin, end, span.origin)
+        with self.stream.generators:
+            self._read_to(begin, end, span.origin)
         if self._total is None or self._total >= end:
             own = np.arange(begin + share.rank, begin + stride, share.world_size).tolist()
         elif self._break is not None:
@@ -79,18 +82,28 @@ class SpanFetcher:
                 raise StopIteration
             own = (steps.own(span.number) + span.origin).tolist()
             self.consumed = span.origin + min(steps.start(span.number + 1), self._total - span.origin)
-        samples = []
-        for place in own:
-            sample = self._held[self._there(place, begin)]
-            if type(sample) is not _Failed:
-                samples.append(sample)
-            elif self._guard is None or sample.is_last or not self._guard.leaves_out(sample.reason, place):
-                self._raise(sample, place)
+        there = own if self._total is None else [self._there(place, begin) for place in own]
+        samples = [self._held[place] for place in there]
+        if self._has_failed:
+            samples = self._without_failed(samples, own)
         if not samples:
             raise NothingLeft
-        self._scope.collate(begin + share.rank, draws=self._draws)
+        self._scope.collate(begin + share.rank, draws=self._collate_draws)
         batch = samples if self._batched else samples[0]
         return self._collate(batch) if self._guard is None else self._guard.collate(self._collate, batch, own)
+
+    def _without_failed(self, samples: list[Any], places: list[int]) -> list[Any]:
+        made = []
+        for sample, place in zip(samples, places, strict=True):
+            if type(sample) is not _Failed:
+                made.append(sample)
+            elif self._guard is None or sample.is_last or not self._guard.leaves_out(sample.reason, place):
+                self._raise(sample, place)
+        return made
+
+    def _failed(self, exc: Exception, *, is_last: bool = False) -> _Failed:
+        self._has_failed = True
+        return _Failed(without_frames(exc), is_last)
 
     def _up_to_break(self, begin: int, end: int) -> list[int]:
         """Return the places of a step that are this rank's, in a stream that broke off, and that where it did."""
@@ -127,11 +140,10 @@ class SpanFetcher:
             raise InternalError(f"A stream is at sample {stream.place} and cannot go back to {begin}.")
         if self._total is None:
             stream.skip_to(low)
+        read = self._read_some if stream.goes_in_one else self._read_one
         while self._total is None and stream.place < end:
-            place = stream.place
-            own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
             try:
-                sample = self._read(place, is_own=own)
+                read(begin, low, end)
             except StopIteration:
                 self._total = stream.place
                 stride = self._split.batch_size * share.world_size
@@ -140,9 +152,41 @@ class SpanFetcher:
                         f"The state says that {origin} samples of a stream were consumed, but it ended after "
                         f"{self._total}. Use the data that the state was saved with."
                     ) from None
-                return
-            if own or (self._exact and place >= low):
-                held[place] = sample
+
+    def _read_some(self, begin: int, low: int, end: int) -> None:
+        """Read as many samples as a batch has: those of other workers and ranks are not all in memory at once."""
+        stream = self.stream
+        samples: list[Any] = []
+        try:
+            stream.replay()
+            stream.fill(samples, min(end - stream.place, self._split.batch_size))
+        except StopIteration:
+            raise
+        except Exception as exc:
+            if not stream.has_broken_off:
+                raise
+            self._break = self._failed(exc, is_last=True)
+            samples.append(self._break)
+        finally:
+            self._hold(samples, stream.place - len(samples), begin, low)
+
+    def _hold(self, samples: list[Any], first: int, begin: int, low: int) -> None:
+        """Hold what is needed of samples that were read from place `first` on."""
+        held, end = self._held, first + len(samples)
+        own, step = begin + self._split.share.rank, self._split.share.world_size
+        if self._exact:
+            own, step = low, 1
+        elif first <= begin < end:
+            held[begin] = samples[begin - first]
+        own += max(0, -((own - first) // step) * step)
+        held.update(zip(range(own, end, step), samples[own - first :: step], strict=True))
+
+    def _read_one(self, begin: int, low: int, end: int) -> None:
+        share, place = self._split.share, self.stream.place
+        own = place == begin or (place > begin and (place - begin) % share.world_size == share.rank)
+        sample = self._read(place, is_own=own)
+        if own or (self._exact and place >= low):
+            self._held[place] = sample
 
     def _read(self, place: int, *, is_own: bool) -> Any:
         """Return the next sample; if it cannot be made, what says so: it is raised in the batch that it belongs to."""
@@ -155,14 +199,14 @@ class SpanFetcher:
                 if failed is None:
                     raise
                 stream.place += 1  # the sample that was asked for again has its place, too
-                return _Failed(failed)
+                return self._failed(failed)
             except Exception as exc:
                 if stream.has_broken_off:
-                    self._break = _Failed(without_frames(exc), is_last=True)
+                    self._break = self._failed(exc, is_last=True)
                     return self._break
                 is_tried = guard is not None and stream.is_repeatable and guard.tries_again(exc, attempt)
                 if not is_tried or not stream.try_again():
-                    return _Failed(without_frames(exc))
+                    return self._failed(exc)
                 failed, attempt = without_frames(exc), attempt + 1
                 continue
             if failed is not None and guard is not None and is_own:

@@ -14,7 +14,8 @@ from feedline.abc.stateful import check_restorable, is_stateful, outlives_epoch,
 from feedline.errors import BadState, WorkerError
 from feedline.failures import broke_generator, is_interrupt
 from feedline.fetch.guard import Guard
-from feedline.randomness.scope import Scope, seed_globals
+from feedline.randomness.global_states import UNCHANGED, seed_globals
+from feedline.randomness.scope import Scope
 from feedline.types import Notes, Resume, WorkerSpec
 from feedline.values.records import NotARecord, encode
 
@@ -39,8 +40,12 @@ class Stream:
             if resume is not None and resume.last is not None:
                 restore_end(dataset, resume.last)
             self._iterator = iter(dataset)
+            self.generators = scope.own_generators() if self._draws_in_turn() else UNCHANGED
+            """What samples draw from the generators of the process, they draw inside of this."""
         self.is_plain = type(self._iterator) in _PLAIN
         """True if reading a sample runs no code that could draw random numbers."""
+        self.seeds_each = scope.seeds_globals and not self.is_plain and self.generators is UNCHANGED
+        """True if the generators of the process are seeded for every sample."""
         self._goes_on = resume is not None and resume.dataset is not None and not resume.is_before
         self._skip = getattr(self._iterator, "skip", None) if isinstance(dataset, StreamSource) else None
         self._scope = scope
@@ -66,6 +71,19 @@ class Stream:
             self._skip_to = resume.place + (0 if isinstance(dataset, Acknowledged) else resume.skip)
             self._least = resume.least
 
+    def _draws_in_turn(self) -> bool:
+        """True if whoever has the samples of a place has run the code for all those before, and draws on from there.
+
+        A generator has no other way. All that it draws follows from how the generators are seeded when it is opened.
+        """
+        is_repeated = not is_stateful(self._dataset) and not isinstance(self._dataset, Acknowledged)
+        return inspect.isgenerator(self._iterator) and is_repeated
+
+    @property
+    def goes_in_one(self) -> bool:
+        """True if many samples are read as one is: nothing has to be done for each, and none is asked for again."""
+        return not self.seeds_each and (self.is_plain or inspect.isgenerator(self._iterator))
+
     def skip_to(self, place: int) -> None:
         """Go to a place, or to the end, without making the samples before it, if that can be done."""
         if self.place < self._skip_to or place <= self.place:
@@ -77,8 +95,36 @@ class Stream:
 
     def read(self) -> Any:
         """Return the next sample; raises StopIteration at the end."""
+        self.replay()
+        return self._read()
+
+    def fill(self, samples: list[Any], count: int) -> None:
+        """Read on after `samples` until there are `count`, in one go if nothing has to be done for each.
+
+        Raises:
+            StopIteration: the stream has ended before; what there was is appended.
+        """
+        self.replay()
+        while len(samples) < count and (self.seeds_each or (self.is_watched and self.place == 0)):
+            samples.append(self._read())
+        first = self.place - len(samples)
+        self._scope.reading(samples, first)
+        try:
+            # Not islice, which calls `iter`: an iterator of the user's may begin anew then.
+            samples.extend(map(next, itertools.repeat(self._iterator, count - len(samples))))
+        except BaseException as exc:
+            self._scope.place = self.place = first + len(samples)
+            self._note(exc)
+            raise
+        self._scope.place = self.place = first + len(samples)
+        if len(samples) < count:
+            self._check_end()
+            raise StopIteration
+
+    def replay(self) -> None:
+        """Read what was read before a resumption, now that a batch is wanted: that is nobody's start-up time."""
         attempt = 1
-        while self.place < self._skip_to:  # now that a batch is wanted: a replay is nobody's start-up time
+        while self.place < self._skip_to:
             try:
                 self._read()
             except StopIteration:
@@ -96,38 +142,43 @@ class Stream:
                     attempt = 1
                     continue
                 attempt += 1
-        return self._read()
 
     def _read(self) -> Any:
         scope = self._scope
         scope.place = self.place
-        if scope.seeds_globals and not self.is_plain:
+        if self.seeds_each:
             seed_globals(scope.key())
         try:
             sample = next(self._iterator)
         except StopIteration:
-            if self.interrupted_by is not None:
-                raise WorkerError(
-                    f"The iterator of {type(self._dataset).__name__} is a generator, and ended when a signal handler "
-                    f"raised {self.interrupted_by} inside of it: this iteration was ended by that. Begin another one, "
-                    "or go on where it was: loader.load_state_dict(loader.state_dict())."
-                ) from None
+            self._check_end()
             raise
         except BaseException as exc:
-            if is_interrupt(exc):  # it says nothing about the sample
-                self.interrupted_by = type(exc).__name__ if inspect.isgenerator(self._iterator) else None
-                raise
-            if not isinstance(exc, Exception):
-                raise
-            self.place += 1  # the sample that could not be made has its place, too
-            self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
-                isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
-            )
+            self._note(exc)
             raise
         if self.is_watched and self.place == 0:
             self.first_digest = _digest(sample)
         self.place += 1
         return sample
+
+    def _check_end(self) -> None:
+        if self.interrupted_by is not None:
+            raise WorkerError(
+                f"The iterator of {type(self._dataset).__name__} is a generator, and ended when a signal handler "
+                f"raised {self.interrupted_by} inside of it: this iteration was ended by that. Begin another one, "
+                "or go on where it was: loader.load_state_dict(loader.state_dict())."
+            ) from None
+
+    def _note(self, exc: BaseException) -> None:
+        """Note what was raised in place of a sample."""
+        if is_interrupt(exc):  # it says nothing about the sample
+            has_ended = inspect.isgenerator(self._iterator) and self._iterator.gi_frame is None
+            self.interrupted_by = type(exc).__name__ if has_ended else None
+        elif isinstance(exc, Exception):
+            self.place += 1  # the sample that could not be made has its place, too
+            self.has_broken_off = broke_generator(exc, self._iterator, type(self._dataset).__name__) or (
+                isinstance(self._iterator, Repeatable) and self._iterator.has_broken_off
+            )
 
     def try_again(self) -> bool:
         """Ask for the sample again that raised an exception; False if the iterator cannot give it.
@@ -204,11 +255,12 @@ class StreamFetcher:
         self._first = 0
         """Where that batch begins."""
 
-        self._draws = not (stream.is_plain and spec.framework.is_default_collate(spec.collate))
-        """False if nothing here can draw from the generators of the process."""
+        self._collate_draws = not spec.framework.is_default_collate(spec.collate)
+        self._seeds = self._collate_draws or stream.seeds_each
+        """True if the generators of the process are seeded for what is made here."""
 
     def __call__(self, count: int) -> Any:
-        if not self._draws:
+        if not self._seeds:
             return self._make(count)
         with self._scope.kept():
             return self._make(count)
@@ -227,16 +279,17 @@ class StreamFetcher:
 
     def _make_of(self, samples: list[Any], count: int) -> Any:
         """Make a batch of samples that were read and those that follow."""
-        while len(samples) < count and not self._ended:
+        if len(samples) < count and not self._ended:
             try:
-                samples.append(self._read())
+                with self.stream.generators:
+                    self._fill(samples, count)
             except StopIteration:
                 if not self._batched:
                     raise
                 self._ended = True
         if not samples or (self._drop_last and self._batched and len(samples) < count):
             raise StopIteration
-        self._scope.collate(self._first, draws=self._draws)
+        self._scope.collate(self._first, draws=self._collate_draws)
         return self._join(self._first, samples if self._batched else samples[0])
 
     def _join(self, first: int, samples: Any) -> Any:
@@ -244,7 +297,9 @@ class StreamFetcher:
             return self._collate(samples)
         return self._guard.collate(self._collate, samples, range(first, self.stream.place))
 
-    def _read(self) -> Any:
-        if self._guard is None:
-            return self.stream.read()
-        return self._guard.read(self.stream)
+    def _fill(self, samples: list[Any], count: int) -> None:
+        if self._guard is None or self.stream.goes_in_one:
+            self.stream.fill(samples, count)
+            return
+        while len(samples) < count:
+            samples.append(self._guard.read(self.stream))

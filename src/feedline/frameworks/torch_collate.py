@@ -19,6 +19,9 @@ from feedline.frameworks.torch_memory import AS_NUMPY, room, tensor_of
 from feedline.images.collating import collate_images
 from feedline.images.deferred import DeferredImage, DeferredImages
 
+_SMALL_BYTES = 64 << 10
+"""Of a batch that stays in its process: for less than this, the ordinary heap is as good as a slot."""
+
 _tensor_collate = torch_collate.default_collate_fn_map[torch.Tensor]
 
 
@@ -39,10 +42,17 @@ def collate_tensors(
     if current is None or not elem.is_cpu or elem.layout is not torch.strided or elem.is_nested:
         result: torch.Tensor = _tensor_collate(batch, collate_fn_map=collate_fn_map)
         return result
-    out = room((len(batch), *elem.shape), elem) if type(elem) is torch.Tensor and not elem.is_quantized else None
-    if out is None:
+    is_small = not current.crosses and elem.nbytes * len(batch) < _SMALL_BYTES
+    if is_small or type(elem) is not torch.Tensor or elem.is_quantized:
         return torch.stack(batch, 0)
-    if current.crosses:
+    out = room((len(batch), *elem.shape), elem) if current.has_room else None
+    if out is None:
+        stacked = torch.stack(batch, 0)
+        is_plain = type(stacked) is torch.Tensor and stacked.dtype is elem.dtype and not stacked.requires_grad
+        if is_plain or not current.crosses:
+            return stacked
+        out = torch.empty_like(stacked, dtype=elem.dtype)
+    if current.crosses:  # with a target, as torch does there: its type is that of the first sample
         return torch.stack(batch, 0, out=out)
     # In its own process torch stacks without a target: types are promoted, and gradients go through.
     if elem.requires_grad or len({tensor.dtype for tensor in batch}) > 1:

@@ -6,6 +6,7 @@ goes by its parts: sparse tensors as indices and values, views with their stride
 
 from __future__ import annotations
 
+import ctypes
 import math
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -56,8 +57,7 @@ def place(tensor: torch.Tensor, writer: memory.Writer, *, lasting: bool = True) 
     offset = writer.offset_of(tensor.data_ptr(), size)
     if offset is None:
         offset = writer.place(size)
-        target = torch.frombuffer(writer.view, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
-        target.copy_(tensor.view(-1))
+        ctypes.memmove(writer.address + offset, tensor.data_ptr(), size)
         if lasting:
             writer.remember(tensor.data_ptr(), size, offset)
     return code, offset, shape

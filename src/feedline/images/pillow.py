@@ -18,23 +18,11 @@ from feedline.errors import BadOption, CorruptSource
 from feedline.failures import words
 from feedline.values.sizes import SampleSize, check_size
 
+# fmt: off
 _FORMATS = (
-    "JPEG",
-    "PNG",
-    "WEBP",
-    "AVIF",
-    "GIF",
-    "TIFF",
-    "BMP",
-    "DIB",
-    "PPM",
-    "JPEG2000",
-    "ICO",
-    "TGA",
-    "PCX",
-    "SGI",
-    "QOI",
+    "JPEG", "PNG", "WEBP", "AVIF", "GIF", "TIFF", "BMP", "DIB", "PPM", "JPEG2000", "ICO", "TGA", "PCX", "SGI", "QOI",
 )
+# fmt: on
 """Formats that pictures for training have. Not EPS, for which Pillow runs Ghostscript, another program; nor those that
 hardly anybody uses, and so hardly anybody tries with damaged files."""
 
@@ -71,15 +59,7 @@ SPECS: dict[str, tuple[str, bool, str]] = {
 
 # Any: images of Pillow.
 def checked_picture(data: bytes, total: SampleSize | None = None) -> Any:
-    """Return a picture that is not decoded yet, and whose size was checked.
-
-    Args:
-        data: the bytes of its file.
-        total: of the sample that it is part of.
-
-    Raises:
-        CorruptSource: it has more pixels than `PIL.Image.MAX_IMAGE_PIXELS`, or more bytes than a sample may have.
-    """
+    """Return a picture that is not decoded yet, and whose size was checked."""
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     try:
         image = open_picture(io.BytesIO(data))
@@ -108,38 +88,24 @@ def check_pixels(width: int, height: int, file_bytes: int, total: SampleSize | N
 def open_picture(file: Any) -> Any:
     """Open a picture in a file or path as `PIL.Image.open` does, whatever its name is; its pixels are read by `load`.
 
-    Raises:
-        PIL.UnidentifiedImageError: it is none, or of a format of Pillow's that is not among those named here.
-        MissingExtra: Pillow is not installed.
+    Raises PIL.UnidentifiedImageError: it is none, or of a format of Pillow's that is not among those named here;
+    MissingExtra: Pillow is not installed.
     """
     pillow = require("PIL.Image", extra="images", purpose="Decoding pictures")
     pillow.preinit()
     try:
-        return pillow.open(file, formats=_known(pillow))
+        return pillow.open(file, formats=[name for name in _FORMATS if name in pillow.OPEN])
     except pillow.UnidentifiedImageError:
         pillow.init()  # all that are rarely used; it takes a while once
-        return pillow.open(file, formats=_known(pillow) + _registered(pillow))
-
-
-def _known(pillow: Any) -> list[str]:
-    return [name for name in _FORMATS if name in pillow.OPEN]
-
-
-def _registered(pillow: Any) -> list[str]:
-    """Return the formats that the user's program taught Pillow, by pillow_heif for example: it knows what it does."""
-    return [name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")]
+        # And those that the user's program taught Pillow, by pillow_heif for example: it knows what it does.
+        taught = [name for name, (opener, _) in pillow.OPEN.items() if not str(opener.__module__).startswith("PIL.")]
+        return pillow.open(file, formats=[*(name for name in _FORMATS if name in pillow.OPEN), *taught])
 
 
 def eight_bits(image: Any) -> Any:
     """Return a picture of 16 bits as a grey one of 8, the upper ones; any other as it is.
 
     Pillow's own `convert` leaves the lower ones and makes white of everything above 255.
-
-    Example:
-        >>> from PIL import Image
-        >>> deep = Image.fromarray(np.array([[0, 300, 65535]], np.uint16))
-        >>> list(deep.convert("L").tobytes()), list(eight_bits(deep).tobytes())
-        ([0, 255, 255], [0, 1, 255])
     """
     if not image.mode.startswith("I;16") and (image.mode != "I" or image.format not in _WIDENED):
         return image
@@ -147,14 +113,11 @@ def eight_bits(image: Any) -> Any:
     return pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
 
 
-# Any: an image of Pillow, an array or a tensor.
 @functools.cache
 def picture_decoder(spec: str) -> Callable[..., Any]:
     """Return the function that decodes images in this way, given their bytes and, if need be, their sample's size.
 
-    Raises:
-        BadOption: there is no such way.
-        MissingExtra: Pillow or torch is not installed.
+    Raises BadOption: there is no such way; MissingExtra: Pillow or torch is not installed.
     """
     if spec not in SPECS:
         raise BadOption(f"decode={spec!r} is not one of True, False, {', '.join(map(repr, sorted(SPECS)))}.")

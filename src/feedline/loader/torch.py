@@ -19,7 +19,7 @@ from feedline.abc.scheduler import Scheduler
 from feedline.abc.source import SplitSource, StreamSource
 from feedline.abc.target import Target
 from feedline.datasets.mixture_stream import MixtureStream
-from feedline.datasets.torch_data import tell_torch
+from feedline.datasets.passes import tell_torch
 from feedline.device.torch_target import device_of, is_cuda, placement_on, target_for
 from feedline.driver.settings import DEFAULT_DEPTH, Settings
 from feedline.errors import BadOption

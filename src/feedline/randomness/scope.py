@@ -11,18 +11,16 @@ shared among threads, so thread workers leave them alone.
 
 from __future__ import annotations
 
-import ctypes
-import pickle
-import random
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
 
+from feedline.randomness.global_states import UNCHANGED, OwnGenerators, globals_kept, seed_globals
 from feedline.randomness.keys import mix
 from feedline.types import Draw
 
@@ -69,7 +67,10 @@ class Scope:
     @property
     def place(self) -> int:
         """The number of the sample in its task, or in its stream; -1 while collating."""
-        return self._place if self._items is None else self._count - self._items.__length_hint__() - 1
+        items = self._items
+        if items is None:
+            return self._place
+        return self._count + len(items) if type(items) is list else self._count - items.__length_hint__() - 1
 
     @place.setter
     def place(self, place: int) -> None:
@@ -81,6 +82,14 @@ class Scope:
         self._count = len(items)
         iterator = self._items = iter(items)
         return iterator
+
+    def reading(self, samples: list[Any], first: int) -> None:
+        """Note that samples of a stream are being appended to those from place `first` on: how many tells the place.
+
+        A list that is extended by an iterator grows with every sample, before the next one is asked for.
+        """
+        self._count = first
+        self._items = samples
 
     def apart(self, place: int) -> Scope:
         """Return a scope for one sample of the task alone, which is made at the same time as others."""
@@ -117,7 +126,11 @@ class Scope:
 
     def kept(self) -> AbstractContextManager[None]:
         """Give the generators of the process back afterwards, if they are seeded here and not one's own."""
-        return globals_kept() if self.seeds_globals and self.keeps_globals else nullcontext()
+        return globals_kept() if self.seeds_globals and self.keeps_globals else UNCHANGED
+
+    def own_generators(self) -> AbstractContextManager[None]:
+        """Return what has the generators of the process, if they are seeded here, go on from where they are now."""
+        return OwnGenerators(keeps=self.keeps_globals) if self.seeds_globals else UNCHANGED
 
     def key(self) -> int:
         """Return the key of the current sample."""
@@ -216,135 +229,3 @@ def enter_task(scope: Scope | None) -> Scope | None:
     before = _of_task.get()
     _of_task.set(scope)
     return before
-
-
-# The method of the class below Random: Random.seed itself accepts strings and the like, which takes longer.
-python_generator = random.random.__self__  # type: ignore[attr-defined]  # the generator behind the functions of the module
-_seed_python = super(random.Random, python_generator).seed
-
-
-def seed_globals(key: int) -> None:
-    """Seed the generators of the process."""
-    _seed_python(key)
-    python_generator.gauss_next = None
-    np.random.seed(key & 0xFFFFFFFF)
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
-
-
-class GlobalStates:
-    """What the generators of the process are at: compared, and given back.
-
-    One thing is missing: a normal number that NumPy has made and not handed out yet. See `numpy_has_one_in_store`.
-    """
-
-    __slots__ = ("_normal", "_numpy", "_python", "_torch")
-
-    # Any: bytes, or what `getstate` returns.
-    def __init__(self, python: Any, normal: float | None, numpy: bytes, torch: bytes) -> None:
-        self._python = python
-        self._normal = normal
-        """The normal number that Python has made and not handed out yet."""
-        self._numpy = numpy
-        self._torch = torch
-
-    @classmethod
-    def now(cls) -> GlobalStates:
-        """Return the states of this moment."""
-        return cls(_python_state(), python_generator.gauss_next, _numpy_state(), _torch_state())
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, GlobalStates):
-            return NotImplemented
-        return self._python_is_that_of(other) and self._numpy == other._numpy and self._torch == other._torch
-
-    __hash__ = None  # type: ignore[assignment]  # it is compared, not looked up
-
-    def _python_is_that_of(self, other: GlobalStates) -> bool:
-        return bool(self._python == other._python and self._normal == other._normal)
-
-    def differing(self, other: GlobalStates) -> list[str]:
-        """Name the generators whose states differ."""
-        same = {
-            "random": self._python_is_that_of(other),
-            "numpy.random": self._numpy == other._numpy,
-            "torch": self._torch == other._torch,
-        }
-        return [name for name, is_same in same.items() if not is_same]
-
-    def is_seeded_with(self, key: int) -> bool:
-        """True if this is what seeding leaves behind: nothing was drawn since. The generators are seeded for this."""
-        seed_globals(key)
-        return self == GlobalStates.now()
-
-    def restore(self) -> None:
-        """Give the generators back as they were. NumPy must have had nothing in store."""
-        if isinstance(self._python, bytes):
-            words = np.frombuffer(self._python, np.uint32)
-            random.setstate((3, (*words[1:].tolist(), int(words[0])), self._normal))
-        else:
-            random.setstate(self._python)
-        words = np.frombuffer(self._numpy, np.uint32)
-        np.random.set_state(("MT19937", words[:-1], int(words[-1]), 0, 0.0))
-        if self._torch:
-            torch = sys.modules["torch"]
-            torch.default_generator.set_state(torch.frombuffer(bytearray(self._torch), dtype=torch.uint8))
-
-
-def numpy_has_one_in_store() -> bool:
-    """True if NumPy has made a normal number that it has not handed out: the next one will not move its generator."""
-    return bool(np.random.get_state(legacy=False)["has_gauss"])  # takes 80 microseconds
-
-
-TWISTER_BYTES = 625 * 4
-"""What a Mersenne Twister consists of: 624 words, and the place in them."""
-
-
-def _numpy_state() -> bytes:
-    """Return the state of NumPy's global generator. NumPy's own function for it takes 80 microseconds."""
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy's stubs forget it
-    if type(generator) is np.random.MT19937:
-        return ctypes.string_at(generator.ctypes.state_address, TWISTER_BYTES)
-    return pickle.dumps(np.random.get_state(legacy=False))  # exchanged by the program; never restored from this
-
-
-def _torch_state() -> bytes:
-    """Return the state of torch's default generator; empty if torch is not there."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return b""
-    state = torch.default_generator.get_state()
-    return ctypes.string_at(state.data_ptr(), state.numel())  # four times quicker than through NumPy
-
-
-def _python_state() -> Any:
-    """Return the state of Python's global generator: its memory as it is, or what `getstate` makes of it, slowly."""
-    return random.getstate() if PYTHON_ADDRESS is None else ctypes.string_at(PYTHON_ADDRESS, TWISTER_BYTES)
-
-
-def _address_of(generator: random.Random) -> int | None:
-    """Return where a generator keeps its place and its 624 words; None unless it is sure that they are there."""
-    if sys.implementation.name != "cpython" or type(generator).__basicsize__ < object.__basicsize__ + TWISTER_BYTES:
-        return None
-    address = id(generator) + object.__basicsize__
-    words = np.frombuffer(ctypes.string_at(address, TWISTER_BYTES), np.uint32).tolist()
-    return address if (*words[1:], words[0]) == generator.getstate()[1] else None
-
-
-PYTHON_ADDRESS = _address_of(python_generator)
-
-
-@contextmanager
-def globals_kept() -> Iterator[None]:
-    """Give the generators of the process back as they were."""
-    torch = sys.modules.get("torch")
-    python, numpy = random.getstate(), np.random.get_state()
-    state = None if torch is None else torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        if torch is not None and state is not None:
-            torch.default_generator.set_state(state)

@@ -17,8 +17,8 @@ import numpy as np
 from feedline.abc.sampler import BatchSampler, IndexArray, Sampler
 from feedline.errors import BadOption
 from feedline.indices import taken_each
+from feedline.randomness.global_states import globals_kept, seed_globals
 from feedline.randomness.keys import epoch_key
-from feedline.randomness.scope import globals_kept, seed_globals
 from feedline.types import Key
 
 

@@ -60,6 +60,7 @@ class SlotWriter:
     __slots__ = ("_copied", "_end", "_prepare", "_spans", "address", "used", "view")
 
     crosses = True
+    has_room = True
 
     def __init__(self, view: Bytes, address: int, prepare: Callable[[], None] | None = None) -> None:
         self._prepare = prepare
@@ -142,6 +143,28 @@ class SlotWriter:
         offset = self.place(array.nbytes)
         self.view[offset : offset + array.nbytes] = array
         return offset
+
+
+class MessageWriter(SlotWriter):
+    """Memory for a batch that comes with a message. The batch is copied here when it is finished, not made here.
+
+    Making arrays over memory that is there costs more than copying those of a small batch.
+    """
+
+    __slots__ = ()
+
+    has_room = False
+
+    def allocate(self, size: int) -> None:
+        return None
+
+    def place(self, size: int) -> int:
+        start = -(-self.used // ALIGNMENT) * ALIGNMENT
+        if start + size > self._end:
+            raise SlotFull
+        self.used = start + size
+        self._spans.append((start, size))
+        return start
 
 
 class PartWriter(SlotWriter):

@@ -27,6 +27,7 @@ class LocalRoom:
     __slots__ = ("_arena", "_is_refused", "_slot", "_used")
 
     crosses = False
+    has_room = True
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena

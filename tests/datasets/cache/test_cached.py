@@ -17,7 +17,7 @@ from pyarrow import parquet
 import feedline
 from feedline.datasets import ArrayDataset, ParquetDataset
 from feedline.datasets.cache import CachedDataset, PrecomputedDataset
-from feedline.datasets.cache.folder import FILE
+from feedline.datasets.cache.sample_store import FILE
 from feedline.datasets.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, CacheDropped, NotCached, SourceError
 from feedline.testing import SourceContract

@@ -5,8 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets.cache.folder import FILE, drop_other, has_store, head_of, read_store, refuse_whole, write_store
-from feedline.datasets.cache.sample_store import Encoded, Head, Kind
+from feedline.datasets.cache.sample_store import (
+    FILE,
+    Encoded,
+    Head,
+    Kind,
+    drop_other,
+    has_store,
+    head_of,
+    read_store,
+    refuse_whole,
+    write_store,
+)
 from feedline.errors import BadOption, SourceError
 
 HEAD = Head(b"h" * 32, 10)

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import CachedDataset, CSVDataset
-from feedline.datasets.parquet import waste
-from feedline.datasets.parquet.unpacked import Unpacked
+from feedline.datasets.parquet import table
+from feedline.datasets.parquet.mapped import Unpacked
+from feedline.datasets.tar.packed import UnpackedFile
 from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
 from feedline.testing import SourceContract
@@ -227,13 +228,13 @@ def test_a_compressed_file_is_unpacked_once_for_a_pass_in_order(
     opened = []
     dataset = dataset_of(tmp_path / "a.csv.gz", text_of(samples()), "number", part_bytes=PART, cache_bytes=0)
     assert len(dataset) == COUNT
-    made = gzip.GzipFile.__init__
+    made = UnpackedFile.__init__
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         opened.append(1)
         made(self, *arguments, **options)
 
-    monkeypatch.setattr(gzip.GzipFile, "__init__", init)
+    monkeypatch.setattr(UnpackedFile, "__init__", init)
     assert len(dataset.row_group_sizes) > 3
     assert [int(number) for number in dataset.stream()] == list(range(COUNT))
     assert len(opened) == 1
@@ -267,7 +268,7 @@ def test_parts_of_a_compressed_file_that_are_unpacked_are_not_looked_at_for_othe
 
 
 def test_random_order_in_a_compressed_file_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waste, "LATEST_S", 0.0)
+    monkeypatch.setattr(table, "LATEST_S", 0.0)
     dataset = dataset_of(tmp_path / "a.csv.gz", text_of(samples(300)), "number", part_bytes=2000, cache_bytes=0)
     with pytest.warns(RowGroupsReadAgain, match=r"a\.csv\.gz' is compressed.*cache="):
         list(map(dataset.__getitem__, RandomSampler(dataset, seed=1)))

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from feedline.datasets.files import listing
-from feedline.datasets.files.listing import list_files
-from feedline.datasets.files.scan import Choice, scan
+from feedline.datasets.files.listing import Choice, list_files, scan
 from feedline.errors import BadOption, FeedlineWarning, SourceError
 
 JPG = Choice(extensions=(".jpg",))

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feedline.datasets.files import scan as module
-from feedline.datasets.files.scan import Choice, scan
+from feedline.datasets.files import listing as module
+from feedline.datasets.files.listing import Choice, scan
 from feedline.errors import FeedlineWarning, SourceError
 
 

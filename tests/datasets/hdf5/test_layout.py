@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.datasets import HDF5Dataset
-from feedline.datasets.hdf5 import layout, selection, unpacking
-from feedline.datasets.hdf5.heaps import Heaps
-from feedline.datasets.hdf5.rows import ChunkedRows, MappedRows, PackedRows, SelectedRows
+from feedline.datasets.hdf5 import layout
+from feedline.datasets.hdf5.rows import ChunkedRows, Heaps, MappedRows, PackedRows, SelectedRows, runs
 from feedline.errors import CorruptSource, SourceChanged
 
 COUNT = 37
@@ -140,7 +139,7 @@ def test_values_and_the_way_they_are_read(tmp_path: Path, name: str, libver: str
 
 
 def is_inflated(rows: Any) -> bool:
-    return isinstance(getattr(rows, "_unpack", None), unpacking.ByInflating)
+    return isinstance(getattr(rows, "_unpack", None), layout.ByInflating)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +184,7 @@ def test_a_chunk_is_unpacked_once_for_a_batch(
     made(tmp_path / "x.h5", name)
     source = HDF5Dataset(tmp_path / "x.h5", "x", cache_bytes=cache_bytes)
     unpacked: list[int] = []
-    for kind in (unpacking.ByHDF5, unpacking.ByInflating):
+    for kind in (layout.ByHDF5, layout.ByInflating):
         own: Any = kind.__call__
 
         def counted(self: Any, number: int, own: Any = own) -> Any:
@@ -225,7 +224,7 @@ def test_addresses_beyond_the_end(tmp_path: Path) -> None:
 @given(numbers=st.lists(st.integers(0, 30), min_size=1, max_size=40, unique=True).map(sorted))
 def test_runs_cover_everything(numbers: list[int]) -> None:
     array = np.array(numbers)
-    found = list(selection.runs(array, step=1))
+    found = list(runs(array, step=1))
     assert [place for start, stop in found for place in range(start, stop)] == list(range(len(numbers)))
     for start, stop in found:
         assert array[start:stop].tolist() == list(range(array[start], array[start] + stop - start))
@@ -290,7 +289,7 @@ class TestLinksToOtherFiles:
         assert int(source[3]) == 503
         self.write(folder / "new.h5", 500, 7)
         (folder / "new.h5").replace(folder / "other.h5")
-        with pytest.raises(SourceChanged, match=r"other\.h5 was changed .*'x' had 10 samples, and has 7 now"):
+        with pytest.raises(SourceChanged, match=r"other\.h5 was changed .*it had 10 samples, and has 7 now"):
             source[3]
         self.write(folder / "new.h5", 500, dtype="i2")
         (folder / "new.h5").replace(folder / "other.h5")

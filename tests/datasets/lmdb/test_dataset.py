@@ -26,7 +26,7 @@ from PIL import Image
 import feedline
 from feedline.datasets import LMDBDataset, TarDataset
 from feedline.datasets.lmdb import environment
-from feedline.datasets.lmdb.pages import check_pages
+from feedline.datasets.lmdb.environment import check_pages
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 from feedline.values import records

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
-from feedline.datasets.parquet import parquet as module
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
@@ -397,16 +396,16 @@ def test_the_layout_goes_to_workers_and_the_cache_does_not(path: Path) -> None:
     other = pickle.loads(pickle.dumps(dataset))
     assert other._known is not None
     assert len(other._blocks) == 0
-    assert len(other._footers) == 0
+    assert len(other._opened) == 0
 
 
 def test_footers_are_remembered_for_a_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FOOTERS", 2)
+    monkeypatch.setattr(ParquetDataset, "_most_open", 2)
     for number in range(5):
         write(tmp_path / f"{number}.parquet", pa.table({"x": [number]}))
     dataset = ParquetDataset(tmp_path, "x", cache_bytes=0)
     assert [int(x) for x in dataset.__getitems__([4, 0, 3, 1, 2])] == [4, 0, 3, 1, 2]
-    assert len(dataset._footers) == 2
+    assert len(dataset._opened) == 2
 
 
 def test_importing_the_class_imports_no_pyarrow() -> None:

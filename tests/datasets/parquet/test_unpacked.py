@@ -12,7 +12,7 @@ import pytest
 
 import feedline
 from feedline.datasets import ParquetDataset
-from feedline.datasets.parquet import unpacked
+from feedline.datasets.parquet import mapped as unpacked
 from feedline.errors import BadOption, FeedlineWarning, SourceChanged
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
@@ -155,10 +155,10 @@ def test_where_nothing_can_be_written_it_is_said_once_and_samples_come(path: Pat
 def test_a_full_disk_leaves_nothing_half_written(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = path.parent / "unpacked"
 
-    def full(fd: int) -> None:
+    def full(*paths: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "replace", full)
     dataset = ParquetDataset(path, cache=folder)
     with pytest.warns(FeedlineWarning, match="No space left"):
         assert_same(list(dataset), samples())
@@ -188,7 +188,7 @@ def test_it_can_be_pickled_and_is_an_option_that_is_checked(path: Path) -> None:
 def test_a_folder_with_files_of_others_is_left_alone(path: Path) -> None:
     folder = path.parent / "pictures"
     (folder / "cats").mkdir(parents=True)
-    with pytest.raises(BadOption, match=r"pictures' holds other files, such as 'cats'.*new or empty"):
+    with pytest.raises(BadOption, match=r"pictures holds other files, such as 'cats'.*new or empty"):
         ParquetDataset(path, cache=folder)[0]
     assert [file.name for file in folder.iterdir()] == ["cats"]
 

@@ -10,9 +10,8 @@ import pytest
 
 import feedline
 from feedline.datasets import TarDataset
-from feedline.datasets.remote.patience import Patience
-from feedline.datasets.remote.storage import Storage, make_system
-from feedline.datasets.remote.store import close_system
+from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.storage import Storage, close_system, make_system
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import gs_server, start_fsspec
 

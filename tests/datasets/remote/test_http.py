@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from feedline.datasets.remote import http
+from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.http import Connection, Connections, HttpBlob
-from feedline.datasets.remote.patience import Patience
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import SURPLUS, Request, WebServer, web_server

@@ -13,7 +13,7 @@ import pytest
 
 import feedline
 from feedline.datasets import TarDataset
-from feedline.datasets.remote.patience import Patience
+from feedline.datasets.remote.blob import Patience
 from feedline.datasets.remote.storage import Storage
 from feedline.errors import SourceError
 from tests.datasets.remote.servers import Proxy, WebServer, proxy_for, web_server

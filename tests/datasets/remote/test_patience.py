@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feedline.datasets.remote import patience
-from feedline.datasets.remote.patience import Patience, Transient, read_range
+from feedline.datasets.remote import blob as patience
+from feedline.datasets.remote.blob import Patience, Transient, read_range
 from feedline.errors import BadOption, SourceError
 
 DATA = bytes(range(256)) * 8

@@ -1,8 +1,15 @@
+import os
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from feedline.datasets.remote.storage import Storage, local_path, protocol_of
+from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.storage import Storage, StoreBlob, local_path, protocol_of
+from feedline.errors import BadOption, MissingExtra, SourceChanged, SourceError
+from tests.datasets.remote.servers import S3_OPTIONS, bucket_at, s3_server, start_fsspec
 
 
 @pytest.mark.parametrize(
@@ -36,3 +43,135 @@ def test_a_storage_can_be_closed_twice_and_used_again(tmp_path: Path) -> None:
         blob.close()
         storage.close()
         storage.close()
+
+
+DATA = bytes(i * 7 % 251 for i in range(100_000))
+QUICK = Patience(retries=2, pause_s=0.001, timeout_s=10)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Any]:
+    start_fsspec()
+    with s3_server() as address:
+        client = bucket_at(address)
+        client.put_object(Bucket="bucket", Key="some/a ä.bin", Body=DATA)
+        yield client
+        client.close()
+
+
+@pytest.fixture
+def storage(s3: Any) -> Iterator[Storage]:
+    storage = Storage(QUICK, {**S3_OPTIONS, "endpoint_url": s3.meta.endpoint_url})
+    yield storage
+    storage.close()
+
+
+def test_ranges_of_an_object(storage: Storage) -> None:
+    blob = storage.open("s3://bucket/some/a ä.bin")
+    assert blob.size == len(DATA)
+    assert blob.tag
+    for start, stop in ((0, 1), (5, 70_000), (99_999, 100_000), (0, 100_000)):
+        assert blob.read(start, stop) == DATA[start:stop]
+    blob.check()
+    blob.close()
+
+
+def test_what_is_not_there(storage: Storage) -> None:
+    for address in ("s3://bucket/none.tar", "s3://none/a.tar"):
+        with pytest.raises(SourceError, match=f"{address}: there is no such object"):
+            storage.open(address)
+    with pytest.raises(SourceError, match="not an object"):
+        storage.open("s3://bucket/some")
+
+
+def test_an_object_that_changes_is_noticed(storage: Storage, s3: Any) -> None:
+    s3.put_object(Bucket="bucket", Key="b", Body=b"0123456789")
+    blob = storage.open("s3://bucket/b")
+    s3.put_object(Bucket="bucket", Key="b", Body=b"9876543210")
+    with pytest.raises(SourceChanged, match="s3://bucket/b"):
+        blob.check()
+
+
+def test_a_forked_process_reads_after_its_parent_did(storage: Storage, s3: Any) -> None:
+    assert storage.open("s3://bucket/some/a ä.bin").read(0, 3) == DATA[:3]
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            own = Storage(QUICK, {**S3_OPTIONS, "endpoint_url": s3.meta.endpoint_url})
+            status = int(own.open("s3://bucket/some/a ä.bin").read(5, 9) != DATA[5:9])
+            own.close()
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert storage.open("s3://bucket/some/a ä.bin").read(0, 3) == DATA[:3]
+
+
+def test_a_store_that_nobody_answers_for(s3: Any) -> None:
+    options = {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 0}}}
+    storage = Storage(Patience(retries=1, pause_s=0), {**S3_OPTIONS, **options})
+    with pytest.raises(SourceError, match="s3://bucket/a cannot be read"):
+        storage.open("s3://bucket/a")
+    storage.close()
+
+
+def test_any_protocol_of_fsspec(s3: Any) -> None:
+    import fsspec
+
+    fsspec.filesystem("memory").pipe_file("/here/a.bin", DATA)
+    storage = Storage(QUICK)
+    assert storage.open("memory://here/a.bin").read(3, 8) == DATA[3:8]
+    storage.close()
+    fsspec.filesystem("memory").rm("/here", recursive=True)
+
+
+def test_protocols_and_options_that_nobody_knows() -> None:
+    with pytest.raises(BadOption, match="nonsense://"):
+        Storage().open("nonsense://bucket/a.tar")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "gcsfs", None)
+    with pytest.raises(MissingExtra, match=r"gs://.*'gcsfs'.*feedline\[gs\]"):
+        Storage().open("gs://bucket/a.tar")
+
+
+SECRETS = {"secret": "hunter2", "key": "AKIA1234", "client_kwargs": {"aws_session_token": b"t0ken"}}
+
+
+@pytest.mark.parametrize("more", [{"skip_instance_cache": True}, {"config_kwargs": {"nonsense": "hunter2"}}])
+def test_values_of_options_are_not_told(more: dict[str, Any], s3: Any) -> None:
+    storage = Storage(QUICK, {**SECRETS, **more, "endpoint_url": "http://127.0.0.1:9"})
+    with pytest.raises((BadOption, SourceError)) as caught:
+        storage.open("s3://bucket/a")
+    text = "".join(traceback.format_exception(caught.value))
+    assert all(secret not in text for secret in ("hunter2", "AKIA1234", "t0ken"))
+    storage.close()
+
+
+class Telling:
+    """A store that says in its errors who asked."""
+
+    storage_options = SECRETS
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self._kind = kind
+
+    def _strip_protocol(self, address: str) -> str:
+        return address
+
+    def invalidate_cache(self) -> None:
+        pass
+
+    def info(self, path: str) -> dict[str, Any]:
+        raise self._kind(f"AKIA1234 signed it with hunter2 for {path}")
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, OSError])
+def test_errors_of_a_store_are_told_without_secrets(kind: type[Exception]) -> None:
+    with pytest.raises(SourceError, match=r"\*\*\* signed it with \*\*\*") as caught:
+        StoreBlob("s3://bucket/a@b", Telling(kind), Patience(retries=0))
+    text = "".join(traceback.format_exception(caught.value))
+    assert "hunter2" not in text
+    assert "AKIA1234" not in text
+    assert "s3://bucket/a@b" in text

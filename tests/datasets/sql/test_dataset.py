@@ -3,15 +3,21 @@ from __future__ import annotations
 import contextlib
 import pickle
 import sqlite3
+import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import feedline
 from feedline.datasets import SQLDataset
+from feedline.datasets.sql.dataset import Keys
+from feedline.datasets.sql.query import repeated
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, samples
@@ -370,3 +376,41 @@ def test_a_view_of_duckdb_reads_no_other_file_unless_that_is_asked_for(tmp_path:
     trusted.close()
     with pytest.raises(BadOption, match="about DuckDB"):
         SQLDataset("sqlite:///a.db", "SELECT 1", key="id", external=True)
+
+
+ANY = st.one_of(
+    st.lists(st.integers()),
+    st.lists(st.integers(-(2**63), 2**63 - 1)),
+    st.lists(st.text()),
+    st.lists(st.binary()),
+    st.lists(st.floats(allow_nan=False)),
+    st.lists(st.one_of(st.integers(), st.text())),
+    st.lists(st.uuids()),
+    st.lists(st.booleans()),
+)
+
+
+@given(ANY, st.data())
+def test_keys_come_back_as_they_were(values: list[Any], data: Any) -> None:
+    keys = pickle.loads(pickle.dumps(Keys(values)))
+    assert len(keys) == len(values)
+    indices = data.draw(st.lists(st.integers(0, len(values) - 1))) if values else []
+    found = keys.at(indices)
+    assert found == [values[index] for index in indices]
+    assert [type(key) for key in found] == [type(values[index]) for index in indices]
+
+
+def test_they_are_packed() -> None:
+    count = 10_000
+    assert len(pickle.dumps(Keys(range(count)))) < 9 * count
+    names = [f"name {number:06d}" for number in range(count)]
+    listed = sys.getsizeof(names) + sum(map(sys.getsizeof, names))
+    assert len(pickle.dumps(Keys(names))) < listed / 3
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [([1, 2, 3], None), ([1, 2, 1], 1), (["a", "A"], None), ([uuid.UUID(int=1)] * 2, uuid.UUID(int=1)), ([], None)],
+)
+def test_repeated(values: list[Any], found: Any) -> None:
+    assert repeated(values) == found

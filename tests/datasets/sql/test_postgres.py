@@ -11,7 +11,7 @@ import pytest
 
 import feedline
 from feedline.datasets import SQLDataset
-from feedline.datasets.sql import session
+from feedline.datasets.sql import query
 from feedline.errors import BadOption, SourceError
 from feedline.types import EngineName
 from tests.datasets.sql.people import COUNT, make_postgres
@@ -22,7 +22,7 @@ KILL = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application
 
 @pytest.fixture
 def dataset(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(session, "PAUSE_S", 0.0)
+    monkeypatch.setattr(query, "PAUSE_S", 0.0)
     made = SQLDataset(make_postgres(postgres), QUERY, key="id", fields="id")
     yield made
     made.close()
@@ -44,7 +44,7 @@ def test_connections_that_are_killed_all_the_time(
     postgres: Any, dataset: Any, engine: EngineName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed wherever they are: while a worker connects for the first time, between its queries, in one of them."""
-    monkeypatch.setattr(session, "RETRIES", 1000)  # a busy machine may take longer for one than from kill to kill
+    monkeypatch.setattr(query, "RETRIES", 1000)  # a busy machine may take longer for one than from kill to kill
     assert len(dataset) == COUNT
     stop = threading.Event()
     killed = []
@@ -90,7 +90,7 @@ def test_a_worker_that_finds_the_server_away(postgres: Any, dataset: Any) -> Non
 
 def test_a_query_that_is_killed_while_it_runs(postgres: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend ends in the middle of the query, for as long as attempts are left."""
-    monkeypatch.setattr(session, "PAUSE_S", 0.0)
+    monkeypatch.setattr(query, "PAUSE_S", 0.0)
     address = make_postgres(postgres)
     with postgres.connection() as connection:
         connection.execute("CREATE TABLE IF NOT EXISTS calm (yes BOOL)")

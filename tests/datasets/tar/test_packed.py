@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from feedline.datasets import TarDataset
-from feedline.datasets.tar.packed import _XZ, Unpacking, packing_of
+from feedline.datasets.tar.packed import _MAGIC, Unpacking, packing_of
 from feedline.errors import BadOption, CorruptSource, MissingExtra
 from tests.datasets.tar.writing import numbered, tar_bytes
 
@@ -74,7 +74,15 @@ def test_zeros_behind_a_stream_of_xz_are_part_of_the_format(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("packing", "behind"),
-    [("gzip", b"more"), ("zstd", bytes(512)), ("zstd", b"more"), ("xz", bytes(3)), ("xz", b"more"), ("xz", _XZ[:3])],
+    [
+        ("gzip", b"more"),
+        ("bzip2", b"more"),
+        ("zstd", bytes(512)),
+        ("zstd", b"more"),
+        ("xz", bytes(3)),
+        ("xz", b"more"),
+        ("xz", _MAGIC["xz"][:3]),
+    ],
 )
 def test_what_stands_behind_a_packed_shard_is_told(packing: str, behind: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.tar"

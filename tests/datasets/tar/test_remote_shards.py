@@ -11,8 +11,8 @@ import pytest
 
 import feedline
 from feedline.datasets import TarDataset
-from feedline.datasets.remote import patience
-from feedline.datasets.tar import options as tar_options
+from feedline.datasets.remote.blob import Patience
+from feedline.datasets.tar import shards as tar_shards
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import S3_OPTIONS, Request, WebServer, bucket_at, s3_server, start_fsspec, web_server
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
@@ -24,9 +24,9 @@ COUNT = sum(SIZES)
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many requests per shard."""
-    monkeypatch.setattr(tar_options, "REMOTE_CHUNK", 20_000)
+    monkeypatch.setattr(tar_shards, "REMOTE_CHUNK", 20_000)
     monkeypatch.setattr("feedline.datasets.remote.http._HEAD", 1000)
-    monkeypatch.setattr(patience.Patience, "wait", lambda self, attempt: None)
+    monkeypatch.setattr(Patience, "wait", lambda self, attempt: None)
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_streams_over_http(server: WebServer, tmp_path: Path) -> None:
 def test_the_requests_of_a_random_batch_are_under_way_at_once(
     server: WebServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feedline.datasets.tar.ranges._REMOTE_GAP", 0)
+    monkeypatch.setattr("feedline.datasets.tar.index._REMOTE_GAP", 0)
     dataset = TarDataset(f"{server.address}/shard-{{000..002}}.tar", fields="cls", cache=False)
     wanted = [5, 15, 25, 35, 45, 55, 70, 80]  # beyond what comes with the opening of a shard
     dataset.__getitems__(wanted)  # opens the shards

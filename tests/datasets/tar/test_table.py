@@ -11,7 +11,7 @@ import pytest
 
 import feedline
 from feedline.datasets import TarDataset
-from feedline.datasets.remote.local import LocalBlob
+from feedline.datasets.remote.blob import LocalBlob
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.testing.source import SourceContract
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards

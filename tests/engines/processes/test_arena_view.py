@@ -11,6 +11,7 @@ import pytest
 
 from feedline.engines.processes.arena_view import ArenaView
 from feedline.transport.arena import Arena
+from feedline.transport.codec import SlotFull
 from feedline.transport.reading import SMALL_BYTES
 
 
@@ -49,18 +50,10 @@ def test_a_writer_without_a_slot_has_room_for_a_small_batch() -> None:
     view = ArenaView(Arena(1, shared=True, budget=1 << 20))
     room = view.writer(-1)
     assert room.offset_of(room.view.ctypes.data, 0) == 0, "it knows where its memory is"
-    assert room.allocate(SMALL_BYTES) is not None
-    assert room.allocate(1) is None
-
-
-def test_memory_without_a_slot_that_somebody_refers_to_is_not_used_again() -> None:
-    view = ArenaView(Arena(1, shared=True, budget=1 << 20))
-    room = view.writer(-1)
-    kept = room.view[:10]
-    kept[:] = 1
-    view.part_with(-1, room.address, 10)
-    view.writer(-1).view[:10] = 2
-    assert kept.tolist() == [1] * 10
+    assert room.allocate(1) is None, "nothing is made there that the worker could keep"
+    assert room.place(SMALL_BYTES) == 0
+    with pytest.raises(SlotFull):
+        room.place(1)
 
 
 def read_slots(view: ArenaView, answers: Any) -> None:

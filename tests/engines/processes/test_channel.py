@@ -12,7 +12,8 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from feedline.engines.processes.channel import Channel, sockets_of_others
-from feedline.engines.processes.messages import Kind, Message, receive
+from feedline.engines.processes.messages import Kind, Message, joined, receive, task_message
+from feedline.types import Task
 
 FORK = multiprocessing.get_context("fork")
 
@@ -118,3 +119,30 @@ def test_a_channel_that_is_gone_belongs_to_nobody() -> None:
     own = socket.socket()
     assert sockets.isdisjoint({id(sock) for sock in sockets_of_others(own)})
     own.close()
+
+
+# -- tasks that were sent together ---
+
+
+def together(numbers: range) -> Message:
+    message = joined([task_message(Task(number, [number])) for number in numbers])
+    assert message is not None
+    return message
+
+
+@pytest.mark.parametrize("dead", [False, True], ids=["sent", "unsent"])
+def test_tasks_that_were_sent_together_are_taken_back_one_by_one(channel: Channel, dead: bool) -> None:
+    channel.dead = dead
+    for message in (together(range(3)), task_message(Task(3, [3])), together(range(4, 6))):
+        channel.unsent.append(message)
+        channel.flush()
+    assert [channel.take_back() for _ in range(7)] == [0, 1, 2, 3, 4, 5, None]
+
+
+def test_the_rest_of_what_was_sent_together_is_sent_again_one_by_one(channel: Channel) -> None:
+    channel.unsent += [together(range(3)), task_message(Task(3, [3]))]
+    channel.flush()
+    assert channel.take_back() == 0
+    assert waiting(channel) == [], "no longer with the worker"
+    channel.flush()
+    assert waiting(channel) == [1, 2, 3]

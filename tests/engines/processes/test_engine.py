@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from feedline.abc import Engine
 from feedline.collate import default
+from feedline.engines.failure import UNPICKLABLE
 from feedline.engines.processes import ProcessEngine
 from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
@@ -186,6 +187,57 @@ def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch)
             assert parcel.slot == 0, "so that it can be given back"
             assert batch.shape == (2, 1 << 20)
             assert (batch == np.array([[number], [3]])).all()
+
+
+# -- short tasks, together ---
+
+
+def test_a_batch_that_is_ready_does_not_wait_for_a_slow_one_behind_it(tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(2,))) as engine:
+        engine.submit_together(0, [Task(number, [number]) for number in range(4)])
+        gate.wait_until_reached()
+        results = engine.collect(30)
+        results += engine.collect(0)
+        assert [result.task_id for result in results] == [0, 1], "the third is held"
+        gate.open()
+        while len(results) < 4:
+            results += engine.collect(30)
+        assert [decode(result.payload)[0, 0] for result in results] == [0, 1, 2, 3]
+
+
+def test_what_waits_behind_tasks_that_are_under_way_can_be_taken_back_and_the_rest_is_done(tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(0,))) as engine:
+        engine.submit_together(0, [Task(number, [number]) for number in range(2)])
+        gate.wait_until_reached()
+        engine.submit_together(0, [Task(number, [number]) for number in range(2, 6)])
+        assert [engine.revoke(0), engine.revoke(0)] == [2, 3], "the first two have been read"
+        gate.open()
+        results: list[Result] = []
+        while len(results) < 4:
+            results += engine.collect(30)
+        assert [result.task_id for result in results] == [0, 1, 4, 5]
+        assert engine.revoke(0) is None
+
+
+def test_a_worker_that_dies_in_the_middle_has_answered_what_was_before() -> None:
+    with at_work(Dying()) as engine:
+        engine.submit_together(0, [Task(number, [10 + number]) for number in range(3)])
+        engine.submit_together(0, [Task(3, [13]), Task(4, [1]), Task(5, [14])])
+        engine.submit_together(0, [Task(6, [15]), Task(7, [16])])
+        results: list[Result] = []
+        while not results or results[-1].kind is not ResultKind.DIED:
+            results += engine.collect(30)
+        assert [result.task_id for result in results[:-1]] == [0, 1, 2, 3]
+        assert [engine.revoke(0), engine.revoke(0), engine.revoke(0)] == [6, 7, None]
+
+
+@pytest.mark.parametrize("wrong", [Task(1, [1], slot=2), Task(1, Call("clear")), Task(1, [lambda: 1])])
+def test_if_one_task_cannot_be_sent_with_others_none_is(wrong: Task) -> None:
+    with at_work(Numbers()) as engine:
+        with pytest.raises((NotImplementedError, *UNPICKLABLE)):
+            engine.submit_together(0, [Task(0, [0]), wrong])
+        assert engine.collect(0.05) == []
+        assert answer(engine, Task(2, [2])).task_id == 2
 
 
 # -- the end of a worker ---

@@ -19,6 +19,8 @@ from feedline.engines.failure import unpack_failure
 from feedline.engines.processes.messages import (
     Kind,
     Message,
+    apart,
+    joined,
     read_task,
     receive,
     send,
@@ -254,3 +256,25 @@ def test_a_block_of_indices_arrives_writable() -> None:
 
 def test_a_block_of_indices_is_sent_as_it_lies_in_memory() -> None:
     assert len(task_message(Task(1, IndexBlock(np.arange(64)))).body) <= 64 * 8 + struct.calcsize("<BqQqq")
+
+
+# -- several tasks in a message ---
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_tasks_that_travel_together_arrive_as_they_were(pair: Pair, count: int) -> None:
+    tasks = [
+        Task(number, IndexBlock(np.arange(number)) if number % 3 else [number, "x"], draw=Draw(number, 7, 2))
+        for number in range(1, count + 1)
+    ]
+    together = joined([task_message(task) for task in tasks])
+    assert together is not None
+    arrived = apart(exchange(pair, together))
+    assert arrived == [task_message(task) for task in tasks]
+    assert [read_task(message).draw for message in arrived] == [task.draw for task in tasks]
+
+
+def test_tasks_too_long_for_a_packet_do_not_travel_together() -> None:
+    long = [task_message(Task(number, IndexBlock(np.arange(4000)))) for number in range(2)]
+    assert joined(long) is None
+    assert joined(long[:1]) == long[0]

@@ -17,9 +17,12 @@ from typing import Any
 import pytest
 
 from feedline import Loader
+from feedline.core import prefetch
 from feedline.engines import abilities
+from feedline.engines.processes import ProcessEngine
 from feedline.errors import WorkerDied, WorkerRestarted
 from feedline.testing import Gate
+from feedline.types import Task
 from tests.faults.deaths import COUNT, WAYS, Mortal, Once, die
 from tests.faults.loaders import (
     Augmented,
@@ -66,6 +69,26 @@ def test_nothing_is_lost_whatever_the_batches(batch_size: int | None, workers: i
     loader = make("Loader", dataset, batch_size, workers=workers, seed=7, shuffle=True)
     assert [batches_of(loader)] == clean("Loader", batch_size)
     assert loader.stats()["restarted_workers"] == 5
+
+
+@pytest.mark.parametrize("fatal", [(801,), (1000, 1200, 1201)])
+def test_nothing_is_lost_or_repeated_of_short_tasks_that_travel_together(
+    fatal: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "_SHORT_S", 10.0)  # whatever else this machine is doing
+    together: list[int] = []
+    submit = ProcessEngine.submit_together
+
+    def submit_together(engine: ProcessEngine, worker: int, tasks: list[Task]) -> None:
+        together.append(len(tasks))
+        submit(engine, worker, tasks)
+
+    monkeypatch.setattr(ProcessEngine, "submit_together", submit_together)
+    loader = make("Loader", Deadly(1600, fatal, once=Once(tmp_path)), workers=2, seed=7, shuffle=False)
+    assert batches_of(loader) == batches_of(make("Loader", Augmented(1600), seed=7, shuffle=False))
+    assert loader.stats()["restarted_workers"] == len(fatal)
+    assert len(loader.faults) == 0, "no sample was to blame"
+    assert max(together) == 8, "half a window for two workers"
 
 
 @the_other_of_both

@@ -11,11 +11,12 @@ from typing import Any
 
 from feedline.abc.selection import Derived
 from feedline.abc.source import EpochAware
-from feedline.datasets.cache import folder
+from feedline.datasets.cache import sample_store
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.datasets.cache.keepable import RandomWatch, check_dataset
 from feedline.datasets.cache.sample_store import Encoded, Head, Missing, SampleStore, decode, encode
 from feedline.datasets.cache.shared_bytes import Counters, SharedMemory
+from feedline.datasets.cache_file import check_own
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, CacheDropped, CorruptSource, NotCached, tell
 from feedline.values.sizes import byte_count
@@ -96,18 +97,20 @@ class CachedDataset(Source, EpochAware, Derived):
         self._pickles = pickle
         self._freezes = freeze_random
         self._copies = copy
-        self._memory = None if memory is None else _memory_store(byte_count("memory", memory))
+        size = byte_count("memory", memory)
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if size is not None and size > whole:
+            raise BadOption(f"memory={size} bytes are more than the {whole} bytes of memory that this machine has.")
+        self._memory = None if size is None else SampleStore(SharedMemory(size), limit=size)
         self._folder = None if disk is None else Path(disk).absolute()
         if self._folder is not None:
-            folder.check_own(self._folder)
+            check_own(self._folder, sample_store.FILE)
         self._disk_limit = byte_count("disk_limit", disk_limit)
         self._disk: SampleStore | None = None
         self._counters = Counters("memory_hits", "disk_hits", "misses", "damaged", "random")
         self._head: Head | None = None
         self._maker = os.getpid()
         self._has_told = False
-
-    # -- getting ready -----------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self.dataset) if self._head is None else self._head.count
@@ -138,16 +141,16 @@ class CachedDataset(Source, EpochAware, Derived):
         return head
 
     def _open_disk(self, place: Path, head: Head) -> None:
-        if folder.head_of(place) != head:
-            folder.refuse_whole(place)
-        if folder.drop_other(place, head):
+        if sample_store.head_of(place) != head:
+            sample_store.refuse_whole(place)
+        if sample_store.drop_other(place, head):
             tell(
                 f"The cache in {place} was damaged, of another version, or of a dataset or transform that is not this "
                 "one any more. It was dropped, and is filled again. If two datasets share the folder by mistake, give "
                 "each its own.",
                 CacheDropped,
             )
-        self._disk = folder.write_store(place, self._disk_limit)
+        self._disk = sample_store.write_store(place, self._disk_limit)
         self._disk.open(head)
 
     def set_epoch(self, epoch: int) -> None:
@@ -178,7 +181,7 @@ class CachedDataset(Source, EpochAware, Derived):
         """
         if self._memory is not None:
             self._memory.open(head)
-        if self._disk is not None and self._folder is not None and folder.has_store(self._folder):
+        if self._disk is not None and self._folder is not None and sample_store.has_store(self._folder):
             self._disk.close()  # somebody may have removed the folder, and made another one
             self._disk.open(head)
         self._head = head
@@ -187,8 +190,8 @@ class CachedDataset(Source, EpochAware, Derived):
         """Drop all samples that are kept, in memory and on disk."""
         self._open()
         if self._folder is not None and self._disk is not None:
-            folder.refuse_whole(self._folder)
-            folder.write_store(self._folder, 0)  # somebody may have removed it
+            sample_store.refuse_whole(self._folder)
+            sample_store.write_store(self._folder, 0)  # somebody may have removed it
             self._disk.close()
         head = self._head_now()
         for store in (self._memory, self._disk):
@@ -200,8 +203,6 @@ class CachedDataset(Source, EpochAware, Derived):
         """Close the file on disk in this process. What is in memory stays as long as this object, or a worker, does."""
         if self._disk is not None:
             self._disk.close()
-
-    # -- samples -----------------------------------------------------------------------------------------------------
 
     def __getitem__(self, index: Any) -> Any:
         listed = self._listed_index(index)
@@ -278,7 +279,15 @@ class CachedDataset(Source, EpochAware, Derived):
         self._counters.add("misses", len(indices))
         if watch.generators and not self._freezes:
             self._counters.add("random", len(indices))
-            self._tell_random(watch.generators)
+            if not self._has_told:
+                self._has_told = True
+                tell(
+                    f"Samples of {type(self.dataset).__name__} are not cached: making them draws random numbers (from "
+                    f"{', '.join(watch.generators)}), and a sample that is kept would be the same in every epoch. Give "
+                    "the random part as CachedDataset(..., transform=), which is applied to what comes out of the "
+                    "cache; or freeze_random=True, if each sample is to keep what it drew first.",
+                    NotCached,
+                )
             return samples
         kept = []
         for index, sample in zip(indices, samples, strict=True):
@@ -288,20 +297,6 @@ class CachedDataset(Source, EpochAware, Derived):
                     store.put(index, encoded)
             kept.append(decode(Encoded(encoded.kind, bytearray(encoded.data)), pickles=self._pickles))
         return kept
-
-    def _tell_random(self, generators: list[str]) -> None:
-        if self._has_told:
-            return
-        self._has_told = True
-        tell(
-            f"Samples of {type(self.dataset).__name__} are not cached: making them draws random numbers (from "
-            f"{', '.join(generators)}), and a sample that is kept would be the same in every epoch. Give the random "
-            "part as CachedDataset(..., transform=), which is applied to what comes out of the cache; or "
-            "freeze_random=True, if each sample is to keep what it drew first.",
-            NotCached,
-        )
-
-    # -- what people see ---------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
         """Return counters of all workers since this object was made, and how much is kept.
@@ -353,13 +348,6 @@ class AsyncCachedDataset(CachedDataset):
     def __getitems__(self) -> None:  # type: ignore[override]  # samples are awaited one by one, at the same time
         """None: samples are awaited one by one, at the same time."""
         return None
-
-
-def _memory_store(size: int) -> SampleStore:
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if size > whole:
-        raise BadOption(f"memory={size} bytes are more than the {whole} bytes of memory that this machine has.")
-    return SampleStore(SharedMemory(size), limit=size)
 
 
 __all__ = ["CachedDataset"]

@@ -50,15 +50,7 @@ _CONTAINERS = (list, tuple, dict)
 
 # Any, throughout: a dataset is any object.
 def fingerprint(dataset: Any, *more: Any) -> bytes:
-    """Return 32 bytes that differ if the dataset, or something else that is given, does.
-
-    Raises:
-        BadOption: its parts are nested too deeply for pickle.
-
-    Example:
-        >>> fingerprint([1, 2, 3]) == fingerprint([1, 2, 3]), fingerprint([1, 2, 3]) == fingerprint([1, 2, 4])
-        (True, False)
-    """
+    """Return 32 bytes that differ if the dataset, or something else that is given, does."""
     found = hashlib.sha256()
     try:
         _HashPickler(SimpleNamespace(write=found.update)).dump((dataset, *more))
@@ -156,14 +148,11 @@ def _stand_in(value: Any) -> Any:
         return "tensor", str(value.dtype), tuple(value.shape), _array(plain.numpy())
     if isinstance(value, Packed):  # names of files, most often: all of them count
         return "packed", [array.tobytes() if hasattr(array, "tobytes") else array for array in value.arrays().values()]
-    return _source(value) if isinstance(value, Source) else value
-
-
-def _source(source: Source) -> Any:
-    """Return what a source of feedline's is, without what it finds out when it is first read."""
-    lazy = {name for base in type(source).__mro__ for name in vars(base).get("_lazy", ())}
-    state = getattr(source, "__getstate__", lambda: vars(source))()
-    return type(source), {name: one for name, one in state.items() if name not in lazy}, _changed(source._stored_in())
+    if isinstance(value, Source):  # without what it finds out when it is first read
+        lazy = {name for base in kind.__mro__ for name in vars(base).get("_lazy", ())}
+        state = getattr(value, "__getstate__", lambda: vars(value))()
+        return kind, {name: one for name, one in state.items() if name not in lazy}, _changed(value._stored_in())
+    return value
 
 
 def _class(kind: type) -> Any:
@@ -180,12 +169,9 @@ def _class(kind: type) -> Any:
 
 
 def _code(code: CodeType) -> Any:
-    constants = [_code(one) if isinstance(one, CodeType) else _bytes(repr(_ordered(one))) for one in code.co_consts]
+    ordered = [sorted(map(repr, one)) if isinstance(one, frozenset) else one for one in code.co_consts]
+    constants = [_code(one) if isinstance(one, CodeType) else _bytes(repr(one)) for one in ordered]
     return code.co_code, code.co_names, constants
-
-
-def _ordered(constant: Any) -> Any:
-    return sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
 
 
 def _array(array: Any) -> Any:

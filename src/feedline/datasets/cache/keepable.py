@@ -12,17 +12,14 @@ import numpy as np
 
 from feedline.datasets.kind import kind_of
 from feedline.errors import BadOption
-from feedline.randomness.scope import GlobalStates, Scope, enter, enter_task, numpy_has_one_in_store, rng
+from feedline.randomness.global_states import GlobalStates
+from feedline.randomness.scope import Scope, enter, enter_task, rng
 from feedline.types import DatasetKind
 
 
 # Any: a dataset is any object.
 def check_dataset(dataset: Any, *, freeze_random: bool) -> None:
-    """Refuse a dataset whose samples cannot be kept.
-
-    Raises:
-        BadOption: it is iterable, half asynchronous, or its samples depend on the epoch and are not to be frozen.
-    """
+    """Refuse a dataset whose samples cannot be kept."""
     name = type(dataset).__name__
     if kind_of(dataset, "dataset") is DatasetKind.ITERABLE:
         raise BadOption(
@@ -82,15 +79,10 @@ class RandomWatch(Scope):
         """
         is_alone = threading.current_thread() is threading.main_thread()
         before = GlobalStates.now() if is_alone else None
-        had_one = is_alone and numpy_has_one_in_store()
         self._outer = enter(self)
         try:
             yield
         finally:
             enter(self._outer)
-        if before is None:
-            return
-        names = GlobalStates.now().differing(before)
-        if had_one and "numpy.random" not in names and not numpy_has_one_in_store():
-            names.append("numpy.random")  # a number that had been made before, and leaves no other trace
-        self.generators += names
+        if before is not None:
+            self.generators += GlobalStates.now(before).differing(before)

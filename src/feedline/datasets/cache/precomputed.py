@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from feedline.datasets.cache import folder
+from feedline.datasets.cache import sample_store
 from feedline.datasets.cache.sample_store import Missing, SampleStore, decode
 from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import CorruptSource, SourceChanged, SourceError
@@ -49,14 +49,14 @@ class PrecomputedDataset(Source):
     def _opened(self) -> SampleStore:
         if self._store is not None:
             return self._store
-        if not folder.has_store(self.path):
+        if not sample_store.has_store(self.path):
             raise SourceError(f"There are no precomputed samples in {self.path}. feedline.precompute makes them.")
-        store = folder.read_store(self.path)
+        store = sample_store.read_store(self.path)
         head = store.head()
         if head is None:
             raise CorruptSource(
-                f"{self.path / folder.FILE} is damaged, or of another version of feedline. Remove the folder and call "
-                "feedline.precompute again."
+                f"{self.path / sample_store.FILE} is damaged, or of another version of feedline. Remove the folder and "
+                "call feedline.precompute again."
             )
         if not store.is_whole:
             raise SourceError(

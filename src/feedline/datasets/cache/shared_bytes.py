@@ -93,9 +93,6 @@ class SharedMemory(SharedBytes):
 
     Sent to a worker process while that is started, it arrives as the same memory. Pickled otherwise, it arrives as a
     new and empty one: there is no name by which others could find it.
-
-    Args:
-        size: how many bytes.
     """
 
     def __init__(self, size: int) -> None:
@@ -158,12 +155,7 @@ def _adopted(fd: Any, size: int) -> SharedMemory:
 
 
 class SharedFile(SharedBytes):
-    """A file, opened in each process when it is used. It is read by calls, not mapped: what is cut off is noticed.
-
-    Args:
-        path: of the file; made if it is not there.
-        readonly: True if it is never written to, and not made.
-    """
+    """A file, opened in each process when it is used. It is read by calls, not mapped: what is cut off is noticed."""
 
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
@@ -227,9 +219,6 @@ class Counters:
 
     Each process adds to a row of its own, which its id chooses; only the sum of the rows means anything. Two processes
     at work at the same time whose ids differ by a multiple of 4096 share a row, and may lose a count.
-
-    Args:
-        names: of the counters; at most eight.
     """
 
     def __init__(self, *names: str) -> None:
@@ -238,8 +227,12 @@ class Counters:
         self._numbers = self._memory.view.cast("Q")
 
     # Any: what pickle takes.
-    def __reduce__(self) -> Any:
-        return _counters, (self._columns, self._memory)
+    def __getstate__(self) -> Any:
+        return self._columns, self._memory
+
+    def __setstate__(self, state: Any) -> None:
+        self._columns, self._memory = state
+        self._numbers = self._memory.view.cast("Q")
 
     def add(self, name: str, count: int = 1) -> None:
         """Count."""
@@ -250,9 +243,3 @@ class Counters:
     def totals(self) -> dict[str, int]:
         """Return the sums over all processes that ever counted."""
         return {name: sum(self._numbers[column::_COLUMNS]) for name, column in self._columns.items()}
-
-
-def _counters(columns: dict[str, int], memory: SharedMemory) -> Counters:
-    counters = Counters.__new__(Counters)
-    counters._columns, counters._memory, counters._numbers = columns, memory, memory.view.cast("Q")
-    return counters

@@ -12,17 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline._optional import require
 from feedline.datasets.cache_file import Cache
-from feedline.datasets.csv.cells import checked_columns, checked_types, named_rows, wider
-from feedline.datasets.csv.rows import LONGEST_ROW, UTF16, Unclosed, parts
-from feedline.datasets.form import Fields
+from feedline.datasets.csv.rows import (
+    LONGEST_ROW,
+    UTF16,
+    Unclosed,
+    checked_columns,
+    checked_types,
+    named_rows,
+    parts,
+    wider,
+)
+from feedline.datasets.form import Fields, names_in
 from feedline.datasets.handle import Handle
-from feedline.datasets.parquet.condition import checked_condition, kept_groups, mask_of
-from feedline.datasets.parquet.layout import Footer, Group
-from feedline.datasets.parquet.parquet import CACHE_BYTES
-from feedline.datasets.parquet.table import RowGroupSource, types_of
-from feedline.datasets.parquet.unpacked import Unpacked
+from feedline.datasets.parquet.layout import Footer
+from feedline.datasets.parquet.mapped import Unpacked
+from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource, types_of
+from feedline.datasets.parquet.values import pyarrow
 from feedline.datasets.paths import File, Paths
 from feedline.datasets.source import Transform
 from feedline.datasets.tar.packed import UnpackedFile, packing_of
@@ -38,10 +44,6 @@ ENDINGS = tuple(f"{kind}{packed}" for kind in (".csv", ".tsv") for packed in (""
 _LARGEST_PART = 1 << 28
 """Bytes: it is parsed at once, and pyarrow counts these in 31 bits."""
 # Any, throughout: pyarrow has no types to check against.
-
-
-def _pyarrow() -> Any:
-    return require("pyarrow", extra="parquet", purpose="CSVDataset")
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,9 @@ class CSVDataset(RowGroupSource):
         CSVDataset(2 samples of {'name': string, 'born': int16[]})
     """
 
-    _lazy = (*RowGroupSource._lazy, "_texts", "_kinds", "_unsure", "_unzipped_once")
+    _lazy = (*RowGroupSource._lazy, "_texts", "_kinds", "_unsure", "_unzipped_once", "_unzipping")
     _endings = ENDINGS
+    _module = "pyarrow.csv"
 
     def __init__(
         self,
@@ -122,7 +125,6 @@ class CSVDataset(RowGroupSource):
         cache: Cache = False,
     ) -> None:
         super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes, cache=cache)
-        require("pyarrow.csv", extra="parquet", purpose="CSVDataset")
         self.types = checked_types(types)
         self.columns = checked_columns(columns)
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii()):
@@ -136,11 +138,11 @@ class CSVDataset(RowGroupSource):
         """Columns whose parts have different types, so that the one that holds them all may be too narrow."""
         self._unzipped_once: set[str] = set()
         """Compressed files whose parts this process has put into `cache`, as far as they were not there."""
-        self._opened: Handle[dict[str, UnpackedFile]] = Handle(dict, dict.clear, per_thread=True, close_inherited=True)
+        self._unzipping: Handle[dict[str, UnpackedFile]] = Handle(
+            dict, dict.clear, per_thread=True, close_inherited=True
+        )
 
-    # -- looking -----------------------------------------------------------------------------------------------------
-
-    def _look(self, file: File, number: int, condition: Any) -> Footer:
+    def _look(self, file: File) -> tuple[Any, list[int]]:
         with open(file.path, "rb") as opened:
             packing = packing_of(opened.read(8))
         columns, starts, counts = self.columns, [0], list[int]()
@@ -179,8 +181,7 @@ class CSVDataset(RowGroupSource):
             raise SourceError(f"{file.path!r} is empty: not even a row that names columns is in it.")
         rows = first_row + np.cumsum([0, *counts])
         self._texts[file.path] = Text(columns, packing, np.array(starts, np.int64), rows)
-        types = {name: kinds.get(name, _pyarrow().null()) for name in columns}
-        return Footer(file, types, [Group(number, part, count) for part, count in enumerate(counts)])
+        return pyarrow().schema([(name, kinds.get(name, pyarrow().null())) for name in columns]), counts
 
     def _header(self, content: bytes, file: File) -> tuple[str, ...]:
         if b"\0" in content:
@@ -195,7 +196,7 @@ class CSVDataset(RowGroupSource):
 
     def _check_texts(self, schema: Any, content: bytes, file: File, columns: tuple[str, ...], row: int) -> None:
         """Refuse cells that are not UTF-8, unless they are to be bytes."""
-        pa = _pyarrow()
+        pa = pyarrow()
         odd = [one.name for one in schema if pa.types.is_binary(one.type) and one.name not in self.types]
         if odd:
             with named_rows(file, columns, row):
@@ -203,15 +204,12 @@ class CSVDataset(RowGroupSource):
 
     def _looked_at(self, columns: tuple[str, ...]) -> list[str]:
         """Return the columns that have to be parsed to know what there is."""
-        if self.fields is None or self.filters is not None:
-            return list(columns)
-        wanted = [self.fields] if isinstance(self.fields, str) else self.fields
-        names = set(wanted.values() if isinstance(wanted, Mapping) else wanted)
-        return [name for name in columns if name in names] or list(columns)
+        names = names_in(self.fields) if self.filters is None else None
+        return [name for name in columns if names is None or name in names] or list(columns)
 
     def _widened(self, kinds: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
         """Return types that hold cells of two, and note where that has to be tried."""
-        pa, widened = _pyarrow(), dict[str, Any]()
+        pa, widened = pyarrow(), dict[str, Any]()
         for name, other in others.items():
             kind = kinds.get(name, pa.null())
             widened[name] = wider(kind, other)
@@ -219,8 +217,8 @@ class CSVDataset(RowGroupSource):
                 self._unsure.add(name)
         return widened
 
-    def _agreed(self, footers: list[Footer], condition: Any) -> list[Footer]:
-        pa, kinds = _pyarrow(), dict[str, Any]()
+    def _agreed(self, footers: list[Footer]) -> list[Footer]:
+        pa, kinds = pyarrow(), dict[str, Any]()
         for footer in footers:
             kinds |= self._widened(kinds, footer.types)
         unknown = next((name for name in self.types if name not in kinds), None)
@@ -236,9 +234,7 @@ class CSVDataset(RowGroupSource):
             about = repr([self.delimiter, self.columns, self.part_bytes, sorted(map(str, self._kinds.items()))])
             digest = hashlib.blake2b(about.encode(), digest_size=6).hexdigest()
             self._unpacked = Unpacked(unpacked.folder / f"csv-{digest}")
-        if condition is None:
-            return found
-        return [replace(one, groups=self._kept(one, number, condition)) for number, one in enumerate(found)]
+        return found
 
     def _fits(self, name: str, footers: list[Footer]) -> bool:
         """Say whether all cells of a column are of its type."""
@@ -249,19 +245,8 @@ class CSVDataset(RowGroupSource):
         except CorruptSource:
             return False
         finally:
-            self._opened.close()  # so that samples of a compressed file are not found to be out of order
+            self._unzipping.close()  # so that samples of a compressed file are not found to be out of order
         return True
-
-    def _kept(self, footer: Footer, number: int, condition: Any) -> list[Group]:
-        names = list(footer.types)
-
-        def masks() -> list[tuple[int, Any]]:
-            tables = ((group.number, self._decoded(footer.file, group.number, names)) for group in footer.groups)
-            return [(group, mask_of(table, condition)) for group, table in tables]
-
-        return kept_groups(checked_condition(masks, condition, footer.file, names), number)
-
-    # -- reading -----------------------------------------------------------------------------------------------------
 
     def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
         text = self._texts[file.path]
@@ -289,14 +274,14 @@ class CSVDataset(RowGroupSource):
                 content = opened.read(stop - start)
         file.check()  # had it been written to in the meantime, what was read could be a bit of both
         table = self._parsed(content, file, text.columns, row, end - row, names)
-        pa = _pyarrow()
+        pa = pyarrow()
         for place, field in enumerate(table.schema):
             if pa.types.is_floating(field.type) and table.column(place).null_count:
                 table = table.set_column(place, field, table.column(place).fill_null(pa.scalar(np.nan, field.type)))
         return table
 
     def _unzipped(self, file: File, packing: str, start: int, stop: int) -> bytes:
-        opened = self._opened.get()
+        opened = self._unzipping.get()
         unzipped = opened.get(file.path)
         if unzipped is None or unzipped.place > start:
             if unzipped is not None:
@@ -308,19 +293,7 @@ class CSVDataset(RowGroupSource):
     def _parsed(
         self, content: bytes, file: File, columns: tuple[str, ...], row: int, count: int, names: list[str]
     ) -> Any:
-        """Parse rows.
-
-        Args:
-            content: the rows.
-            file: where they are from.
-            columns: of the file.
-            row: the number of the first one.
-            count: how many there are.
-            names: of the columns that are wanted.
-
-        Raises:
-            CorruptSource: a row has not as many cells as there are columns, or a cell is not of its type.
-        """
+        """Parse rows."""
         known = self._kinds or self.types
         with named_rows(file, columns, row):
             table = self._table(content, file, columns, names, {name: known[name] for name in names if name in known})
@@ -339,10 +312,10 @@ class CSVDataset(RowGroupSource):
         names: list[str] | None = None,
         types: dict[str, Any] | None = None,
     ) -> Any:
-        csv = require("pyarrow.csv", extra="parquet", purpose="CSVDataset")
+        csv = pyarrow("pyarrow.csv")
         # Not read_csv, which meddles with the handling of signals and leaves a pipe open.
         reader = csv.open_csv(
-            _pyarrow().BufferReader(content),
+            pyarrow().BufferReader(content),
             # One thread, and all at once: only then errors tell the row.
             csv.ReadOptions(use_threads=False, column_names=columns, block_size=len(content) + 1),
             csv.ParseOptions(delimiter=self._delimiter(file), newlines_in_values=True),
@@ -362,7 +335,7 @@ class CSVDataset(RowGroupSource):
 
     def close(self) -> None:
         super().close()
-        self._opened.close()
+        self._unzipping.close()
 
     def __repr__(self) -> str:
         if self._known is not None:

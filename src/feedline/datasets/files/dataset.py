@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.cache_file import Cache
+from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.files import labels as label_sources
 from feedline.datasets.files.labels import Labels
-from feedline.datasets.files.listing import list_files
+from feedline.datasets.files.listing import Choice, list_files
 from feedline.datasets.files.reading import Read, reader
-from feedline.datasets.files.scan import Choice
 from feedline.datasets.form import Fields, Form
 from feedline.datasets.paths import checked_path
-from feedline.datasets.source import Indices, Source, Transform, checked_cache
+from feedline.datasets.source import Indices, Source, Transform
 from feedline.errors import BadOption, SourceError
 from feedline.sharing.packed import Packed
 
@@ -118,23 +117,22 @@ class FileDataset(Source):
         self._paths = listing.paths
         self._unwanted = listing.left_out
         """Files that `choice` did not take."""
-        self._first = 0
-        """Where in the listing the files begin that are samples."""
-        self._chosen: NDArray[np.int64] | None = None
-        """Which of them are samples; None for all."""
+        self._chosen: range | NDArray[np.int64] = range(len(self._paths))
+        """Which of them are samples."""
         self._labels: Labels | None = None
-        everything = range(len(self._paths))
         if labels == "folder":
             self._labels = label_sources.of_folders(listing, root, allow_empty=allow_empty)
-            self._first = int(listing.counts[0])  # those in no directory
-            self._labels = Labels(self._labels.values[self._first :], self._labels.classes)
+            first = int(listing.counts[0])  # those before are in no directory
+            self._chosen = self._chosen[first:]
+            self._labels = Labels(self._labels.values[first:], self._labels.classes)
         elif isinstance(labels, (str, os.PathLike, tuple)):
             table, columns = _table(labels)
-            paths = self._paths.each(everything)
+            paths = self._paths.each(range(len(self._paths)))
             self._labels, chosen = label_sources.of_table(table, columns, root, paths, skip=skip)
-            self._chosen = None if len(chosen) == len(everything) else chosen
+            if len(chosen) < len(self._chosen):
+                self._chosen = chosen
         elif callable(labels):
-            self._labels = label_sources.of_function(labels, len(everything), self.path_of)
+            self._labels = label_sources.of_function(labels, len(self), self.path_of)
         elif labels is not None:
             raise BadOption(
                 "labels= is a list, but a folder has no order of its own that it could fit. Give a list of paths with "
@@ -149,10 +147,10 @@ class FileDataset(Source):
         kept = [path for path, wanted in zip(paths, is_wanted, strict=True) if wanted]
         self._paths = Packed(kept, is_text=True)
         self._unwanted = len(paths) - len(kept)
-        self._first = 0
-        self._chosen = None
+        self._chosen = range(len(kept))
         if labels == "folder":
-            self._labels = label_sources.of_parents(kept)
+            parents = [os.path.basename(os.path.dirname(path)) for path in kept]
+            self._labels = label_sources.of_values(parents, 'labels="folder"', kept.__getitem__)
         elif isinstance(labels, (str, os.PathLike)) or (isinstance(labels, tuple) and len(labels) == 3 != len(paths)):
             raise BadOption(f"labels={labels!r} needs a folder that the files in the table are named from.")
         elif callable(labels):
@@ -166,12 +164,11 @@ class FileDataset(Source):
             self._labels = None
 
     def __len__(self) -> int:
-        return len(self._paths) - self._first if self._chosen is None else len(self._chosen)
+        return len(self._chosen)
 
     def path_of(self, index: int) -> str:
         """Return the path of a sample's file."""
-        place = index + self._first if self._chosen is None else int(self._chosen[index])
-        path: str = self._paths.get(place)
+        path: str = self._paths.get(int(self._chosen[index]))
         return path if self.root is None else os.path.join(self.root, path)
 
     def _read(self, indices: Indices) -> list[Any]:

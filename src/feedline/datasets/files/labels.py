@@ -12,14 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.files.listing import Listing
+from feedline.datasets.form import listed
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.failures import words
 
-_INTEGERS = ("uint8", "uint16", "uint32", "int32", "int64")
 _SEPARATORS = (";", "\t", "|")
 """What tables have between their columns where it is not a comma."""
-_SHOWN = 5
-"""Names that an error spells out."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,7 @@ class Labels:
 
 
 def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
-    """Return the directory of the folder that each file is in, however deep, as its class.
-
-    Raises:
-        SourceError: there are no classes, or one of them has no files.
-    """
+    """Return the directory of the folder that each file is in, however deep, as its class."""
     tops = [path.partition("/")[0] for path in listing.directories]
     classes = sorted(set(tops) - {""})
     if not classes:
@@ -53,30 +47,15 @@ def of_folders(listing: Listing, root: str, *, allow_empty: bool) -> Labels:
     empty = [classes[number] for number in np.flatnonzero(counts == 0)]
     if empty and not allow_empty:
         raise SourceError(
-            f"{_named(empty)} of {len(classes)} classes in {root} {_has(empty)} no files with the endings that are "
+            f"{listed(empty, 5)} of {len(classes)} classes in {root} {_has(empty)} no files with the endings that are "
             "asked for. Remove the directory, change extensions=, or give allow_empty=True to count it as a class "
             "nevertheless."
         )
     return Labels(_small(np.repeat(numbers, listing.counts)), classes)
 
 
-def of_parents(paths: Sequence[str]) -> Labels:
-    """Return the directory that each path is in as its class."""
-    names = [os.path.basename(os.path.dirname(path)) for path in paths]
-    return of_values(names, 'labels="folder"', paths.__getitem__)
-
-
 def of_values(values: Sequence[Any], option: str, path_of: Callable[[int], str]) -> Labels:
-    """Return labels that are integers, floats or names of classes.
-
-    Args:
-        values: the labels.
-        option: which gave them.
-        path_of: says which file has a label.
-
-    Raises:
-        BadOption: one is missing, they are something else, or several of these.
-    """
+    """Return labels that are integers, floats or names of classes."""
     for place, value in enumerate(values):
         if value is None or (isinstance(value, str) and not value.strip()):
             raise BadOption(
@@ -111,19 +90,7 @@ def of_function(function: Callable[[str], Any], count: int, path_of: Callable[[i
 def of_table(
     table: str, columns: tuple[str, str], root: str, paths: Iterable[str], *, skip: bool
 ) -> tuple[Labels, NDArray[np.int64]]:
-    """Return the labels that a CSV file gives, and which files have one.
-
-    Args:
-        table: the CSV file, whose first line names its columns.
-        columns: the names of those with files and labels.
-        root: the folder that files in the table are named from.
-        paths: the files there are, below the root.
-        skip: True if files without a label are left out, also those whose label is empty.
-
-    Raises:
-        CorruptSource: it is no such table, names a file twice, or one that is missing.
-        SourceError: it cannot be read, or has no label for a file that is there.
-    """
+    """Return the labels that a CSV file gives, and which files have one."""
     rows = _rows(table, columns, root)
     values: list[str] = []
     places: list[int] = []
@@ -154,7 +121,7 @@ def of_table(
         )
     if without and not skip:
         raise SourceError(
-            f"{_named(without)} of {len(values) + len(without)} files in {root} {_has(without)} no line in {table}. "
+            f"{listed(without, 5)} of {len(values) + len(without)} files in {root} {_has(without)} no line in {table}. "
             'Add the lines, or give unlabelled="skip" to leave such files out.'
         )
     return _known(_numbers(values), f"labels={table!r}"), np.array(places, np.int64)
@@ -163,6 +130,7 @@ def of_table(
 def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[str, int]]:
     """Return labels and line numbers by file."""
     rows: dict[str, tuple[str, int]] = {}
+    absolute = os.path.abspath(root)
     try:
         with open(table, encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
@@ -176,7 +144,8 @@ def _rows(table: str, columns: tuple[str, str], root: str) -> dict[str, tuple[st
                     continue
                 if len(line) <= max(name_at, label_at):
                     raise CorruptSource(f"{table}, line {lines.line_num}, has {len(line)} of {len(header)} columns.")
-                name = _below(line[name_at], root)
+                name = os.path.relpath(line[name_at], absolute) if os.path.isabs(line[name_at]) else line[name_at]
+                name = os.path.normpath(name).replace(os.sep, "/")
                 if name in rows:
                     raise CorruptSource(
                         f"{table} names {name!r} twice, in lines {rows[name][1]} and {lines.line_num}. Remove one."
@@ -208,12 +177,6 @@ def _no_column(table: str, missing: str, header: list[str]) -> str:
     )
 
 
-def _below(name: str, root: str) -> str:
-    if os.path.isabs(name):
-        name = os.path.relpath(name, os.path.abspath(root))
-    return os.path.normpath(name).replace(os.sep, "/")
-
-
 def _numbers(values: list[str]) -> list[Any]:
     """Return integers or floats if all values are such, else the values."""
     for kind in (int, float):
@@ -224,16 +187,10 @@ def _numbers(values: list[str]) -> list[Any]:
     return values
 
 
-def _named(names: list[str]) -> str:
-    shown = ", ".join(map(repr, names[:_SHOWN]))
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
-
-
 def _has(names: list[str]) -> str:
     return "has" if len(names) == 1 else "have"
 
 
 def _small(values: NDArray[np.int64]) -> NDArray[Any]:
-    low, high = values.min(initial=0), values.max(initial=0)
-    limits = (np.iinfo(name) for name in _INTEGERS)
-    return values.astype(next(one.dtype for one in limits if one.min <= low and high <= one.max))
+    ends = (np.min_scalar_type(values.min(initial=0)), np.min_scalar_type(values.max(initial=0)))
+    return values.astype(np.result_type(*ends))

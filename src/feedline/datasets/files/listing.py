@@ -1,22 +1,230 @@
-"""The files of a folder: found once, kept on disk, and held in little memory."""
+"""The files of a folder: found once, kept on disk, and held in little memory.
+
+They are found by one thread as long as it does not wait, and then by several. Where directories are far away, most of
+the time goes into waiting, once for each. Where they are in memory, threads only wait for each other: Python gives up
+its lock for every name.
+
+Files are regular ones: reading a named pipe or a device may never end. Links are followed, after all that is there
+without them: one that leads to a directory that was listed already is not, so that no file comes twice, and links that
+lead to each other end.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
+import stat
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.cache_file import Cache, CacheFile
-from feedline.datasets.files.scan import Choice, Directory, scan, stamp_of
-from feedline.errors import SourceError
+from feedline.errors import FeedlineWarning, SourceError, tell
 from feedline.sharing.packed import Packed
+
+_THREADS = 16
+"""Directories that are read at the same time, once it was found out that reading them is waiting. A guess."""
+
+_PATIENCE_S = 0.05
+"""How long one thread may have waited before others help it."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which files are wanted."""
+
+    extensions: tuple[str, ...] | None = None
+    """How names may end, in lower case; None for any."""
+    pattern: str | None = None
+    """For the name, or if it has a slash, for the path below the folder."""
+
+    def among(self, names: list[str], directory: str) -> list[str]:
+        """Return those of the names in a directory that are wanted."""
+        endings = self.extensions
+        if endings is not None:
+            names = [name for name in names if name.lower().endswith(endings)]
+        if self.pattern is None:
+            return names
+        begin = f"{directory}/" if directory and "/" in self.pattern else ""
+        expression = re.compile(fnmatch.translate(self.pattern))
+        return [name for name in names if expression.match(begin + name)]
+
+
+Stamp = tuple[int, int, int]
+"""What a directory has when it was not changed: time of the last change in ns, inode, device."""
+
+
+@dataclass(frozen=True)
+class Directory:
+    """What was found in a directory."""
+
+    path: str
+    """Below the folder, with slashes; empty for the folder itself."""
+    stamp: Stamp
+    """From before it was read."""
+    names: bytes
+    """Of the files that are wanted, sorted, with zero bytes between: a tenth of a list of strings."""
+    count: int
+    left_out: int
+    """How many other files it has."""
+
+    def paths(self) -> Iterator[bytes]:
+        """Yield the paths of the files, below the folder, in UTF-8."""
+        begin = encoded(f"{self.path}/") if self.path else b""
+        return (begin + name for name in self.names.split(b"\0")) if self.count else iter(())
+
+
+def encoded(text: str) -> bytes:
+    """Return a path in UTF-8; names that no encoding fits keep their odd bytes."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def stamp_of(path: str) -> Stamp:
+    """Return the stamp of a directory."""
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_ino, found.st_dev
+
+
+def scan(root: str, choice: Choice) -> list[Directory]:
+    """Return all directories below a folder, itself included, in the order of their files.
+
+    The order is that of the folder's directories by name, and in each of them of all directories by path: what
+    `sorted(os.walk(...))` gives for one after the other. Raises SourceError: a directory cannot be read.
+    """
+    found: dict[tuple[int, int], Directory] = {}
+    kept, again, links = [], [], [""]
+    while links:
+        answers = sorted(_below(root, choice, links), key=lambda answer: answer.directory.path)
+        is_real, links = not found, []
+        for answer in answers:
+            directory = answer.directory
+            known = found.setdefault(directory.stamp[1:], directory)
+            if known is directory or is_real:  # without links nothing comes twice, whatever numbers a file system gives
+                kept.append(directory)
+                links += answer.links
+            elif not f"{directory.path}/".startswith(f"{known.path}/" if known.path else ""):
+                again.append((directory.path, known.path))
+    if again:
+        tell(
+            f"{len(again)} directories in {root} are reached by links although they are listed already, such as "
+            f"{again[0][0]!r}, which is {again[0][1]!r}. Their files come once, by the way without the link.",
+            FeedlineWarning,
+        )
+    return sorted(kept, key=lambda directory: (directory.path.partition("/")[0], directory.path))
+
+
+def _below(root: str, choice: Choice, paths: Iterable[str]) -> list[_Answer]:
+    """Return some directories, and all below them that need no link."""
+    found: list[_Answer] = []
+    left = deque(paths)
+    clock = _Clock()
+    while left and not clock.is_waiting():
+        found.append(_read(root, choice, left.popleft()))
+        left.extend(found[-1].below)
+    if left:
+        _scan_together(root, choice, left, found)
+    return found
+
+
+class _Clock:
+    """Tells whether the time goes into waiting. Threads help then; otherwise they are in each other's way."""
+
+    def __init__(self) -> None:
+        self._began_s, self._cpu_s = time.perf_counter(), time.thread_time()
+
+    def is_waiting(self) -> bool:
+        elapsed_s = time.perf_counter() - self._began_s
+        waited_s = elapsed_s - (time.thread_time() - self._cpu_s)
+        return waited_s > max(_PATIENCE_S, elapsed_s / 2)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """A directory that was read, and the paths of those in it, and of links to some."""
+
+    directory: Directory
+    below: list[str]
+    links: list[str]
+
+
+def _scan_together(root: str, choice: Choice, left: Iterable[str], found: list[_Answer]) -> None:
+    """Read what is left with several threads."""
+    done: SimpleQueue[_Answer | BaseException] = SimpleQueue()
+
+    def read(path: str) -> None:
+        try:
+            done.put(_read(root, choice, path))
+        except BaseException as exc:
+            done.put(exc)
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="feedline-scan") as threads:
+        waiting = _ask(threads, read, left)
+        try:
+            while waiting:
+                answer = done.get()
+                waiting -= 1
+                if isinstance(answer, BaseException):
+                    raise answer
+                found.append(answer)
+                waiting += _ask(threads, read, answer.below)
+        finally:
+            threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _ask(threads: Executor, read: Callable[[str], None], paths: Iterable[str]) -> int:
+    return len([threads.submit(read, path) for path in paths])
+
+
+def _read(root: str, choice: Choice, path: str) -> _Answer:
+    full = os.path.join(root, path) if path else root
+    try:
+        stamp = stamp_of(full)  # before it is read: what changes meanwhile is then seen to have changed
+        files: list[str] = []
+        below: list[str] = []
+        links: list[str] = []
+        with os.scandir(full) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    files.append(entry.name)
+                elif entry.is_dir(follow_symlinks=False):
+                    below.append(entry.name)
+                elif (mode := _mode_of(entry.path)) is None or stat.S_ISREG(mode):
+                    files.append(entry.name)
+                elif stat.S_ISDIR(mode):
+                    links.append(entry.name)
+    except OSError as exc:
+        raise SourceError(
+            exc.errno,
+            f"The directory cannot be listed ({exc.strerror}). Every directory below the folder has to be readable; it "
+            "may also have been removed meanwhile",
+            full,
+        ) from exc
+    wanted = sorted(choice.among(files, path))
+    names = b"\0".join(map(encoded, wanted))
+    begin = f"{path}/" if path else ""
+    return _Answer(
+        Directory(path, stamp, names, len(wanted), len(files) - len(wanted)),
+        [begin + name for name in below],
+        [begin + name for name in links],
+    )
+
+
+def _mode_of(path: str) -> int | None:
+    """Return of what kind it is that a link leads to; None if it leads nowhere, which whoever reads it is told."""
+    try:
+        return os.stat(path).st_mode
+    except OSError:
+        return None
+
 
 _VERSION = 2
 _WORTH_KEEPING = 10_000
@@ -47,11 +255,7 @@ class Listing:
 
 
 def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
-    """Return the files below a folder, from the cache if no directory has changed since.
-
-    Raises:
-        SourceError: the folder is missing or cannot be read.
-    """
+    """Return the files below a folder, from the cache if no directory has changed since."""
     if not os.path.isdir(root):
         raise SourceError(
             f"{root} is {'not a folder' if os.path.lexists(root) else 'missing'}, so there are no files to list. Give "
@@ -65,17 +269,13 @@ def list_files(root: str, choice: Choice, cache: Cache) -> Listing:
         return known
     began_ns = time.time_ns()
     found = scan(absolute, choice)
-    listing = _listing(found)
-    if file is not None and (cache is not True or len(listing) >= _WORTH_KEEPING):
-        file.write(_to_cache(listing, found, began_ns))
-    return listing
-
-
-def _listing(found: list[Directory]) -> Listing:
     paths = Packed(chain.from_iterable(directory.paths() for directory in found), is_text=True, is_encoded=True)
     counts = np.array([directory.count for directory in found], np.int64)
     left_out = sum(directory.left_out for directory in found)
-    return Listing(paths, [directory.path for directory in found], counts, left_out)
+    listing = Listing(paths, [directory.path for directory in found], counts, left_out)
+    if file is not None and (cache is not True or len(listing) >= _WORTH_KEEPING):
+        file.write(_to_cache(listing, found, began_ns))
+    return listing
 
 
 def _to_cache(listing: Listing, found: list[Directory], began_ns: int) -> Any:

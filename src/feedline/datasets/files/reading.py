@@ -21,13 +21,9 @@ Read = Callable[[str], Any]
 
 
 def reader(read: str | Read) -> Read:
-    """Return the function for `read=` of a `FileDataset`.
-
-    Raises:
-        BadOption: there is no such way to read a file.
-    """
+    """Return the function for `read=` of a `FileDataset`. Raises BadOption: there is no such way to read a file."""
     if callable(read):
-        return functools.partial(_read_by, read)
+        return functools.partial(_by_user, read, None)
     known: dict[str, Read] = {"bytes": read_bytes, "text": read_text, "npy": read_npy}
     if read not in known:
         raise BadOption(f"read={read!r} is none of {', '.join(map(repr, known))}, nor a function that takes a path.")
@@ -37,12 +33,10 @@ def reader(read: str | Read) -> Read:
 def decoder(decode: str | Callable[[bytes], Any]) -> Read:
     """Return the function for `decode=` of an `ImageFolder`.
 
-    Raises:
-        BadOption: there is no such way to decode an image.
-        MissingExtra: it needs Pillow, which is not installed.
+    Raises BadOption: there is no such way to decode an image; MissingExtra: it needs Pillow, which is not installed.
     """
     if callable(decode):
-        return functools.partial(_decode_by, decode)
+        return functools.partial(_by_user, decode, read_bytes)
     if decode == "bytes":
         return read_bytes
     if decode not in _WAYS:
@@ -92,18 +86,11 @@ def _read_picture(way: str | None, path: str) -> Any:
         ) from exc
 
 
-def _read_by(read: Read, path: str) -> Any:
+def _by_user(function: Callable[[Any], Any], load: Callable[[str], bytes] | None, path: str) -> Any:
+    """Have a user's function read a file, or decode what `load` reads of it; an error of it says which file it was."""
+    content = path if load is None else load(path)
     try:
-        return read(path)
+        return function(content)
     except Exception as exc:
-        add_note(exc, f"while reading {path}")
-        raise
-
-
-def _decode_by(decode: Callable[[bytes], Any], path: str) -> Any:
-    content = read_bytes(path)
-    try:
-        return decode(content)
-    except Exception as exc:
-        add_note(exc, f"while decoding {path}, {len(content)} bytes")
+        add_note(exc, f"while reading {path}" if load is None else f"while decoding {path}, {len(content)} bytes")
         raise

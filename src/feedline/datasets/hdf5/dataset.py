@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.columns import Empty
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
-from feedline.datasets.hdf5.field import NUMBERS, Field
 from feedline.datasets.hdf5.files import OpenFile, OpenFiles
-from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, look, reading
+from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Field, Part, Parts, look, reading
 from feedline.datasets.hdf5.rows import Rows, ValueRows
 from feedline.datasets.paths import Paths, found_files
-from feedline.datasets.source import Indices, TableSource, Transform
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
 from feedline.failures import words
 from feedline.values.sizes import byte_count
@@ -115,13 +113,10 @@ class HDF5Dataset(TableSource):
 
         It is the chunks of the field with the largest rows. Rows that are not in chunks count as chunks of 1 MiB.
         """
-        sizes = []
-        for part in self._parts.parts:
-            full, rest = divmod(part.length, part.chunk_rows)
-            sizes.append(np.full(full + (rest > 0), part.chunk_rows, np.int64))
-            if rest:
-                sizes[-1][-1] = rest
-        return np.concatenate(sizes)
+        parts = [
+            (np.arange(0, part.length, part.chunk_rows, dtype=np.int64), part.length) for part in self._parts.parts
+        ]
+        return np.concatenate([np.diff(starts, append=length) for starts, length in parts])
 
     def __len__(self) -> int:
         return int(self._parts.ends[-1])
@@ -205,10 +200,6 @@ class HDF5Dataset(TableSource):
             places = np.flatnonzero(owners == number)
             start = int(ends[number - 1]) if number else 0
             yield number, indices[places] - start, None if len(places) == len(indices) else places
-
-    # Any: values and columns of any kind.
-    def _build(self, values: list[Any]) -> Any:
-        return self._shape.build(values)
 
     def close(self) -> None:
         self._files.close()

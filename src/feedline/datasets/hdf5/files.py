@@ -17,11 +17,20 @@ from contextlib import contextmanager
 from typing import Any
 
 from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.hdf5.cells import ChunkCache
-from feedline.datasets.hdf5.field import Field, field_of
 from feedline.datasets.hdf5.layout import rows_of
-from feedline.datasets.hdf5.part import UNREADABLE, Part, Parts, Stamp, dataset_of, look, open_file, stamp_of
-from feedline.datasets.hdf5.rows import Rows, ValueRows
+from feedline.datasets.hdf5.part import (
+    UNREADABLE,
+    Field,
+    Part,
+    Parts,
+    Stamp,
+    dataset_of,
+    field_of,
+    look,
+    open_file,
+    stamp_of,
+)
+from feedline.datasets.hdf5.rows import ChunkCache, Rows, ValueRows
 from feedline.errors import CorruptSource, FeedlineError, SourceChanged, SourceError
 from feedline.failures import words
 
@@ -91,13 +100,7 @@ class OpenFile:
         self._linked[path] = stamp_of(os.stat(path))
         if self._swmr:
             return
-        if len(dataset) != self.part.length:
-            was = f"{field.name!r} had {self.part.length} samples, and has {len(dataset)} now."
-            raise SourceChanged(_changed(path, was))
-        found = field_of(field.name, dataset, path)
-        if found != field:
-            was = f"{field.name!r} was {field.describe()}, and is {found.describe()} now."
-            raise SourceChanged(_changed(path, was))
+        _compare(path, self.part.length, len(dataset), [field], [field_of(field.name, dataset, path)])
 
     def _mapped(self) -> mmap.mmap | None:
         try:
@@ -150,9 +153,7 @@ class OpenFiles:
     def use(self, number: int) -> Iterator[OpenFile]:
         """Open a file unless it is open, and keep it open for as long as this lasts.
 
-        Raises:
-            SourceError: it cannot be opened.
-            SourceChanged: it is not the one any more that the dataset was made of.
+        Raises SourceError: it cannot be opened; SourceChanged: it is not the one any more that the dataset was made of.
         """
         with self._lock:
             file = self._files.get(number)
@@ -190,22 +191,22 @@ def _close_unused(file: OpenFile) -> None:
 
 
 def check_same(part: Part, fields: Sequence[Field]) -> None:
-    """Look at a file that was written to.
-
-    Raises:
-        SourceChanged: it has other samples than the dataset was made of.
-    """
+    """Look at a file that was written to. Raises SourceChanged: it has other samples than the dataset was made of."""
     names = tuple(field.name for field in fields)
     try:
         found, _, found_fields = look(part.path, names, swmr=False, external=part.external)
     except ValueError as exc:  # BadOption: there is no such field any more
         raise SourceChanged(_changed(part.path, str(exc))) from exc
-    if found.length != part.length:
-        raise SourceChanged(_changed(part.path, f"it had {part.length} samples, and has {found.length} now."))
+    _compare(part.path, part.length, found.length, fields, found_fields)
+
+
+def _compare(path: str, length: int, found: int, fields: Sequence[Field], found_fields: Sequence[Field]) -> None:
+    if found != length:
+        raise SourceChanged(_changed(path, f"it had {length} samples, and has {found} now."))
     for before, after in zip(fields, found_fields, strict=True):
         if before != after:
             was = f"{before.name!r} was {before.describe()}, and is {after.describe()} now."
-            raise SourceChanged(_changed(part.path, was))
+            raise SourceChanged(_changed(path, was))
 
 
 def _changed(path: str, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,12 +13,99 @@ from typing import Any
 import numpy as np
 
 from feedline._optional import require
-from feedline.datasets.form import Fields, Form, check_fields
-from feedline.datasets.hdf5.field import Field, field_of, has_samples
-from feedline.datasets.packed_facts import in_packed_order
+from feedline.datasets.form import Fields, Form, check_fields, in_packed_order, names_in
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import words
 from feedline.values.sizes import SampleSize
+
+NUMBERS, TEXT, BYTES, RAGGED = "numbers", "text", "bytes", "ragged"
+
+
+# Any, in this file: h5py has no type annotations.
+@dataclass(frozen=True)
+class Field:
+    """A field of a dataset: the same in all its files."""
+
+    name: str
+    kind: str
+    """NUMBERS, TEXT, BYTES or RAGGED."""
+    dtype: np.dtype[Any]
+    """Of the numbers, in the machine's byte order."""
+    row_shape: tuple[int, ...]
+    """Of one value; of values that are lists of texts, say, the shape of the list."""
+
+    @property
+    def row_bytes(self) -> int:
+        """What a row takes, if it is numbers; a guess, if it is not."""
+        items = math.prod(self.row_shape)
+        return items * (self.dtype.itemsize if self.kind == NUMBERS else 64)
+
+    @property
+    def is_stackable(self) -> bool:
+        """True if the values of a batch make one column."""
+        if self.kind == NUMBERS:
+            return self.dtype.kind in "biufc"  # dates have no tensors
+        return self.kind != RAGGED and not self.row_shape
+
+    def describe(self) -> str:
+        """Return a text for people, such as `float32[3, 64]`."""
+        shape = ", ".join(map(str, self.row_shape))
+        if self.kind == NUMBERS:
+            return f"{self.dtype}[{shape}]"
+        value = {TEXT: "str", BYTES: "bytes", RAGGED: f"{self.dtype}[*]"}[self.kind]
+        return f"{value}[{shape}]" if shape else value
+
+
+def has_samples(dataset: Any) -> bool:
+    """True if an HDF5 dataset has a first axis, which counts samples."""
+    return dataset.shape is not None and len(dataset.shape) > 0
+
+
+def field_of(name: str, dataset: Any, path: str) -> Field:
+    """Return what the values of an HDF5 dataset are."""
+    if not has_samples(dataset):
+        raise BadOption(
+            f"Field {name!r} of {path} is a single value, without an axis that counts samples. Leave it out of fields=."
+        )
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+    dtype, row_shape = dataset.dtype, tuple(dataset.shape[1:])
+    if h5py.check_string_dtype(dtype) is not None:
+        return Field(name, TEXT, np.dtype(object), row_shape)
+    base = h5py.check_vlen_dtype(dtype)
+    if base is not None:
+        base = np.dtype(base)
+        if not _is_plain(base):
+            raise _unreadable(name, path, f"holds sequences of {base}")
+        if base == np.uint8 and dataset.attrs.get("feedline") in ("bytes", b"bytes"):
+            return Field(name, BYTES, np.dtype(np.uint8), row_shape)
+        return Field(name, RAGGED, _native(base), row_shape)
+    if dtype.names:
+        raise _unreadable(name, path, f"is compound, with the members {', '.join(dtype.names)}")
+    if dtype.subdtype is not None:  # an array type: its axes count as axes of the row
+        base, more = dtype.subdtype
+        if not _is_plain(base):
+            raise _unreadable(name, path, f"is of the type {dtype}")
+        return Field(name, NUMBERS, _native(base), (*row_shape, *more))
+    if not _is_plain(dtype):
+        kind = "opaque" if dtype.kind == "V" else "of references" if dtype.kind == "O" else f"of the type {dtype}"
+        raise _unreadable(name, path, f"is {kind}")
+    return Field(name, NUMBERS, _native(dtype), row_shape)
+
+
+def _is_plain(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "biufcmM"
+
+
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(dtype.newbyteorder("=").str)  # without what h5py attaches to it
+
+
+def _unreadable(name: str, path: str, what: str) -> BadOption:
+    return BadOption(
+        f"Field {name!r} of {path} {what}, which makes no sample. Choose others with fields=, or store it as datasets "
+        "of numbers, strings or variable-length arrays."
+    )
+
 
 _BLOCK_BYTES = 1 << 20
 """Rows that lie one after the other count as chunks of this size."""
@@ -88,14 +176,11 @@ def stamp_of(status: os.stat_result) -> Stamp:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-# Any, in this file: h5py has no type annotations.
 def open_file(path: str, *, swmr: bool) -> Any:
     """Open a file for reading.
 
-    Raises:
-        SourceError: it is not there, or must not be read now.
-        CorruptSource: it is no HDF5 file, or not all of one.
-        MissingExtra: h5py is not installed.
+    Raises SourceError: it is not there, or must not be read now; CorruptSource: it is no HDF5 file, or not all of one;
+    MissingExtra: h5py is not installed.
     """
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     try:
@@ -105,40 +190,26 @@ def open_file(path: str, *, swmr: bool) -> Any:
         raise SourceError(f"There is no file {path}.") from exc
     except PermissionError as exc:
         raise SourceError(f"{path} must not be read: {words(exc)}.") from exc
-    except BlockingIOError as exc:
-        raise SourceError(_being_written(path)) from exc
     except OSError as exc:
-        raise _not_opened(path, exc) from exc
-
-
-def _not_opened(path: str, exc: OSError) -> SourceError:
-    text = str(exc)
-    if "signature not found" in text:
-        return CorruptSource(f"{path} is not an HDF5 file: it does not begin like one.")
-    if "truncated file" in text:
-        return CorruptSource(
-            f"{path} is truncated: it has {os.path.getsize(path)} bytes, fewer than it says itself. The copy or "
-            "download was probably interrupted: get the file again."
-        )
-    if "already open for" in text or "lock" in text:
-        return SourceError(_being_written(path))
-    return CorruptSource(f"{path} cannot be opened as an HDF5 file: {words(exc)}.")
-
-
-def _being_written(path: str) -> str:
-    return (
-        f"{path} is open for writing in another process, or was not closed after writing. Wait until it is closed. A "
-        "file that is written in SWMR mode is read with swmr=True; `h5clear -s` mends one whose writer was killed."
-    )
+        text = str(exc)
+        if "signature not found" in text:
+            raise CorruptSource(f"{path} is not an HDF5 file: it does not begin like one.") from exc
+        if "truncated file" in text:
+            raise CorruptSource(
+                f"{path} is truncated: it has {os.path.getsize(path)} bytes, fewer than it says itself. The copy or "
+                "download was probably interrupted: get the file again."
+            ) from exc
+        if isinstance(exc, BlockingIOError) or "already open for" in text or "lock" in text:
+            raise SourceError(
+                f"{path} is open for writing in another process, or was not closed after writing. Wait until it is "
+                "closed. A file that is written in SWMR mode is read with swmr=True; `h5clear -s` mends one whose "
+                "writer was killed."
+            ) from exc
+        raise CorruptSource(f"{path} cannot be opened as an HDF5 file: {words(exc)}.") from exc
 
 
 def dataset_of(file: Any, name: str, path: str, *, external: bool) -> Any:
-    """Return what a file has under a name.
-
-    Raises:
-        BadOption: its data lies in another file, by an external link, external storage or as a virtual dataset, and
-            that was not asked for: whoever wrote the file could have any other file read here.
-    """
+    """Return what a file has under a name."""
     if not external and leads_out(file, name):
         raise BadOption(
             f"{name!r} in {path} has its data in another file: it is an external link, a virtual dataset or has "
@@ -179,9 +250,8 @@ def leads_out(file: Any, name: str) -> bool:
 def look(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[Part, Form, tuple[Field, ...]]:
     """Return what is in a file.
 
-    Raises:
-        BadOption: a field is not there, is elsewhere or cannot be read, or the fields differ in length.
-        SourceError: the file cannot be opened.
+    Raises BadOption: a field is not there, is elsewhere or cannot be read, or the fields differ in length; SourceError:
+    the file cannot be opened.
     """
     try:
         with open_file(path, swmr=swmr) as file:
@@ -215,10 +285,9 @@ def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
         return elsewhere or (name in file and isinstance(file[name], h5py.Dataset))
 
     check_fields(fields)
-    if fields is not None:
-        asked = [fields] if isinstance(fields, str) else list(fields.values() if hasattr(fields, "values") else fields)
-        if asked and all(map(is_dataset, asked)):
-            return Form.of(fields, asked, path)
+    asked = names_in(fields)
+    if asked and all(map(is_dataset, asked)):
+        return Form.of(fields, asked, path)
     # A walk through all that is there takes long in a file of many datasets: only now.
     names: list[str] = []
     file.visititems(lambda name, found: names.append(name) if isinstance(found, h5py.Dataset) else None)

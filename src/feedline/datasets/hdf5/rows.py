@@ -11,21 +11,191 @@ All of them are used by several threads at the same time.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import os
+import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.hdf5.cells import Cells, ChunkCache, cells_of, copy
-from feedline.datasets.hdf5.field import BYTES, RAGGED, Field
-from feedline.datasets.hdf5.heaps import Heaps
-from feedline.datasets.hdf5.selection import Selection, runs
+from feedline._optional import require
+from feedline.datasets.bounded_cache import BoundedCache
+from feedline.datasets.hdf5.part import BYTES, RAGGED, Field, Stamp, stamp_of
 from feedline.errors import CorruptSource
 from feedline.failures import words
+from feedline.values.sizes import check_size
+
+REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("number", "<u4")])
+"""What stands in the place of a value: where it is."""
+_HEAD = struct.Struct("<4s4xQ")
+_VALUE = struct.Struct("<H6xQ")
+_ALIGN = 8
+Fill = Callable[[NDArray[Any], NDArray[np.int64], None], None]
+_NOWHERE = 0
+"""Where values are that were never written."""
+
+
+@functools.lru_cache(maxsize=64)
+def _sound(path: str, stamp: Stamp) -> set[int]:
+    """Return where the heaps of a file are that were gone through in this process: a set to add to."""
+    return {_NOWHERE}
+
+
+@functools.lru_cache(maxsize=64)
+def _sound_rows(path: str, stamp: Stamp, name: str, count: int) -> NDArray[np.bool_]:
+    """Return which rows of a field have all of their values in such heaps: an array to write to."""
+    return np.zeros(count, np.bool_)
+
+
+class Heaps:
+    """The heaps that the values of a field, which are of any length, lie in.
+
+    HDF5 (2.0) believes what stands in a heap: it goes round for ever in one that has zeros where the size of a value
+    should be. So each heap is gone through before HDF5 reads the first value from it, wherever `layout.py` can tell
+    where values are: not in files that cannot be mapped, nor in chunks that lack a filter (HDF5 leaves out shuffling).
+    """
+
+    def __init__(self, mapped: Any, path: str, name: str, fill: Fill, shape: tuple[int, ...]) -> None:
+        self._mapped = mapped
+        self._path = path
+        self._fill = fill
+        self._row_shape = shape[1:]
+        stamp = stamp_of(os.stat(path))
+        self._sound = _sound(path, stamp)
+        self._rows = _sound_rows(path, stamp, name, shape[0])
+
+    def check(self, rows: NDArray[np.int64]) -> None:
+        """Go through the heaps of some rows, unless that was done. Raises CorruptSource: one is damaged."""
+        if self._rows[rows].all():
+            return
+        references = np.empty((len(rows), *self._row_shape), REFERENCE)
+        self._fill(references, rows, None)
+        for address in sorted(set(references["heap"].ravel().tolist()) - self._sound):
+            self._check(address)
+            self._sound.add(address)
+        self._rows[rows] = True
+
+    def _check(self, address: int) -> None:
+        where, held = f"{self._path}: a heap at byte {address}", len(self._mapped)
+        check_size(where, address + _HEAD.size, held=held)
+        magic, size = _HEAD.unpack_from(self._mapped, address)
+        check_size(where, address + size, held=held)
+        at, end = address + _HEAD.size, address + size
+        mapped, unpack, head_bytes, last = self._mapped, _VALUE.unpack_from, _VALUE.size, end - _VALUE.size
+        while magic == b"GCOL" and at <= last:
+            number, length = unpack(mapped, at)
+            # Number 0 is what is free, and its length counts from here.
+            step = head_bytes + -(-length // _ALIGN) * _ALIGN if number else length
+            if step < head_bytes or at + step > end:
+                break
+            at += step
+        if magic != b"GCOL" or at <= last:
+            raise CorruptSource(f"{where} is damaged: values in it do not follow each other. Write or copy it again.")
+
+
+Cells = NDArray[np.void]
+"""One row each, one after the other or not."""
+
+ChunkCache = BoundedCache[Hashable, Cells]
+"""Chunks that were unpacked, kept while there is room."""
+
+_LARGE = 2048
+"""Bytes from which on a cell is copied by itself: what a call costs is then less than a copy in between."""
+
+
+def cells_of(rows: NDArray[np.generic]) -> Cells:
+    """Return the rows of a contiguous array, of one byte each at least, as cells of the same memory."""
+    count = len(rows)
+    size = rows.itemsize * int(np.prod(rows.shape[1:], dtype=np.int64))
+    found: Cells = np.ndarray((count,), f"V{size}", rows)
+    return found
+
+
+def copy(source: Cells, numbers: NDArray[np.int64], cells: Cells, places: NDArray[np.int64] | None) -> None:
+    """Copy some cells of `source` to places of `cells`; to all of them, in order, if `places` is None.
+
+    NumPy lets go of the interpreter meanwhile: other threads run while memory is brought from a disk.
+    """
+    if cells.itemsize < _LARGE:
+        if places is None:
+            cells[:] = source[numbers]
+        else:
+            cells[places] = source[numbers]
+        return
+    goals = range(len(numbers)) if places is None else places.tolist()
+    for goal, number in zip(goals, numbers.tolist(), strict=True):
+        cells[goal : goal + 1] = source[number : number + 1]
+
 
 Indices = NDArray[np.int64]
+
+
+# Any, in this file: h5py has no type annotations.
+class Selection:
+    """Reads rows of an open HDF5 dataset. Threads may use it at the same time: h5py lets in one at a time."""
+
+    def __init__(self, dataset: Any) -> None:
+        h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+        self._id = dataset.id
+        self._make_space = h5py.h5s.create_simple
+        self._row_shape = tuple(dataset.shape[1:])
+        self.dtype: np.dtype[Any] = dataset.dtype
+        """Of what h5py reads."""
+        self._type = None
+        if self.dtype.subdtype is not None:  # in memory its axes are axes of the array
+            base, shape = self.dtype.subdtype
+            self._type = h5py.h5t.py_create(np.dtype((base.newbyteorder("="), shape)))
+
+    def leaves_bytes_swapped(self) -> bool:
+        """True if arrays of any length arrive in the byte order of the file, although they say otherwise."""
+        h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+        base = h5py.check_vlen_dtype(self.dtype)
+        return base is not None and not np.dtype(base).isnative and _mistakes_byte_order()
+
+    def read_rows(self, rows: Indices, out: NDArray[Any]) -> None:
+        """Read rows, ascending and each once."""
+        if out.size == 0:
+            return
+        found = list(runs(rows, step=1))
+        if len(found) > 1 and not self._row_shape:
+            space = self._id.get_space()
+            space.select_elements(rows.reshape(-1, 1))
+            self._read(space, out)
+            return
+        for start, stop in found:
+            self.read_run(int(rows[start]), out[start:stop])
+
+    def read_run(self, first: int, out: NDArray[Any]) -> None:
+        """Read as many rows as `out` has, from one on."""
+        space = self._id.get_space()
+        space.select_hyperslab((first, *[0] * len(self._row_shape)), (len(out), *self._row_shape))
+        self._read(space, out)
+
+    def _read(self, space: Any, out: NDArray[Any]) -> None:
+        self._id.read(self._make_space((len(out), *self._row_shape)), space, out, self._type)
+
+
+@functools.cache
+def _mistakes_byte_order() -> bool:
+    """Find out whether h5py hands over arrays of any length as they lie in the file: 3.16 does, in every byte order."""
+    h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
+    foreign = np.dtype(np.int16).newbyteorder()
+    with h5py.File("byte order", "w", driver="core", backing_store=False) as file:
+        dataset = file.create_dataset("x", (1,), h5py.vlen_dtype(foreign))
+        dataset[0] = np.array([1], foreign)
+        return bool(dataset[0][0] != 1)
+
+
+def runs(numbers: Indices, *, step: int) -> Iterator[tuple[int, int]]:
+    """Yield where runs begin and end in which each number is the one before plus `step`."""
+    ends = np.flatnonzero(np.diff(numbers) != step) + 1
+    return itertools.pairwise([0, *ends.tolist(), len(numbers)])
+
 
 Unpack = Callable[[int], Cells]
 """Returns the rows of a chunk, given its number."""
@@ -88,14 +258,14 @@ class ChunkedRows(_RawRows):
         copy(self._cells, self._addresses[chunks] + within * self._row_bytes, cells, places)
 
 
+@dataclass(frozen=True, eq=False)
 class PackedRows(Rows):
     """Rows in chunks that are unpacked as a whole, each once for a batch; those used last are kept."""
 
-    def __init__(self, unpack: Unpack, chunk_rows: int, cache: ChunkCache | None, key: Hashable) -> None:
-        self._unpack = unpack
-        self._chunk_rows = chunk_rows
-        self._cache = cache
-        self._key = key
+    _unpack: Unpack
+    _chunk_rows: int
+    _cache: ChunkCache | None
+    _key: Hashable
 
     def fill(self, out: NDArray[Any], rows: Indices, places: Indices | None) -> None:
         cells = cells_of(out)
@@ -119,12 +289,12 @@ class PackedRows(Rows):
         return chunk
 
 
+@dataclass(frozen=True, eq=False)
 class SelectedRows(Rows):
     """Rows that HDF5 reads and converts."""
 
-    def __init__(self, selection: Selection, field: Field) -> None:
-        self._selection = selection
-        self._field = field
+    _selection: Selection
+    _field: Field
 
     def fill(self, out: NDArray[Any], rows: Indices, places: Indices | None) -> None:
         wanted, where = np.unique(rows, return_inverse=True)
@@ -133,7 +303,6 @@ class SelectedRows(Rows):
         out[slice(None) if places is None else places] = found[where]
 
 
-# Any: h5py has no type annotations, and values are of any kind.
 class ValueRows:
     """Values of any length."""
 

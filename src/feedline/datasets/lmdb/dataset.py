@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from feedline.datasets.cache_file import Cache
-from feedline.datasets.columns import Empty
+from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.lmdb import decoding
@@ -19,7 +18,7 @@ from feedline.datasets.lmdb.decoding import Decoder
 from feedline.datasets.lmdb.environment import Environment, acquire, release, retain
 from feedline.datasets.lmdb.keys import META_KEY, Computed, Keys, Meta, Numbered, given, read_keys
 from feedline.datasets.paths import checked_path
-from feedline.datasets.source import Indices, TableSource, Transform, checked_cache
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
 from feedline.images.pillow import SPECS
 
@@ -122,10 +121,10 @@ class LMDBDataset(TableSource):
         self._has_columns = True
         """False when samples turned out to differ in shape."""
         self._handle = Handle(functools.partial(acquire, self.path), release, close_inherited=True)
+        self._lock = Handle(threading.Lock, bool)
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
         # The list of open environments would keep this one open when the dataset is gone.
         weakref.finalize(self, self._handle.close).atexit = False
 
@@ -150,19 +149,16 @@ class LMDBDataset(TableSource):
         if self._keys is not None and self._decoder is not None:
             self._version = environment.version
             return self._keys, self._decoder
-        with self._lock:
-            meta = self._meta(environment)
+        with self._lock.get():
+            with environment.reading() as transaction:
+                content = transaction.get(META_KEY)
+                meta = None if content is None else Meta.read(bytes(content), self.path)
             if self._decoder is None:
                 self._decoder = self._decoder_for(meta)
             if self._keys is None:
                 self._keys = self._find_keys(environment, meta)
             self._version = environment.version
             return self._keys, self._decoder
-
-    def _meta(self, environment: Environment) -> Meta | None:
-        with environment.reading() as transaction:
-            content = transaction.get(META_KEY)
-            return None if content is None else Meta.read(bytes(content), self.path)
 
     def _decoder_for(self, meta: Meta | None) -> Decoder:
         if meta is not None:
@@ -256,9 +252,6 @@ class LMDBDataset(TableSource):
     def _form(self) -> str:
         with self._using() as environment:
             return self._prepared(environment)[1].form()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -6,13 +6,14 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from feedline.datasets.columns import Empty, is_column, stacked
 from feedline.datasets.form import Form
+from feedline.datasets.source import Empty, is_column, stacked
 from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import add_note, words
 from feedline.images.pillow import picture_decoder
@@ -66,11 +67,7 @@ class Raw(Decoder):
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Raw:
-        """Return the decoder for `decode={"dtype": ..., "shape": ...}`.
-
-        Raises:
-            BadOption: it describes no array of numbers.
-        """
+        """Return the decoder for `decode={"dtype": ..., "shape": ...}`."""
         try:
             if set(description) - {"dtype", "shape"}:
                 raise ValueError(f"it has {', '.join(map(repr, description))}")
@@ -111,20 +108,15 @@ class Raw(Decoder):
         return f"{self._dtype}[{', '.join(map(str, self._shape))}]"
 
 
+@dataclass(frozen=True)
 class Picture:
-    """Decodes the file of a picture, in one of the ways that `TarDataset` has. It can be pickled."""
+    """Decodes the file of a picture, in one of the ways that `TarDataset` has. Raises CorruptSource: it is none."""
 
-    def __init__(self, way: str) -> None:
-        self._way = way
+    decode: str
 
     def __call__(self, data: bytes) -> Any:
-        """Return the picture.
-
-        Raises:
-            CorruptSource: it is none, or too large.
-        """
         try:
-            return picture_decoder(self._way)(data)
+            return picture_decoder(self.decode)(data)
         except CorruptSource:
             raise  # it is too large
         except Exception as exc:  # whatever Pillow makes of damaged bytes
@@ -133,7 +125,7 @@ class Picture:
             ) from exc
 
     def __repr__(self) -> str:
-        return f"decode={self._way!r}"
+        return f"decode={self.decode!r}"
 
 
 class Records(Decoder):

@@ -25,14 +25,6 @@ _KEYS_AT_ONCE = 256
 _WORTH_KEEPING = 100_000
 """Keys from which on they go to the user's folder for cache files: to find them, pages all over the file are read."""
 
-KeyOf = Callable[[int], bytes]
-"""Returns the key of a sample."""
-
-
-def numbered_key(number: int) -> bytes:
-    """Return the key of a sample."""
-    return b"%012d" % number
-
 
 class Numbered:
     """Keys that `feedline pack` gives: the numbers of samples. Nothing has to be held."""
@@ -45,7 +37,7 @@ class Numbered:
 
     def get(self, index: int) -> bytes:
         """Return the key of a sample."""
-        return numbered_key(index)
+        return b"%012d" % index
 
 
 class Computed(Numbered):
@@ -64,11 +56,7 @@ Keys = Numbered | Packed
 
 # Any, throughout: keys are bytes, strings or numbers.
 def given(keys: Iterable[Any]) -> Packed:
-    """Return keys that the user listed.
-
-    Raises:
-        BadOption: one cannot be a key, or there are none.
-    """
+    """Return keys that the user listed. Raises BadOption: one cannot be a key, or there are none."""
     listed = keys.tolist() if isinstance(keys, np.ndarray) else keys
     packed = Packed([as_key(key) for key in listed], is_text=False)
     if not len(packed):
@@ -77,11 +65,7 @@ def given(keys: Iterable[Any]) -> Packed:
 
 
 def as_key(key: Any) -> bytes:
-    """Return what the user calls a key as bytes; strings in UTF-8.
-
-    Raises:
-        BadOption: it is neither bytes nor a string.
-    """
+    """Return what the user calls a key as bytes; strings in UTF-8."""
     if isinstance(key, bytes):
         return key
     if isinstance(key, str):
@@ -143,13 +127,8 @@ class Meta:
 
     @classmethod
     def read(cls, content: bytes, path: str) -> Meta:
-        """Return what is stored under `META_KEY`.
-
-        Raises:
-            CorruptSource: it is damaged, or of a later version.
-        """
+        """Return what is stored under `META_KEY`. Raises CorruptSource: it is damaged, or of a later version."""
         try:
-            # Any: what JSON holds.
             stored: dict[str, Any] = json.loads(content)
             if stored["encoding"] != "record" or stored["feedline"] > _META_VERSION:
                 raise CorruptSource(

@@ -1,6 +1,5 @@
 """Parquet, Arrow and Feather files as datasets."""
 
-from feedline.datasets.parquet.arrow import ArrowDataset
-from feedline.datasets.parquet.parquet import ParquetDataset
+from feedline.datasets.parquet.dataset import ArrowDataset, ParquetDataset
 
 __all__ = ["ArrowDataset", "ParquetDataset"]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.datasets.columns import Empty, stacked
 from feedline.datasets.parquet.values import Numbers, Prepared
+from feedline.datasets.source import Empty, stacked
 
 Indices = NDArray[np.int64]
 
@@ -22,12 +22,7 @@ Indices = NDArray[np.int64]
 
 
 class Block:
-    """The columns of a row group.
-
-    Args:
-        columns: as they were prepared; numbers among them are packed.
-        is_mapped: says of an address whether the memory there belongs to a file, and is better left alone.
-    """
+    """The columns of a row group."""
 
     def __init__(self, columns: list[Prepared], is_mapped: Callable[[int], bool]) -> None:
         numbers = {

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from feedline.datasets.form import Fields, Form
+from feedline.datasets.parquet.values import pyarrow, whole
 from feedline.datasets.paths import File
-from feedline.errors import SourceError
+from feedline.errors import BadOption, SourceError
+from feedline.failures import words
 
 
 @dataclass(frozen=True)
@@ -43,21 +46,15 @@ class Layout:
     """Where samples lie.
 
     A few numbers per row group; with a filter, four bytes per sample besides. It is made once and goes to workers with
-    the dataset.
-
-    Args:
-        footers: of all files, in order.
-        names: the columns that are read; None for all of the first file.
-
-    Raises:
-        SourceError: files differ in the type of a column, or one has no such column.
+    the dataset. Raises SourceError: files differ in the type of a column, or one has no such column.
     """
 
-    def __init__(self, footers: Sequence[Footer], names: Sequence[str] | None = None) -> None:
+    def __init__(self, footers: Sequence[Footer], fields: Fields = None) -> None:
         self.files = [footer.file for footer in footers]
         first = footers[0]
         self.types = dict(first.types)
-        for name in first.types if names is None else names:
+        self.form = Form.of(fields, first.types, repr(first.file.path))
+        for name in self.form.names:
             # A column in which all is missing may have been written without a type.
             known = next((footer for footer in footers if str(footer.types.get(name)) != "null"), first)
             for footer in footers:
@@ -100,3 +97,51 @@ def _compare(name: str, first: Footer, other: Footer) -> None:
             f"Column {name!r} is {first.types[name]} in {first.file.path!r}, but {kind} in {other.file.path!r}. Write "
             "the files with one type, or read them apart and bring them together in a transform."
         )
+
+
+# Any, throughout: pyarrow has no types to check against.
+
+
+def condition_of(filters: Any) -> Any:
+    """Return filters as an expression of pyarrow; None if there are none."""
+    if filters is None:
+        return None
+    pq = pyarrow("pyarrow.parquet")
+    try:
+        return pq.filters_to_expression(filters)
+    except (ValueError, TypeError, IndexError) as exc:
+        raise BadOption(
+            f"filters={filters!r} is neither an expression of pyarrow, such as pyarrow.compute.field('x') > 3, nor a "
+            f"list of conditions, such as [('x', '>', 3)]: {words(exc)}."
+        ) from exc
+
+
+def checked_condition(act: Callable[[], Any], filters: Any, file: File, names: list[str]) -> Any:
+    """Do something with a filter; say so if the filter is what is wrong."""
+    pa = pyarrow()
+    try:
+        return act()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, TypeError) as exc:
+        why = words(exc).splitlines()[0].rstrip(".")
+        if "FieldRef" in why or "no kernel" in why or isinstance(exc, (TypeError, pa.ArrowTypeError)):
+            raise BadOption(
+                f"filters={filters!s} cannot be applied to {file.path!r}, whose columns are {names}: {why}."
+            ) from exc
+        raise
+
+
+def mask_of(table: Any, condition: Any) -> Any:
+    """Return for each row of a table whether a condition holds: an array of pyarrow."""
+    ds = pyarrow("pyarrow.dataset")
+    return ds.dataset(table).scanner(columns={"kept": condition}, use_threads=False).to_table().column("kept")
+
+
+def kept_groups(masks: list[tuple[int, Any]], number: int) -> list[Group]:
+    """Return row groups with the rows for which a filter holds; those without any are left out."""
+    groups = []
+    for group, mask in masks:
+        kept = whole(mask).fill_null(False).to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(kept).astype(np.uint32)
+        if len(rows):
+            groups.append(Group(number, group, len(rows), rows))
+    return groups

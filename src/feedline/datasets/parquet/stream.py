@@ -7,32 +7,21 @@ random order. So where a place of the stream lies can be computed, and a pass ca
 from __future__ import annotations
 
 import operator
-from abc import abstractmethod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.abc.source import StreamSource
-from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream
-from feedline.datasets.source import TableSource
-from feedline.datasets.torch_data import torch_worker
-from feedline.errors import BadOption, BadState, SourceError
+from feedline.datasets.passes import Epochs, Part, ResumablePass, Stream, torch_worker
+from feedline.datasets.source import checked_count, checked_flag
+from feedline.errors import BadState, SourceError
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
 from feedline.randomness.scope import is_in_loader
 
 _RUN = 128
 """Samples that are read at a time. A guess: few enough to be in a cache, enough to be taken together."""
-
-
-class GroupedSource(TableSource):
-    """A source whose samples lie in row groups, which are best read one after the other."""
-
-    @property
-    @abstractmethod
-    def row_group_sizes(self) -> NDArray[np.int64]:
-        """How many samples each row group has, in order: what `feedline.samplers.BlockSampler` needs to know."""
 
 
 class RowGroupStream(Stream, StreamSource, Epochs):
@@ -42,17 +31,13 @@ class RowGroupStream(Stream, StreamSource, Epochs):
     depend on them. In torch's own loader workers share the row groups out among themselves. States are exact.
     """
 
-    def __init__(self, source: GroupedSource, *, shuffle: bool, seed: int, window: int) -> None:
+    # Any: a `RowGroupSource`, which makes this.
+    def __init__(self, source: Any, *, shuffle: bool, seed: int, window: int) -> None:
         super().__init__()
-        if not isinstance(shuffle, bool):
-            raise BadOption(f"shuffle={shuffle!r} is not True or False.")
-        given: Any = window  # whatever the user gave
-        if isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 1:
-            raise BadOption(f"window={window!r} is not a positive number of row groups.")
         self.source = source
-        self.shuffle = shuffle
+        self.shuffle = checked_flag("shuffle", shuffle)
         self.seed = operator.index(seed)
-        self.window = int(window)
+        self.window = checked_count("window", window, 1)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -127,9 +112,10 @@ class RowGroupPass(ResumablePass[int]):
         """Read the sample at a place and some after it; it alone if one of them cannot be read."""
         source, places = self._stream.source, np.arange(place, min(place + _RUN, len(self)))
         try:
-            return source._read(self._indices(places))
+            found: list[Any] = source._read(self._indices(places))
         except SourceError:
-            return source._read(self._indices(places[:1]))
+            found = source._read(self._indices(places[:1]))
+        return found
 
     def try_again(self) -> bool:
         self._ahead = []  # a transform may have changed what it was given

@@ -6,80 +6,151 @@ import functools
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.cache_file import Cache, cache_home
-from feedline.datasets.columns import Empty
+from feedline.datasets.cache_file import Cache, cache_home, checked_cache
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.parquet.block import Block, joined, joined_rows, taken
-from feedline.datasets.parquet.condition import condition_of
-from feedline.datasets.parquet.layout import Footer, Layout
-from feedline.datasets.parquet.stream import GroupedSource, RowGroupStream
-from feedline.datasets.parquet.unpacked import Unpacked
-from feedline.datasets.parquet.values import prepared, text_of, whole
-from feedline.datasets.parquet.waste import Waste
+from feedline.datasets.parquet.layout import (
+    Footer,
+    Group,
+    Layout,
+    checked_condition,
+    condition_of,
+    kept_groups,
+    mask_of,
+)
+from feedline.datasets.parquet.mapped import Unpacked
+from feedline.datasets.parquet.stream import RowGroupStream
+from feedline.datasets.parquet.values import prepared, pyarrow, text_of, whole
 from feedline.datasets.paths import File, Paths, found_files
-from feedline.datasets.source import Indices, Transform, checked_cache
-from feedline.errors import CorruptSource, FeedlineError, SourceError
+from feedline.datasets.source import Empty, Indices, TableSource, Transform
+from feedline.errors import CorruptSource, FeedlineError, RowGroupsReadAgain, SourceError, tell
 from feedline.failures import words
 from feedline.values.sizes import byte_count
+
+LATEST_S = 5.0
+"""Seconds that decoding again takes before anything is said."""
+
+SHARE = 1.5
+"""So many times as many rows are decoded as are used. Workers that share out small row groups in order, each another
+part of them in every epoch, decode as many as they use."""
+
+_PASS = 0.9
+"""Of all row groups. Who has needed so many of them begins a new pass when one comes again. A guess: shuffled batches
+of several workers need most row groups in each epoch, not all of them."""
+
+
+class Waste:
+    """What one process has decoded, and used of it.
+
+    Whoever goes through the data in order, or window by window, needs each row group once in a pass, and that it is
+    decoded again in the next one cannot be helped. So only those count that come again in the same pass.
+    """
+
+    def __init__(self) -> None:
+        self.went_back = False
+        """True if the next row group is reached from the beginning of its file, again."""
+        self._in_pass: set[int] = set()
+        self._seconds = 0.0
+        self._decoded = 0
+        self.used = 0
+        self._has_told = False
+
+    def note_decoded(self, group: int, group_count: int, rows: int, seconds: float, *, advice: str) -> None:
+        """Note a row group; tell, once, if most of the work is in vain."""
+        if group in self._in_pass and len(self._in_pass) >= _PASS * group_count:
+            self._in_pass.clear()
+        is_again = group in self._in_pass or self.went_back
+        self._in_pass.add(group)
+        self.went_back = False
+        self._decoded += rows
+        self._seconds += seconds if is_again else 0
+        if self._has_told or not is_again or self._seconds < LATEST_S or self._decoded < SHARE * self.used:
+            return
+        self._has_told = True
+        tell(
+            f"Row groups are decoded again and again: {self._decoded:,} rows for {self.used:,} samples, and "
+            f"{self._seconds:.0f} s for what was decoded before. They do not fit into what is kept, and samples are "
+            f"asked for in random order. {advice}",
+            RowGroupsReadAgain,
+        )
+
+
+T = TypeVar("T")
 
 _LOOKING = 8
 """Files that are looked at at the same time, at first use. A guess."""
 
 # Any, throughout: pyarrow has no types to check against, and values are of any kind.
 
+CACHE_BYTES = 256 << 20
+"""What row groups may take in memory, per process, unless it is said otherwise."""
+
 _OWN_BYTES = 8192
 """What a row group that is kept costs besides its data. A guess: it bounds the number of those that hold mapped memory,
 of which a process can have some ten thousand."""
 
 
-class RowGroupSource(GroupedSource):
+class RowGroupSource(TableSource):
     """A dataset of files that are read by the row group.
 
     Subclasses say what is in a file, and read a row group of it.
     """
 
-    _lazy: tuple[str, ...] = ("_known", "_made", "_footers", "_opened", "_waste", "_unpacked")
+    _lazy: tuple[str, ...] = ("_known", "_opened", "_waste", "_unpacked")
     _endings: tuple[str, ...] = ()
+    _module = "pyarrow"
+    """What has to be installed."""
+    _most_open = 64
+    """Files of which something is kept: a footer, a map."""
 
     def __init__(
         self,
         paths: Paths,
-        fields: Fields,
+        fields: Fields = None,
         *,
-        filters: Any,
-        transform: Transform | None,
-        cache_bytes: int | str,
+        filters: Any = None,
+        transform: Transform | None = None,
+        cache_bytes: int | str = CACHE_BYTES,
         cache: Cache = False,
     ) -> None:
         super().__init__(transform)
+        pyarrow(self._module)
         self.paths = paths if isinstance(paths, (str, os.PathLike)) else list(paths)
         check_fields(fields)
         self.fields = fields
         self.filters = filters
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
         self._blocks = BoundedCache[int, Block](self.cache_bytes)
+        self._opened = BoundedCache[str, Any](self._most_open)
+        """What is kept of files. A map that a fork inherited is as good as the parent's."""
         self.cache = checked_cache(cache)
         self._unpacked = self._unpacked_to()
         self._known: Layout | None = None
-        self._made: Form | None = None
         self._waste = Waste()
 
     @abstractmethod
-    def _look(self, file: File, number: int, condition: Any) -> Footer:
-        """Return what is in a file; `condition` is an expression of pyarrow that samples have to fulfil, or None."""
+    def _look(self, file: File) -> tuple[Any, list[int]]:
+        """Return the schema of a file, and how many rows each row group has."""
 
+    @abstractmethod
     def _decoded(self, file: File, number: int, names: list[str]) -> Any:
-        """Read columns of a row group, as a table of pyarrow. Whoever writes `_load` does without."""
-        raise NotImplementedError
+        """Read columns of a row group, as a table of pyarrow."""
+
+    def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
+        """Return for row groups, by their numbers, which of their rows fulfil a condition, an expression of pyarrow."""
+        names = list(footer.types)
+        tables = ((group.number, self._decoded(footer.file, group.number, names)) for group in footer.groups)
+        return [(group, mask_of(table, condition)) for group, table in tables]
 
     def _missing(self, unpacked: Unpacked, file: File, number: int, names: list[str]) -> Any:
         """Read columns of a row group that is not kept yet."""
@@ -105,7 +176,7 @@ class RowGroupSource(GroupedSource):
         table = self._decoded(file, number, names)
         return [table.column(name) for name in names], (0, 0)
 
-    def _agreed(self, footers: list[Footer], condition: Any) -> list[Footer]:
+    def _agreed(self, footers: list[Footer]) -> list[Footer]:
         """Return what was found out about each file, given what was about all of them."""
         return footers
 
@@ -118,28 +189,27 @@ class RowGroupSource(GroupedSource):
             files = found_files(self.paths, self._endings)
             condition = condition_of(self.filters)
 
-            def look(numbered: tuple[int, str]) -> Footer:
-                file = File.at(numbered[1])
-                with reading(file, f"looking at {file.path!r}"):
-                    return self._look(file, numbered[0], condition)
+            def look(number: int, path: str) -> Footer:
+                file = File.at(path)
+                with reading(file, f"looking at {path!r}"):
+                    schema, counts = self._look(file)
+                    groups = [Group(number, group, count) for group, count in enumerate(counts) if count]
+                    return Footer(file, types_of(schema, file), groups)
 
-            if len(files) == 1:
-                footers = [look((0, files[0]))]
-            else:
-                with ThreadPoolExecutor(_LOOKING) as threads:
-                    footers = list(threads.map(look, enumerate(files)))
-            footers = self._agreed(footers, condition)
-            form = Form.of(self.fields, footers[0].types, repr(footers[0].file.path))
-            layout = Layout(footers, form.names)
-            self._made = form  # first: another thread goes on as soon as the layout is there
-            self._known = layout
+            def keep(number: int, footer: Footer) -> Footer:
+                with reading(footer.file, f"looking at {footer.file.path!r}"):
+                    masks = functools.partial(self._masks, footer, condition)
+                    found = checked_condition(masks, condition, footer.file, list(footer.types))
+                    return replace(footer, groups=kept_groups(found, number))
+
+            footers = self._agreed(_together(look, files))
+            footers = footers if condition is None else _together(keep, footers)
+            self._known = Layout(footers, self.fields)
         return self._known
 
     @property
-    def _shape(self) -> Form:
-        assert self._layout is not None
-        assert self._made is not None
-        return self._made
+    def _shape(self) -> Form:  # type: ignore[override]  # found out at first use
+        return self._layout.form
 
     def __len__(self) -> int:
         return len(self._layout)
@@ -151,6 +221,7 @@ class RowGroupSource(GroupedSource):
 
     @property
     def row_group_sizes(self) -> NDArray[np.int64]:
+        """How many samples each row group has, in order: what `feedline.samplers.BlockSampler` needs to know."""
         return np.diff(self._layout.starts)
 
     def stream(self, *, shuffle: bool = False, seed: int = 0, window: int = 4) -> RowGroupStream:
@@ -183,13 +254,14 @@ class RowGroupSource(GroupedSource):
     def close(self) -> None:
         """Forget the row groups that this process has read. They are read again when a sample is asked for."""
         self._blocks.clear()
+        self._opened.clear()
         self._waste = Waste()
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
         layout, width = self._layout, len(self._shape.names)
         if not len(indices):
             return [[] for _ in range(width)]
-        self._waste.note_used(len(indices))
+        self._waste.used += len(indices)
         groups, rows = layout.find(indices)
         present, owners = np.unique(groups, return_inverse=True)
         self._touch({int(layout.group_files[group]) for group in present})
@@ -217,7 +289,12 @@ class RowGroupSource(GroupedSource):
             arrays, mapped = self._load(file, number, list(self._shape.names))
             low, high = mapped
             columns = [whole(array) for array in arrays]
-            _check_rows(columns, layout.least_rows(group), file, number)
+            least, found = layout.least_rows(group), min(map(len, columns), default=0)
+            if columns and found < least:  # samples are taken without looking again
+                raise CorruptSource(
+                    f"Row group {number} of {file.path!r} has {found} rows, but {least} are expected by what the file "
+                    "says of itself. It is damaged: make it anew, or leave it out."
+                )
             block = Block([prepared(column) for column in columns], lambda address: low <= address < high)
         rows = int(layout.starts[group + 1] - layout.starts[group])
         count, seconds = len(layout.group_numbers), time.perf_counter() - began
@@ -232,9 +309,6 @@ class RowGroupSource(GroupedSource):
             "time (feedline.samplers.BlockSampler, or .stream(shuffle=True)), or write smaller row groups."
         )
 
-    def _build(self, values: list[Any]) -> Any:
-        return self._shape.build(values)
-
     def _form(self) -> str:
         form = self._shape
         return form.describe([text_of(self._layout.types[name]) for name in form.names])
@@ -242,6 +316,14 @@ class RowGroupSource(GroupedSource):
     def __repr__(self) -> str:
         filters = "" if self.filters is None else f", filters={self.filters}"
         return f"{super().__repr__()[:-1]}{filters})"
+
+
+def _together(act: Callable[[int, T], Footer], items: Sequence[T]) -> list[Footer]:
+    """Do something with every file, given its number, by several threads if there are several files."""
+    if len(items) == 1:
+        return [act(0, items[0])]
+    with ThreadPoolExecutor(_LOOKING) as threads:
+        return list(threads.map(act, range(len(items)), items))
 
 
 @contextmanager
@@ -259,22 +341,8 @@ def reading(file: File, doing: str) -> Iterator[None]:
         ) from exc
 
 
-def _check_rows(columns: list[Any], least: int, file: File, number: int) -> None:
-    """Refuse columns that are shorter than the file said: samples are taken from them without looking again."""
-    found = min(map(len, columns), default=least)
-    if found < least:
-        raise CorruptSource(
-            f"Row group {number} of {file.path!r} has {found} rows, but {least} are expected by what the file says of "
-            "itself. It is damaged: make it anew, or leave it out."
-        )
-
-
 def types_of(schema: Any, file: File) -> dict[str, Any]:
-    """Return the type of each column of a schema.
-
-    Raises:
-        SourceError: several columns have one name.
-    """
+    """Return the type of each column of a schema. Raises SourceError: several columns have one name."""
     types = dict(zip(schema.names, schema.types, strict=True))
     if len(types) < len(schema.names):
         twice = next(name for name in schema.names if schema.names.count(name) > 1)

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ from numpy.typing import NDArray
 from feedline._optional import require
 
 Rows = NDArray[np.int64]
+
+_FEW = 3
+"""Objects up to which single values are quicker than a take. Measured once."""
 
 # Any, throughout: pyarrow has no types of its own to check against, and values are of any kind.
 
@@ -45,21 +49,16 @@ class Prepared(ABC):
         """Yield address and size of the memory it holds."""
 
 
+@dataclass(eq=False)
 class Numbers(Prepared):
-    """Values that stand in one array.
+    """Values that stand in one array."""
 
-    Args:
-        array: a row per value.
-        valid: which values are there; None if all are.
-        present: which numbers inside of values are there, in the shape of the array; None if all are.
-    """
-
-    def __init__(
-        self, array: NDArray[Any], valid: NDArray[np.bool_] | None, present: NDArray[np.bool_] | None = None
-    ) -> None:
-        self.array = array
-        self.valid = valid
-        self.present = present
+    array: NDArray[Any]
+    """A row per value."""
+    valid: NDArray[np.bool_] | None
+    """Which values are there; None if all are."""
+    present: NDArray[np.bool_] | None = None
+    """Which numbers inside of values are there, in the shape of the array; None if all are."""
 
     def take(self, rows: Rows) -> NDArray[Any] | list[Any]:
         taken = self.array.take(rows, 0)
@@ -83,17 +82,14 @@ class Numbers(Prepared):
                 yield _memory(array)
 
 
+@dataclass(eq=False)
 class Nested(Prepared):
-    """Lists of one length of such lists, some of which are missing.
+    """Lists of one length of such lists, some of which are missing."""
 
-    Args:
-        numbers: all of them; what is missing is not present.
-        array: the same, of pyarrow.
-    """
-
-    def __init__(self, numbers: Numbers, array: Any) -> None:
-        self._numbers = numbers
-        self._array = array
+    _numbers: Numbers
+    """All of them; what is missing is not present."""
+    _array: Any
+    """The same, of pyarrow."""
 
     def take(self, rows: Rows) -> list[Any]:
         taken = list(self._numbers.take(rows))
@@ -102,28 +98,6 @@ class Nested(Prepared):
 
     def parts(self) -> Iterator[tuple[int, int]]:
         yield from self._numbers.parts()
-
-
-class Arrays(Prepared):
-    """Lists of numbers."""
-
-    def __init__(self, values: Numbers, offsets: NDArray[Any], valid: NDArray[np.bool_] | None) -> None:
-        self._values = values
-        self._offsets = offsets
-        self._valid = valid
-
-    def take(self, rows: Rows) -> list[Any]:
-        starts, stops = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
-        values, present = self._values.array, self._values.valid
-        taken: list[Any] = [values[start:stop].copy() for start, stop in zip(starts, stops, strict=True)]
-        if present is not None:
-            spans = zip(taken, starts, stops, strict=True)
-            taken = [_with_gaps(value, present[start:stop]) for value, start, stop in spans]
-        return taken if self._valid is None else _with_nulls(taken, self._valid[rows])
-
-    def parts(self) -> Iterator[tuple[int, int]]:
-        yield from self._values.parts()
-        yield _memory(self._offsets)
 
 
 def _with_gaps(value: NDArray[Any], present: NDArray[np.bool_]) -> Any:
@@ -139,13 +113,13 @@ def _with_nulls(values: list[Any], valid: NDArray[np.bool_]) -> list[Any]:
     return [value if there else None for value, there in zip(values, valid.tolist(), strict=True)]
 
 
+@dataclass(eq=False)
 class Lists(Prepared):
     """Lists of something else."""
 
-    def __init__(self, values: Prepared, offsets: NDArray[Any], valid: NDArray[np.bool_] | None) -> None:
-        self._values = values
-        self._offsets = offsets
-        self._valid = valid
+    _values: Prepared
+    _offsets: NDArray[Any]
+    _valid: NDArray[np.bool_] | None
 
     def take(self, rows: Rows) -> list[Any]:
         taken: list[Any] = []
@@ -161,12 +135,28 @@ class Lists(Prepared):
         yield _memory(self._offsets)
 
 
+@dataclass(eq=False)
+class Arrays(Lists):
+    """Lists of numbers."""
+
+    _values: Numbers
+
+    def take(self, rows: Rows) -> list[Any]:
+        starts, stops = self._offsets[rows].tolist(), self._offsets[rows + 1].tolist()
+        values, present = self._values.array, self._values.valid
+        taken: list[Any] = [values[start:stop].copy() for start, stop in zip(starts, stops, strict=True)]
+        if present is not None:
+            spans = zip(taken, starts, stops, strict=True)
+            taken = [_with_gaps(value, present[start:stop]) for value, start, stop in spans]
+        return taken if self._valid is None else _with_nulls(taken, self._valid[rows])
+
+
+@dataclass(eq=False)
 class Dicts(Prepared):
     """Structs."""
 
-    def __init__(self, fields: dict[str, Prepared], valid: NDArray[np.bool_] | None) -> None:
-        self._fields = fields
-        self._valid = valid
+    _fields: dict[str, Prepared]
+    _valid: NDArray[np.bool_] | None
 
     def take(self, rows: Rows) -> list[Any]:
         columns = [field.take(rows) for field in self._fields.values()]
@@ -180,19 +170,16 @@ class Dicts(Prepared):
             yield from field.parts()
 
 
+@dataclass(eq=False)
 class Objects(Prepared):
     """What pyarrow turns into Python objects: strings, bytes, decimals and the like."""
 
-    _FEW = 3
-    """Below, single values are quicker than a take. Measured once."""
-
-    def __init__(self, array: Any) -> None:
-        self._array = array
+    _array: Any
 
     def take(self, rows: Rows) -> list[Any]:
-        if len(rows) <= self._FEW:
+        if len(rows) <= _FEW:
             return [self._array[row].as_py() for row in rows.tolist()]
-        taken: list[Any] = self._array.take(_pyarrow().array(rows)).to_pylist()
+        taken: list[Any] = self._array.take(pyarrow().array(rows)).to_pylist()
         return taken
 
     def parts(self) -> Iterator[tuple[int, int]]:
@@ -205,13 +192,14 @@ def _memory(array: NDArray[Any]) -> tuple[int, int]:
     return array.__array_interface__["data"][0], array.nbytes
 
 
-def _pyarrow() -> Any:
-    return require("pyarrow", extra="parquet", purpose="Reading Parquet and Arrow files")
+def pyarrow(module: str = "pyarrow") -> Any:
+    """Return pyarrow, or a module of it. Raises MissingExtra: it is not installed."""
+    return require(module, extra="parquet", purpose="Reading Parquet, Arrow and CSV files")
 
 
 def whole(column: Any) -> Any:
     """Return a column as one array: pyarrow may have cut it into several."""
-    pa = _pyarrow()
+    pa = pyarrow()
     if isinstance(column, pa.ChunkedArray):
         column = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # of strings that are too long for one array
@@ -222,7 +210,7 @@ def whole(column: Any) -> Any:
 
 def prepared(array: Any) -> Prepared:
     """Prepare an array of pyarrow for samples to be taken from it."""
-    pa = _pyarrow()
+    pa = pyarrow()
     kind = array.type
     if isinstance(kind, pa.FixedShapeTensorType):
         return _fixed(array.storage, _tensor_shape(kind), _tensor_order(kind))
@@ -247,10 +235,9 @@ def prepared(array: Any) -> Prepared:
     return Objects(array)
 
 
-# Any: pyarrow's type.
 def is_number(kind: Any) -> bool:
     """True for types whose values stand in NumPy arrays."""
-    types = _pyarrow().types
+    types = pyarrow().types
     return bool(
         types.is_integer(kind)
         or types.is_floating(kind)
@@ -263,7 +250,7 @@ def is_number(kind: Any) -> bool:
 
 def shape_of(kind: Any) -> tuple[int, ...] | None:
     """Return the shape that a value of this type has as an array; None if it is none, or its length is not fixed."""
-    pa = _pyarrow()
+    pa = pyarrow()
     if isinstance(kind, pa.FixedShapeTensorType):
         return _tensor_shape(kind)
     if pa.types.is_fixed_size_list(kind):
@@ -294,8 +281,8 @@ def _tensor_order(kind: Any) -> tuple[tuple[int, ...], list[int]] | None:
 
 def _numbers(array: Any) -> NDArray[Any]:
     if array.null_count:
-        array = array.fill_null(0) if not _pyarrow().types.is_boolean(array.type) else array.fill_null(False)
-    if _pyarrow().types.is_date(array.type) or _pyarrow().types.is_timestamp(array.type):
+        array = array.fill_null(0) if not pyarrow().types.is_boolean(array.type) else array.fill_null(False)
+    if pyarrow().types.is_date(array.type) or pyarrow().types.is_timestamp(array.type):
         units = {"date32[day]": "D", "date64[ms]": "ms"}
         unit = units.get(str(array.type)) or array.type.unit
         plain: NDArray[Any] = array.view("int32" if unit == "D" else "int64").to_numpy()

@@ -11,24 +11,23 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TypeVar
 
-from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.local import LocalBlob
+from feedline.datasets.remote.blob import Blob, LocalBlob
 
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class Opened:
     """A blob whose turn it is, or will be."""
 
-    def __init__(self, address: str, start: int, opening: Future[Blob] | _Later[Blob]) -> None:
-        self.address = address
-        self.asked_to = start
-        """Where the first chunk begins that was not asked for."""
-        self.opening = opening
-        self.chunks: deque[Future[bytes] | _Later[bytes]] = deque()
+    asked_to: int
+    """Where the first chunk begins that was not asked for."""
+    opening: Future[Blob]
+    chunks: deque[Future[bytes]] = field(default_factory=deque)
 
     def is_known(self) -> bool:
         """True if it is open, so that its size is known."""
@@ -40,29 +39,17 @@ class Opened:
             self.opening.result().close()
 
 
-class _Later(Generic[T]):
-    """Stands in for a future where there are no threads: does it when the result is wanted."""
+class _Later(Future[T]):
+    """A future where there are no threads: does it when the result is wanted."""
 
     def __init__(self, act: Callable[[], T]) -> None:
+        super().__init__()
         self._act = act
-        self._results: list[T] = []
 
-    def result(self) -> T:
-        if not self._results:
-            self._results.append(self._act())
-        return self._results[0]
-
-    def done(self) -> bool:
-        return bool(self._results)
-
-    def exception(self) -> None:
-        return None
-
-    def cancel(self) -> bool:
-        return True
-
-    def cancelled(self) -> bool:
-        return False
+    def result(self, timeout: float | None = None) -> T:
+        if not self.done():
+            self.set_result(self._act())
+        return super().result()
 
 
 def _read(blob: Blob, start: int, stop: int) -> bytes:
@@ -97,8 +84,7 @@ class Ahead:
     def next_blob(self) -> Blob | None:
         """Go on to the next blob and return it, None if there is none. What was not read of the last is dropped.
 
-        Raises:
-            SourceError: it cannot be opened; the next call goes on with the one after it.
+        Raises SourceError: it cannot be opened; the next call goes on with the one after it.
         """
         if self._has_current:
             self._leave()
@@ -137,7 +123,7 @@ class Ahead:
         if following is None:
             return False
         address, start = following
-        self._opened.append(Opened(address, start, self._submit(partial(self._open_blob, address))))
+        self._opened.append(Opened(start, self._submit(partial(self._open_blob, address))))
         return True
 
     def _fill(self) -> None:
@@ -166,7 +152,7 @@ class Ahead:
         opened.asked_to = stop
         opened.chunks.append(self._submit(partial(_read, blob, start, stop)))
 
-    def _submit(self, act: Callable[[], T]) -> Future[T] | _Later[T]:
+    def _submit(self, act: Callable[[], T]) -> Future[T]:
         # `act` must not refer to this object: a thread that is the last to do so would have to end itself.
         return _Later(act) if self._threads is None else self._threads.submit(act)
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import random
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from feedline.datasets.source import checked_count
+from feedline.errors import BadOption, SourceChanged, SourceError, TooManyOpenFiles
+from feedline.values.shown import shown_address
 
 
 class Blob(ABC):
@@ -10,24 +19,20 @@ class Blob(ABC):
 
     name: str
     """The path or address, without what is secret in it."""
+    address: str
+    """The same as the user gave it: never shown."""
     size: int
     tag: str
     """Another text when the content is another: a time of change, an entity tag. Empty if nobody knows."""
     is_local = False
     """True if a read costs next to nothing beyond its bytes."""
 
-    @property
-    def address(self) -> str:
-        """The path or address, as the user gave it: never shown."""
-        return self.name
-
     @abstractmethod
     def read(self, start: int, stop: int) -> bytes:
         """Return exactly the bytes from `start` to `stop`. Blocks; may be called by several threads at once.
 
-        Raises:
-            SourceError: they cannot be had, also not after trying again.
-            SourceChanged: the content is not what it was when the blob was opened.
+        Raises SourceError: they cannot be had, also not after trying again; SourceChanged: the content is not what it
+        was when the blob was opened.
         """
 
     @abstractmethod
@@ -39,3 +44,135 @@ class Blob(ABC):
 
     def __repr__(self) -> str:
         return f"<{self.name}, {self.size} bytes>"
+
+
+_TOO_MANY = 24  # EMFILE
+
+
+class LocalBlob(Blob):
+    """A file. Reads leave no position behind, so that threads do not get in each other's way."""
+
+    is_local = True
+
+    def __init__(self, path: str) -> None:
+        self.name = self.address = path
+        try:
+            self._file = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        except OSError as exc:
+            if exc.errno == _TOO_MANY:
+                raise TooManyOpenFiles(f"opening {path}") from exc
+            raise SourceError(
+                f"{shown_address(path)} cannot be opened: {exc.strerror}. Is the name right, and may it be read?"
+            ) from (exc if shown_address(path) == path else None)
+        try:
+            facts = os.fstat(self._file)
+            if not os.path.isfile(path):
+                raise SourceError(f"{path} is not a file.")
+        except BaseException:
+            self.close()
+            raise
+        self.size = facts.st_size
+        self.tag = str(facts.st_mtime_ns)
+
+    def read(self, start: int, stop: int) -> bytes:
+        try:
+            data = os.pread(self._file, stop - start, start)
+            while len(data) < stop - start:  # a read is at most 2 GB
+                more = os.pread(self._file, stop - start - len(data), start + len(data))
+                if not more:
+                    raise SourceChanged(
+                        f"{self.name} ends at byte {start + len(data)}, but had {self.size} bytes when it was opened. "
+                        "It was cut off, or is written anew, while it is read."
+                    )
+                data += more
+        except SourceChanged:
+            raise
+        except OSError as exc:
+            raise SourceError(f"{self.name} cannot be read at byte {start}: {exc.strerror}.") from exc
+        return data
+
+    def check(self) -> None:
+        facts = os.fstat(self._file)
+        if (facts.st_size, str(facts.st_mtime_ns)) != (self.size, self.tag):
+            raise SourceChanged(f"{self.name} was changed while it was read.")
+
+    def hint(self, start: int, stop: int) -> None:
+        """Let the system fetch a range that will be wanted soon, without waiting for it."""
+        if hasattr(os, "posix_fadvise") and start < self.size:
+            os.posix_fadvise(self._file, start, stop - start, os.POSIX_FADV_WILLNEED)
+
+    def close(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def __del__(self) -> None:  # a descriptor is a mere number, which nobody else would close
+        if self.__dict__.get("_file", -1) >= 0:
+            self.close()
+
+
+_PROGRESS = 1 << 18
+"""Bytes that have to arrive for a try to count as a success, after which all retries are there again. A guess."""
+
+
+class Transient(Exception):
+    """Something that may be better when it is tried again; its text says what."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How often and how long to try."""
+
+    retries: int = 5
+    """Tries after the first, without progress in between."""
+    pause_s: float = 0.1
+    """Before the second try; twice as long before each one after it, give or take half."""
+    timeout_s: float = 60.0
+    """How long nothing may arrive."""
+
+    def __post_init__(self) -> None:
+        checked_count("retries", self.retries, 0)
+        if not self.timeout_s > 0:
+            raise BadOption(f"timeout_s={self.timeout_s!r} is not a positive number of seconds.")
+
+    def wait(self, attempt: int) -> None:
+        """Wait after the so-manieth failure."""
+        # Not from a seeded generator: workers that failed together should not come back together.
+        time.sleep(min(30.0, self.pause_s * 2 ** (attempt - 1)) * (0.5 + random.SystemRandom().random()))
+
+
+def read_range(
+    get: Callable[[int, int], Iterator[bytes]], start: int, stop: int, *, name: str, patience: Patience
+) -> bytes:
+    """Return the bytes from `start` to `stop`.
+
+    Args:
+        get: yields pieces of a range as they arrive; raises Transient when it breaks off, any other exception when it
+            is no use trying again.
+        start: the first byte.
+        stop: the byte after the last.
+        name: what is read, for errors.
+        patience: how often to try.
+    """
+    pieces: list[bytes] = []
+    at, attempt, mark = start, 0, start
+    while at < stop:
+        try:
+            for piece in get(at, stop):
+                pieces.append(piece)
+                at += len(piece)
+            if at < stop:
+                raise Transient("the connection ended early")
+        except Transient as exc:
+            if at - mark >= _PROGRESS:
+                attempt = 0
+            mark = at
+            attempt += 1
+            if attempt > patience.retries:
+                tries = f"{attempt} times" if attempt > 1 else "once"
+                raise SourceError(
+                    f"{name} cannot be read at byte {at}: {exc} (tried {tries}). If the network or the server has "
+                    "trouble now and then, a higher retries= bridges more of it."
+                ) from exc
+            patience.wait(attempt)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

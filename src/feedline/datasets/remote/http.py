@@ -13,8 +13,7 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.patience import Patience, Transient, read_range
+from feedline.datasets.remote.blob import Blob, Patience, Transient, read_range
 from feedline.errors import SourceChanged, SourceError
 from feedline.values.shown import shown_url, without_secrets
 
@@ -37,11 +36,7 @@ Response = http.client.HTTPResponse
 
 
 class Connections:
-    """Connections to web servers that are open and idle; each is used by one thread at a time.
-
-    Args:
-        timeout_s: how long a server may say nothing.
-    """
+    """Connections to web servers that are open and idle; each is used by one thread at a time."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -107,24 +102,14 @@ class _Refused(SourceError):
 
 
 class HttpBlob(Blob):
-    """A file of a web server that answers to ranges.
-
-    Args:
-        address: begins with http:// or https://.
-        connections: shared with others.
-        patience: how often to try.
-        unsafe_redirects: True to follow from https to http, and from public addresses to private ones.
-
-    Raises:
-        SourceError: there is no such file, the server does not let one have it, or knows no ranges.
-    """
+    """A file of a web server that answers to ranges."""
 
     def __init__(
         self, address: str, connections: Connections, patience: Patience, *, unsafe_redirects: bool = False
     ) -> None:
         self.name = shown_url(address)
-        self._given = address
-        self._address = address
+        self.address = address
+        self._target = address
         """Where redirections have led."""
         self._connections = connections
         self._patience = patience
@@ -137,10 +122,6 @@ class HttpBlob(Blob):
         self._head = read_range(self._first, 0, 1, name=self.name, patience=patience)
         if self.size < 0:
             self.size = len(self._head)
-
-    @property
-    def address(self) -> str:
-        return self._given
 
     def _first(self, _start: int, _stop: int) -> Iterator[bytes]:
         """Fetch the beginning, and learn size and tag from the answer."""
@@ -155,7 +136,7 @@ class HttpBlob(Blob):
         return read_range(self._get, start, stop, name=self.name, patience=self._patience)
 
     def _get(self, start: int, stop: int) -> Iterator[bytes]:
-        address, is_old = self._address, self._address != self._given
+        address, is_old = self._target, self._target != self.address
         for _ in range(_MOST_REDIRECTS):
             try:
                 target = yield from self._ask(address, start, stop)
@@ -163,19 +144,15 @@ class HttpBlob(Blob):
                 if not is_old:
                     raise SourceError(str(exc)) from None
                 # A signature that a redirection gave has expired, or what it led to was moved: ask where to go anew.
-                address, is_old = self._given, False
+                address, is_old = self.address, False
                 continue
             if target is None:
                 return
-            address = self._address = self._followed(address, target)
+            address = self._target = self._followed(address, target)
         raise SourceError(f"{self.name} is redirected more than {_MOST_REDIRECTS} times.")
 
     def _followed(self, address: str, target: str) -> str:
-        """Return where a redirection leads.
-
-        Raises:
-            SourceError: that is nowhere, or where a server must not lead.
-        """
+        """Return where a redirection leads. Raises SourceError: that is nowhere, or where a server must not lead."""
         try:
             found = urllib.parse.urljoin(address, target)
             scheme = urllib.parse.urlsplit(found).scheme
@@ -192,7 +169,7 @@ class HttpBlob(Blob):
 
     def _odd_signs(self) -> SourceError:
         """Return the error about what Python refuses, in an exception that shows all of it."""
-        what = self.name if self._address == self._given else f"What {self.name} is redirected to"
+        what = self.name if self._target == self.address else f"What {self.name} is redirected to"
         return SourceError(f"{what} has signs in it that no address may have.")
 
     # Any: what a request sends.
@@ -204,7 +181,7 @@ class HttpBlob(Blob):
             except UnicodeError:
                 raise self._odd_signs() from None
         is_private = _is_private(connection, urllib.parse.urlsplit(address).hostname or "")
-        if address == self._given:
+        if address == self.address:
             self._begins_private = is_private
         elif is_private and not self._begins_private and not self._unsafe_redirects:
             connection.close()
@@ -263,7 +240,7 @@ class HttpBlob(Blob):
                 if isinstance(exc, http.client.InvalidURL):
                     raise self._odd_signs() from None
                 said = f"{type(exc).__name__}: {exc}" if str(exc) else type(exc).__name__
-                told = without_secrets(without_secrets(said, self._given), address)
+                told = without_secrets(without_secrets(said, self.address), address)
                 raise Transient(told) from (exc if told == said else None)
         finally:
             if whole:

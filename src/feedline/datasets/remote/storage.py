@@ -9,15 +9,136 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.local import LocalBlob
-from feedline.datasets.remote.patience import Patience
-from feedline.datasets.remote.store import StoreBlob, close_system, without_values
+from feedline.datasets.remote.blob import Blob, LocalBlob, Patience
 from feedline.errors import BadOption, MissingExtra
 from feedline.failures import words
 
 if TYPE_CHECKING:
     from feedline.datasets.remote.http import Connections
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from feedline.datasets.remote.blob import Transient, read_range
+from feedline.errors import SourceChanged, SourceError
+from feedline.values.shown import shown_url, without_secrets
+
+_FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, ValueError, TypeError)
+_PLAIN = ("endpoint_url", "region_name")
+"""Options that help to see what is wrong, and say nothing of who asks."""
+
+_SHORTEST = 4
+"""Characters of a value that is hidden: shorter ones are words of other texts."""
+
+
+class StoreBlob(Blob):
+    """An object of a store that fsspec knows: s3, gs and others.
+
+    fsspec, not obstore: a process that was forked after its parent had used obstore hangs in its first request (0.12,
+    its threads stay behind), and loaders fork. fsspec begins anew in the child, provided that the file system object is
+    a new one too, which `Storage` sees to.
+    """
+
+    def __init__(self, address: str, system: Any, patience: Patience) -> None:
+        self.name = shown_url(address)
+        self.address = address
+        self._system = system
+        self._path = system._strip_protocol(address)
+        self._patience = patience
+        self.size, self.tag = self._ask()
+
+    def _ask(self) -> tuple[int, str]:
+        found: dict[str, Any] = {}
+
+        def ask(_start: int, _stop: int) -> Iterator[bytes]:
+            with _told_as(self.address, self._system):
+                self._system.invalidate_cache()
+                found.update(self._system.info(self._path))
+            yield b" "
+
+        read_range(ask, 0, 1, name=self.name, patience=self._patience)
+        if found.get("type") == "directory" or found.get("size") is None:
+            raise SourceError(f"{self.name} is not an object that can be read.")
+        tag = next((found[key] for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime") if found.get(key)), "")
+        return int(found["size"]), str(tag)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return read_range(self._get, start, stop, name=self.name, patience=self._patience)
+
+    def _get(self, start: int, stop: int) -> Iterator[bytes]:
+        with _told_as(self.address, self._system):
+            yield self._system.cat_file(self._path, start=start, end=stop)
+
+    def check(self) -> None:
+        size, tag = self._ask()
+        if (size, tag) != (self.size, self.tag):
+            raise SourceChanged(f"{self.name} was changed while it was read.")
+
+    def close(self) -> None:
+        """Nothing: the connections belong to the file system."""
+
+
+# Any: fsspec has no types.
+@contextmanager
+def _told_as(address: str, system: Any) -> Iterator[None]:
+    """Turn exceptions of fsspec and what is below it into those of feedline."""
+    try:
+        yield
+    except Exception as exc:
+        name, said = shown_url(address), f"{type(exc).__name__}: {exc}"
+        text = without_secrets(without_values(said, getattr(system, "storage_options", {})), address)
+        cause = exc if text == said else None
+        if isinstance(exc, FileNotFoundError):
+            raise SourceError(f"{name}: there is no such object ({text}).") from cause
+        if isinstance(exc, _FINAL) or "Credentials" in type(exc).__name__:
+            raise SourceError(f"{name} cannot be read: {text.rstrip('.')}.") from cause
+        raise Transient(text) from cause
+
+
+def close_system(system: Any) -> None:
+    """Close the connections of a file system."""
+    session = getattr(system, "_s3", None) or getattr(system, "_session", None)
+    loop = getattr(system, "loop", None)
+    if session is None or loop is None or not loop.is_running():
+        return
+    ending = session.__aexit__(None, None, None) if hasattr(session, "__aexit__") else session.close()
+    asyncio = sys.modules["asyncio"]  # fsspec has imported it
+    asyncio.run_coroutine_threadsafe(_awaited(ending), loop).result(10)
+    for name in ("_s3", "_s3creator", "_session"):
+        if hasattr(system, name):
+            setattr(system, name, None)
+
+
+async def _awaited(ending: Any) -> None:
+    await ending
+
+
+# Any: options are those of fsspec's file systems, and may be secret.
+def without_values(text: str, options: Mapping[Any, Any]) -> str:
+    """Return a text without the values of options.
+
+    Example:
+        >>> without_values("The key AKIA1234 is unknown", {"key": "AKIA1234", "anon": False})
+        'The key *** is unknown'
+    """
+    for value in sorted(set(_texts(options)), key=len, reverse=True):
+        text = text.replace(value, "***")
+    return text
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            if name not in _PLAIN or "@" in str(part):
+                yield from _texts(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, bytes):
+        yield from _texts(value.decode("utf-8", "replace"))
+    elif isinstance(value, str) and len(value) >= _SHORTEST:
+        yield value
+
 
 _EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs"}
 
@@ -40,24 +161,7 @@ def local_path(address: str) -> str:
 
 
 class Storage:
-    """What one process has open of its stores; threads may share it.
-
-    Args:
-        patience: how often to try when a connection drops.
-        options: for fsspec's file systems, such as `endpoint_url` and `anon` of s3. Any: their own affair.
-        unsafe_redirects: True to follow from https to http, and from public addresses to private ones.
-
-    Example:
-        >>> import tempfile
-        >>> with tempfile.NamedTemporaryFile() as file:
-        ...     _ = file.write(b"hello")
-        ...     file.flush()
-        ...     storage = Storage()
-        ...     blob = storage.open(file.name)
-        ...     blob.size, blob.read(1, 3)
-        (5, b'el')
-        >>> blob.close(); storage.close()
-    """
+    """What one process has open of its stores; threads may share it."""
 
     def __init__(
         self,
@@ -77,9 +181,8 @@ class Storage:
     def open(self, address: str) -> Blob:
         """Open a path, or an address that begins with http://, https://, or a protocol that fsspec knows.
 
-        Raises:
-            SourceError: there is no such thing, or it cannot be reached.
-            MissingExtra: a package is needed that is not installed.
+        Raises SourceError: there is no such thing, or it cannot be reached; MissingExtra: a package is needed that is
+        not installed.
         """
         protocol = protocol_of(address)
         if not protocol:
@@ -120,16 +223,26 @@ class Storage:
 
 
 def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
-    """Return a new file system of fsspec's. Any: fsspec has no types.
-
-    Raises:
-        MissingExtra: a package is missing.
-        BadOption: fsspec does not know the protocol or the options.
-    """
+    """Return a new file system of fsspec's. Any: fsspec has no types."""
     extra = _EXTRAS.get(protocol, "s3")
     purpose = f"reading {protocol}://"
     fsspec = require("fsspec", extra=extra, purpose=purpose)
-    kind = _gs_system(purpose) if extra == "gs" else _kind_of(fsspec, protocol, extra, purpose)
+    try:
+        if extra == "gs":
+            # Not what newer versions of gcsfs have by this name: that asks by gRPC what kind of bucket it is, which
+            # gives up after a minute where only http gets through, and is not made for processes that fork (not tried).
+            require("gcsfs", extra="gs", purpose=purpose)
+            kind = require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem
+        else:
+            kind = fsspec.get_filesystem_class(protocol)
+    except ImportError as exc:
+        if isinstance(exc, MissingExtra):
+            raise
+        raise MissingExtra(
+            module=exc.name or {"s3": "s3fs"}.get(extra, protocol), extra=extra, purpose=purpose
+        ) from exc
+    except ValueError as exc:
+        raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
     try:
         # A new one in every process: one that was made before a fork does not work after it.
         system = kind(skip_instance_cache=True, **options)
@@ -141,23 +254,3 @@ def make_system(protocol: str, options: Mapping[str, Any]) -> Any:
     if "retries" not in options and hasattr(system, "retries"):
         system.retries = 1  # of s3fs: trying again is done here, and patience should not be multiplied
     return system
-
-
-def _kind_of(fsspec: Any, protocol: str, extra: str, purpose: str) -> Any:
-    try:
-        return fsspec.get_filesystem_class(protocol)
-    except ImportError as exc:
-        module = exc.name or {"s3": "s3fs"}.get(extra, protocol)
-        raise MissingExtra(module=module, extra=extra, purpose=purpose) from exc
-    except ValueError as exc:
-        raise BadOption(f"Addresses that begin with {protocol}:// are unknown: {words(exc)}.") from exc
-
-
-def _gs_system(purpose: str) -> Any:
-    """Return gcsfs's file system, but not what newer versions have by this name.
-
-    That asks by gRPC what kind of bucket it is, which gives up after a minute where only http gets through (as to the
-    server of the tests), and is not made for processes that fork (which was not tried).
-    """
-    require("gcsfs", extra="gs", purpose=purpose)
-    return require("gcsfs.core", extra="gs", purpose=purpose).GCSFileSystem

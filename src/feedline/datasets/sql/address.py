@@ -23,12 +23,6 @@ SCHEMES = ("sqlite", "duckdb", "postgresql", "postgres")
 class Address:
     """Where a database is.
 
-    Args:
-        text: a connection string.
-
-    Raises:
-        BadOption: it is none, or of a database that is not known here.
-
     Example:
         >>> Address("postgresql://ada:secret@localhost/people")
         postgresql://***@localhost/people
@@ -58,11 +52,7 @@ class Address:
 
     @property
     def path(self) -> str:
-        """The file of an embedded database: behind three slashes, so that an absolute path has four.
-
-        Raises:
-            BadOption: there is none, or something else besides.
-        """
+        """The file of an embedded database: behind three slashes, so that an absolute path has four."""
         rest = self.text.partition("://")[2]
         if not rest.startswith("/") or "?" in rest or "#" in rest:
             raise BadOption(

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from feedline.datasets.columns import Empty, stacked
-from feedline.datasets.source import Indices
-from feedline.datasets.sql.keys import Keys, repeated
-from feedline.datasets.sql.query import QuerySource
-from feedline.datasets.sql.statement import quoted, select
+from feedline.datasets.source import Empty, Indices, stacked
+from feedline.datasets.sql.database import quoted, select
+from feedline.datasets.sql.query import QuerySource, repeated
 from feedline.datasets.sql.stream import SQLStream
 from feedline.errors import BadOption, SourceChanged
 
 # Any, throughout: values are what the driver makes of them.
+
+_INT64 = range(-(1 << 63), 1 << 63)
 
 
 class SQLDataset(QuerySource):
@@ -151,3 +152,36 @@ class SQLDataset(QuerySource):
 
     def _read_columns(self, indices: Indices, empty: Empty) -> list[Any]:
         return [stacked(list(values), empty) for values in zip(*self._rows(indices), strict=True)]
+
+
+class Keys:
+    """Keys in the order of samples: 8 bytes for an integer, its UTF-8 and 8 bytes for a string.
+
+    Keys of another kind, such as dates, are kept as the objects that they are.
+    """
+
+    def __init__(self, values: Sequence[Any]) -> None:
+        kinds = set(map(type, values))
+        self._kind = kinds.pop() if len(kinds) == 1 else object
+        self._values: Any = list(values)
+        self._ends: NDArray[np.int64] | None = None
+        if self._kind is int and min(values) in _INT64 and max(values) in _INT64:
+            self._values = np.array(values, np.int64)
+        elif self._kind in (str, bytes):
+            parts = [value.encode("utf-8", "surrogatepass") if self._kind is str else value for value in values]
+            self._values, self._ends = b"".join(parts), np.cumsum([0, *map(len, parts)])
+
+    def __len__(self) -> int:
+        return len(self._values) if self._ends is None else len(self._ends) - 1
+
+    def at(self, indices: Any) -> list[Any]:
+        """Return the keys of some samples."""
+        if isinstance(self._values, list):
+            return [self._values[index] for index in indices]
+        places = np.asarray(indices, np.int64)
+        if self._ends is None:
+            found: list[Any] = self._values[places].tolist()
+            return found
+        spans = zip(self._ends[places].tolist(), self._ends[places + 1].tolist(), strict=True)
+        parts = [self._values[start:stop] for start, stop in spans]
+        return [part.decode("utf-8", "surrogatepass") for part in parts] if self._kind is str else parts

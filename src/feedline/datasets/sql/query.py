@@ -3,20 +3,91 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from feedline.datasets.form import Fields, Form, check_fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.source import TableSource, Transform
 from feedline.datasets.sql.address import Address
-from feedline.datasets.sql.database import Database
-from feedline.datasets.sql.duckdb import DuckDB
-from feedline.datasets.sql.keys import repeated
-from feedline.datasets.sql.postgres import Postgres
-from feedline.datasets.sql.session import Session
-from feedline.datasets.sql.sqlite import Sqlite
-from feedline.datasets.sql.statement import checked_parameters, checked_query, select
-from feedline.errors import BadOption
+from feedline.datasets.sql.database import Database, DuckDB, Postgres, Sqlite, checked_parameters, checked_query, select
+from feedline.errors import BadOption, CorruptSource, SourceError
+
+T = TypeVar("T")
+
+RETRIES = 3
+"""How often a query is asked again when the connection was lost."""
+PAUSE_S = 0.2
+"""How long to wait before the first time; five times as long before each further one."""
+
+
+class Session:
+    """The connection of one thread."""
+
+    def __init__(self, database: Database, pause: Callable[[float], Any] = time.sleep) -> None:
+        self._database = database
+        self._pause = pause
+        self._connection: Any = None  # the driver's
+        self._has_connected = False
+        self._pid = os.getpid()
+
+    def ask(self, act: Callable[[Any], T], doing: str, *, is_known: bool = False) -> T:
+        """Do something with the connection that only reads; do it again with another one if it was lost.
+
+        Raises CorruptSource: the database is damaged; SourceError: it failed for another reason, or the connection
+        could not be had again.
+        """
+        attempt = 0
+        self._has_connected |= is_known
+        while True:
+            try:
+                if self._connection is None:
+                    self._connection = self._database.connect()
+                    self._has_connected = True
+                return act(self._connection)
+            except self._database.errors as exc:
+                lost = self._database.is_lost(self._connection, exc)
+                if lost:
+                    self.close()
+                # Who was never let in is not let in at the third time: a wrong password had better be said at once.
+                if not lost or not self._has_connected or attempt == RETRIES:
+                    raise_for(self._database, exc, doing, attempt if lost else None)
+            self._pause(PAUSE_S * 5**attempt)
+            attempt += 1
+
+    def __del__(self) -> None:
+        # A connection that a fork inherited is its parent's: closing it would end the parent's session.
+        if self.__dict__.get("_connection") is not None and self._pid == os.getpid():
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._database.close(connection)
+
+
+def raise_for(database: Database, exc: Exception, doing: str, attempts: int | None) -> NoReturn:
+    """Say what a driver's error means, without saying a password or who asked."""
+    why = database.address.hide(" ".join(str(exc).split())).rstrip(".?") or type(exc).__name__
+    where = repr(database.address)
+    # A driver's exception may hold the connection with all it was given; loggers show that.
+    cause = exc if where == database.address.text else None
+    if database.is_corrupt(exc):
+        raise CorruptSource(
+            f"{where} is damaged, or no such database: {why} (while {doing}). Restore it from a copy; text that is "
+            "not UTF-8 can be selected as CAST(column AS BLOB)."
+        ) from cause
+    if attempts is not None:
+        tried = f", and {attempts} further attempts did not help" if attempts else ""
+        raise SourceError(
+            f"{where} could not be reached, or was lost while {doing}{tried}: {why}. Is the server running, and does "
+            "it let this user in?"
+        ) from cause
+    raise SourceError(f"{where} refused or failed while {doing}: {why}. {database.advice(exc)}") from cause
+
 
 # Any, throughout: values are what the driver makes of them.
 
@@ -68,7 +139,7 @@ class QuerySource(TableSource):
         return self.database.query(self.query, self.parameters)
 
     @property
-    def _shape(self) -> Form:
+    def _shape(self) -> Form:  # type: ignore[override]  # found out at first use
         if self._made is None:
             statement = select([], self._text, limit=0)
             columns = self._ask(
@@ -98,9 +169,6 @@ class QuerySource(TableSource):
         """Close the connections of this process. They are opened again when they are needed."""
         self._session.close()
 
-    def _build(self, values: list[Any]) -> Any:
-        return self._shape.build(values)
-
     def _form(self) -> str:
         form = self._shape
         types = self._types or {}
@@ -108,3 +176,13 @@ class QuerySource(TableSource):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()[:-1]}, {self.address!r}, key={self.key!r})"
+
+
+def repeated(values: Sequence[Any]) -> Any:
+    """Return a value that comes more than once, or None."""
+    seen = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from feedline.datasets.passes import Part, PartedStream, ResumablePass
-from feedline.datasets.sql.database import Rows
-from feedline.datasets.sql.query import QuerySource
-from feedline.datasets.sql.session import raise_for
-from feedline.datasets.sql.statement import quoted, select
+from feedline.datasets.source import checked_count
+from feedline.datasets.sql.database import Rows, quoted, select
+from feedline.datasets.sql.query import QuerySource, raise_for
 from feedline.errors import BadOption
 
 _HASH = "((CAST(abs({key} % 1000003) AS BIGINT) * 2654435761) >> 16) % {count:d} = {part:d}"
@@ -31,11 +30,9 @@ class SQLStream(PartedStream):
     """
 
     def __init__(self, dataset: QuerySource, size: int) -> None:
-        if type(size) is not int or size < 1:
-            raise BadOption(f"size={size!r} is not a positive number of rows.")
         super().__init__()
         self.dataset = dataset
-        self.size = size
+        self.size = checked_count("size", size, 1)
 
     def __iter__(self) -> SQLPass:
         return SQLPass(self, self._part())
@@ -69,11 +66,7 @@ class SQLPass(ResumablePass[tuple[Any, ...]]):
         return self._stream.dataset._shape.build(item[1:])
 
     def _take(self) -> tuple[Any, ...]:
-        """Return the next row of this part.
-
-        Raises:
-            BadOption: its key is none. That is the fault of the query, not of a row that could be left out.
-        """
+        """Return the next row of this part."""
         try:
             while not self._rows:
                 if self._has_ended or self.has_broken_off:

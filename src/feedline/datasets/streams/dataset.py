@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from feedline.abc.source import Acknowledged, Repeatable
+from feedline.datasets.handle import Handle
 from feedline.datasets.passes import PartedStream
 from feedline.datasets.source import Transform, checked_transform
 from feedline.datasets.streams.feed import Feed, Message, is_duration
@@ -81,11 +82,12 @@ class StreamDataset(PartedStream, Acknowledged):
         self.idle_s = idle_s
         self._waits = acknowledge == "consumed"
         self._messages: _Messages | None = None
-        self._closed = _Closed()
+        # Whether it was closed: shared by its copies in one process, and forgotten on the way to another.
+        self._closed = Handle(threading.Event, threading.Event.clear)
 
     def __iter__(self) -> Iterator[Any]:
         (worker, workers), (rank, ranks) = self._place()
-        self._closed.forget()
+        self._closed.get().clear()
         self._messages = _Messages(self, rank * workers + worker, ranks * workers)
         return self._messages
 
@@ -104,33 +106,13 @@ class StreamDataset(PartedStream, Acknowledged):
 
     def close(self) -> None:
         """End the iterations of this process, workers that are threads included, and close its connections."""
-        self._closed.set()
+        self._closed.get().set()
         self.feed.close()
 
     def __repr__(self) -> str:
         end = "" if self.idle_s is None else f", idle_s={self.idle_s}"
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         return f"StreamDataset({self.feed!r}{end}{transform})"
-
-
-class _Closed:
-    """Whether the dataset was closed: shared by its copies in one process, and forgotten on the way to another."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-
-    def set(self) -> None:
-        self._event.set()
-
-    def forget(self) -> None:
-        self._event.clear()
-
-    @property
-    def is_set(self) -> bool:
-        return self._event.is_set()
-
-    def __reduce__(self) -> Any:
-        return _Closed, ()
 
 
 class _Messages(Repeatable, Iterator[Any]):
@@ -195,10 +177,10 @@ class _Messages(Repeatable, Iterator[Any]):
         self._last = self._last_taken
 
     def _next_message(self) -> Message:
-        idle_s, closed = self._dataset.idle_s, self._dataset._closed
+        idle_s, closed = self._dataset.idle_s, self._dataset._closed.get()
         since_s = time.monotonic()
         while not self._ready:
-            if closed.is_set:
+            if closed.is_set():
                 return self._end()
             wait_s = _WAIT_S if idle_s is None else min(_WAIT_S, max(0.0, since_s + idle_s - time.monotonic()))
             self._ready.extend(self._feed.receive(_MOST, wait_s))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from feedline._optional import require
@@ -75,21 +76,14 @@ class RedisStream(Feed):
         self._start = start
         self._claim_idle_s = claim_idle_s
         self._retry_s = retry_s
-        self._client: Handle[Any] = Handle(functools.partial(_connected, url), _disconnect, per_thread=False)
-        self._name = f"{consumer}-0"
-        self._reads_pending = True
-        self._cursor = "0"
-        """The last message that arrived: pending ones have lower ids than new ones."""
-        self._claims_at_s = 0.0
-        self._claims_from = "0-0"
+        self._client: Handle[Any] = Handle(functools.partial(_connected, url), methodcaller("close"))
 
     def subscribe(self, number: int, count: int) -> None:
         self._name = f"{self._consumer}-{number}"
-        self._reads_pending, self._cursor = True, "0"
+        self._reads_pending = True
+        self._cursor = "0"
+        """The last message that arrived: pending ones have lower ids than new ones."""
         self._claims_at_s, self._claims_from = 0.0, "0-0"
-        self._make_group()
-
-    def _make_group(self) -> None:
         redis = require("redis", extra="redis", purpose="RedisStream")
 
         def make(client: Any) -> None:
@@ -239,10 +233,6 @@ def _connected(url: str) -> Any:
             f"{shown_url(url)!r} is no URL of a Redis server, such as redis://localhost:6379/0. Signs in a password "
             "that mean something in a URL are written as %40 and so on."
         ) from None
-
-
-def _disconnect(client: Any) -> None:
-    client.close()
 
 
 def _text(value: Any) -> str:

@@ -25,14 +25,7 @@ _TYPES = ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8")
 
 # Any: of any type but objects.
 def decode_npy(data: bytes) -> NDArray[Any]:
-    """Return the array; ValueError if it is not there as a whole, or holds pickled objects.
-
-    Example:
-        >>> file = io.BytesIO()
-        >>> np.save(file, np.arange(3))
-        >>> decode_npy(file.getvalue())
-        array([0, 1, 2])
-    """
+    """Return the array; ValueError if it is not there as a whole, or holds pickled objects."""
     found = view_of_npy(data)
     if found is None:  # format 3, for field names beyond Latin-1, which NumPy itself has to read
         stream = io.BytesIO(data)
@@ -46,8 +39,7 @@ def decode_npy(data: bytes) -> NDArray[Any]:
 def view_of_npy(data: bytes | memoryview) -> NDArray[Any] | None:
     """Return the array in some bytes, without copying it; None if it has a format that is rare.
 
-    Raises:
-        ValueError: it is not there as a whole, or holds pickled objects.
+    Raises ValueError: it is not there as a whole, or holds pickled objects.
     """
     version = data[6:7]
     if version == b"\x01":
@@ -87,21 +79,16 @@ def decode_npz(data: bytes, total: SampleSize) -> dict[str, Any]:
     """Return the arrays by name; an exception of some kind if they would take too many bytes, or are damaged."""
     with unpackable(data, total) as archive:
         return {
-            entry.filename.removesuffix(".npy"): _of_member(entry.filename, archive.read(entry))
+            entry.filename.removesuffix(".npy"): decode_npy(data) if entry.filename.endswith(".npy") else data
             for entry in archive.infolist()
+            for data in [archive.read(entry)]
         }
-
-
-def _of_member(name: str, data: bytes) -> Any:
-    return decode_npy(data) if name.endswith(".npy") else data
 
 
 def unpackable(data: bytes, total: SampleSize) -> zipfile.ZipFile:
     """Open a zip archive, and count what its members take once they are unpacked.
 
-    Raises:
-        CorruptSource: it is too much.
-        zipfile.BadZipFile: it is damaged.
+    Raises CorruptSource: it is too much; zipfile.BadZipFile: it is damaged.
     """
     archive = opened_zip(io.BytesIO(data))
     total.add("a zip archive", sum(entry.file_size for entry in archive.infolist()))

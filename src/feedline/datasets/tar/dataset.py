@@ -15,22 +15,17 @@ import numpy as np
 from feedline.abc import memory
 from feedline.abc.source import ColumnSource
 from feedline.datasets.bounded_cache import BoundedCache
-from feedline.datasets.cache_file import Cache
-from feedline.datasets.columns import is_column, stacked
+from feedline.datasets.cache_file import Cache, checked_cache
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
-from feedline.datasets.remote.blob import Blob
-from feedline.datasets.remote.patience import Patience
-from feedline.datasets.source import Indices, Source, Transform, checked_cache, has_own_samples
+from feedline.datasets.remote.blob import Blob, Patience
+from feedline.datasets.source import Indices, Source, Transform, checked_flag, has_own_samples, is_column, stacked
 from feedline.datasets.tar.arrays import view_of_npy
-from feedline.datasets.tar.decoding import Decode, Decoder
-from feedline.datasets.tar.form import TarForm
-from feedline.datasets.tar.index import Index, ShardIndex, index_of
-from feedline.datasets.tar.options import Reading
-from feedline.datasets.tar.ranges import Range, coalesced
-from feedline.datasets.tar.shards import expand
+from feedline.datasets.tar.form import Decode, Decoder, TarForm
+from feedline.datasets.tar.index import Index, Range, ShardIndex, coalesced, index_of
+from feedline.datasets.tar.shards import Reading, expand
 from feedline.datasets.tar.stream import TarStream
-from feedline.errors import BadOption, CorruptSource, SourceChanged
+from feedline.errors import CorruptSource, SourceChanged
 from feedline.values.shown import shown_address
 from feedline.values.sizes import SampleSize, byte_count, most_bytes
 
@@ -124,12 +119,10 @@ class TarDataset(Source, ColumnSource):
             unsafe_redirects=unsafe_redirects,
             storage_options={} if storage_options is None else storage_options,
         )
-        if not isinstance(pickle, bool):
-            raise BadOption(f"pickle={pickle!r} is not True or False.")
-        self.form = TarForm(fields, Decoder(decode, trusts_pickle=pickle, limit=limit))
+        self.form = TarForm(fields, Decoder(decode, trusts_pickle=checked_flag("pickle", pickle), limit=limit))
         self._cache = checked_cache(cache)
         self._index: Index | None = None
-        self._lock = threading.Lock()
+        self._lock = Handle(threading.Lock, bool)
         self._open: Handle[_OpenShards] = Handle(
             functools.partial(_OpenShards, self.shards, self.reading), _OpenShards.close, per_thread=True
         )
@@ -159,7 +152,7 @@ class TarDataset(Source, ColumnSource):
     def index(self) -> Index:
         """Where everything is. Asked for the first time, it is read from disk, or the shards are gone through."""
         if self._index is None:
-            with self._lock:
+            with self._lock.get():
                 if self._index is None:
                     self._index = self._make_index()
         return self._index
@@ -243,7 +236,9 @@ class TarDataset(Source, ColumnSource):
         for one in ranges:
             if not blobs[one.shard].is_local:  # a server may claim any size
                 total = totals.setdefault(one.row, SampleSize(self.reading.max_field_bytes, "max_field_bytes="))
-                total.add(functools.partial(_described, one, blobs), one.stop - one.start)
+                name, key = blobs[one.shard].name, one.sample["__key__"]
+                what = functools.partial("{}: field {!r} of sample {!r}".format, name, one.name, key)
+                total.add(what, one.stop - one.start)
         spans = coalesced(ranges, is_local=lambda shard: blobs[shard].is_local)
         if len(spans) > 1 and not all(blob.is_local for blob in blobs.values()):
             with ThreadPoolExecutor(min(self.reading.requests(), len(spans)), "feedline-read") as threads:
@@ -252,7 +247,7 @@ class TarDataset(Source, ColumnSource):
             contents = [blobs[span.shard].read(span.start, span.stop) for span in spans]
         for span, content in zip(spans, contents, strict=True):
             span.give(content, viewed)
-        self._open.get().trim()
+        self._open.get().blobs.trim()
 
     def close(self) -> None:
         self._open.close()
@@ -266,13 +261,6 @@ class TarDataset(Source, ColumnSource):
         transform = "" if self.transform is None else f", transform={self.transform!r}"
         return f"TarDataset({len(self.shards)} shards, each sample {self.form!r}{transform})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._lock = threading.Lock()
-
 
 class _OpenShards:
     """What one thread has open. Shards that were not used for long are closed when there are too many."""
@@ -280,19 +268,15 @@ class _OpenShards:
     def __init__(self, shards: list[str], reading: Reading) -> None:
         self._shards = shards
         self._storage = reading.open_storage()
-        self._blobs = BoundedCache[int, Blob](_MOST_OPEN, methodcaller("close"))
+        self.blobs = BoundedCache[int, Blob](_MOST_OPEN, methodcaller("close"))
 
     def get(self, shard: int, index: ShardIndex) -> Blob:
-        """Return an open shard; it stays open until `trim` is called.
-
-        Raises:
-            SourceChanged: it is not the one any more that the index is of.
-        """
-        blob = self._blobs.get(shard)
+        """Return an open shard; it stays open until `blobs.trim` is called."""
+        blob = self.blobs.get(shard)
         if blob is not None and not _is_replaced(blob):
             return blob
         if blob is not None:
-            self._blobs.drop(shard)
+            self.blobs.drop(shard)
         blob = self._storage.open(self._shards[shard])
         if (blob.size, blob.tag) != (index.size, index.tag):
             blob.close()
@@ -300,20 +284,12 @@ class _OpenShards:
                 f"{blob.name} has changed since its index was made: it had {index.size} bytes and the tag "
                 f"{index.tag}, and has {blob.size} and {blob.tag}. Make the dataset again: the index will be, too."
             )
-        self._blobs.put(shard, blob, trims=False)
+        self.blobs.put(shard, blob, trims=False)
         return blob
 
-    def trim(self) -> None:
-        """Close those that are too many, the longest unused first."""
-        self._blobs.trim()
-
     def close(self) -> None:
-        self._blobs.clear()
+        self.blobs.clear()
         self._storage.close()
-
-
-def _described(one: Range, blobs: dict[int, Blob]) -> str:
-    return f"{blobs[one.shard].name}: field {one.name!r} of sample {one.sample['__key__']!r}"
 
 
 def _is_replaced(blob: Blob) -> bool:

@@ -79,8 +79,7 @@ class Grouping:
     def next(self) -> RawSample | None:
         """Return the next sample that is wanted, None at the end.
 
-        Raises:
-            CorruptSource: the shard is damaged, or a field or a key comes twice.
+        Raises CorruptSource: the shard is damaged, or a field or a key comes twice.
         """
         selection = self._selection
         while True:

@@ -7,7 +7,9 @@ the index is damaged, it is made anew. Several processes may make the same one.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -67,12 +69,7 @@ class ShardIndex:
 
 
 class Seeking(Bytes):
-    """The bytes of a blob for someone who leaves out most of them.
-
-    Args:
-        blob: the blob.
-        window: bytes to fetch at a time.
-    """
+    """The bytes of a blob for someone who leaves out most of them."""
 
     def __init__(self, blob: Blob, window: int) -> None:
         super().__init__(bytes)
@@ -100,9 +97,7 @@ class Seeking(Bytes):
 def scan(blob: Blob, *, unique: bool) -> ShardIndex:
     """Make the index of a shard: read its headers.
 
-    Raises:
-        CorruptSource: it is damaged, or a field or a key comes twice.
-        BadOption: it is compressed.
+    Raises CorruptSource: it is damaged, or a field or a key comes twice; BadOption: it is compressed.
     """
     packing = packing_of(blob.read(0, min(8, blob.size)))
     if packing is not None:
@@ -112,7 +107,7 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
         )
     # Headers are every few KB; far apart, a window over the network costs less than a request for each.
     members = Members(Seeking(blob, 1 << 13 if blob.is_local else 1 << 20), blob.name, size=blob.size, limit=None)
-    grouping = Grouping(members, blob.name, Selection(), unique=unique, take=_place_of)
+    grouping = Grouping(members, blob.name, Selection(), unique=unique, take=attrgetter("offset", "size"))
     names: dict[str, int] = {}
     keys: list[bytes] = []
     first, fields = [0], list[tuple[int, int, int]]()
@@ -134,23 +129,13 @@ def scan(blob: Blob, *, unique: bool) -> ShardIndex:
     )
 
 
-def _place_of(members: Members) -> tuple[int, int]:
-    return members.offset, members.size
-
-
 _ARRAYS = ("keys", "key_ends", "first", "fields", "offsets", "sizes")
 
 
 def index_of(blob: Blob, cache: Cache, *, unique: bool) -> ShardIndex:
     """Return the index of a shard: the one that is kept, if it is still right, or a new one, which is then kept.
 
-    Args:
-        blob: the shard.
-        cache: where indices are kept.
-        unique: True to refuse a key that comes twice.
-
-    Raises:
-        CorruptSource: the shard is damaged.
+    Raises CorruptSource: the shard is damaged.
     """
     name = os.path.realpath(blob.name) if blob.is_local else identity_of(blob.address)
     file = CacheFile.at(cache, "tar-index", {"shard": name, "unique": unique, "format": _FORMAT}) if blob.tag else None
@@ -201,3 +186,59 @@ class Index:
                 one.fields[own].tolist(), one.offsets[own].tolist(), one.sizes[own].tolist(), strict=True
             )
         ]
+
+
+_LOCAL_GAP = 1 << 14
+_REMOTE_GAP = 1 << 18
+"""Bytes between two ranges that are read for nothing, rather than asking twice. Guesses."""
+_MOST = 1 << 24
+"""Bytes of a read, unless a field has more."""
+
+
+@dataclass(slots=True)
+class Range:
+    """The bytes of a field, and whose they are."""
+
+    shard: int
+    start: int
+    stop: int
+    # Any: a sample that is being put together.
+    sample: dict[str, Any]
+    name: str
+    row: int = 0
+    """Which sample of the batch it is."""
+
+
+@dataclass(slots=True)
+class Span:
+    """Ranges of one shard that are read together."""
+
+    shard: int
+    start: int
+    stop: int
+    ranges: list[Range]
+
+    def give(self, data: bytes, viewed: Collection[str] = ()) -> None:
+        """Put the bytes where they belong; those of some fields as views, without copying them."""
+        view = memoryview(data)
+        for one in self.ranges:
+            start, stop = one.start - self.start, one.stop - self.start
+            one.sample[one.name] = view[start:stop] if one.name in viewed else data[start:stop]
+
+
+def coalesced(ranges: list[Range], *, is_local: Callable[[int], bool]) -> list[Span]:
+    """Return the reads that bring all ranges, sorted by shard and place."""
+    spans: list[Span] = []
+    gap = 0
+    for one in sorted(ranges, key=attrgetter("shard", "start")):
+        last = spans[-1] if spans else None
+        if last is None or last.shard != one.shard:
+            gap = _LOCAL_GAP if is_local(one.shard) else _REMOTE_GAP
+        elif one.start <= last.stop + gap and max(one.stop, last.stop) - last.start <= max(
+            _MOST, last.stop - last.start
+        ):
+            last.stop = max(last.stop, one.stop)
+            last.ranges.append(one)
+            continue
+        spans.append(Span(one.shard, one.start, one.stop, [one]))
+    return spans

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import bz2
-import gzip
-import io
+import functools
 import itertools
 import lzma
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from feedline._optional import require
@@ -16,60 +16,39 @@ from feedline.errors import CorruptSource, FeedlineError
 from feedline.failures import words
 
 _PIECE = 1 << 18
-_XZ = b"\xfd7zXZ\x00"
-_MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", _XZ: "xz"}
+_MAGIC = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\x00"}
 _NO_STREAM = "no further stream begins there"
-_NO_BEGINNING = ("Not a gzipped file", "Unknown frame descriptor", _NO_STREAM)
-"""What gzip, zstd and `_Xz` say of bytes with which nothing compressed begins."""
+_NO_BEGINNING = ("Unknown frame descriptor", _NO_STREAM)
+"""What zstd and `_Streams` say of bytes with which nothing compressed begins."""
 _MOST_WINDOW = 1 << 27
 """Memory that zstd may use for one shard: what its own command line tool allows by default."""
 
 
 def packing_of(head: bytes) -> str | None:
-    """Return how a shard is compressed, by its first bytes; None if it is not.
-
-    Example:
-        >>> packing_of(gzip.compress(b"")), packing_of(b"0001.jpg")
-        ('gzip', None)
-    """
-    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    """Return how a shard is compressed, by its first bytes; None if it is not."""
+    return next((name for name, magic in _MAGIC.items() if head.startswith(magic)), None)
 
 
 class Unpacking:
     """Unpacks a shard chunk by chunk, each of bounded size, however well it was compressed.
 
-    Args:
-        packing: how it is compressed, as `packing_of` says.
-        next_chunk: returns more of the compressed bytes; none at the end.
-        shard: its name, for errors.
-
-    Raises:
-        MissingExtra: zstd needs a package that is not installed.
+    Raises MissingExtra: zstd needs a package that is not installed.
     """
 
     def __init__(self, packing: str, next_chunk: Callable[[], bytes], shard: str) -> None:
         self._shard = shard
         self._broken: tuple[type[Exception], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
-        self._file: Any  # one of four classes that share nothing but `read1` or `read`
-        if packing == "gzip":
-            self._file = gzip.GzipFile(fileobj=_file(next_chunk), mode="rb")
-        elif packing == "bzip2":
-            self._file = bz2.BZ2File(_file(next_chunk))
-        elif packing == "xz":
-            self._file = _Xz(next_chunk)
-        else:
+        if packing == "zstd":
             zstandard = require("zstandard", extra="tar", purpose="reading shards compressed with zstd")
             self._broken += (zstandard.ZstdError,)
-            self._file = _Zstd(zstandard, next_chunk)
+            self._read = _Zstd(zstandard, next_chunk).read
+        else:
+            self._read = _Streams(packing, next_chunk).read
 
     def next_chunk(self) -> bytes:
-        """Return more bytes; none at the end. Whoever reads to the end has had the checksums compared.
-
-        Raises:
-            CorruptSource: what is there was not made by such a program, or is not whole.
-        """
+        """Return more bytes; none at the end. Whoever reads to the end has had the checksums compared."""
         try:
-            data: bytes = self._file.read1(_PIECE) if hasattr(self._file, "read1") else self._file.read(_PIECE)
+            return self._read(_PIECE)
         except FeedlineError:
             raise
         except self._broken as exc:
@@ -80,16 +59,10 @@ class Unpacking:
                     "Write the shard again, with nothing behind it."
                 )
             raise CorruptSource(f"{self._shard} cannot be unpacked: {words(exc)}. {why}") from exc
-        return data
 
 
 class UnpackedFile:
-    """The bytes of a compressed file, from the first to the last. It is open only while some are read.
-
-    Args:
-        path: of the file.
-        packing: how it is compressed.
-    """
+    """The bytes of a compressed file, from the first to the last. It is open only while some are read."""
 
     def __init__(self, path: str, packing: str) -> None:
         self._path = path
@@ -109,8 +82,7 @@ class UnpackedFile:
     def read(self, size: int) -> bytes:
         """Return so many bytes more, fewer only at the end of the file.
 
-        Raises:
-            CorruptSource: the file is damaged or cut off.
+        Raises CorruptSource: the file is damaged or cut off.
         """
         pieces, missing = [self._left], size - len(self._left)
         while missing > 0 and (piece := self._unpacking.next_chunk()):
@@ -127,12 +99,45 @@ class UnpackedFile:
             pass
 
 
-class _Xz:
-    """Unpacks xz. The reader of the standard library takes zeros behind a stream for another one, which is cut off."""
+class _Gzip:
+    """What unpacks gzip, to be used as what unpacks bzip2 and xz."""
 
-    def __init__(self, next_chunk: Callable[[], bytes]) -> None:
+    def __init__(self) -> None:
+        self._unpacker = zlib.decompressobj(31)
+
+    @property
+    def eof(self) -> bool:
+        return self._unpacker.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._unpacker.unused_data
+
+    @property
+    def needs_input(self) -> bool:
+        return not self._unpacker.unconsumed_tail
+
+    def decompress(self, data: bytes, size: int) -> bytes:
+        return self._unpacker.decompress(self._unpacker.unconsumed_tail + data, size)
+
+
+class _Streams:
+    """Unpacks gzip, bzip2 or xz, of which a file may hold several streams, with zeros between them.
+
+    Of the readers of the standard library each takes such zeros, and bytes behind a stream, for something else.
+    """
+
+    # Any: one of three classes that share no base.
+    _UNPACKERS: Mapping[str, Callable[[], Any]] = {
+        "gzip": _Gzip,
+        "bzip2": bz2.BZ2Decompressor,
+        "xz": functools.partial(lzma.LZMADecompressor, lzma.FORMAT_XZ),
+    }
+
+    def __init__(self, packing: str, next_chunk: Callable[[], bytes]) -> None:
+        self._packing = packing
         self._next_chunk = next_chunk
-        self._unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+        self._unpacker = self._UNPACKERS[packing]()
         self._head = b""
         """The beginning of the next stream."""
 
@@ -140,29 +145,29 @@ class _Xz:
         while True:
             if self._unpacker.eof and not self._begin_next():
                 return b""
-            chunk = b""
-            if self._unpacker.needs_input:
+            chunk, is_wanted = b"", self._unpacker.needs_input
+            if is_wanted:
                 chunk, self._head = self._head or self._next_chunk(), b""
-                if not chunk:
-                    raise EOFError("it ends within a stream")
-            if data := self._unpacker.decompress(chunk, size):
+            data: bytes = self._unpacker.decompress(chunk, size)
+            if data:
                 return data
+            if is_wanted and not chunk and not self._unpacker.eof:
+                raise EOFError("it ends within a stream")
 
     def _begin_next(self) -> bool:
         """Leave out the zeros between streams; False at the end."""
-        rest, padding = self._unpacker.unused_data, 0
+        rest, padding, magic = self._unpacker.unused_data, 0, _MAGIC[self._packing]
         while True:
             chunk = rest.lstrip(b"\0")
             padding += len(rest) - len(chunk)
             if chunk or not (rest := self._next_chunk()):
                 break
-        while chunk and len(chunk) < len(_XZ) and (more := self._next_chunk()):
+        while chunk and len(chunk) < len(magic) and (more := self._next_chunk()):
             chunk += more
-        if padding % 4 or (chunk and not chunk.startswith(_XZ)):
+        if (padding % 4 and self._packing == "xz") or (chunk and not chunk.startswith(magic)):
             raise lzma.LZMAError(_NO_STREAM)
         if chunk:
-            self._unpacker = lzma.LZMADecompressor(lzma.FORMAT_XZ)
-            self._head = chunk
+            self._unpacker, self._head = self._UNPACKERS[self._packing](), chunk
         return bool(chunk)
 
 
@@ -179,7 +184,7 @@ class _Zstd:
         behind = zstandard.ZstdCompressor(write_checksum=True).compress(self._MARK)
         chunks = itertools.chain(iter(next_chunk, b""), [behind])
         unpacker = zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW)
-        raw = _file(lambda: next(chunks, b""))
+        raw = SimpleNamespace(read=lambda size: next(chunks, b""))
         self._reader = unpacker.stream_reader(raw, read_size=_PIECE, read_across_frames=True)
         self._held = b""
 
@@ -192,28 +197,3 @@ class _Zstd:
         if self._held != self._MARK:
             raise EOFError("it ends within a frame")
         return b""
-
-
-def _file(next_chunk: Callable[[], bytes]) -> io.BufferedReader:
-    return io.BufferedReader(_Raw(next_chunk), _PIECE)
-
-
-class _Raw(io.RawIOBase):
-    """Chunks as a file, which is what the standard library unpacks."""
-
-    def __init__(self, next_chunk: Callable[[], bytes]) -> None:
-        super().__init__()
-        self._next_chunk = next_chunk
-        self._chunk = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:  # Any: whatever has a buffer
-        if not self._chunk:
-            self._chunk = memoryview(self._next_chunk())
-        room = memoryview(buffer).cast("B")
-        count = min(len(room), len(self._chunk))
-        room[:count] = self._chunk[:count]
-        self._chunk = self._chunk[count:]
-        return count

@@ -5,9 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from feedline.datasets.remote.storage import local_path, protocol_of
+from feedline.datasets.remote.blob import Patience
+from feedline.datasets.remote.storage import Storage, local_path, protocol_of
+from feedline.datasets.source import checked_count, checked_flag
 from feedline.errors import BadOption, SourceError
 from feedline.values.shown import shown_address
 
@@ -21,11 +25,7 @@ def expand(shards: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) ->
 
     Braces stand for numbers or alternatives: `shard-{000..099}.tar`, `{train,val}.tar`. `::` separates patterns, as in
     the webdataset package. In local paths, `*`, `?` and `[...]` stand for files that exist, sorted; a file of exactly
-    that name comes first.
-
-    Raises:
-        BadOption: there is no pattern, or a shard comes twice.
-        SourceError: no file fits.
+    that name comes first. Raises BadOption: there is no pattern, or a shard comes twice; SourceError: no file fits.
 
     Example:
         >>> expand("s3://bucket/{train,val}-{08..10}.tar")[1:4]
@@ -81,33 +81,35 @@ def braces(pattern: str) -> Iterator[str]:
     """
     opened = pattern.find("{")
     while opened >= 0:
-        closed = _closing(pattern, opened)
-        if closed is not None:
-            choices = _choices(pattern[opened + 1 : closed])
-            if choices is not None:
-                for choice in choices:
-                    for rest in braces(pattern[closed + 1 :]):
-                        yield pattern[:opened] + choice + rest
-                return
+        closed, parts = _inside(pattern, opened)
+        choices = _choices(parts)
+        if choices is not None:
+            for choice in choices:
+                for rest in braces(pattern[closed + 1 :]):
+                    yield pattern[:opened] + choice + rest
+            return
         opened = pattern.find("{", opened + 1)
     yield pattern
 
 
-def _closing(pattern: str, opened: int) -> int | None:
-    depth = 0
+def _inside(pattern: str, opened: int) -> tuple[int, list[str]]:
+    """Return where a brace is closed, and what stands inside, split at commas that are not in braces of their own."""
+    parts, depth, begun = list[str](), 0, opened + 1
     for place in range(opened, len(pattern)):
         depth += (pattern[place] == "{") - (pattern[place] == "}")
+        if depth == 0 or (depth == 1 and pattern[place] == ","):
+            parts.append(pattern[begun:place])
+            begun = place + 1
         if depth == 0:
-            return place
-    return None
+            return place, parts
+    return -1, []
 
 
-def _choices(inner: str) -> Iterator[str] | None:
+def _choices(parts: list[str]) -> Iterator[str] | None:
     """Return what a pair of braces stands for; None if it stands for itself."""
-    parts = _split(inner)
-    if len(parts) > 1:
-        return (choice for part in parts for choice in braces(part))
-    ends = inner.split("..")
+    if len(parts) != 1:
+        return (choice for part in parts for choice in braces(part)) if parts else None
+    ends = parts[0].split("..")
     if len(ends) not in (2, 3):
         return None
     try:
@@ -116,7 +118,7 @@ def _choices(inner: str) -> Iterator[str] | None:
         return None
     first, last, step = numbers[0], numbers[1], abs(numbers[2]) if len(numbers) == 3 else 1
     if abs(last - first) // max(1, step) >= _MOST:
-        raise BadOption(f"{{{inner}}} stands for more than {_MOST} shards.")
+        raise BadOption(f"{{{parts[0]}}} stands for more than {_MOST} shards.")
     digits = [end.lstrip("+-") for end in ends[:2]]
     padded = any(len(end) > 1 and end[0] == "0" for end in digits)
     width = max(map(len, ends[:2])) if padded else 0
@@ -124,12 +126,53 @@ def _choices(inner: str) -> Iterator[str] | None:
     return (f"{number:0{width}d}" for number in way)
 
 
-def _split(inner: str) -> list[str]:
-    """Split at commas that are not inside of braces."""
-    parts, depth, begun = [], 0, 0
-    for place, sign in enumerate(inner):
-        depth += (sign == "{") - (sign == "}")
-        if sign == "," and depth == 0:
-            parts.append(inner[begun:place])
-            begun = place + 1
-    return [*parts, inner[begun:]]
+LOCAL_CHUNK = 1 << 20
+REMOTE_CHUNK = 1 << 22
+"""Large enough that the time of a request does not count, small enough to have several under way. A guess."""
+REMOTE_DEPTH = 4
+REMOTE_REQUESTS = 32
+"""Requests under way for a batch of random samples: each is small, and most of its time is waiting."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How shards are read."""
+
+    read_ahead: int | None = None
+    """Chunks or ranges under way, each in a thread of its own; None for as many as make sense where shards lie."""
+    max_field_bytes: int = 1 << 31
+    unique_keys: bool = True
+    patience: Patience = field(default_factory=Patience)
+    unsafe_redirects: bool = False
+    """True to follow a web server from https to http, and from a public address to a private one."""
+    # Any: for fsspec. Not in the repr, nor in errors: keys and tokens are among them.
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.read_ahead is not None:
+            checked_count("read_ahead", self.read_ahead, 0)
+        checked_flag("unique_keys", self.unique_keys)
+        checked_flag("unsafe_redirects", self.unsafe_redirects)
+        options: Any = self.storage_options
+        if not isinstance(options, Mapping):
+            raise BadOption(
+                f"storage_options= is a dict of options for fsspec, but a {type(options).__name__} was given."
+            )
+
+    def depth(self, shards: list[str]) -> int:
+        """Return how many chunks are fetched ahead. The system does it by itself for local files."""
+        if self.read_ahead is not None:
+            return self.read_ahead
+        return REMOTE_DEPTH if any(map(protocol_of, shards)) else 0
+
+    def requests(self) -> int:
+        """Return how many ranges are asked for at the same time, far away."""
+        return REMOTE_REQUESTS if self.read_ahead is None else max(1, self.read_ahead)
+
+    def chunk_bytes(self, shards: list[str]) -> int:
+        """Return how many bytes are fetched at a time."""
+        return REMOTE_CHUNK if self.depth(shards) else LOCAL_CHUNK
+
+    def open_storage(self) -> Storage:
+        """Return what opens shards, for this process."""
+        return Storage(self.patience, self.storage_options, unsafe_redirects=self.unsafe_redirects)

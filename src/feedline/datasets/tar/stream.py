@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import operator
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -17,17 +18,72 @@ from feedline.datasets.passes import Epochs, Part, PartedStream, ResumablePass
 from feedline.datasets.remote.ahead import Ahead
 from feedline.datasets.remote.blob import Blob
 from feedline.datasets.remote.storage import Storage, protocol_of
-from feedline.datasets.source import Transform, checked_transform
+from feedline.datasets.source import Transform, checked_count, checked_flag, checked_transform
 from feedline.datasets.tar.form import TarForm
 from feedline.datasets.tar.grouping import Grouping, RawSample, Selection
 from feedline.datasets.tar.members import Bytes, Members
-from feedline.datasets.tar.options import Reading
 from feedline.datasets.tar.packed import Unpacking, packing_of
-from feedline.datasets.tar.shuffling import ShuffleBuffer
-from feedline.errors import BadOption
+from feedline.datasets.tar.shards import Reading
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix
 from feedline.values.shown import identity_of
+
+T = TypeVar("T")
+
+Release = tuple[int, int]
+"""When a sample comes out, and its number."""
+
+
+class ShuffleBuffer(Generic[T]):
+    """Samples that are held back: a shuffle buffer whose content follows from where it is.
+
+    Sample i of a stream is held back for a random number of places below `width`, which follows from the key and i
+    alone. Samples come out in the order of i + delay. So a sample comes at most `width` places away from where it was,
+    and about half as many are held at any time. What was given out is told by one pair of numbers: everything up to the
+    last one. A buffer is rebuilt by reading again from the oldest sample in it, at most `width` back, leaving out what
+    was given out.
+
+    Args:
+        key: decides about delays.
+        width: the longest delay, and one more; 1 for none.
+        first: the number of the first sample that will be added.
+        last: what was given out last before this was rebuilt: samples up to it are left out.
+    """
+
+    def __init__(self, key: int, width: int, first: int = 0, last: Release = (-1, -1)) -> None:
+        self._key = key
+        self._width = width
+        self.number = first
+        """Of the sample that is added next."""
+        self.last = last
+        self._heap: list[Release] = []
+        self._held: dict[int, T] = {}
+        """By their numbers, in the order in which they were added."""
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, item: T) -> None:
+        """Add the next sample."""
+        release = self.number + mix(self._key, self.number) % self._width, self.number
+        self.number += 1
+        if release > self.last:
+            heapq.heappush(self._heap, release)
+            self._held[release[1]] = item
+
+    def is_ready(self, *, ended: bool) -> bool:
+        """True if it is known which sample comes next: none that is still to be added can come before it."""
+        return bool(self._heap) and (ended or self._heap[0][0] <= self.number)
+
+    def take(self, *, ended: bool) -> T:
+        """Give out the next sample; `is_ready` must have said that it is known."""
+        assert self.is_ready(ended=ended)
+        self.last = heapq.heappop(self._heap)
+        return self._held.pop(self.last[1])
+
+    def oldest(self) -> tuple[int, T] | None:
+        """Return the number of the oldest sample that is held, and itself; None if there is none."""
+        return next(iter(self._held.items()), None)
 
 
 class TarStream(PartedStream, Epochs):
@@ -49,12 +105,8 @@ class TarStream(PartedStream, Epochs):
         self.form = form
         self.reading = reading
         self.transform = checked_transform(transform)
-        if not isinstance(shuffle, bool):
-            raise BadOption(f"shuffle={shuffle!r} is not True or False.")
-        if type(buffer) is not int or buffer < 0:
-            raise BadOption(f"buffer={buffer!r} is not a whole number from 0 up.")
-        self.shuffle = shuffle
-        self.buffer = buffer if shuffle else 0
+        self.shuffle = checked_flag("shuffle", shuffle)
+        self.buffer = checked_count("buffer", buffer, 0) * shuffle
         self.seed = operator.index(seed)
         self._storage: Handle[Storage] = Handle(reading.open_storage, Storage.close)
 
@@ -95,15 +147,6 @@ def shares_of(shard_count: int, part: Part, key: int | None) -> list[ShardShare]
 
     All shards are put in random order first; then every part takes one, and again, while there are enough for all.
     Those left over, or all if there are fewer shards than parts, are each read by several parts.
-
-    Args:
-        shard_count: how many there are.
-        part: which part of how many.
-        key: decides about the order; None for the order in which they were given.
-
-    Example:
-        >>> [share.shard for share in shares_of(5, (0, 2), None)], shares_of(5, (1, 2), None)[-1]
-        ([0, 2, 4], ShardShare(shard=4, place=1, every=2))
     """
     number, count = part
     places = np.arange(shard_count)
@@ -236,7 +279,9 @@ class _Reader:
         assert blob is not None
         share, (offset, ordinal) = self._shares[self._share], self._skip_to
         members = self._members(blob, offset)
-        grouping = self._group(members, blob, share, ordinal if offset else 0)
+        selection = Selection(self._stream.form.wanted, share.place, share.every)
+        unique, begun = self._stream.reading.unique_keys, ordinal if offset else 0
+        grouping = Grouping(members, blob.name, selection, ordinal=begun, unique=unique)
         grouping.skip_to(ordinal)  # if it could not be entered where it was left
         return grouping
 
@@ -254,11 +299,6 @@ class _Reader:
         members = Members(Bytes(next_chunk, offset), blob.name, size=blob.size, limit=limit)
         self._enters = lambda: members.can_be_entered
         return members
-
-    def _group(self, members: Members, blob: Blob, share: ShardShare, ordinal: int) -> Grouping:
-        stream = self._stream
-        selection = Selection(stream.form.wanted, share.place, share.every)
-        return Grouping(members, blob.name, selection, ordinal=ordinal, unique=stream.reading.unique_keys)
 
     def state(self) -> dict[str, Any]:
         buffer = self._buffer

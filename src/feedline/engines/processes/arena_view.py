@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from feedline.transport.arena import Arena
-from feedline.transport.codec import PartWriter, SlotWriter
+from feedline.transport.codec import MessageWriter, PartWriter, SlotWriter
 from feedline.transport.reading import SMALL_BYTES, Bytes
 from feedline.transport.sparse import advise_huge_pages, map_again
 from feedline.types import Part
@@ -32,7 +32,7 @@ class ArenaView:
         self._moved: dict[int, mmap.mmap] = {}
         """Slots that this process has mapped again somewhere else."""
         self._is_advised = False
-        self._renew_desk()
+        self._make_desk()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"slot_bytes": self.slot_bytes, "_size": self._size, "_fd": reduction.DupFd(self._fd)}
@@ -44,17 +44,17 @@ class ArenaView:
         self.address = np.frombuffer(self._map, np.uint8, 1).__array_interface__["data"][0]
         self._moved = {}
         self._is_advised = False
-        self._renew_desk()
+        self._make_desk()
 
-    def _renew_desk(self) -> None:
+    def _make_desk(self) -> None:
         """Make memory for batches that have no slot, and come with a message if they are small enough."""
-        self._desk = bytearray(SMALL_BYTES)
-        self._desk_address = np.frombuffer(self._desk, np.uint8).__array_interface__["data"][0]
+        self._desk = np.empty(SMALL_BYTES, np.uint8)
+        self._desk_address = self._desk.__array_interface__["data"][0]
 
     def writer(self, slot: int, part: Part | None = None) -> SlotWriter:
         """Return a writer over a slot, or over the places of some rows in it. Without a slot it has little room."""
         if slot < 0:
-            return SlotWriter(np.frombuffer(self._desk, np.uint8), self._desk_address)
+            return MessageWriter(self._desk, self._desk_address)
         moved = self._moved.get(slot)
         if moved is None:
             view: Bytes = np.frombuffer(self._map, np.uint8, self.slot_bytes, slot * self.slot_bytes)
@@ -77,8 +77,6 @@ class ArenaView:
         A dataset that caches what it collated, or a collate function that remembers the last batch, would see the
         batches of others appear there. Test: tests/engines/processes/test_worker.py
         """
-        if slot < 0:
-            return self._renew_desk()
         _make_private(address, used)
         self._moved[slot] = map_again(self._fd, self.slot_bytes, offset=slot * self.slot_bytes)
 

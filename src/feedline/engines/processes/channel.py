@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import select
@@ -9,7 +10,7 @@ import socket
 from collections import deque
 from multiprocessing.process import BaseProcess
 
-from feedline.engines.processes.messages import Message, send, set_receive_timeout
+from feedline.engines.processes.messages import Message, apart, receive, send, set_receive_timeout
 from feedline.errors import WorkerDied
 from feedline.system.references import References
 
@@ -50,6 +51,20 @@ class Channel:
             except (BrokenPipeError, ConnectionResetError):
                 return  # its pidfd tells the rest
             self.unsent.popleft()
+
+    def take_back(self) -> int | None:
+        """Take back the oldest task that the worker has not begun; returns its number, None if there is none.
+
+        If it came together with others, all that the worker has not read is sent again by the next `flush`, one by one.
+        """
+        unread: list[Message] = []
+        with contextlib.suppress(BlockingIOError):
+            while len(unread) != 1 and (message := receive(self.far, block=False)) is not None:
+                unread += apart(message)
+        if not unread and self.unsent:
+            unread = apart(self.unsent.popleft())
+        self.unsent.extendleft(reversed(unread))
+        return self.unsent.popleft().task_id if unread else None
 
     def is_gone(self) -> bool:
         """True if the worker has ended."""

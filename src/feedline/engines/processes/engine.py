@@ -32,7 +32,7 @@ from feedline.engines.failure import UNPICKLABLE, unpack_failure, unsendable
 from feedline.engines.processes import start
 from feedline.engines.processes.arena_view import ArenaView
 from feedline.engines.processes.channel import Channel, sockets_of_others
-from feedline.engines.processes.messages import Kind, Message, receive, task_message
+from feedline.engines.processes.messages import Kind, Message, joined, receive, task_message
 from feedline.engines.processes.payload import Payload
 from feedline.engines.processes.stacks import Stacks, is_asleep
 from feedline.engines.processes.worker import Link
@@ -203,7 +203,17 @@ class ProcessEngine(Engine):
             self._slots[task.id] = task.slot
         if type(task.indices) is Call:
             self._told_workers = True
-        channel = self._channels[worker]
+        self._post(self._channels[worker], message)
+
+    def submit_together(self, worker: int, tasks: list[Task]) -> None:
+        if any(task.slot >= 0 or type(task.indices) is Call for task in tasks):
+            raise NotImplementedError  # they are more than a message
+        message = joined([task_message(task) for task in tasks])
+        if message is None:
+            raise NotImplementedError
+        self._post(self._channels[worker], message)
+
+    def _post(self, channel: Channel, message: Message) -> None:
         channel.unsent.append(message)
         try:
             channel.flush()
@@ -214,16 +224,10 @@ class ProcessEngine(Engine):
             raise TooManyOpenFiles("sending a task to a worker") from exc
 
     def revoke(self, worker: int) -> int | None:
-        channel = self._channels[worker]
-        message: Message | None = None
-        with contextlib.suppress(BlockingIOError):
-            message = receive(channel.far, block=False)
-        if message is None and channel.unsent:
-            message = channel.unsent.popleft()
-        if message is None:
-            return None
-        self._slots.pop(message.task_id, None)
-        return message.task_id
+        task_id = self._channels[worker].take_back()
+        if task_id is not None:
+            self._slots.pop(task_id, None)
+        return task_id
 
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         results: list[Result] = []
@@ -231,6 +235,9 @@ class ProcessEngine(Engine):
             self._collect_from(self._channels[worker], timeout_s, results)
             return results
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for channel in self._channels:
+            if channel.unsent:
+                channel.flush()
         while not results:
             wait = -1 if deadline is None else max(0.0, deadline - time.monotonic())
             if any(channel.deadline_s < math.inf for channel in self._channels):

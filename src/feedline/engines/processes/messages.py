@@ -2,7 +2,8 @@
 
 One message is one packet of a Unix socket pair (SOCK_SEQPACKET): it arrives whole or not at all, so a worker that is
 killed while it speaks leaves nothing half-said. What is too long for a packet travels in a `memfd` whose descriptor
-goes along with it. A batch that was given no slot comes with the message itself, if it is small.
+goes along with it. A batch that was given no slot comes with the message itself, if it is small. Short tasks come
+several in a packet: each is a message, with its length where answers have their time.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class Message:
     used: int = 0
     """DONE: bytes of the slot, or of the memory in `fd`, that the batch takes."""
     busy_ns: int = 0
+    """DONE: how long the worker was at it. TASK: the length of the body; more tasks may follow behind it."""
     fd: int = -1
     """DONE: memory that holds the batch instead of the slot."""
     bound: bool = False
@@ -180,7 +182,32 @@ def task_message(task: Task) -> Message:
         numbers = (draw.key, draw.first, draw.stride)
         rest = (task.resume, task.snapshot, task.skip)
         body = b"\0" + pickle.dumps((indices, task.epoch, task.shared_seed, task.part, numbers, *rest), 5)
-    return Message(Kind.TASK, task.id, body, task.slot + 1)
+    return Message(Kind.TASK, task.id, body, task.slot + 1, len(body))
+
+
+def joined(messages: list[Message]) -> Message | None:
+    """Put messages of tasks into one, to be taken apart by `apart`; None if that would be too long for a packet."""
+    first = messages[0]
+    parts = [first.body]
+    for message in messages[1:]:
+        parts.append(_HEAD.pack(message.kind, 0, message.task_id, message.used, message.busy_ns))
+        parts.append(message.body)
+    body = b"".join(parts)
+    return None if len(body) > _PACKET_BYTES else Message(Kind.TASK, first.task_id, body, first.used, first.busy_ns)
+
+
+def apart(message: Message) -> list[Message]:
+    """Return the messages of single tasks that one from a packet consists of."""
+    body, end = message.body, message.busy_ns
+    if end == len(body) or message.kind is not Kind.TASK:
+        return [message]
+    messages = [Message(Kind.TASK, message.task_id, body[:end], message.used, end)]
+    while end < len(body):
+        _, _, task_id, used, size = _HEAD.unpack_from(body, end)
+        start = end + _HEAD.size
+        end = start + size
+        messages.append(Message(Kind.TASK, task_id, body[start:end], used, size))
+    return messages
 
 
 def read_task(message: Message) -> Task:

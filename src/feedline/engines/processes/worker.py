@@ -25,7 +25,7 @@ from feedline.engines.failure import pack_failure
 from feedline.engines.habits import end_with, settle
 from feedline.engines.heap import Heap, heap_of_this_process
 from feedline.engines.processes.arena_view import ArenaView
-from feedline.engines.processes.messages import Kind, Message, read_task, receive, send, set_receive_timeout
+from feedline.engines.processes.messages import Kind, Message, apart, read_task, receive, send, set_receive_timeout
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
@@ -97,25 +97,30 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
         if message.kind is not Kind.TASK:  # it could not be received, and says why
             trainer.tell(message)
             continue
-        task = read_task(message)
-        if type(task.indices) is Call:
-            trainer.tell(_call(runner, link, task))
-            continue
-        room = link.arena.writer(task.slot, task.part)
-        memory, address = weakref.ref(room.view), room.address
-        answer, notes = _answer(runner, codec, link, task, room)
-        used = room.used
-        del room
-        if used and memory() is not None:  # the batch is gone, yet somebody refers to its memory
-            try:
-                link.arena.part_with(task.slot, address, used)
-            except OSError as exc:
-                answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
-        if notes is not None:
-            trainer.tell(notes)
-        answer.bound = runner.bound
-        trainer.tell(answer)
-        heap.worked()
+        for task in [read_task(single) for single in apart(message)]:
+            _do(link, trainer, runner, codec, task)
+            heap.worked()
+
+
+def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task) -> None:
+    """Do a task, and answer it."""
+    if type(task.indices) is Call:
+        trainer.tell(_call(runner, link, task))
+        return
+    room = link.arena.writer(task.slot, task.part)
+    memory, address = weakref.ref(room.view), room.address
+    answer, notes = _answer(runner, codec, link, task, room)
+    used = room.used
+    del room
+    if used and task.slot >= 0 and memory() is not None:  # the batch is gone, yet somebody refers to its memory
+        try:
+            link.arena.part_with(task.slot, address, used)
+        except OSError as exc:
+            answer = Message(Kind.FAILED, task.id, pack_failure(exc, f"in worker process {link.number}"))
+    if notes is not None:
+        trainer.tell(notes)
+    answer.bound = runner.bound
+    trainer.tell(answer)
 
 
 def _call(runner: Runner, link: Link, task: Task) -> Message:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from feedline.datasets import ParquetDataset
-from feedline.datasets.parquet import waste
+from feedline.datasets.parquet import table as module
 from feedline.errors import RowGroupsReadAgain
 from feedline.samplers import BlockSampler, RandomSampler
 from tests.datasets.parquet.tables import table, write
@@ -17,7 +17,7 @@ COUNT = 240
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(waste, "LATEST_S", 0.0)
+    monkeypatch.setattr(module, "LATEST_S", 0.0)
     return write(tmp_path / "a.parquet", table(COUNT), group=24)
 
 
@@ -35,7 +35,7 @@ def test_random_order_over_more_than_is_kept_is_told_once_with_what_to_do(path: 
 
 def test_small_row_groups_of_which_half_are_kept_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As `feedline pack` writes large samples: a few in a row group, so that little is decoded that is not used."""
-    monkeypatch.setattr(waste, "LATEST_S", 0.0)
+    monkeypatch.setattr(module, "LATEST_S", 0.0)
     rows = table(COUNT)
     dataset = ParquetDataset(write(tmp_path / "a.parquet", rows, group=4), "number", cache_bytes=COUNT // 8 * 8192)
     with pytest.warns(RowGroupsReadAgain, match="cache="):

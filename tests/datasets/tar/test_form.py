@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as arrays
 from webdataset import tenbin as theirs
 
 from feedline.datasets.tar.arrays import decode_npy, decode_ten
-from feedline.datasets.tar.decoding import Decoder
+from feedline.datasets.tar.form import Decoder
 from feedline.errors import BadOption, CorruptSource, MissingExtra
 from feedline.testing.source import assert_same
 

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feedline.datasets.sql.address import Address
-from feedline.datasets.sql.duckdb import DuckDB
-from feedline.datasets.sql.sqlite import Sqlite
-from feedline.datasets.sql.statement import checked_parameters, checked_query, quoted, select
+from feedline.datasets.sql.database import DuckDB, Sqlite, checked_parameters, checked_query, quoted, select
 from feedline.errors import BadOption
 
 # SQLite itself does not find columns of a subquery that are called "true" or "false".

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from feedline.datasets import LMDBDataset
-from feedline.datasets.lmdb import pages as pages_module
-from feedline.datasets.lmdb.pages import check_pages
+from feedline.datasets.lmdb import environment as pages_module
+from feedline.datasets.lmdb.environment import check_pages
 from feedline.errors import CorruptSource
 from tests.sources.test_damage import REFUSED, RIGHT, in_child
 
@@ -102,7 +102,7 @@ def test_pages_that_a_writer_has_used_again_are_not_damaged(path: Path, monkeypa
             writing.put(b"more", b"")
         return 7  # which does not belong to the tree any more
 
-    monkeypatch.setattr("feedline.datasets.lmdb.pages._first_damaged", look)
+    monkeypatch.setattr("feedline.datasets.lmdb.environment._first_damaged", look)
     assert check_pages(str(path)) == before
 
 

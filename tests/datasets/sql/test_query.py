@@ -7,7 +7,7 @@ import pytest
 
 from feedline.datasets.sql.address import Address
 from feedline.datasets.sql.database import Database, Rows
-from feedline.datasets.sql.session import Session
+from feedline.datasets.sql.query import Session
 from feedline.errors import CorruptSource, SourceError
 
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from feedline.datasets.remote.local import LocalBlob
+from feedline.datasets.remote.blob import LocalBlob
 from feedline.errors import SourceChanged, SourceError
 
 

@@ -1,0 +1,172 @@
+"""Parquet files as a dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from feedline.datasets.form import Fields, check_count, check_shapes
+from feedline.datasets.parquet.layout import Footer
+from feedline.datasets.parquet.mapped import Mapped, validate
+from feedline.datasets.parquet.table import CACHE_BYTES, RowGroupSource
+from feedline.datasets.parquet.values import pyarrow, shape_of
+from feedline.datasets.paths import File, Paths
+from feedline.datasets.source import Transform
+
+# Any, throughout: pyarrow has no types to check against.
+
+
+class ParquetDataset(RowGroupSource):
+    """The rows of Parquet files as a map-style dataset.
+
+    A batch reads each row group that it needs once, and only the columns that are named. Row groups that were read are
+    kept, up to `cache_bytes` in each process; a file is open only while one is read. With the default collate function
+    loaders of feedline read batches as columns.
+
+    Nothing is read before it is needed: files are looked at when the length, a sample or the repr is first asked for.
+
+    Args:
+        paths: a file, a folder (all `.parquet` files below it), a pattern such as `data/part-*.parquet`, or a list of
+            these. Files of a folder or pattern come in natural order: `part-9` before `part-10`.
+        fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
+            names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
+        filters: which rows: an expression of pyarrow, or conditions such as `[("year", ">=", 2020)]` (all have to hold;
+            of a list of lists, one of the lists). Rows for which it does not hold, or is null, are not in the dataset.
+            Row groups that cannot have any, by their statistics, are not read.
+        transform: applied to each sample.
+        cache_bytes: how much decoded data each process keeps.
+        cache: a folder where decoded row groups are kept as Arrow files, which all processes map, or True for the
+            user's cache folder (`$FEEDLINE_CACHE`): each is decoded once, not once per process and whenever it is not
+            in its memory. For random order over more than fits into `cache_bytes`. It takes as much of the disk as the
+            columns take in memory.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        BadOption: an option is none.
+        SourceError: at first use: a file is missing, or files do not fit together.
+        CorruptSource: a file is damaged or no Parquet file.
+        SourceChanged: a file was written to while it was in use.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.parquet as pq, tempfile, pathlib
+        >>> from feedline.datasets import ParquetDataset
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "people.parquet")
+        ...     pq.write_table(pa.table({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}), path)
+        ...     dataset = ParquetDataset(path, filters=[("born", ">", 1900)])
+        ...     print(dataset)
+        ...     dataset[0]
+        ParquetDataset(2 samples of {'name': string, 'born': int64[]}, filters=[('born', '>', 1900)])
+        {'name': 'Alan', 'born': np.int64(1912)}
+    """
+
+    _endings = (".parquet",)
+    _module = "pyarrow.parquet"
+
+    def _look(self, file: File) -> tuple[Any, list[int]]:
+        pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
+        with pa.OSFile(file.path) as opened:
+            metadata = pq.ParquetFile(opened, pre_buffer=False).metadata
+        schema = metadata.schema.to_arrow_schema()
+        counts = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        stored = (metadata.metadata or {}).get(b"feedline")
+        check_count(repr(file.path), stored, sum(counts))
+        check_shapes(repr(file.path), stored, {field.name: shape_of(field.type) for field in schema})
+        self._opened.put(file.path, metadata)
+        return schema, counts
+
+    def _masks(self, footer: Footer, condition: Any) -> list[tuple[int, Any]]:
+        # Only columns that it is about are read, and of row groups that have none by their statistics, nothing.
+        ds = pyarrow("pyarrow.dataset")
+        checked = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+        format_ = ds.ParquetFileFormat(default_fragment_scan_options=checked)
+        fragment = format_.make_fragment(footer.file.path, filesystem=pyarrow("pyarrow.fs").LocalFileSystem())
+        masks = []
+        for part in fragment.split_by_row_group(filter=condition):
+            table = part.scanner(columns={"kept": condition}, use_threads=False).to_table()
+            masks.append((part.row_groups[0].id, table.column("kept")))
+        return masks
+
+    def _decoded(self, file: File, number: int, names: list[str]) -> Any:
+        pa, pq = pyarrow(), pyarrow("pyarrow.parquet")
+        file.check()
+        # A thread may have dropped it by now; whoever finds none reads it again.
+        metadata = self._opened.get(file.path)
+        with pa.OSFile(file.path) as opened:
+            reader = pq.ParquetFile(opened, metadata=metadata, pre_buffer=False, page_checksum_verification=True)
+            if metadata is None:
+                self._opened.put(file.path, reader.metadata)
+            table = reader.read_row_group(number, columns=names, use_threads=False)
+        validate(table, file, number)
+        file.check()  # had it been written to in the meantime, what was read could be a bit of both
+        return table
+
+
+class ArrowDataset(RowGroupSource):
+    """The rows of Arrow IPC or Feather files as a map-style dataset.
+
+    Files are memory-mapped: all workers share what the system has read, and samples are taken from there without being
+    decoded. Record batches take the part of row groups. Those of compressed files (Feather's default) are decoded, and
+    kept as `ParquetDataset` keeps row groups. Both of Arrow's formats are read, files and streams: the latter are what
+    Hugging Face datasets keeps in its cache.
+
+    Args:
+        paths: a file, a folder (all `.arrow`, `.feather` and `.ipc` files below it), a pattern, or a list of these.
+        fields: as of `ParquetDataset`.
+        filters: as of `ParquetDataset`; Arrow files have no statistics, so that all of them is looked at once.
+        transform: applied to each sample.
+        cache_bytes: how much decoded data each process keeps; what is mapped does not count.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        BadOption: an option is none.
+        SourceError: at first use: a file is missing, or files do not fit together.
+        CorruptSource: a file is damaged or no Arrow file.
+        SourceChanged: a file was written to while it was in use.
+
+    Example:
+        >>> import pyarrow as pa, pyarrow.feather, tempfile, pathlib
+        >>> from feedline.datasets import ArrowDataset
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = pathlib.Path(folder, "people.feather")
+        ...     pa.feather.write_feather(pa.table({"name": ["Ada", "Alan"], "born": [1815, 1912]}), path)
+        ...     dataset = ArrowDataset(path, ("name", "born"))
+        ...     dataset[1]
+        ('Alan', np.int64(1912))
+    """
+
+    _endings = (".arrow", ".feather", ".ipc")
+    _most_open = 1 << 16
+
+    def __init__(
+        self,
+        paths: Paths,
+        fields: Fields = None,
+        *,
+        filters: Any = None,
+        transform: Transform | None = None,
+        cache_bytes: int | str = CACHE_BYTES,
+    ) -> None:
+        super().__init__(paths, fields, filters=filters, transform=transform, cache_bytes=cache_bytes)
+
+    def _look(self, file: File) -> tuple[Any, list[int]]:
+        mapped = Mapped.of(file)
+        return mapped.schema, [mapped.row_count(batch) for batch in range(mapped.count)]
+
+    def _decoded(self, file: File, number: int, names: list[str]) -> Any:
+        return pyarrow().Table.from_batches([self._mapped(file).batch(number, names)])
+
+    def _load(self, file: File, number: int, names: list[str]) -> tuple[list[Any], tuple[int, int]]:
+        mapped = self._mapped(file)
+        return mapped.batch(number, names).columns, mapped.addresses
+
+    def _mapped(self, file: File) -> Mapped:
+        def make() -> tuple[Mapped, int]:
+            file.check()
+            return Mapped.of(file), 1
+
+        mapped: Mapped = self._opened.load(file.path, make)
+        return mapped
+
+    def _touch(self, files: set[int]) -> None:
+        for number in files:  # what is mapped would change under us, or vanish
+            self._layout.files[number].check()

@@ -1,0 +1,281 @@
+"""The generators that belong to the whole process: `random`, `numpy.random`, torch's default.
+
+All three are Mersenne Twisters: 624 words, a place in them, and perhaps a normal number that was made and not handed
+out yet. Their own functions take 200 microseconds to tell and to restore that, which is more than many a batch. So it
+is read, and for Python and NumPy written, where they keep it in memory, unless it is not sure what lies there.
+
+A twister moves its place with every number, and changes all its words before it comes by the same place again. So the
+place and a few words, its mark, tell whether anything was drawn. What goes unnoticed: a program that draws and then
+gives the generator back as it was.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import random
+import struct
+import sys
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+# The method of the class below Random: Random.seed itself accepts strings and the like, which takes longer.
+_python = random.random.__self__  # type: ignore[attr-defined]  # the generator behind the functions of the module
+_seed_python = super(random.Random, _python).seed
+
+
+def seed_globals(key: int) -> None:
+    """Seed the generators of the process."""
+    _seed_python(key)
+    _python.gauss_next = None
+    np.random.seed(key & 0xFFFFFFFF)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.manual_seed(key & 0x7FFFFFFFFFFFFFFF)
+
+
+class GlobalStates:
+    """What the generators of the process are at: compared, and given back."""
+
+    __slots__ = ("_mark", "_normal", "_numpy", "_python", "_torch")
+
+    # Any: bytes, or what the generator's own functions make of its state; a tensor.
+    def __init__(self, mark: Any, python: Any, normal: float | None, numpy: Any, torch: Any) -> None:
+        self._mark = mark
+        self._python = python
+        self._normal = normal
+        """The normal number that Python has made and not handed out yet."""
+        self._numpy = numpy
+        self._torch = torch
+
+    @classmethod
+    def now(cls, like: GlobalStates | None = None) -> GlobalStates:
+        """Return the states of this moment: `like` itself, if the generators are as they were then."""
+        mark = _mark()
+        if like is not None and mark is not None and like._mark == mark:
+            return like
+        python = random.getstate() if _PYTHON is None else _PYTHON.raw
+        torch = sys.modules.get("torch")
+        state = None if torch is None else torch.default_generator.get_state()
+        return cls(mark, python, _python.gauss_next, _numpy_state(), state)
+
+    def have_moved(self) -> bool:
+        """True if a generator is not what it was."""
+        return GlobalStates.now(self) != self
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GlobalStates):
+            return NotImplemented
+        return self is other or not self.differing(other)
+
+    __hash__ = None  # type: ignore[assignment]  # it is compared, not looked up
+
+    def differing(self, other: GlobalStates) -> list[str]:
+        """Name the generators whose states differ."""
+        mine, theirs = self._torch, other._torch
+        same = {
+            "random": self._python == other._python and self._normal == other._normal,
+            "numpy.random": self._numpy == other._numpy,
+            "torch": mine is theirs or (mine is not None and theirs is not None and mine.equal(theirs)),
+        }
+        return [name for name, is_same in same.items() if not is_same]
+
+    def is_seeded_with(self, key: int) -> bool:
+        """True if this is what seeding leaves behind: nothing was drawn since. The generators are seeded for this."""
+        seed_globals(key)
+        return self == GlobalStates.now()
+
+    def restore(self) -> None:
+        """Give the generators back as they were."""
+        if _PYTHON is None:
+            random.setstate(self._python)
+        else:
+            _PYTHON.raw = self._python
+            _python.gauss_next = self._normal
+        if type(self._numpy) is bytes:
+            np.random.set_state(pickle.loads(self._numpy))
+        else:
+            generator, words, store = self._numpy
+            if generator is not np.random.get_bit_generator():  # type: ignore[attr-defined]
+                np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # exchanged meanwhile
+            _words_of(generator)[0].raw = words
+            _NUMPY_STORE.raw = store
+        if self._torch is not None:
+            # Not in memory: other threads may draw, and torch has a lock for that.
+            sys.modules["torch"].default_generator.set_state(self._torch)
+
+
+class globals_kept:  # noqa: N801  # a context manager, called like a function
+    """Give the generators of the process back as they were."""
+
+    __slots__ = ("_states",)
+
+    def __enter__(self) -> None:
+        self._states = GlobalStates.now()
+
+    def __exit__(self, *_: object) -> None:
+        self._states.restore()
+
+
+class OwnGenerators:
+    """Has the generators of the process go on, inside of `with`, where they were at its end, whoever draws meanwhile.
+
+    Args:
+        keeps: True to give them back as they were.
+    """
+
+    __slots__ = ("_keeps", "_others", "_own")
+
+    def __init__(self, *, keeps: bool) -> None:
+        self._keeps = keeps
+        self._own = self._others = GlobalStates.now()
+
+    def __enter__(self) -> None:
+        if self._keeps:
+            self._others = GlobalStates.now(self._others)
+        self._own.restore()
+
+    def __exit__(self, *_: object) -> None:
+        self._own = GlobalStates.now(self._own)
+        if self._keeps:
+            self._others.restore()
+
+
+UNCHANGED = nullcontext()
+"""Leaves the generators as they are."""
+
+
+# -- where they lie in memory ---
+
+_TWISTER_BYTES = 625 * 4
+_MARK_BYTES = 16
+"""A place and three words. That these come again by chance has a probability of 2^-96."""
+
+_TORCH_BYTES = 5056
+"""Of the state that torch tells of its CPU generator: seed, left, is seeded, next, 624 words of 8 bytes each, numbers
+in store."""
+_NEAR_BYTES = 1024
+"""Where torch's generator keeps its words: so near to its beginning. It is more than twice as long."""
+_TORCH_STORE_BYTES = 28
+"""What follows its words: a float and a double that may be in store, each with a flag behind it."""
+
+
+def _mark() -> tuple[Any, ...] | None:
+    """Return what tells the states of this moment from others; None if it is not sure where they lie."""
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy's stubs forget it
+    _, numpy = _words_of(generator)
+    torch, torch_store = _torch_memory()
+    if _PYTHON_MARK is None or numpy is None or torch is None:
+        return None
+    return (
+        _PYTHON_MARK.raw,
+        _python.gauss_next,
+        generator,
+        numpy.raw,
+        _NUMPY_STORE.raw,
+        torch.raw,
+        torch_store.raw,
+    )
+
+
+# Any, below: an array of ctypes, whose type is made on the spot; None if it is not sure what lies there.
+def _bytes_at(address: int, size: int) -> Any:
+    """Return memory, as it is whenever `raw` is asked for."""
+    return (ctypes.c_char * size).from_address(address)
+
+
+def _address_of(generator: random.Random) -> int | None:
+    """Return where a generator of Python's keeps its place and its words."""
+    if sys.implementation.name != "cpython" or type(generator).__basicsize__ < object.__basicsize__ + _TWISTER_BYTES:
+        return None
+    address = id(generator) + object.__basicsize__
+    words = np.frombuffer(ctypes.string_at(address, _TWISTER_BYTES), np.uint32).tolist()
+    return address if (*words[1:], words[0]) == generator.getstate()[1] else None
+
+
+def _numpy_state() -> Any:
+    """Return the state of NumPy's global generator: itself, its words and what it has in store, or a pickle."""
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    words, _ = _words_of(generator)
+    if words is None:
+        return pickle.dumps(np.random.get_state(legacy=False))
+    return generator, words.raw, _NUMPY_STORE.raw
+
+
+_last_words: tuple[Any, tuple[Any, Any]] = (None, (None, None))
+
+
+def _words_of(generator: Any) -> tuple[Any, Any]:
+    """Return where a bit generator of NumPy's keeps its words, and its mark."""
+    global _last_words
+    known, words = _last_words
+    if known is not generator:
+        words = None, None
+        if _NUMPY_STORE is not None and type(generator) is np.random.MT19937:  # otherwise exchanged by the program
+            address = generator.ctypes.state_address
+            last = address + _TWISTER_BYTES - _MARK_BYTES  # the place comes last
+            words = _bytes_at(address, _TWISTER_BYTES), _bytes_at(last, _MARK_BYTES)
+        _last_words = generator, words
+    return words
+
+
+def _store_of_numpy() -> Any:
+    """Return where NumPy's global generator keeps a normal number, after whether it has one."""
+    generator, likewise = np.random.get_state.__self__, np.random.RandomState(0)  # type: ignore[attr-defined]
+    likewise.standard_normal()  # it makes two and keeps the second
+    kept = struct.pack("@ixxxxd", 1, likewise.get_state(legacy=False)["gauss"])
+    if sys.implementation.name != "cpython" or type(generator) is not type(likewise):
+        return None
+    offset = ctypes.string_at(id(likewise), type(likewise).__basicsize__).find(kept)
+    likewise.standard_normal()
+    is_sure = offset > 0 and ctypes.string_at(id(likewise) + offset, len(kept)) == bytes(len(kept))
+    return _bytes_at(id(generator) + offset, len(kept)) if is_sure else None
+
+
+_NO_TORCH = (ctypes.create_string_buffer(0), ctypes.create_string_buffer(0))
+_of_torch: tuple[Any, Any] | None = None
+
+
+def _torch_memory() -> tuple[Any, Any]:
+    """Return the mark of torch's generator, and where it keeps normal numbers; empty if torch is not there."""
+    global _of_torch
+    if _of_torch is None:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return _NO_TORCH
+        _of_torch = _memory_of(torch)
+    return _of_torch
+
+
+def _memory_of(torch: Any) -> tuple[Any, Any]:
+    likewise, generator = torch.Generator(), torch.default_generator
+    offset = _offset_in(likewise)
+    if offset is None or offset != _offset_in(generator):
+        return None, None
+    behind = offset + _TWISTER_BYTES
+    store, flags = _bytes_at(likewise._cdata + behind, _TORCH_STORE_BYTES), []
+    for _ in range(4):
+        torch.randn((), generator=likewise, device="cpu", dtype=torch.float32)  # it makes two and keeps the second
+        flags.append(store.raw[-8])
+    if flags != [1, 0, 1, 0]:
+        return None, None
+    address = generator._cdata
+    return _bytes_at(address + offset, _MARK_BYTES), _bytes_at(address + behind, _TORCH_STORE_BYTES)
+
+
+def _offset_in(generator: Any) -> int | None:
+    """Return where a generator of torch's keeps its place and its words, from its beginning."""
+    state = generator.get_state().numpy().tobytes()
+    if len(state) != _TORCH_BYTES or sys.implementation.name != "cpython":
+        return None
+    words = np.frombuffer(state, np.uint64, 625, 16).astype(np.uint32).tobytes()
+    offset = ctypes.string_at(generator._cdata, _NEAR_BYTES).find(words[:64])
+    return offset if offset > 0 and ctypes.string_at(generator._cdata + offset, _TWISTER_BYTES) == words else None
+
+
+_ADDRESS = _address_of(_python)
+_PYTHON = None if _ADDRESS is None else _bytes_at(_ADDRESS, _TWISTER_BYTES)
+_PYTHON_MARK = None if _ADDRESS is None else _bytes_at(_ADDRESS, _MARK_BYTES)
+_NUMPY_STORE = _store_of_numpy()

@@ -1,0 +1,322 @@
+"""Iterable datasets that are generators: what they draw goes on from sample to sample, whoever reads them."""
+
+import itertools
+import os
+import random
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feedline
+from feedline import DataLoader, Loader
+from tests.order import datasets
+from tests.order.facts import all_bytes, rows, through_json
+
+COUNT = 150
+
+
+class Uneven(datasets.Stream):
+    """Draws now from one generator and now from another, and from some of them rarely."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(self.n):
+            drawn = datasets.draw_everywhere() if index % 7 == 3 else [0.0] * 8
+            if index % 2:
+                drawn[0] = random.gauss(0, 1)
+            if index % 5 == 4:
+                drawn[2] = float(np.random.normal())
+            if index == 70:
+                drawn[4] = torch.randn((), dtype=torch.float64).item()
+            yield np.array([index, *drawn])
+
+
+class Wrapped(datasets.Stream):
+    """Transforms what another generator yields."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._transformed(iter(datasets.DrawingStream(self.n)))
+
+    def _transformed(self, samples: Iterator[Any]) -> Iterator[Any]:
+        for sample in samples:
+            yield sample * random.random() + np.random.normal()
+
+
+class Buffered(datasets.Stream):
+    """Shuffles in a buffer, after it has put its files into a random order when it was opened."""
+
+    def __iter__(self) -> Iterator[Any]:
+        files = list(range(self.n))
+        random.shuffle(files)
+        return self._shuffled(files)
+
+    def _shuffled(self, files: list[int]) -> Iterator[Any]:
+        buffer = [files.pop() for _ in range(10)]
+        while files:
+            place = random.randrange(10)
+            yield np.array([buffer[place], np.random.normal()])
+            buffer[place] = files.pop()
+        yield from (np.array([index, torch.rand(()).item()]) for index in buffer)
+
+
+class Nothing(datasets.Stream):
+    """Draws nothing."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(self.n):
+            yield np.array([index])
+
+
+class NextTo(datasets.Stream):
+    """Has loaders of its own inside, which draw as well."""
+
+    def __iter__(self) -> Iterator[Any]:
+        inner = iter(DataLoader(datasets.DrawingStream(self.n), 3, seed=5))
+        for index in range(self.n):
+            if index % 3 == 0:
+                next(inner)
+            yield np.array([index, *datasets.draw_everywhere()])
+
+
+KINDS: dict[str, Callable[[int], Any]] = {
+    "each": datasets.DrawingStream,
+    "uneven": Uneven,
+    "wrapped": Wrapped,
+    "buffered": Buffered,
+    "nothing": Nothing,
+    "next to": NextTo,
+}
+
+
+def disturbed(batches: Any) -> Iterator[Any]:
+    """Draw between batches, and seed, as training loops do."""
+    for number, batch in enumerate(batches):
+        yield batch
+        datasets.draw_everywhere()
+        if number % 4 == 1:
+            torch.manual_seed(number)
+            np.random.seed(number)
+            random.seed(number)
+
+
+def loader_of(kind: str, batch_size: int = 7, **options: Any) -> Any:
+    return DataLoader(KINDS[kind](COUNT), batch_size, **{"seed": 3, **options})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 7, 64])
+def test_what_a_generator_draws_depends_on_neither_batches_nor_the_training_loop(kind: str, size: int) -> None:
+    whole = rows(loader_of(kind, COUNT))
+    assert len(whole) == len(set(whole)) == COUNT
+    assert rows(disturbed(loader_of(kind, size))) == whole
+    assert rows(disturbed(loader_of(kind, size, shard=True))) == rows(loader_of(kind, COUNT, shard=True))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "next to"])  # whose loader asks for the worker
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_nor_on_who_delivers_it(kind: str, workers: int) -> None:
+    options: dict[str, Any] = {"shard": True, "num_workers": workers}
+    assert rows(disturbed(loader_of(kind, **options))) == rows(loader_of(kind, 1, shard=True))
+
+
+def test_one_worker_draws_what_none_would() -> None:
+    assert rows(disturbed(loader_of("each", num_workers=1))) == rows(loader_of("each"))
+
+
+def test_workers_with_streams_of_their_own_draw_apart() -> None:
+    def of(worker: int, size: int) -> list[bytes]:
+        batches = [batch.clone() for batch in disturbed(loader_of("each", size, num_workers=2))]
+        return rows(batches[worker::2])
+
+    assert len({*of(0, 10), *of(1, 10)}) == 2 * COUNT, "no two workers draw alike"
+    assert [of(0, 5), of(1, 5)] == [of(0, 10), of(1, 10)]
+
+
+def test_threads_give_every_sample_its_own_generator() -> None:
+    stream = datasets.DrawingOwnStream(COUNT)
+    threads = DataLoader(stream, 7, seed=3, shard=True, num_workers=2, engine="thread")
+    assert rows(threads) == rows(DataLoader(stream, COUNT, seed=3, shard=True))
+
+
+def test_the_samples_own_generator_follows_from_its_place_alone() -> None:
+    """Also that of a generator which is read many samples at a time."""
+    one_by_one = datasets.DrawingOwnStream(COUNT)
+    through_map = Mapped(one_by_one)
+    assert rows(DataLoader(one_by_one, 64, seed=3)) == rows(DataLoader(through_map, 64, seed=3))
+
+
+class Mapped(datasets.Stream):
+    """Makes the same samples with an iterator that is no generator, and is seeded for each of them."""
+
+    def __init__(self, stream: datasets.Stream) -> None:
+        super().__init__(stream.n)
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_own_sample, range(self.n))
+
+
+def _own_sample(index: int) -> Any:
+    return np.array([index, *datasets.draw_own()])
+
+
+def test_epochs_draw_anew_and_each_is_the_same_in_every_run() -> None:
+    def epochs(**options: Any) -> list[list[bytes]]:
+        loader = loader_of("uneven", shard=True, **options)
+        found = [rows(disturbed(loader)) for _ in range(3)]
+        loader.close()
+        return found
+
+    inline = epochs()
+    assert len({tuple(epoch) for epoch in inline}) == 3
+    assert epochs(num_workers=2, persistent_workers=True) == inline
+
+
+@pytest.mark.parametrize("kind", ["each", "uneven"])
+def test_the_training_loops_generators_are_its_own(kind: str) -> None:
+    def drawn(batches: Any) -> list[list[float]]:
+        torch.manual_seed(1)
+        np.random.seed(1)
+        random.seed(1)
+        return [datasets.draw_everywhere()[:6] for _ in batches]
+
+    assert drawn(loader_of(kind)) == drawn(range(22))
+
+
+@pytest.mark.parametrize("shard", [True, False])
+def test_a_collate_function_that_draws_does_not_disturb_the_stream(shard: bool) -> None:
+    def numbers(**options: Any) -> Any:
+        return all_bytes(disturbed(loader_of("each", shard=shard, **options)))
+
+    drawing = numbers(collate_fn=datasets.drawing_collate)
+    assert numbers(collate_fn=datasets.drawing_collate, num_workers=1) == drawing
+    numbered = all_bytes(loader_of("each", shard=shard, collate_fn=_with_number))
+    assert [batch[0] for batch in numbered] == numbers()
+
+
+def _with_number(samples: list[Any]) -> Any:
+    return torch.from_numpy(np.stack(samples)), random.random()
+
+
+# -- going on ---
+
+
+@pytest.mark.parametrize("kind", ["uneven", "buffered"])
+@pytest.mark.parametrize("shard", [True, False])
+def test_it_goes_on_from_every_step(kind: str, shard: bool) -> None:
+    whole = all_bytes(loader_of(kind, shard=shard))
+    for step in range(len(whole) + 1):
+        begun = loader_of(kind, shard=shard)
+        batches = disturbed(begun)
+        assert all_bytes(itertools.islice(batches, step)) == whole[:step]
+        resumed = loader_of(kind, shard=shard)
+        resumed.load_state_dict(through_json(begun.state_dict()))
+        datasets.draw_everywhere()
+        assert all_bytes(disturbed(resumed)) == whole[step:]
+
+
+@pytest.mark.parametrize("then", [0, 1, 3])
+def test_it_goes_on_with_another_number_of_workers(then: int) -> None:
+    whole = all_bytes(loader_of("uneven", shard=True))
+    begun = loader_of("uneven", shard=True, num_workers=2)
+    taken = all_bytes(itertools.islice(begun, 9))
+    resumed = loader_of("uneven", shard=True, num_workers=then)
+    resumed.load_state_dict(through_json(begun.state_dict()))
+    assert taken + all_bytes(disturbed(resumed)) == whole
+
+
+class Deadly(datasets.Stream):
+    """Kills the worker that makes a certain sample, once."""
+
+    def __init__(self, n: int, marker: str) -> None:
+        super().__init__(n)
+        self.marker = marker
+
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(self.n):
+            if index == 40 and not os.path.exists(self.marker):
+                Path(self.marker).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield np.array([index, *datasets.draw_everywhere()])
+
+
+@pytest.mark.parametrize("shard", [True, False])
+def test_it_goes_on_after_a_worker_was_killed(shard: bool, tmp_path: Path) -> None:
+    marker = tmp_path / "killed"
+    loader = DataLoader(Deadly(COUNT, str(marker)), 7, seed=3, shard=shard, num_workers=2)
+    with pytest.warns(feedline.errors.WorkerRestarted):
+        found = all_bytes(disturbed(loader))
+    assert marker.exists()
+    assert found == all_bytes(loader_of("each", shard=shard, num_workers=2))
+
+
+def test_a_call_in_the_workers_does_not_disturb_the_stream() -> None:
+    loader = DataLoader(Called(COUNT), 7, seed=3, num_workers=2, shard=True)
+    found = []
+    for batch in loader:
+        found.append(batch.clone())
+        loader.broadcast("draw")
+    assert rows(found) == rows(loader_of("each", shard=True))
+
+
+class Called(datasets.DrawingStream):
+    def draw(self) -> None:
+        datasets.draw_everywhere()
+
+
+# -- failures ---
+
+
+class Failing(datasets.Stream):
+    def __iter__(self) -> Iterator[Any]:
+        for index in range(self.n):
+            drawn = datasets.draw_everywhere()
+            if index == 100:
+                raise OSError("unreadable")
+            yield np.array([index, *drawn])
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "retry"])
+@pytest.mark.parametrize("shard", [True, False])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_generator_that_fails_says_where_and_has_drawn_the_same(on_error: Any, shard: bool, workers: int) -> None:
+    loader = DataLoader(Failing(COUNT), 7, seed=3, shard=shard, on_error=on_error, num_workers=workers)
+    found: list[Any] = []
+    with pytest.raises(OSError, match="unreadable") as caught:
+        found.extend(batch.clone() for batch in disturbed(loader))
+    assert any("sample 100" in note for note in caught.value.__notes__)
+    whole = DataLoader(datasets.DrawingStream(COUNT), 7, seed=3, shard=shard, num_workers=workers)
+    assert rows(found) == rows(itertools.islice(whole, len(found)))
+    assert len(found) >= 14
+
+
+class Flaky:
+    """An iterator that goes on after a failure; it is seeded for each sample, so a failure changes no other."""
+
+    def __init__(self, n: int, fails: int) -> None:
+        self.n, self.place, self.fails = n, 0, fails
+
+    def __iter__(self) -> "Flaky":
+        return Flaky(self.n, self.fails)
+
+    def __next__(self) -> Any:
+        if self.place >= self.n:
+            raise StopIteration
+        drawn = datasets.draw_everywhere()
+        if self.place == 10 and self.fails:
+            self.fails -= 1
+            raise OSError("now and then")
+        self.place += 1
+        return np.array([self.place - 1, *drawn])
+
+
+def test_an_iterator_that_may_be_asked_again_is_seeded_for_every_sample() -> None:
+    def drawn(fails: int) -> Any:
+        policy = feedline.faults.Retry(3, wait_s=0)
+        batches = list(Loader(Flaky(30, fails), 7, seed=3, on_error=policy, shard=False))
+        return np.concatenate(batches)[:, :7].tolist()  # from the generators of the process
+
+    assert drawn(fails=2) == drawn(fails=0)

@@ -1,0 +1,267 @@
+"""The generators that belong to the whole process."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.randomness import global_states
+from feedline.randomness.global_states import GlobalStates, OwnGenerators, globals_kept, seed_globals
+
+keys = st.integers(0, 2**64 - 1)
+
+
+def draw_globals() -> tuple[Any, ...]:
+    return (
+        random.random(),
+        random.gauss(0, 1),
+        np.random.rand(),
+        np.random.randn(),
+        torch.rand(()).item(),
+        torch.randn(()).item(),
+    )
+
+
+@pytest.fixture(autouse=True)
+def _generators_as_they_were() -> Iterator[None]:
+    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(own)
+
+
+@pytest.fixture(params=["known", "unknown"])
+def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Whether it is known where the generators keep their words; another Python, NumPy or torch may do it elsewhere."""
+    if request.param == "unknown":
+        for name in ("_PYTHON", "_PYTHON_MARK", "_NUMPY_STORE"):
+            monkeypatch.setattr(global_states, name, None)
+        monkeypatch.setattr(global_states, "_last_words", (None, (None, None)))
+        monkeypatch.setattr(global_states, "_of_torch", (None, None))
+        assert global_states._mark() is None
+    return str(request.param)
+
+
+@given(keys)
+def test_seeding_makes_all_three_follow_from_the_key(key: int) -> None:
+    draw_globals()  # leaves a normal number in store, which must not survive
+    seed_globals(key)
+    first = draw_globals()
+    draw_globals()
+    random.gauss(0, 1)
+    np.random.randn()
+    seed_globals(key)
+    assert draw_globals() == first
+    seed_globals((key + 1) % 2**64)
+    assert all(mine != theirs for mine, theirs in zip(draw_globals(), first, strict=True))
+
+
+def test_the_high_bits_of_a_key_count() -> None:
+    seed_globals(1)
+    low = random.random(), torch.rand(()).item()
+    seed_globals(1 + (1 << 40))
+    assert (random.random(), torch.rand(()).item()) != low
+
+
+@pytest.mark.parametrize("in_store", [True, False])
+def test_the_generators_are_given_back_exactly(in_store: bool, memory: str) -> None:
+    """All three make normal numbers in pairs and keep the second, which belongs to the caller as well."""
+
+    def begin() -> None:
+        seed_globals(5)
+        if in_store:
+            random.gauss(0, 1)
+            np.random.randn()
+            torch.randn(())
+
+    begin()
+    undisturbed = [draw_globals() for _ in range(3)]
+    begin()
+    with globals_kept():
+        seed_globals(99)
+        draw_globals()
+        random.gauss(0, 1)
+        np.random.randn()
+        torch.randn(())
+    assert [draw_globals() for _ in range(3)] == undisturbed
+
+
+def test_the_generators_are_given_back_after_an_error() -> None:
+    seed_globals(5)
+    expected = draw_globals()
+    seed_globals(5)
+    with contextlib.suppress(LookupError), globals_kept():
+        draw_globals()
+        raise LookupError
+    assert draw_globals() == expected
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_own_generators_go_on_whoever_draws_meanwhile(keeps: bool, memory: str) -> None:
+    seed_globals(5)
+    expected = [draw_globals() for _ in range(6)]
+    seed_globals(5)
+    own, mine = OwnGenerators(keeps=keeps), []
+    for number in range(6):
+        seed_globals(100 + number)
+        theirs = [draw_globals() for _ in range(3)]
+        seed_globals(100 + number)
+        draw_globals()
+        with own:
+            mine.append(draw_globals())
+        assert ([draw_globals() for _ in range(2)] == theirs[1:]) is keeps
+    assert mine == expected
+
+
+# -- comparing them ---
+
+SIMPLE_DRAWS: dict[str, Callable[[], Any]] = {
+    "random": random.random,
+    "numpy.random": np.random.rand,
+    "torch": lambda: torch.rand(()),
+}
+
+
+@pytest.mark.parametrize("name", SIMPLE_DRAWS)
+def test_a_generator_that_was_drawn_from_is_named(name: str, memory: str) -> None:
+    seed_globals(3)
+    before = GlobalStates.now()
+    assert before == GlobalStates.now()
+    assert before.differing(GlobalStates.now()) == []
+    SIMPLE_DRAWS[name]()
+    after = GlobalStates.now()
+    assert after != before
+    assert after.differing(before) == [name]
+
+
+@pytest.mark.parametrize("name", SIMPLE_DRAWS)
+@pytest.mark.parametrize("times", [1, 623, 624, 1000])
+def test_states_are_given_back(name: str, times: int, memory: str) -> None:
+    """Twisters make 624 numbers at a time: what lies before and after that looks different in memory."""
+    seed_globals(3)
+    for _ in range(times):
+        SIMPLE_DRAWS[name]()
+    states = GlobalStates.now()
+    expected = (random.random(), np.random.rand(), torch.rand(()).item())
+    seed_globals(8)
+    states.restore()
+    assert states == GlobalStates.now()
+    assert (random.random(), np.random.rand(), torch.rand(()).item()) == expected
+
+
+def test_it_is_seen_whether_anything_was_drawn_since_seeding() -> None:
+    for draw in SIMPLE_DRAWS.values():
+        seed_globals(11)
+        assert GlobalStates.now().is_seeded_with(11)
+        assert not GlobalStates.now().is_seeded_with(12)
+        seed_globals(11)
+        draw()
+        assert not GlobalStates.now().is_seeded_with(11)
+
+
+def test_states_are_compared_and_not_looked_up() -> None:
+    states = GlobalStates.now()
+    assert states != "anything else"
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(states)
+
+
+# -- whether anything was drawn ---
+
+DRAWS: dict[str, Callable[[], object]] = {
+    "random": random.random,
+    "random, normal": lambda: random.gauss(0.0, 1.0),
+    "random, all words": lambda: random.randbytes(624 * 4),
+    "random, seed": lambda: random.seed(1),
+    "random, state": lambda: random.setstate(random.Random(3).getstate()),
+    "numpy": np.random.rand,
+    "numpy, normal": np.random.randn,
+    "numpy, all words": lambda: np.random.bytes(624 * 4),
+    "numpy, seed": lambda: np.random.seed(1),
+    "torch": lambda: torch.rand(1),
+    "torch, normal": lambda: torch.randn(1),
+    "torch, all words": lambda: torch.randint(0, 9, (624,)),
+    "torch, permutation": lambda: torch.randperm(3),
+    "torch, in place": lambda: torch.empty(1).uniform_(),
+    "torch, seed": lambda: torch.manual_seed(1),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_every_way_of_drawing_is_noticed(name: str, memory: str) -> None:
+    seed_globals(7)
+    states = GlobalStates.now()
+    assert not states.have_moved()
+    DRAWS[name]()
+    assert states.have_moved()
+
+
+def test_the_quick_way_works_with_the_versions_at_hand() -> None:
+    assert global_states._mark() is not None
+
+
+def test_what_does_not_draw_is_not_taken_for_it() -> None:
+    states = GlobalStates.now()
+    random.Random(3).random()
+    np.random.default_rng(3).random()
+    torch.rand(1, generator=torch.Generator().manual_seed(3))
+    assert torch.zeros(3).sum() == 0
+    assert not states.have_moved()
+
+
+@pytest.mark.parametrize("name", ["random, normal", "numpy, normal", "torch, normal"])
+def test_a_number_in_store_moves_nothing_but_is_noticed(name: str, memory: str) -> None:
+    DRAWS[name]()
+    states = GlobalStates.now()
+    DRAWS[name]()
+    assert states.have_moved()
+
+
+def test_a_generator_of_numpy_that_was_exchanged_is_noticed() -> None:
+    states = GlobalStates.now()
+    before = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    np.random.set_bit_generator(np.random.MT19937(3))  # type: ignore[attr-defined]
+    try:
+        assert states.have_moved()
+        states.restore()
+        assert np.random.get_bit_generator() is before  # type: ignore[attr-defined]
+        assert not states.have_moved()
+    finally:
+        np.random.set_bit_generator(before)  # type: ignore[attr-defined]
+
+
+def test_a_generator_of_another_kind_is_given_back(memory: str) -> None:
+    before = np.random.get_bit_generator()  # type: ignore[attr-defined]
+    np.random.set_bit_generator(np.random.PCG64(3))  # type: ignore[attr-defined]
+    try:
+        states = GlobalStates.now()
+        expected = np.random.rand()
+        assert states.have_moved()
+        states.restore()
+        assert np.random.rand() == expected
+    finally:
+        np.random.set_bit_generator(before)  # type: ignore[attr-defined]
+
+
+def test_it_needs_no_torch_and_notices_one_that_comes() -> None:
+    program = """
+import sys
+from feedline.randomness.global_states import GlobalStates
+states = GlobalStates.now()
+assert "torch" not in sys.modules
+assert not states.have_moved()
+import torch
+assert states.have_moved()  # nobody knows what it draws from now on
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
