@@ -94,6 +94,18 @@ def entries(rows: Sequence[Row], data: Path, *, batch_size: int, seconds: float)
     return made
 
 
+def check_gpu() -> None:
+    """Refuse to measure where there is nothing to measure with.
+
+    Raises:
+        BadOption: there is no GPU.
+        MissingExtra: torchvision is not installed.
+    """
+    if not torch.cuda.is_available():
+        raise BadOption("There is no GPU that torch can use here, and its training rate is what others are compared with.")
+    require("torchvision.models", extra="gpu", purpose="Training on a GPU")
+
+
 def add_shares(outcomes: Sequence[Outcome]) -> None:
     """Add to each outcome which share of the synthetic rate of its network it reached, and what it cost beside that."""
     for outcome in outcomes:
@@ -111,7 +123,7 @@ def add_shares(outcomes: Sequence[Outcome]) -> None:
 @functools.cache
 def _trainer(network: str, batch_size: int) -> Callable[[Any, Any], None]:
     """Return a function that trains a network with one batch."""
-    models = require("torchvision.models", extra="bench", purpose="Training on a GPU")
+    models = require("torchvision.models", extra="gpu", purpose="Training on a GPU")
     name, _, compiled = network.partition(" ")
     try:
         model: Any = getattr(models, name)()

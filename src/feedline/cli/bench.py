@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset
 
-from feedline.bench import harness, rows
+from feedline.bench import harness, rows, training
 from feedline.bench.workloads import ReadySamples, TinyMap
 from feedline.cli.pictures import PictureDataset, write_pictures
 from feedline.errors import InternalError
 
 PICTURE_COUNT = 240
+TRAINING_IMAGES = 4000
 PICTURE_PASSES = 40  # the pictures are read over and over, so that no round reaches the end of the epoch
 WORKER_COUNT = 2
 COLUMNS = (
@@ -25,10 +26,24 @@ COLUMNS = (
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure the quick set and write a table, or JSON lines, to standard output."""
+    """Measure a set and write a table, or JSON lines, to standard output."""
+    if arguments.what == "gpu":
+        measure_training(arguments)
+        return
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
         write_pictures(Path(folder), PICTURE_COUNT)
         compare(PictureDataset(Path(folder), range(PICTURE_COUNT)), arguments)
+
+
+def measure_training(arguments: argparse.Namespace) -> None:
+    """Measure what feeds a GPU, and publish it."""
+    training.check_gpu()
+    with TemporaryDirectory(prefix="feedline-bench-") as folder:
+        training.write_images(Path(folder), TRAINING_IMAGES)
+        entries = training.entries(training.TABLE, Path(folder), batch_size=256, seconds=max(3.0, arguments.seconds))
+        outcomes = rows.measure(entries, arguments)
+        training.add_shares(outcomes)
+        rows.publish("feedline bench gpu", outcomes, arguments, columns=training.COLUMNS, peer="none", details=False)
 
 
 def compare(pictures: PictureDataset, arguments: argparse.Namespace) -> None:

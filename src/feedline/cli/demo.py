@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset
+from torch.utils.data import Subset
 
 from feedline import DataLoader
 from feedline.cli.bench import WORKER_COUNT, compare
-from feedline.cli.pictures import PATTERNS, PictureDataset, write_pictures
+from feedline.cli.pictures import PATTERNS, PictureDataset, picture_folder, write_pictures
 
 BATCH_SIZE = 32
 
@@ -53,14 +53,17 @@ def build_network() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(channels, len(PATTERNS)))
 
 
-def count_batches(pictures: PictureDataset) -> int:
+Pictures = Subset[tuple[torch.Tensor, int]]
+
+
+def count_batches(pictures: Pictures) -> int:
     """Count the batches of one epoch."""
     return -(-len(pictures) // BATCH_SIZE)
 
 
 def train(
-    pictures: PictureDataset,
-    held_out: PictureDataset,
+    pictures: Pictures,
+    held_out: Pictures,
     *,
     epochs: int,
     worker_count: int,
@@ -68,18 +71,20 @@ def train(
 ) -> Iterator[Epoch]:
     """Train for `epochs`, calling `report` after each batch and yielding after each epoch."""
     torch.manual_seed(0)
-    network = build_network()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network = build_network().to(device)
     steps = count_batches(pictures) * epochs
     optimizer = torch.optim.AdamW(network.parameters(), lr=0.01, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=steps)
     loader = DataLoader(
-        _as_dataset(pictures),
+        pictures,
         batch_size=BATCH_SIZE,
         shuffle=True,
         num_workers=worker_count,
         persistent_workers=worker_count > 0,
+        device=device,
     )
-    checks = DataLoader(_as_dataset(held_out), batch_size=64, num_workers=worker_count)
+    checks = DataLoader(held_out, batch_size=64, num_workers=worker_count, device=device)
     for number in range(1, epochs + 1):
         network.train()
         begin = time.perf_counter()
@@ -106,11 +111,6 @@ def measure_accuracy(network: nn.Module, loader: DataLoader[tuple[torch.Tensor, 
         right += int((network(images).argmax(dim=1) == labels).sum())
         total += len(labels)
     return right / total
-
-
-def _as_dataset(pictures: PictureDataset) -> Dataset[tuple[torch.Tensor, int]]:
-    """Tell the type checker what torch documents: anything with a length and `__getitem__` is a dataset."""
-    return cast("Dataset[tuple[torch.Tensor, int]]", pictures)
 
 
 HELD_OUT = 5  # one picture in so many is kept for measuring accuracy
@@ -142,9 +142,10 @@ def make_pictures(folder: Path, images: int, console: Console) -> None:
 def train_on_pictures(folder: Path, images: int, epochs: int, console: Console) -> None:
     """Train, showing every batch in the bar and every epoch as a line."""
     numbers = range(images)
+    pictures: Any = picture_folder(folder)
     # Patterns take turns over the numbers, so whole groups are held out to keep them balanced.
-    held_out = PictureDataset(folder, [number for number in numbers if number // len(PATTERNS) % HELD_OUT == 0])
-    trained = PictureDataset(folder, [number for number in numbers if number // len(PATTERNS) % HELD_OUT != 0])
+    held_out = Subset(pictures, [number for number in numbers if number // len(PATTERNS) % HELD_OUT == 0])
+    trained = Subset(pictures, [number for number in numbers if number // len(PATTERNS) % HELD_OUT != 0])
     console.print(f"training on {len(trained)}, checking on {len(held_out)}, {WORKER_COUNT} workers\n")
     with _progress(console) as progress:
         bar = progress.add_task("training", total=epochs * count_batches(trained))

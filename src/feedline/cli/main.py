@@ -52,6 +52,14 @@ def build_parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="compare with torch's loader on this machine (about half a minute)")
     bench.add_argument(
+        "what",
+        nargs="?",
+        choices=["quick", "images", "gpu"],
+        default="quick",
+        help="quick: overhead, transport, pictures; images: JPEGs to float32, beside torch's loader with usual datasets; "
+        "gpu: training as a share of its rate on synthetic data, which needs a GPU and torchvision, and ten minutes",
+    )
+    bench.add_argument(
         "--json",
         nargs="?",
         const="-",
