@@ -196,3 +196,23 @@ class Cut(images.Resize):
     def draw(self, view: Any) -> None:
         if view.width == 119:
             super().draw(view)
+
+
+class Own:
+    """A dataset of the user's, which says that it does nothing to what the pipeline returned."""
+
+    hands_on_images = True
+    pipeline = TRAIN.deferring()
+
+    def __len__(self) -> int:
+        return len(FILES)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.pipeline(FILES[index]), index
+
+
+def test_a_dataset_of_the_users_can_hand_images_on() -> None:
+    loader = feedline.Loader(Own(), 4, seed=7)
+    assert loader._image_placement is Placement.COLLATE
+    assert arrays(loader).shape == (12, 3, 64, 64)
+    assert isinstance(Own()[0][0], np.ndarray)

@@ -147,6 +147,12 @@ def test_torchvision_itself_works_in_a_pipeline() -> None:
 def test_what_comes_too_late_is_refused_at_once() -> None:
     with pytest.raises(BadOption, match=r"CenterCrop comes after Normalize.*Put it before"):
         images.Compose([images.Normalize(), images.CenterCrop(8)])
+    with pytest.raises(BadOption, match="done as one"):
+        images.Compose([images.Resize(8), darker], decode="gpu")
+    with pytest.raises(BadOption, match="done as one"):
+        images.Compose([images.Resize(8), images.Resize(8)]).decoding("gpu")
+    with pytest.raises(BadOption, match="decode='tpu'"):
+        images.Compose([], decode="tpu")
     with pytest.raises(BadOption, match="'x' is no transform"):
         images.Compose(["x"])
 

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch.utils.data
 
 from feedline import images, split
-from feedline.datasets import ArrayDataset
+from feedline.datasets import ArrayDataset, CachedDataset, mix
 from feedline.datasets.source import Source
 from feedline.images.placement import Placement, hands_on_images, place, placement
 
@@ -45,6 +45,9 @@ def test_only_datasets_that_hand_images_on_may_leave_something_to_do() -> None:
     source = Pictures(images.Resize(2))
     assert hands_on_images(source)
     assert hands_on_images(split(source, [0.5, 0.5])[0])
+    assert hands_on_images(mix([source, source]))
+    assert not hands_on_images(mix([source, Pictures()]))
+    assert not hands_on_images(CachedDataset(source, memory="1MB", freeze_random=True))
     assert not hands_on_images(Pictures())
     assert not hands_on_images(Pictures(np.negative))
     assert not hands_on_images(OwnSamples(images.Resize(2)))
@@ -52,6 +55,8 @@ def test_only_datasets_that_hand_images_on_may_leave_something_to_do() -> None:
     assert not hands_on_images(ArrayDataset(np.zeros((3, 4, 4, 3), np.uint8)))
 
 
-def test_torchs_subset_hands_on_too() -> None:
+def test_torchs_own_datasets_hand_on_too() -> None:
     pictures: Any = Pictures(images.Resize(2))
     assert hands_on_images(torch.utils.data.Subset(pictures, [1, 2]))
+    assert hands_on_images(torch.utils.data.ConcatDataset([pictures, pictures]))
+    assert not hands_on_images(torch.utils.data.ConcatDataset([pictures, cast("Any", [1, 2])]))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from feedline.abc.selection import Derived
 from feedline.datasets.passes import Epochs
 from feedline.errors import BadOption
+from feedline.images.placement import hands_on_images
 from feedline.randomness.bijection import Bijection
 from feedline.randomness.keys import epoch_key, mix, mix_array
 from feedline.randomness.orders import LARGEST, index_at, indices_at
@@ -165,6 +166,11 @@ class Mixture(Mixed, Derived):
             raise IndexError(f"index {place} is out of range for a mixture of {self.size} samples.")
         number, turn = self._quota.one(place % self.size + self.epoch * self.size)
         return number, self._orders.one(number, turn)
+
+    @property
+    def hands_on_images(self) -> bool:
+        """As `Source.hands_on_images`."""
+        return all(map(hands_on_images, self.datasets))
 
     def origin(self, index: Any) -> tuple[Any, Any]:
         number, own_index = self.locate(index)

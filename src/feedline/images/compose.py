@@ -99,13 +99,11 @@ class Compose:
     """
 
     def __init__(self, transforms: Iterable[Any], *, decode: str = "auto") -> None:
-        if decode not in PLACES:
-            raise BadOption(f"decode={decode!r} is none of {', '.join(map(repr, PLACES))}.")
         self.transforms = list(_flat(transforms))
         self._stages = _stages_of(self.transforms)
         self.field: Hashable = None
         """Which field of a sample is the image; None to look for it."""
-        self.decode = decode
+        self.decode = self._checked(decode)
         self.defers = False
         """True if what is left to do may be left to others, where `placement()` says so."""
 
@@ -115,7 +113,17 @@ class Compose:
 
     def decoding(self, decode: str) -> Compose:
         """Return the same with another `decode=`."""
-        return self._with(decode=decode)
+        return self._with(decode=self._checked(decode))
+
+    def _checked(self, decode: str) -> str:
+        if decode not in PLACES:
+            raise BadOption(f"decode={decode!r} is none of {', '.join(map(repr, PLACES))}.")
+        if decode == "gpu" and len(self._stages) > 1:
+            raise BadOption(
+                f'decode="gpu" needs transforms that can be done as one, and those of {self.transforms} cannot: a '
+                'function needs pixels, and so does a second resize. Leave those out, or use decode="auto".'
+            )
+        return decode
 
     def deferring(self) -> Compose:
         """Return the same for a source, which hands on what comes out as it is."""

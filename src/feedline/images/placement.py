@@ -52,7 +52,9 @@ def hands_on_images(dataset: Any) -> bool:
     Only then something of them may be left to do: code of the user's in between expects arrays. Sources say it of
     themselves; a selection of their samples does nothing to them.
     """
-    kind = type(dataset)
-    if isinstance(dataset, Selection) or (kind.__name__, kind.__module__) == ("Subset", "torch.utils.data.dataset"):
+    torchs = type(dataset).__name__ if type(dataset).__module__ == "torch.utils.data.dataset" else None
+    if isinstance(dataset, Selection) or torchs == "Subset":
         return hands_on_images(dataset.dataset)
+    if torchs == "ConcatDataset":
+        return all(map(hands_on_images, dataset.datasets))
     return bool(getattr(dataset, "hands_on_images", False))
