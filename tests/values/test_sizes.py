@@ -90,7 +90,7 @@ def test_text_is_what_counts(file: Path) -> None:
     settings = loader._settings()
     assert (settings.memory_budget, settings.worker_bytes) == (64_000_000, 2 << 30)
     own = feedline.Loader([1], workers=1, memory_budget="64MB", max_memory_per_worker="2GiB")
-    assert (own._settings.memory_budget, own._settings.worker_bytes) == (64_000_000, 2 << 30)
+    assert (own._settings().memory_budget, own._settings().worker_bytes) == (64_000_000, 2 << 30)
 
 
 def test_sizes_that_files_declare() -> None:
