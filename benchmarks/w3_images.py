@@ -22,11 +22,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 from benchmarks import flags, workloads
-from feedline.bench import harness, rows
+from feedline.bench import harness, jpegs, rows
 
 COLUMNS = (rows.Column("samples_per_s", "images/s", with_range=True, better="higher"), *rows.COSTS)
 
@@ -35,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = flags.parser(
         __doc__, engine=["process", "thread"], seconds=3.0, warmup=6, workers=[2], images=2000, batch_size=64
     )
-    flags.choose(parser, "--decoder", (*workloads.DECODERS, "feedline"), ("pillow", "opencv"))
+    flags.choose(parser, "--decoder", (*jpegs.DECODERS, "feedline"), ("pillow", "opencv"))
     flags.add_data(parser)
     flags.add_start_method(parser)
     arguments = parser.parse_args(argv)
@@ -45,21 +43,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     entries: list[harness.Entry] = []
     for decoder in arguments.decoder:
         if decoder != "feedline":
-            dataset = workloads.JpegFiles(paths, decoder, length)
+            dataset = jpegs.JpegFiles(paths, decoder, length)
             entries += rows.loaders(arguments, {"decoder": decoder}, rows.same(dataset), shuffle=True)
             continue
-        pipeline = workloads.image_pipeline(paths, length)
-        for rival in workloads.DECODERS:
-            peer = workloads.JpegFiles(paths, rival, length)
-            chosen = partial(_of_side, pipeline, peer)
-            entries += rows.loaders(arguments, {"decoder": f"feedline : {rival}"}, chosen, shuffle=True)
+        entries += jpegs.entries(paths, length, arguments)
     rows.publish("w3_images", rows.measure(entries, arguments), arguments, columns=COLUMNS)
     return 0
-
-
-# Any: datasets of any class.
-def _of_side(ours: Any, peer: Any, side: harness.Side) -> Any:
-    return peer if side.library == harness.TORCH else ours
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from feedline.datasets import ImageFolder
 from feedline.device import image_finishing
 from feedline.device.image_finishing import finish_on
 from feedline.device.jitter import jittered
+from feedline.device.torch_target import Sources
 from feedline.errors import CorruptSource
 from feedline.images.rendering import colored
 
@@ -35,7 +36,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("pictures")
     (root / "0").mkdir()
     for number in range(40):
-        image, options, ending = picture(number, (90 + 7 * number, 200 - 2 * number)), {}, "jpg"
+        image, ending = picture(number, (90 + 7 * number, 200 - 2 * number)), "jpg"
+        options: dict[str, Any] = {}
         if number % 8 == 3:
             exif = Image.Exif()
             exif[0x0112] = 6
@@ -79,11 +81,8 @@ def test_the_same_images_come_out_on_the_device(folder: Path, pipeline: str, dec
 
 
 def finished(batch: Any, device: str = "cpu") -> torch.Tensor:
-    class Kept:
-        held: list[Any] = []
-        addresses: list[int] = []
-
-    return finish_on(torch.device(device))(batch, Kept)
+    made: torch.Tensor = finish_on(torch.device(device))(batch, Sources([], []))
+    return made
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)

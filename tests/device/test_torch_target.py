@@ -53,7 +53,7 @@ def nested(image: torch.Tensor, index: int) -> Any:
 
 def test_any_structure_is_moved() -> None:
     (batch,) = DataLoader(Numbered(4, nested), 4, num_workers=1, device="cuda")
-    assert batch["x"][0].is_cuda and batch["x"][1]["deep"].is_cuda and batch["y"].is_cuda
+    assert all(tensor.is_cuda for tensor in (batch["x"][0], batch["x"][1]["deep"], batch["y"]))
     assert batch["name"] == [f"sample {number}" for number in range(4)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import threading
 import time
@@ -135,7 +136,7 @@ def test_streams_resume_where_the_training_loop_was(shard: bool, threads: int) -
     other = DataLoader(Stream(), **options)
     other.load_state_dict(state)
     assert [batch.tolist() for batch in other] == rest
-    assert sorted(sum(first + rest, [])) == sorted(list(range(30)) * (1 if shard else 2))
+    assert sorted(itertools.chain(*first, *rest)) == sorted(list(range(30)) * (1 if shard else 2))
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -167,9 +168,8 @@ def test_an_error_of_the_target_comes_in_the_place_of_its_batch(threads: int) ->
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_persistent_workers_go_from_epoch_to_epoch(threads: int) -> None:
-    loader = fed(
-        Numbers(), Wrapping(threads), batch_size=4, num_workers=2, persistent_workers=True, shuffle=True, seed=1
-    )
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
+    loader = fed(Numbers(), Wrapping(threads), num_workers=2, persistent_workers=True, **options)
     plain = DataLoader(Numbers(), batch_size=4, shuffle=True, seed=1)
     batches = iter(loader)
     next(batches)  # an epoch that is left early

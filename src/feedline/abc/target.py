@@ -24,5 +24,5 @@ class Target(ABC):
     def deliver(self, begun: Any) -> Any:
         """Return the batch, in the thread of the training loop, without waiting for the device."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  most targets have nothing to let go of
         """Nothing is begun any more."""

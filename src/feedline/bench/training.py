@@ -102,7 +102,7 @@ def check_gpu() -> None:
         MissingExtra: torchvision is not installed.
     """
     if not torch.cuda.is_available():
-        raise BadOption("There is no GPU that torch can use here, and its training rate is what others are compared with.")
+        raise BadOption("There is no GPU that torch can use here, and its rate is what everything is compared with.")
     require("torchvision.models", extra="gpu", purpose="Training on a GPU")
 
 
@@ -282,7 +282,7 @@ def _with_opencv(path: str) -> Any:
     import cv2
 
     cv2.setNumThreads(0)
-    image = cv2.imread(path)
+    image: Any = cv2.imread(path)
     height, width = image.shape[:2]
     for _ in range(10):
         area = height * width * random.uniform(0.08, 1.0)

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch.utils.data import ConcatDataset
 
-from feedline.bench import harness, rows, training
+from feedline.bench import harness, jpegs, rows, training
 from feedline.bench.workloads import ReadySamples, TinyMap
 from feedline.cli.pictures import PictureDataset, write_pictures
 from feedline.errors import InternalError
 
 PICTURE_COUNT = 240
+JPEG_COUNT = 300
 TRAINING_IMAGES = 4000
 PICTURE_PASSES = 40  # the pictures are read over and over, so that no round reaches the end of the epoch
 WORKER_COUNT = 2
@@ -31,8 +32,21 @@ def run(arguments: argparse.Namespace) -> None:
         measure_training(arguments)
         return
     with TemporaryDirectory(prefix="feedline-bench-") as folder:
+        if arguments.what == "images":
+            measure_images(Path(folder) / "images", arguments)
+            return
         write_pictures(Path(folder), PICTURE_COUNT)
         compare(PictureDataset(Path(folder), range(PICTURE_COUNT)), arguments)
+
+
+def measure_images(folder: Path, arguments: argparse.Namespace) -> None:
+    """Measure `feedline.images` beside torch's loader with the decoders that people use, and publish it."""
+    jpegs.write_jpegs(JPEG_COUNT, folder)
+    asked = argparse.Namespace(
+        **{**vars(arguments), "workers": [WORKER_COUNT], "engine": ["process"], "batch_size": 64}
+    )
+    entries = list(jpegs.entries(sorted(folder.iterdir()), 64_000, asked))
+    rows.publish("feedline bench images", rows.measure(entries, asked), asked, columns=COLUMNS, details=False)
 
 
 def measure_training(arguments: argparse.Namespace) -> None:

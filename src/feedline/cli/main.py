@@ -56,8 +56,8 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="?",
         choices=["quick", "images", "gpu"],
         default="quick",
-        help="quick: overhead, transport, pictures; images: JPEGs to float32, beside torch's loader with usual datasets; "
-        "gpu: training as a share of its rate on synthetic data, which needs a GPU and torchvision, and ten minutes",
+        help="quick: overhead, transport, pictures; images: JPEG files to float32, beside torch's loader with usual "
+        "decoders; gpu: training as a share of its rate on synthetic data, on a GPU, with torchvision, in ten minutes",
     )
     bench.add_argument(
         "--json",

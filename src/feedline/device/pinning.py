@@ -2,8 +2,8 @@
 
 Pages of a slot are registered with CUDA when the slot first holds a batch, and again when a batch outgrows what was
 registered. When the training loop drops a batch, an event is recorded for all streams of every device that the program
-uses (before CUDA 12.5: for the current stream of each); the slot is not written again before these events have happened,
-so a copy with `non_blocking=True` is not overtaken by the next batch, to whichever device it goes.
+uses (before CUDA 12.5: for the current stream of each). The slot is not written again before these events have
+happened, so a copy with `non_blocking=True` is not overtaken by the next batch, to whichever device it goes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kernel of `feedline.device.resampling`, in Triton. It has a file of its own because Triton compiles functions here."""
+"""The kernel of `feedline.device.resampling`, in Triton, which is imported with it."""
 
 # mypy: ignore-errors
 
@@ -24,9 +24,9 @@ def kernel(
     shift_0,
     shift_1,
     shift_2,
-    IS_BYTES: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    IS_BYTES: tl.constexpr,  # noqa: N803  Triton has constants in capitals
+    ROWS: tl.constexpr,  # noqa: N803
+    COLUMNS: tl.constexpr,  # noqa: N803
 ):
     """Make some rows of one image. `table` has twelve numbers for each: see `_with_triton`."""
     image = tl.program_id(0)

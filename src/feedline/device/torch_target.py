@@ -202,8 +202,8 @@ def device_of(device: Any) -> torch.device:
     if found.type == "cuda":
         if not torch.cuda.is_available():
             raise BadOption(
-                f"device={device!r} was asked for, but torch finds no GPU: {_why_no_gpu()} A script that is to run with "
-                "and without a GPU writes device='cuda' if torch.cuda.is_available() else 'cpu'."
+                f"device={device!r} was asked for, but torch finds no GPU: {_why_no_gpu()} A script that is to run "
+                "with and without a GPU writes device='cuda' if torch.cuda.is_available() else 'cpu'."
             )
         count = torch.cuda.device_count()
         if found.index is not None and found.index >= count:
@@ -213,7 +213,8 @@ def device_of(device: Any) -> torch.device:
 
 
 def _why_no_gpu() -> str:
-    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+    built: Any = torch.version
+    if built.cuda is None and getattr(built, "hip", None) is None:
         return f"torch {torch.__version__} was built without CUDA."
     return "the driver is missing, or CUDA_VISIBLE_DEVICES hides it."
 

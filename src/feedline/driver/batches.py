@@ -42,7 +42,7 @@ def new_epoch(
 ) -> Epoch:
     """Return a pass over a dataset, or the rest of one, for the machine to begin.
 
-    If `is_fed`, batches are taken before the training loop gets them: the checkpoint is told by whoever hands them over.
+    If `is_fed`, batches are taken before the training loop gets them, and whoever hands them over tells the checkpoint.
     """
     if not outlives_epoch(spec.dataset):
         machine.memory.last_notes.clear()

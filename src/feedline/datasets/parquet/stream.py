@@ -45,7 +45,8 @@ class RowGroupStream(Stream, StreamSource, Epochs):
     @property
     def hands_on_images(self) -> bool:
         """As `Source.hands_on_images`."""
-        return self.source.hands_on_images
+        hands_on: bool = self.source.hands_on_images
+        return hands_on
 
     def __iter__(self) -> RowGroupPass:
         return RowGroupPass(self, self._part())
