@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_sharer, resource_tracker
@@ -147,7 +148,7 @@ class Surroundings:
     def leftovers(self) -> list[str]:
         multiprocessing.active_children()  # reaps children that ended
         found = [f"process {pid}: {_command(pid)}" for pid in self._new_processes()]
-        found += [f"thread {thread.name!r} (daemon={thread.daemon})" for thread in self._new_threads()]
+        found += [f"thread {thread.name!r} at {_place_of(thread)}" for thread in self._new_threads()]
         found += [f"/dev/shm/{name}" for name in sorted(_shared_memory_names() - self.shared_memory) if _is_ours(name)]
         files = _open_files()
         if len(files) > len(self.files):
@@ -251,6 +252,13 @@ def _is_ours(name: str) -> bool:
     return os.path.exists(path)
 
 
+def _place_of(thread: threading.Thread) -> str:
+    """Say where a thread is, from the inside out."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    summary = traceback.extract_stack(frame, 6) if frame is not None else []
+    return " < ".join(f"{Path(each.filename).name}:{each.lineno} {each.name}" for each in reversed(summary))
+
+
 def _open_files() -> dict[int, str]:
     """Open descriptors and what they are, less those that multiprocessing and tests keep for the life of a program.
 
@@ -268,4 +276,5 @@ def _open_files() -> dict[int, str]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             files[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    return {fd: target for fd, target in files.items() if fd not in servers}
+    # A GPU's driver opens more of its own files whenever another of its parts is first used.
+    return {fd: target for fd, target in files.items() if fd not in servers and not target.startswith("/dev/nvidia")}

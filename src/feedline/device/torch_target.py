@@ -25,7 +25,7 @@ from feedline.errors import BadOption
 from feedline.images.deferred import DeferredImages
 from feedline.images.placement import Placement
 
-_FEEDERS = 2
+_THREADS = 2
 """Threads that feed a GPU with images to decode."""
 
 
@@ -93,7 +93,7 @@ class CudaTarget(Target):
         self._finish = finish
         self.threads = threads
         self.ahead = max(2, threads + 1)
-        self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(max(_FEEDERS, threads)))
+        self._streams: deque[Any] = deque(torch.cuda.Stream(device) for _ in range(max(_THREADS, threads)))
         self._kept: deque[tuple[Any, Sources]] = deque()
         """What copies read from, and kernels of the side stream, with the event that says that they are through."""
 
@@ -107,7 +107,7 @@ class CudaTarget(Target):
             nonlocal late
             if type(value) is DeferredImages:
                 if len(value.encoded_rows) and not self.threads:
-                    self.threads, self.ahead = _FEEDERS, _FEEDERS + 1
+                    self.threads, self.ahead = _THREADS, _THREADS + 1
                 return self._finish(value, sources)
             if not _can_be_recorded(value):
                 late = True

@@ -38,11 +38,11 @@ def new_epoch(
     *,
     shared_seed: int | None = None,
     fault_budget: FaultBudget | None = None,
-    is_fed: bool = False,
+    has_target: bool = False,
 ) -> Epoch:
     """Return a pass over a dataset, or the rest of one, for the machine to begin.
 
-    If `is_fed`, batches are taken before the training loop gets them, and whoever hands them over tells the checkpoint.
+    If `has_target`, batches are taken before the training loop gets them, and whoever hands them over tells the checkpoint.
     """
     if not outlives_epoch(spec.dataset):
         machine.memory.last_notes.clear()
@@ -86,7 +86,7 @@ def new_epoch(
             awaits_openings=awaits and spec.split is None and is_kept,
         )
     scheduler = settings.make_scheduler()
-    progress = entry.progress.copy() if is_fed else entry.progress
+    progress = entry.progress.copy() if has_target else entry.progress
     epoch = kind(checkpoint.plan, scheduler, limits, progress, fault_budget, request, origin, entry.key.epoch)
     epoch.checkpoint = checkpoint
     return epoch

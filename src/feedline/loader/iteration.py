@@ -16,9 +16,9 @@ from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, outlives_epoch, restore_end, resumed_after
 from feedline.abc.target import Target
 from feedline.driver.batches import WorkerBatches, new_epoch
+from feedline.driver.device_batches import DeviceBatches
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.exclusive import ExclusiveBatches
-from feedline.driver.feed import Feed
 from feedline.driver.inline_batches import InlineBatches
 from feedline.loader.base import LoaderBase, reads_stream
 from feedline.order.order import Entry, Order
@@ -56,7 +56,7 @@ class Iteration(Iterator[Any]):
     def __init__(
         self, loader: LoaderBase, order: Order, prepare: Prepare | None = None, target: Target | None = None
     ) -> None:
-        self._is_fed = target is not None
+        self._has_target = target is not None
         start = _start_of(loader, order)
         self.seeds = self._enter(loader, order, start, first=True)
         self.spec = self._spec(loader, start)
@@ -74,8 +74,8 @@ class Iteration(Iterator[Any]):
             self._batches = WorkerBatches(
                 driver, self._beginning(loader, order, start), persistent=resources.settings.persistent
             )
-        self._feed = None if target is None else Feed(self._batches, target)
-        self._source: ExclusiveBatches = self._feed or self._batches
+        self._on_device = None if target is None else DeviceBatches(self._batches, target)
+        self._source: ExclusiveBatches = self._on_device or self._batches
         self._obey_until_first(loader, order)
 
     def _enter(self, loader: Any, order: Order, start: Start, *, first: bool) -> Seeds:
@@ -124,7 +124,7 @@ class Iteration(Iterator[Any]):
                 start.snapshot,
                 shared_seed=self._shared_seed,
                 fault_budget=loader._fault_budget,
-                is_fed=self._is_fed,
+                has_target=self._has_target,
             )
             driver.begin(epoch)
             loader._epochs.begun(start, order, checkpoint)
@@ -149,8 +149,8 @@ class Iteration(Iterator[Any]):
                 checkpoint = self._checkpoint(loader, order, start)
                 self._batches.begin(self.spec, checkpoint, start.snapshot)
                 loader._epochs.begun(start, order, checkpoint)
-            if self._feed is not None:
-                self._feed.begin()
+            if self._on_device is not None:
+                self._on_device.begin()
             self._obey_until_first(loader, order)
 
     def _obey_until_first(self, loader: LoaderBase, order: Order) -> None:
@@ -180,7 +180,7 @@ class Iteration(Iterator[Any]):
 
     def still(self) -> AbstractContextManager[None]:
         """Let nobody ask for batches ahead of the training loop meanwhile."""
-        return nullcontext() if self._feed is None else self._feed.still()
+        return nullcontext() if self._on_device is None else self._on_device.still()
 
     def __next__(self) -> Any:
         return self._source.__next__()  # not next(), after which a signal could come

@@ -1,15 +1,14 @@
 """Batches that are got ready for a device ahead of time.
 
-A feed asks an iteration for batches before the training loop does, has a `Target` begin what is to be done about each
-(copy it, decode it, transform it), and hands them over in order. Where that costs the processor next to nothing it is
+An iteration is asked for batches before the training loop does so, a `Target` begins what is to be done about each (copy
+it, decode it, transform it), and they are handed over in order. Where that costs the processor next to nothing it is
 done by the training loop itself, in `next()`; otherwise by threads.
 
 The state of a loader is about the batches that the training loop has got. So the epoch notes its progress in a copy,
-and with each batch the feed keeps how far that was; when the batch is handed over, the checkpoint is told.
+and with each batch it is kept how far that was; when the batch is handed over, the checkpoint is told.
 
-Threads live as long as the feed: a worker process that one of them has started dies with it. They do not hold the
-feed, so that dropping the iterator ends them; at the end of the program they are waited for, because a thread that is
-ended inside of CUDA takes the program down with it.
+Threads live as long as the iteration. They do not hold it, so that dropping the iterator ends them; at the end of the
+program they are waited for, because a thread that is ended inside of CUDA takes the program down with it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _LOOK_UP_S = 0.05
 _BATCH, _ERROR, _END = range(3)
 
 
-class Feed(ExclusiveBatches):
+class DeviceBatches(ExclusiveBatches):
     """The batches of an iteration, on a device.
 
     Args:
@@ -93,8 +92,8 @@ class Feed(ExclusiveBatches):
 
     def _start(self) -> None:
         for number in range(self._line.thread_count):
-            name = f"feedline-feeder-{number}"
-            thread = threading.Thread(target=_feed, args=(self._line,), name=name, daemon=True)
+            name = f"feedline-device-{number}"
+            thread = threading.Thread(target=_work, args=(self._line,), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
@@ -184,7 +183,7 @@ class _Line:
         if isinstance(self.batches, WorkerBatches):
             _note(self.progress, self.batches.driver.epoch.progress)
 
-    # -- in whichever thread feeds ------------------------------------------------------------------------------------
+    # -- in whichever thread gets batches ready ------------------------------------------------------------------------------------
 
     def ask(self) -> None:
         """Get another batch ready."""
@@ -193,7 +192,7 @@ class _Line:
         self._begin(item)
         self.items[number] = item
 
-    def feed(self) -> bool:
+    def work(self) -> bool:
         """Get another batch ready, as one of several threads, when there is room for it; False at the end."""
         with self.changed:
             while not self.stopping and not self._has_room():
@@ -250,8 +249,8 @@ def _note(progress: Progress | None, noted: Progress | None) -> None:
         progress.become(noted.copy())
 
 
-def _feed(line: _Line) -> None:
-    while line.feed():
+def _work(line: _Line) -> None:
+    while line.work():
         pass
 
 

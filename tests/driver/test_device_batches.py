@@ -190,7 +190,7 @@ def test_nothing_is_left_running(how: str) -> None:
     for _ in range(3):
         next(batches)
     pids = batches.worker_pids
-    assert any(thread.name.startswith("feedline-feeder") for thread in threading.enumerate())
+    assert any(thread.name.startswith("feedline-device") for thread in threading.enumerate())
     if how == "close":
         loader.close()
         with pytest.raises(StopIteration):
