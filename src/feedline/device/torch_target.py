@@ -26,7 +26,7 @@ from feedline.images.deferred import DeferredImages
 from feedline.images.placement import Placement
 
 _THREADS = 2
-"""Threads that feed a GPU with images to decode."""
+"""Threads that have a GPU decode images."""
 
 
 # Any, throughout: batches of whatever structure.

@@ -42,7 +42,7 @@ def new_epoch(
 ) -> Epoch:
     """Return a pass over a dataset, or the rest of one, for the machine to begin.
 
-    If `has_target`, batches are taken before the training loop gets them, and whoever hands them over tells the checkpoint.
+    With a target, batches are taken before the training loop gets them; who hands them over tells the checkpoint.
     """
     if not outlives_epoch(spec.dataset):
         machine.memory.last_notes.clear()

@@ -107,7 +107,7 @@ class DeviceBatches(ExclusiveBatches):
 
 
 class _Line:
-    """Batches that are got ready, in order. Shared by the training loop and the threads that feed it."""
+    """Batches that are got ready, in order. Shared by the training loop and the threads."""
 
     def __init__(self, batches: InlineBatches | WorkerBatches, target: Target) -> None:
         self.batches = batches
