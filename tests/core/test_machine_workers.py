@@ -202,6 +202,17 @@ def test_a_worker_that_does_not_answer_is_ended_and_the_reason_is_told() -> None
     assert "line 7 in read" in world.machine.unsaid[0][0]
 
 
+def test_a_batch_is_not_late_while_another_worker_is_started_for_it() -> None:
+    world = World(timeout_s=30.0, restarts=1)
+    let_time_out(world)
+    assert let_time_out(world) == [(LOOK_AT, 0, True)]
+    world.machine.seen(0, SEEN._replace(is_killed=True))
+    world.machine.now_s += 31.0
+    world.die(0, death=WorkerDied("killed by signal 9"))
+    world.machine.judge_lateness()
+    assert world.decided() == [(START, 0)]
+
+
 def test_a_worker_that_is_at_a_task_of_an_epoch_that_was_left_is_told_of_as_such() -> None:
     world = World(1, workers=1, timeout_s=30.0)
     world.decided()

@@ -55,6 +55,10 @@ class Machine(Workers):
         if self._failed_call is not None:
             failed, self._failed_call = self._failed_call, None
             raise failed
+        epoch = self.epoch
+        if epoch is not None and epoch.unraised is not None:
+            failed, epoch.unraised = epoch.unraised, None
+            raise failed
 
     def wait_anew(self) -> None:
         """Give whatever is waited for next its whole time."""
@@ -148,7 +152,7 @@ class Machine(Workers):
         except Exception as exc:
             if is_interrupt(exc):
                 raise
-            self._failed_call = without_frames(exc)
+            epoch.unraised = without_frames(exc)
 
     @property
     def are_short(self) -> bool:
@@ -267,6 +271,8 @@ class Machine(Workers):
         epoch = self.epoch
         if self._deadline_s is None or self.now_s < self._deadline_s or epoch is None or epoch.take() is not None:
             return
+        if self.decisions:
+            return  # something is done about it, such as another worker in the place of one that died
         due = epoch.in_flight.get(epoch.expected) or next(iter(epoch.in_flight.values()), None)
         self._look_at(epoch, due)
 
