@@ -219,9 +219,29 @@ def test_a_worker_that_is_at_a_task_of_an_epoch_that_was_left_is_told_of_as_such
     world.machine.leave_epoch()
     world.decided()
     world.begin(1)
+    assert let_time_out(world) == [], "it is still getting ready, for all that is known"
     assert let_time_out(world) == [(LOOK_AT, 0, False)]
     with pytest.raises(WorkerTimeout, match=r"still at batch 0 .* of an iteration that was left"):
         world.machine.seen(0, SEEN)
+
+
+def test_a_worker_that_answers_tasks_of_an_epoch_that_was_left_is_not_stuck() -> None:
+    world = World(4, workers=1, depth=4, timeout_s=30.0)
+    world.decided()
+    world.machine.leave_epoch()
+    world.decided()  # nothing can be taken back: all of them have been read
+    world.begin(1)
+    world.machine.now_s += 20.0
+    world.machine.ask()
+    world.machine.wait()
+    for _ in range(3):
+        world.machine.now_s += 20.0
+        world.answer(0)
+        world.machine.judge_lateness()
+        assert world.decided() == []
+    world.machine.now_s += 31.0
+    world.machine.judge_lateness()
+    assert world.decided() == [(LOOK_AT, 0, False)]
 
 
 def test_without_a_restart_left_nobody_is_ended() -> None:

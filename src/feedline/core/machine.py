@@ -283,7 +283,8 @@ class Machine(Workers):
         if late is None:
             raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
         since_s = self.workers[late.worker].since_s
-        if (limits.kills_stuck or late.stays) and self.now_s - since_s < limits.timeout_s:
+        is_elsewhere = late.stays or not late.whole.wanted  # at tasks before the one that is waited for
+        if (limits.kills_stuck or is_elsewhere) and self.now_s - since_s < limits.timeout_s:
             self._deadline_s = since_s + limits.timeout_s  # it is new, or has answered since and is merely slow
             return
         self._late = late
