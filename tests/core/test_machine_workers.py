@@ -202,15 +202,46 @@ def test_a_worker_that_does_not_answer_is_ended_and_the_reason_is_told() -> None
     assert "line 7 in read" in world.machine.unsaid[0][0]
 
 
+def test_a_batch_is_not_late_while_another_worker_is_started_for_it() -> None:
+    world = World(timeout_s=30.0, restarts=1)
+    let_time_out(world)
+    assert let_time_out(world) == [(LOOK_AT, 0, True)]
+    world.machine.seen(0, SEEN._replace(is_killed=True))
+    world.machine.now_s += 31.0
+    world.die(0, death=WorkerDied("killed by signal 9"))
+    world.machine.judge_lateness()
+    assert world.decided() == [(START, 0)]
+
+
 def test_a_worker_that_is_at_a_task_of_an_epoch_that_was_left_is_told_of_as_such() -> None:
     world = World(1, workers=1, timeout_s=30.0)
     world.decided()
     world.machine.leave_epoch()
     world.decided()
     world.begin(1)
+    assert let_time_out(world) == [], "it is still getting ready, for all that is known"
     assert let_time_out(world) == [(LOOK_AT, 0, False)]
     with pytest.raises(WorkerTimeout, match=r"still at batch 0 .* of an iteration that was left"):
         world.machine.seen(0, SEEN)
+
+
+def test_a_worker_that_answers_tasks_of_an_epoch_that_was_left_is_not_stuck() -> None:
+    world = World(4, workers=1, depth=4, timeout_s=30.0)
+    world.decided()
+    world.machine.leave_epoch()
+    world.decided()  # nothing can be taken back: all of them have been read
+    world.begin(1)
+    world.machine.now_s += 20.0
+    world.machine.ask()
+    world.machine.wait()
+    for _ in range(3):
+        world.machine.now_s += 20.0
+        world.answer(0)
+        world.machine.judge_lateness()
+        assert world.decided() == []
+    world.machine.now_s += 31.0
+    world.machine.judge_lateness()
+    assert world.decided() == [(LOOK_AT, 0, False)]
 
 
 def test_without_a_restart_left_nobody_is_ended() -> None:

@@ -222,6 +222,15 @@ def test_a_scheduler_that_raises_costs_no_batch() -> None:
     assert [str(exc) for exc in came if isinstance(exc, LookupError)] == ["whose turn is it?"]
 
 
+def test_what_a_scheduler_raised_is_forgotten_with_the_epoch() -> None:
+    scheduler = Forgetful()
+    loader = DataLoader(list(range(10)), engine="thread", num_workers=1, persistent_workers=True, scheduler=scheduler)
+    batches = iter(loader)
+    while scheduler.raises:
+        next(batches)
+    assert [batch.item() for batch in loader] == list(range(10))
+
+
 class Repeating(IterableDataset[torch.Tensor]):
     """Every worker delivers all of it."""
 

@@ -255,6 +255,16 @@ def _mixes_types(samples: list[Any]) -> bool:
 
 
 @pytest.mark.parametrize("place", [in_a_slot, in_a_full_slot, in_a_message])
+def test_a_batch_that_crosses_is_contiguous_as_that_of_torchs_workers(place: Any) -> None:
+    sample = torch.arange(48.0).reshape(2, 3, 4, 2).to(memory_format=torch.channels_last)
+    assert not torchs([sample, sample]).is_contiguous(), "without workers it keeps the format"
+    with place():
+        batch = ours.default_collate([sample, sample])
+    assert batch.is_contiguous()
+    assert batch.tolist() == [sample.tolist()] * 2
+
+
+@pytest.mark.parametrize("place", [in_a_slot, in_a_full_slot, in_a_message])
 def test_a_batch_that_crosses_is_what_it_would_be_in_a_slot(place: Any) -> None:
     with place():
         mixed = ours.default_collate([torch.ones(2), torch.ones(2, dtype=torch.float64)])

@@ -248,6 +248,43 @@ def test_the_state_of_a_dataset_needs_one_that_takes_it(kind: Any) -> None:
         next(iter(other))
 
 
+class Torn:
+    """One of its samples cannot be read."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            raise ValueError("torn")
+        return index
+
+
+STAYING = [(Loader, {"workers": 1, "persistent": True}), (DataLoader, {"num_workers": 1, "persistent_workers": True})]
+
+
+@pytest.mark.parametrize(("kind", "options"), STAYING)
+def test_a_loop_that_is_under_way_goes_on_when_the_policy_changes(kind: Any, options: dict[str, Any]) -> None:
+    loader = kind(Torn(), 2, engine="thread", **options)
+    begun = iter(loader)
+    first = batches([next(begun)])
+    loader.on_error = "skip"
+    with pytest.raises(ValueError, match="torn"):
+        next(begun)
+    assert first + batches(begun) == [[0, 1], [4, 5]]
+    assert batches(loader) == [[0, 1], [2], [4, 5]]
+    loader.close()
+
+
+@pytest.mark.parametrize(("kind", "options"), STAYING)
+def test_an_iterator_cannot_be_pickled_and_says_so(kind: Any, options: dict[str, Any]) -> None:
+    loader = kind(list(range(4)), 2, engine="thread", **options)
+    next(iter(loader))
+    with pytest.raises(NotImplementedError, match="make another iterator from the loader"):
+        pickle.dumps(loader)
+    loader.close()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("twin_of", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
 def test_a_state_that_was_loaded_goes_with_a_copy(kind: Any, twin_of: Callable[[Any], Any]) -> None:

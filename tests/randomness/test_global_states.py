@@ -6,6 +6,7 @@ import contextlib
 import random
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -48,7 +49,7 @@ def memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         for name in ("_PYTHON", "_PYTHON_MARK", "_NUMPY_STORE"):
             monkeypatch.setattr(global_states, name, None)
         monkeypatch.setattr(global_states, "_last_words", (None, (None, None)))
-        monkeypatch.setattr(global_states, "_of_torch", (None, None))
+        monkeypatch.setattr(global_states, "_of_torch", (torch.default_generator, (None, None, None)))
         assert global_states._mark() is None
     return str(request.param)
 
@@ -195,6 +196,7 @@ DRAWS: dict[str, Callable[[], object]] = {
     "torch, permutation": lambda: torch.randperm(3),
     "torch, in place": lambda: torch.empty(1).uniform_(),
     "torch, seed": lambda: torch.manual_seed(1),
+    "torch, upper half of the seed": lambda: torch.default_generator.manual_seed(7 + (1 << 32)),
 }
 
 
@@ -252,6 +254,30 @@ def test_a_generator_of_another_kind_is_given_back(memory: str) -> None:
         assert np.random.rand() == expected
     finally:
         np.random.set_bit_generator(before)  # type: ignore[attr-defined]
+
+
+def test_a_generator_of_torch_that_was_exchanged_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And its memory is not read when it is gone."""
+    monkeypatch.setattr(torch, "default_generator", torch.Generator().manual_seed(7))
+    states = GlobalStates.now()
+    assert not states.have_moved()
+    monkeypatch.setattr(torch, "default_generator", torch.Generator().manual_seed(8))
+    assert states.have_moved()
+
+
+def test_restoring_waits_for_a_thread_that_draws() -> None:
+    """NumPy makes numbers without the interpreter's lock, and has one of its own for that."""
+    states, generator = GlobalStates.now(), np.random.get_bit_generator()  # type: ignore[attr-defined]
+    np.random.rand()
+    restoring = threading.Thread(target=states.restore)
+    with generator.lock:
+        restoring.start()
+        restoring.join(0.2)
+        assert restoring.is_alive()
+    restoring.join(20)
+    assert not states.have_moved()
 
 
 def test_it_needs_no_torch_and_notices_one_that_comes() -> None:

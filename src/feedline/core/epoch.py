@@ -132,6 +132,8 @@ class Epoch:
         """True if the plan has no more batches, or none that are wanted."""
         self.held: Any = NOTHING
         """The next batch of the plan, if no worker may have it yet."""
+        self.unraised: BaseException | None = None
+        """What the scheduler raised when a batch was there; the training loop gets it in place of the next batch."""
         self._end: int | None = None
         """The first batch that a stream of samples does not have any more."""
         self._treated: dict[int, Treated] = {}

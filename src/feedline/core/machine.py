@@ -55,6 +55,10 @@ class Machine(Workers):
         if self._failed_call is not None:
             failed, self._failed_call = self._failed_call, None
             raise failed
+        epoch = self.epoch
+        if epoch is not None and epoch.unraised is not None:
+            failed, epoch.unraised = epoch.unraised, None
+            raise failed
 
     def wait_anew(self) -> None:
         """Give whatever is waited for next its whole time."""
@@ -148,7 +152,7 @@ class Machine(Workers):
         except Exception as exc:
             if is_interrupt(exc):
                 raise
-            self._failed_call = without_frames(exc)
+            epoch.unraised = without_frames(exc)
 
     @property
     def are_short(self) -> bool:
@@ -267,6 +271,8 @@ class Machine(Workers):
         epoch = self.epoch
         if self._deadline_s is None or self.now_s < self._deadline_s or epoch is None or epoch.take() is not None:
             return
+        if self.decisions:
+            return  # something is done about it, such as another worker in the place of one that died
         due = epoch.in_flight.get(epoch.expected) or next(iter(epoch.in_flight.values()), None)
         self._look_at(epoch, due)
 
@@ -277,7 +283,8 @@ class Machine(Workers):
         if late is None:
             raise WorkerTimeout(f"DataLoader timed out after {limits.timeout_s} seconds.")
         since_s = self.workers[late.worker].since_s
-        if (limits.kills_stuck or late.stays) and self.now_s - since_s < limits.timeout_s:
+        is_elsewhere = late.stays or not late.whole.wanted  # at tasks before the one that is waited for
+        if (limits.kills_stuck or is_elsewhere) and self.now_s - since_s < limits.timeout_s:
             self._deadline_s = since_s + limits.timeout_s  # it is new, or has answered since and is merely slow
             return
         self._late = late

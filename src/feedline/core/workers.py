@@ -73,7 +73,7 @@ class Workers(Tasks):
         self._stuck: dict[int, WorkerTimeout] = {}
         """Workers that were ended because they did not answer, and what is to be said of it."""
         self._failed_call: BaseException | None = None
-        """What a call in a worker raised, or the scheduler; the training loop gets it in place of the next batch."""
+        """What a call in a worker raised; the training loop gets it with the next batch."""
         self._told_of: Call | None = None
         self._unsent_call: BaseException | None = None
         """What kept a call from being sent."""

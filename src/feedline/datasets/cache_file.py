@@ -68,10 +68,11 @@ def check_own(folder: Path, mark: str) -> None:
         names = sorted(os.listdir(folder))
     except OSError:
         return  # there is none yet, or it is told when it is written to
-    foreign = [name for name in names if not name.startswith(mark)]  # with what a program that was killed has left
-    if foreign and not (folder / mark).exists():  # looked for again: another process may have been quicker
+    # Its own are also what a program that was killed has left, and folders inside of it that have the mark.
+    foreign = (name for name in names if not name.startswith(mark) and not (folder / name / mark).exists())
+    if mark not in names and (found := next(foreign, None)) and not (folder / mark).exists():  # perhaps by now
         raise BadOption(
-            f"{folder} holds other files, such as {foreign[0]!r}, and nothing is stored among files that are not "
+            f"{folder} holds other files, such as {found!r}, and nothing is stored among files that are not "
             f"feedline's own. Give a folder that is new or empty, such as {str(folder / 'samples')!r}."
         )
 

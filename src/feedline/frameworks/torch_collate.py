@@ -49,9 +49,9 @@ def collate_tensors(
     if out is None:
         stacked = torch.stack(batch, 0)
         is_plain = type(stacked) is torch.Tensor and stacked.dtype is elem.dtype and not stacked.requires_grad
-        if is_plain or not current.crosses:
+        if (is_plain and stacked.is_contiguous()) or not current.crosses:
             return stacked
-        out = torch.empty_like(stacked, dtype=elem.dtype)
+        out = torch.empty_like(stacked, dtype=elem.dtype, memory_format=torch.contiguous_format)
     if current.crosses:  # with a target, as torch does there: its type is that of the first sample
         return torch.stack(batch, 0, out=out)
     # In its own process torch stacks without a target: types are promoted, and gradients go through.

@@ -207,9 +207,7 @@ class LoaderBase:
         policy = policy_of(on_error)
         check_policy(policy, is_map=self._is_map)
         vars(self)["on_error"], self._fault_budget.policy = on_error, policy
-        if self._iterator is not None:  # its workers go by the old one
-            self._running.close()
-            self._iterator = None
+        self._iterator = None  # its workers go by the old one, and a loop that is under way ends with them
 
     def stats(self) -> dict[str, Any]:
         """Return counters: batches, waiting time, fallbacks, memory, faults."""

@@ -185,6 +185,9 @@ class Iteration(Iterator[Any]):
     def __next__(self) -> Any:
         return self._source.__next__()  # not next(), after which a signal could come
 
+    def __getstate__(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__} cannot be pickled: make another iterator from the loader")
+
     @property
     def closed(self) -> bool:
         """True when there are no workers any more."""

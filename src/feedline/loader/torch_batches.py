@@ -158,9 +158,6 @@ class TorchBatches(Iteration):
         """The name under which frameworks end torch's iterators."""
         self.close()
 
-    def __getstate__(self) -> Any:
-        raise NotImplementedError(f"{type(self).__name__} cannot be pickled: make another iterator from the loader")
-
 
 def _prepare(loader: Any, order: Order, start: Start) -> int | None:
     """Let the order get ready as torch's samplers do; returns its seed, None if it has none."""

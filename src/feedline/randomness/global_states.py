@@ -100,8 +100,9 @@ class GlobalStates:
             generator, words, store = self._numpy
             if generator is not np.random.get_bit_generator():  # type: ignore[attr-defined]
                 np.random.set_bit_generator(generator)  # type: ignore[attr-defined]  # exchanged meanwhile
-            _words_of(generator)[0].raw = words
-            _NUMPY_STORE.raw = store
+            with generator.lock:  # another thread may be drawing: NumPy does so without the interpreter's lock
+                _words_of(generator)[0].raw = words
+                _NUMPY_STORE.raw = store
         if self._torch is not None:
             # Not in memory: other threads may draw, and torch has a lock for that.
             sys.modules["torch"].default_generator.set_state(self._torch)
@@ -158,6 +159,8 @@ _TORCH_BYTES = 5056
 in store."""
 _NEAR_BYTES = 1024
 """Where torch's generator keeps its words: so near to its beginning. It is more than twice as long."""
+_TORCH_SEED_BEFORE = 16
+"""So many bytes before its words: the seed that it was given."""
 _TORCH_STORE_BYTES = 28
 """What follows its words: a float and a double that may be in store, each with a flag behind it."""
 
@@ -166,7 +169,7 @@ def _mark() -> tuple[Any, ...] | None:
     """Return what tells the states of this moment from others; None if it is not sure where they lie."""
     generator = np.random.get_bit_generator()  # type: ignore[attr-defined]  # NumPy's stubs forget it
     _, numpy = _words_of(generator)
-    torch, torch_store = _torch_memory()
+    torch, torch_seed, torch_store = _torch_memory()
     if _PYTHON_MARK is None or numpy is None or torch is None:
         return None
     return (
@@ -176,6 +179,7 @@ def _mark() -> tuple[Any, ...] | None:
         numpy.raw,
         _NUMPY_STORE.raw,
         torch.raw,
+        torch_seed.raw,
         torch_store.raw,
     )
 
@@ -201,7 +205,8 @@ def _numpy_state() -> Any:
     words, _ = _words_of(generator)
     if words is None:
         return pickle.dumps(np.random.get_state(legacy=False))
-    return generator, words.raw, _NUMPY_STORE.raw
+    with generator.lock:
+        return generator, words.raw, _NUMPY_STORE.raw
 
 
 _last_words: tuple[Any, tuple[Any, Any]] = (None, (None, None))
@@ -234,35 +239,43 @@ def _store_of_numpy() -> Any:
     return _bytes_at(id(generator) + offset, len(kept)) if is_sure else None
 
 
-_NO_TORCH = (ctypes.create_string_buffer(0), ctypes.create_string_buffer(0))
-_of_torch: tuple[Any, Any] | None = None
+_NO_TORCH = (ctypes.create_string_buffer(0),) * 3
+_UNSURE = (None, None, None)
+_of_torch: tuple[Any, tuple[Any, Any, Any]] = (None, _UNSURE)
 
 
-def _torch_memory() -> tuple[Any, Any]:
-    """Return the mark of torch's generator, and where it keeps normal numbers; empty if torch is not there."""
+def _torch_memory() -> tuple[Any, Any, Any]:
+    """Return the mark of torch's generator, its seed and its normal numbers in store; empty without torch."""
     global _of_torch
-    if _of_torch is None:
-        torch = sys.modules.get("torch")
-        if torch is None:
-            return _NO_TORCH
-        _of_torch = _memory_of(torch)
-    return _of_torch
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return _NO_TORCH
+    known, memory = _of_torch
+    generator = torch.default_generator
+    if known is not generator:
+        memory = _memory_of(generator, torch)
+        _of_torch = generator, memory  # which must live for as long as its memory is read
+    return memory
 
 
-def _memory_of(torch: Any) -> tuple[Any, Any]:
-    likewise, generator = torch.Generator(), torch.default_generator
+def _memory_of(generator: Any, torch: Any) -> tuple[Any, Any, Any]:
+    likewise = torch.Generator()
     offset = _offset_in(likewise)
     if offset is None or offset != _offset_in(generator):
-        return None, None
+        return _UNSURE
     behind = offset + _TWISTER_BYTES
     store, flags = _bytes_at(likewise._cdata + behind, _TORCH_STORE_BYTES), []
     for _ in range(4):
         torch.randn((), generator=likewise, device="cpu", dtype=torch.float32)  # it makes two and keeps the second
         flags.append(store.raw[-8])
     if flags != [1, 0, 1, 0]:
-        return None, None
+        return _UNSURE
     address = generator._cdata
-    return _bytes_at(address + offset, _MARK_BYTES), _bytes_at(address + behind, _TORCH_STORE_BYTES)
+    return (
+        _bytes_at(address + offset, _MARK_BYTES),
+        _bytes_at(address + offset - _TORCH_SEED_BEFORE, 8),  # of which the words show the lower half only
+        _bytes_at(address + behind, _TORCH_STORE_BYTES),
+    )
 
 
 def _offset_in(generator: Any) -> int | None:
@@ -271,8 +284,11 @@ def _offset_in(generator: Any) -> int | None:
     if len(state) != _TORCH_BYTES or sys.implementation.name != "cpython":
         return None
     words = np.frombuffer(state, np.uint64, 625, 16).astype(np.uint32).tobytes()
-    offset = ctypes.string_at(generator._cdata, _NEAR_BYTES).find(words[:64])
-    return offset if offset > 0 and ctypes.string_at(generator._cdata + offset, _TWISTER_BYTES) == words else None
+    near = ctypes.string_at(generator._cdata, _NEAR_BYTES)
+    offset = near.find(words[:64])
+    seed = offset - _TORCH_SEED_BEFORE
+    is_sure = seed > 0 and near[seed : seed + 8] == state[:8]
+    return offset if is_sure and ctypes.string_at(generator._cdata + offset, _TWISTER_BYTES) == words else None
 
 
 _ADDRESS = _address_of(_python)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import feedline
-from feedline.datasets import ParquetDataset
+from feedline.datasets import CSVDataset, ParquetDataset
 from feedline.datasets.parquet import mapped as unpacked
 from feedline.errors import BadOption, FeedlineWarning, SourceChanged
 from feedline.testing.source import SourceContract, assert_same
@@ -191,6 +191,13 @@ def test_a_folder_with_files_of_others_is_left_alone(path: Path) -> None:
     with pytest.raises(BadOption, match=r"pictures holds other files, such as 'cats'.*new or empty"):
         ParquetDataset(path, cache=folder)[0]
     assert [file.name for file in folder.iterdir()] == ["cats"]
+
+
+def test_a_folder_that_a_csv_file_was_unpacked_to_is_feedlines_own(path: Path) -> None:
+    folder, rows = path.parent / "unpacked", path.parent / "a.csv"
+    rows.write_text("x\n1\n2\n")
+    assert CSVDataset(rows, "x", cache=folder)[1] == 2
+    assert_same(list(ParquetDataset(path, cache=folder)), samples())
 
 
 def test_checksums_are_compared_once_by_all_forked_processes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
