@@ -1,8 +1,8 @@
 """Batches that are got ready for a device ahead of time.
 
-An iteration is asked for batches before the training loop does so, a `Target` begins what is to be done about each (copy
-it, decode it, transform it), and they are handed over in order. Where that costs the processor next to nothing it is
-done by the training loop itself, in `next()`; otherwise by threads.
+An iteration is asked for batches before the training loop does so, a `Target` begins what is to be done about each
+(copy it, decode it, transform it), and they are handed over in order. Where that costs the processor next to nothing
+it is done by the training loop itself, in `next()`; otherwise by threads.
 
 The state of a loader is about the batches that the training loop has got. So the epoch notes its progress in a copy,
 and with each batch it is kept how far that was; when the batch is handed over, the checkpoint is told.
@@ -183,7 +183,7 @@ class _Line:
         if isinstance(self.batches, WorkerBatches):
             _note(self.progress, self.batches.driver.epoch.progress)
 
-    # -- in whichever thread gets batches ready ------------------------------------------------------------------------------------
+    # -- in whichever thread gets batches ready ----------------------------------------------------------------------
 
     def ask(self) -> None:
         """Get another batch ready."""

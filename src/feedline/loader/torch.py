@@ -76,7 +76,7 @@ class DataLoader(Rebuildable, torch.utils.data.DataLoader[T_co]):
             that takes longer than `timeout` is replaced as well, instead of an error.
         max_memory_per_worker: bytes, or a text such as "4GB", that a worker process may have for itself before another
             takes its place.
-        device: where batches go: "cuda", "cuda:1", "cpu", "mps" or a device of torch; None to let them where they are.
+        device: where batches go: "cuda", "cuda:1", "cpu", "mps" or a device of torch; None to leave them.
             On a GPU they are copied ahead of time, beside the training, and pinned memory is used in any case.
         device_transform: called with each batch on the device, ahead of time, too.
         split: how many workers share one batch, each filling some of its rows; for batches so large that the first one
