@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags.add_data(parser)
     parser.set_defaults(repeats=0)
     arguments = parser.parse_args(argv)
+    training.check_gpu()
     data = workloads.stored(
         arguments.data, f"images-{arguments.images}", partial(training.write_images, count=arguments.images)
     )

@@ -33,6 +33,7 @@ Warnings, each a class of its own so that it can be silenced or made an error:
     ├── WorkerRestarted                   a worker died or was stuck, and another took its place
     ├── GrowingWorker                     a worker takes more and more memory
     ├── ShortPasses                       much of the time goes into starting workers
+    ├── SharedQueues                      a GPU decodes where it may have to wait for the training
     ├── NotCached                         samples draw random numbers, and a cache does not keep them
     ├── CacheDropped                      a cache is of another dataset, and is filled again
     ├── RowGroupsReadAgain                most of what is decoded of a Parquet file is not used
@@ -77,6 +78,7 @@ __all__ = [
     "RowGroupsReadAgain",
     "SharedGenerators",
     "SharedHandle",
+    "SharedQueues",
     "ShortPasses",
     "SourceChanged",
     "SourceError",
@@ -263,6 +265,10 @@ class DoubtfulArgument(FeedlineWarning):
 
 class OptionsLost(FeedlineWarning):
     """A framework rebuilt a loader, or wants it used, in a way that some of its options do not survive."""
+
+
+class SharedQueues(FeedlineWarning):
+    """A GPU decodes images in a queue that it may share with the training, which makes both wait."""
 
 
 class NotCached(FeedlineWarning):

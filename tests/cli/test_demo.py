@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch.utils.data import Subset
 
 from feedline.cli.demo import count_batches, train
 from feedline.cli.main import main
-from feedline.cli.pictures import PictureDataset, write_pictures
+from feedline.cli.pictures import picture_folder, write_pictures
 
 
 @pytest.mark.slow
 def test_network_learns(tmp_path: Path) -> None:
     write_pictures(tmp_path, 160)
-    trained, held_out = PictureDataset(tmp_path, range(128)), PictureDataset(tmp_path, range(128, 160))
+    pictures: Any = picture_folder(tmp_path)
+    trained, held_out = Subset(pictures, range(128)), Subset(pictures, range(128, 160))
     reports: list[None] = []
     epochs = list(train(trained, held_out, epochs=5, worker_count=2, report=lambda: reports.append(None)))
     assert [epoch.number for epoch in epochs] == [1, 2, 3, 4, 5]

@@ -73,6 +73,7 @@ def make(dataset: Any, *, worker: bool = False, **options: Any) -> Runner:
 
 class Room:
     crosses = False
+    has_room = False
 
     def allocate(self, size: int) -> tuple[Any, int] | None:
         return None

@@ -29,6 +29,7 @@ from feedline.bench import load
 from feedline.bench.harness import FEEDLINE, TORCH, Case, Entry, Figures, Outcome, Side, add_share
 from feedline.bench.rows import Column
 from feedline.datasets import ImageFolder, TarDataset
+from feedline.device.torch_target import widen_queues
 from feedline.errors import BadOption
 
 SYNTHETIC = "synthetic"
@@ -101,6 +102,7 @@ def check_gpu() -> None:
         BadOption: there is no GPU.
         MissingExtra: torchvision is not installed.
     """
+    widen_queues()
     if not torch.cuda.is_available():
         raise BadOption("There is no GPU that torch can use here, and its rate is what everything is compared with.")
     require("torchvision.models", extra="gpu", purpose="Training on a GPU")

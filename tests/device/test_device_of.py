@@ -1,0 +1,61 @@
+"""Which device a user means, and what is set before CUDA begins."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+import pytest
+import torch
+
+from feedline import DataLoader
+from feedline.device import torch_target
+from feedline.device.torch_target import device_of
+from feedline.errors import BadOption, SharedQueues
+
+QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+def test_devices_of_torch_are_taken_as_they_are() -> None:
+    assert device_of("cpu") == device_of(torch.device("cpu")) == torch.device("cpu")
+    assert device_of("meta") == torch.device("meta")
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:x", 3.5, object()])
+def test_what_is_no_device_is_named(device: object) -> None:
+    with pytest.raises(BadOption, match=r"is no device of torch .*'cuda:1'"):
+        DataLoader([1], device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(QUEUES, "8")
+    with pytest.raises(BadOption, match=r"torch finds no GPU: .* else 'cpu'"):
+        DataLoader([1], device="cuda")
+
+
+def test_a_transform_that_cannot_be_called() -> None:
+    with pytest.raises(BadOption, match="device_transform=7"):
+        DataLoader([1], device_transform=7)  # type: ignore[arg-type]
+
+
+def test_a_transform_runs_without_a_device_too() -> None:
+    loader = DataLoader([1, 2, 3], batch_size=2, device_transform=lambda batch: batch * 10)
+    assert [batch.tolist() for batch in loader] == [[10, 20], [30]]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("given", [None, "1"])
+def test_queues_are_widened_before_cuda_begins(monkeypatch: pytest.MonkeyPatch, begun: bool, given: str | None) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: begun)
+    monkeypatch.delenv(QUEUES, raising=False)
+    if given is not None:
+        monkeypatch.setenv(QUEUES, given)
+    torch_target.widen_queues()
+    expected = given if given is not None else None if begun else "32"
+    assert os.environ.get(QUEUES) == expected
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch_target._check_queues()
+    assert [one.category for one in told] == ([] if expected else [SharedQueues])
+    os.environ.pop(QUEUES, None)
