@@ -258,7 +258,8 @@ class _Training:
         return follows
 
     def _check_agreement(self, states: list[dict[str, Any]]) -> None:
-        places = {state["order"].get("consumed") for state in states}
+        # A last step that is short counts as a full one where a sample failed before the end of the stream was seen.
+        places = {min(state["order"].get("consumed", 0), self._scenario.samples) for state in states}
         if len(places) > 1:
             raise LawBroken(f"ranks after as many steps are at different places: {places}")
 
