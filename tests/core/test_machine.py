@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from feedline.core.decisions import TAKE_BACK, Decision
+from feedline.core.decisions import FORGET, TAKE_BACK, Decision
 from feedline.types import Call, Result, ResultKind, Resume
 from tests.core.world import Halves, World
 
@@ -182,7 +182,7 @@ def test_of_an_epoch_that_is_left_what_has_begun_is_dropped_when_it_is_answered(
     world.answer(1)
     world.decided()
     world.machine.leave_epoch()
-    assert world.decided() == [(TAKE_BACK, 0, None)]
+    assert world.decided() == [(TAKE_BACK, 0, None), (FORGET, 0)]
     world.take_back(0)
     assert (world.given(), world.slots.taken, world.outstanding()) == ([[[0]], []], {0}, [1, 0])
     world.begin(1)
@@ -198,7 +198,7 @@ def test_calls_outlive_the_epoch_in_which_they_were_made() -> None:
     world.machine.call(Call("set_epoch", (3,)))
     world.decided()
     world.machine.leave_epoch()
-    assert sorted(world.decided()) == [(TAKE_BACK, 0, None), (TAKE_BACK, 1, None)]
+    assert sorted(world.decided()) == [(FORGET, 0), (FORGET, 1), (TAKE_BACK, 0, None), (TAKE_BACK, 1, None)]
     for worker in (0, 1):
         world.take_back(worker, begun=0)
     assert world.given() == [[Call("set_epoch", (3,))]] * 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from feedline.core.decisions import LOOK_AT, START, TAKE_BACK, Decision
+from feedline.core.decisions import FORGET, LOOK_AT, START, TAKE_BACK, Decision
 from feedline.core.recovery import Seen
 from feedline.errors import TooManyOpenFiles, WorkerDied, WorkerRestarted, WorkerTimeout
 from feedline.types import Call, Notes, Resume
@@ -147,7 +147,7 @@ def test_leaving_an_epoch_drops_what_a_worker_that_is_to_go_was_to_do() -> None:
     world.decided()
     world.take_back(0)
     world.machine.leave_epoch()
-    assert sorted(world.decided()) == [(TAKE_BACK, 0, None), (TAKE_BACK, 1, None)]
+    assert sorted(world.decided()) == [(FORGET, 0), (FORGET, 1), (TAKE_BACK, 0, None), (TAKE_BACK, 1, None)]
     world.take_back(0)
     world.take_back(1)
     assert (len(world.slots.taken), world.outstanding()) == (2, [1, 1])

@@ -51,6 +51,9 @@ class Engine(ABC):
             Its id, or None if there is none. A task that is taken back is never reported.
         """
 
+    def forget(self, worker: int) -> None:  # noqa: B027  an engine that gives out one task at a time has nothing to do
+        """Nobody wants what `worker` has been given so far. Tasks that it has read and not begun it answers at once."""
+
     @abstractmethod
     def collect(self, timeout_s: float | None, worker: int | None = None) -> list[Result]:
         """Wait until something happened, at most `timeout_s` (None: without limit).

@@ -10,6 +10,9 @@ GIVE = "give"
 TAKE_BACK = "take back"
 """(TAKE_BACK, worker, count): revoke so many tasks that it has not begun, None for all, and tell `taken_back`."""
 
+FORGET = "forget"
+"""(FORGET, worker): nobody wants what it has been given so far; what it has read and not begun need not be done."""
+
 START = "start"
 """(START, worker): start another worker in its place, and tell `started` or `not_started`."""
 

@@ -14,7 +14,7 @@ driver calls last.
 
 from __future__ import annotations
 
-from feedline.core.decisions import LOOK_AT, TAKE_BACK
+from feedline.core.decisions import FORGET, LOOK_AT, TAKE_BACK
 from feedline.core.epoch import NOTHING, Epoch
 from feedline.core.flight import Flight
 from feedline.core.prefetch import RUN_AHEAD, window_size
@@ -204,6 +204,7 @@ class Machine(Workers):
         busy = {flight.worker for flight in self._flights.values() if not flight.is_call}
         for worker in busy:
             self.decisions.append((TAKE_BACK, worker, None))
+            self.decisions.append((FORGET, worker))
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 

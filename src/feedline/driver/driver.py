@@ -14,7 +14,7 @@ from typing import Any
 
 from feedline.abc.engine import Engine
 from feedline.abc.source import Acknowledged
-from feedline.core.decisions import GIVE, LOOK_AT, START, TAKE_BACK
+from feedline.core.decisions import FORGET, GIVE, LOOK_AT, START, TAKE_BACK
 from feedline.core.epoch import Epoch
 from feedline.core.machine import Machine
 from feedline.core.recovery import Seen
@@ -246,6 +246,8 @@ class Driver:
                     self._give(worker, decision[2])
             elif what is TAKE_BACK:
                 machine.taken_back(worker, self._revoke(worker, decision[2]))
+            elif what is FORGET:
+                self.engine.forget(worker)
             elif what is START:
                 self._start_another(worker)
             else:

@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from multiprocessing.process import BaseProcess
 
-from feedline.engines.processes.messages import Message, apart, receive, send, set_receive_timeout
+from feedline.engines.processes.messages import Kind, Message, apart, receive, send, set_receive_timeout
 from feedline.errors import WorkerDied
 from feedline.system.references import References
 
@@ -58,13 +58,21 @@ class Channel:
         If it came together with others, all that the worker has not read is sent again by the next `flush`, one by one.
         """
         unread: list[Message] = []
+        said: list[Message] = []
         with contextlib.suppress(BlockingIOError):
             while len(unread) != 1 and (message := receive(self.far, block=False)) is not None:
-                unread += apart(message)
-        if not unread and self.unsent:
-            unread = apart(self.unsent.popleft())
-        self.unsent.extendleft(reversed(unread))
-        return self.unsent.popleft().task_id if unread else None
+                (unread if message.kind is Kind.TASK else said).extend(apart(message))
+        while not unread and self.unsent:
+            message = self.unsent.popleft()
+            (unread if message.kind is Kind.TASK else said).extend(apart(message))
+        taken = unread.pop(0).task_id if unread else None
+        self.unsent.extendleft(reversed([*said, *unread]))
+        return taken
+
+    def forget(self, task_id: int) -> None:
+        """Tell the worker that nobody wants the tasks up to this number, of which it may have read several."""
+        self.unsent.append(Message(Kind.UNWANTED, task_id, b""))
+        self.flush()
 
     def is_gone(self) -> bool:
         """True if the worker has ended."""

@@ -71,6 +71,8 @@ class ProcessEngine(Engine):
         self._stacks: Stacks | None = None
         self._by_fd: dict[int, Channel] = {}
         self._slots: dict[int, int] = {}
+        self._together: dict[int, int] = {}
+        """By worker: the last task that was sent to it together with others."""
         self._notes: dict[int, Notes] = {}
         self._spec: WorkerSpec | None = None
         self._method = ""
@@ -211,6 +213,7 @@ class ProcessEngine(Engine):
         message = joined([task_message(task) for task in tasks])
         if message is None:
             raise NotImplementedError
+        self._together[worker] = tasks[-1].id
         self._post(self._channels[worker], message)
 
     def _post(self, channel: Channel, message: Message) -> None:
@@ -222,6 +225,11 @@ class ProcessEngine(Engine):
             if exc.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             raise TooManyOpenFiles("sending a task to a worker") from exc
+
+    def forget(self, worker: int) -> None:
+        last = self._together.pop(worker, None)
+        if last is not None and not self._channels[worker].dead:
+            self._channels[worker].forget(last)
 
     def revoke(self, worker: int) -> int | None:
         task_id = self._channels[worker].take_back()

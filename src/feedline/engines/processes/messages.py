@@ -34,6 +34,7 @@ _ANCILLARY = socket.CMSG_SPACE(array.array("i").itemsize)
 _AT_ONCE = int(socket.MSG_DONTWAIT)
 _CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
 _CLOSE_ON_EXEC_AT_ONCE = _CLOSE_ON_EXEC | _AT_ONCE
+_PEEK = int(socket.MSG_PEEK) | _AT_ONCE
 _CONTROL_CUT_OFF = int(socket.MSG_CTRUNC)
 
 
@@ -55,6 +56,8 @@ class Kind(IntEnum):
     """The worker is ready to work."""
     EMPTY = 8
     """All samples of a batch were left out."""
+    UNWANTED = 11
+    """To a worker: nobody wants the tasks up to this number any more. It answers those that it has not begun, EMPTY."""
 
 
 _KINDS = {int(kind): kind for kind in Kind}
@@ -164,6 +167,15 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
             os.close(fd)
             fd = -1
     return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks & 2 > 0, marks & 4 > 0)
+
+
+def next_kind(sock: socket.socket) -> Kind | None:
+    """Return of what kind the message is that waits, and leave it where it is; None if there is none."""
+    try:
+        data = sock.recv(_HEAD.size, _PEEK)
+    except BlockingIOError:
+        return None
+    return _KINDS[_HEAD.unpack_from(data)[0]] if data else None
 
 
 _BLOCK_HEAD = struct.Struct("<BqQqq")

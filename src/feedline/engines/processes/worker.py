@@ -25,7 +25,16 @@ from feedline.engines.failure import pack_failure
 from feedline.engines.habits import end_with, settle
 from feedline.engines.heap import Heap, heap_of_this_process
 from feedline.engines.processes.arena_view import ArenaView
-from feedline.engines.processes.messages import Kind, Message, apart, read_task, receive, send, set_receive_timeout
+from feedline.engines.processes.messages import (
+    Kind,
+    Message,
+    apart,
+    next_kind,
+    read_task,
+    receive,
+    send,
+    set_receive_timeout,
+)
 from feedline.engines.runner import Runner
 from feedline.errors import TransportError
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
@@ -42,6 +51,10 @@ STACK_SIGNAL = signal.SIGRTMAX - 2
 
 _LOOK_AROUND_S = 0.2
 """How often an idle worker looks whether the training process lives. Its end is usually seen at once, by the socket."""
+
+
+_LONG_S = 0.005
+"""Tasks that travel together are short. After one that was not, a worker looks whether somebody wants the rest."""
 
 
 @dataclass
@@ -97,9 +110,16 @@ def _work(link: Link, trainer: _Trainer, runner: Runner, codec: Codec) -> None:
         if message.kind is not Kind.TASK:  # it could not be received, and says why
             trainer.tell(message)
             continue
-        for task in [read_task(single) for single in apart(message)]:
+        tasks = [read_task(single) for single in apart(message)]
+        for task in tasks:
+            if task.id <= trainer.unwanted:
+                trainer.tell(Message(Kind.EMPTY, task.id, b""))
+                continue
+            begun_s = time.monotonic()
             _do(link, trainer, runner, codec, task)
             heap.worked()
+            if len(tasks) > 1 and time.monotonic() - begun_s > _LONG_S:  # then the epoch may have been left meanwhile
+                trainer.look_for_unwanted()
 
 
 def _do(link: Link, trainer: _Trainer, runner: Runner, codec: Codec, task: Task) -> None:
@@ -207,16 +227,39 @@ class _Trainer:
         self.fd = os.pidfd_open(link.trainer_pid)
         self._end.register(self.fd, select.POLLIN)
         set_receive_timeout(link.sock, _LOOK_AROUND_S)
+        self.unwanted = -1
+        """Tasks up to this number are wanted by nobody."""
+        self._received: Message | None = None
+        """A message that was taken by mistake, and comes next."""
 
     def next_message(self, heap: Heap) -> Message | None:
         """Wait for a message; None when there is nobody left to send one. The heap hears of every vain wait."""
         while True:
-            try:
-                return receive(self._sock, block=True)
-            except BlockingIOError:
-                if self._end.poll(0):
-                    return None
-                heap.rested()
+            message, self._received = self._received, None
+            if message is None:
+                try:
+                    message = receive(self._sock, block=True)
+                except BlockingIOError:
+                    if self._end.poll(0):
+                        return None
+                    heap.rested()
+                    continue
+            if message is None or message.kind is not Kind.UNWANTED:
+                return message
+            self.unwanted = message.task_id
+
+    def look_for_unwanted(self) -> None:
+        """See whether the training process has said that nobody wants some tasks."""
+        if next_kind(self._sock) is not Kind.UNWANTED:
+            return
+        try:
+            message = receive(self._sock, block=False)
+        except BlockingIOError:  # the training process has taken it back
+            return
+        if message is not None and message.kind is Kind.UNWANTED:
+            self.unwanted = message.task_id
+        else:
+            self._received = message  # it has taken it back, and sent another one
 
     def tell(self, message: Message) -> None:
         """Send a message, as soon as it can be."""

@@ -18,7 +18,7 @@ from typing import Any
 from feedline.abc.scheduler import Scheduler
 from feedline.abc.stateful import is_stateful
 from feedline.core.counters import Counters
-from feedline.core.decisions import GIVE, START, TAKE_BACK
+from feedline.core.decisions import FORGET, GIVE, START, TAKE_BACK
 from feedline.core.epoch import Epoch
 from feedline.core.fault_budget import FaultBudget
 from feedline.core.machine import Machine
@@ -347,6 +347,8 @@ class World:
                 machine.taken_back(worker, taken)
             elif what is START:
                 self._start(worker)
+            elif what is FORGET:
+                continue  # a simulated worker has read no more than the task that it is at
             else:
                 self._look_at(worker, kills=rest[0])
         if machine.fatal is not None:
