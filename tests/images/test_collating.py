@@ -226,7 +226,7 @@ def test_datasets_that_are_put_together_may_normalise_each_in_its_way(place_at: 
             return place_at
 
     half = images.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-    sources = [Files(images.Compose([images.Resize((32, 32)), last])) for last in (images.Normalize(), half)]
+    sources: list[Any] = [Files(images.Compose([images.Resize((32, 32)), last])) for last in (images.Normalize(), half)]
     batches = list(Placed(torch.utils.data.ConcatDataset(sources), 8))
     assert isinstance(batches[0][0], DeferredImages) == (place_at is not Placement.COLLATE)
     expected = [source[index][0] for source, index in ((sources[0], 11), (sources[1], 0))]
