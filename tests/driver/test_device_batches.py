@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import os
@@ -139,6 +140,28 @@ def test_streams_resume_where_the_training_loop_was(shard: bool, threads: int) -
     assert sorted(itertools.chain(*first, *rest)) == sorted(list(range(30)) * (1 if shard else 2))
 
 
+@pytest.mark.filterwarnings("ignore::feedline.errors.RepeatedSamples")
+@pytest.mark.parametrize("threads", [0, 2])
+def test_streams_resume_at_the_beginning(threads: int) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "num_workers": 2, "shard": False}
+    loader = fed(Stream(), Wrapping(threads), **options)
+    batches = iter(loader)
+    other = fed(Stream(), Wrapping(threads), **options)
+    other.load_state_dict(loader.state_dict())
+    assert [batch.tolist() for batch in other] == [batch.tolist() for batch in batches]
+
+
+def test_a_state_waits_for_one_batch_at_most() -> None:
+    loader = fed(Slow(), Wrapping(2), batch_size=4, num_workers=1)
+    batches = iter(loader)
+    assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
+    time.sleep(0.1)  # a thread waits for the next one, which takes a second
+    begun_s = time.monotonic()
+    loader.state_dict()
+    assert time.monotonic() - begun_s < 1.5
+    loader.close()
+
+
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize(("engine", "workers"), ENGINES)
 def test_an_error_comes_in_its_turn_and_ends_nothing(engine: EngineName, workers: int, threads: int) -> None:
@@ -164,6 +187,83 @@ def test_an_error_of_the_target_comes_in_the_place_of_its_batch(threads: int) ->
     with pytest.raises(ValueError, match="does not like it"):
         next(batches)
     assert [batch[0].item() for batch in batches] == [12, 16]
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize("where", ["begin", "deliver"])
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_an_interrupt_inside_of_the_target_loses_nothing(
+    engine: EngineName, workers: int, where: str, at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Wrapping()
+    act, calls = getattr(target, where), itertools.count(1)
+
+    def interrupted(batch: Any) -> Any:
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return act(batch)
+
+    monkeypatch.setattr(target, where, interrupted)
+    loader = fed(Numbers(20), target, batch_size=4, num_workers=workers, engine=engine)
+    batches, seen = iter(loader), []
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            seen.append(next(batches)[0].item())
+    assert len(seen) < at
+    other = DataLoader(Numbers(20), batch_size=4)
+    other.load_state_dict(loader.state_dict())
+    assert [*seen, *(batch[0].item() for batch in batches)] == [0, 4, 8, 12, 16]
+    assert [*seen, *(batch[0].item() for batch in other)] == [0, 4, 8, 12, 16]
+
+
+@pytest.mark.parametrize(("engine", "workers"), ENGINES)
+def test_an_error_when_a_batch_is_handed_over_comes_once(
+    engine: EngineName, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = Wrapping()
+
+    def deliver(begun: Any) -> Any:
+        if begun[1][0] == 8:
+            raise ValueError("the transform does not like it")
+        return begun[1]
+
+    monkeypatch.setattr(target, "deliver", deliver)
+    batches = iter(fed(Numbers(20), target, batch_size=4, num_workers=workers, engine=engine))
+    assert [next(batches)[0].item() for _ in range(2)] == [0, 4]
+    with pytest.raises(ValueError, match="does not like it"):
+        next(batches)
+    assert [batch[0].item() for batch in batches] == [12, 16]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_the_epoch_may_be_told_after_the_iterator_was_made(threads: int) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
+    loader = fed(Numbers(), Wrapping(threads), num_workers=2, persistent_workers=True, **options)
+    for epoch in (3, 7):
+        batches = iter(loader)
+        time.sleep(0.1)  # threads that are there could ask for batches
+        loader.set_epoch(epoch)
+        plain = DataLoader(Numbers(), **options)
+        plain.set_epoch(epoch)
+        assert [batch.tolist() for batch in batches] == [batch.tolist() for batch in plain]
+    loader.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_copy_leaves_the_device_alone() -> None:
+    target = Wrapping(2)
+    batches = iter(fed(Numbers(4000), target, batch_size=4, num_workers=1))
+    next(batches)
+    child = os.fork()
+    if not child:
+        batches.close()
+        del batches
+        gc.collect()
+        os._exit(target.closed)
+    assert os.waitpid(child, 0)[1] == 0
+    batches.close()
+    assert target.closed == 1
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -215,6 +315,15 @@ def is_running(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+class Slow(Numbers):
+    """The third batch and those after it take a second each."""
+
+    def __getitem__(self, index: int) -> int:
+        if index >= 8:
+            time.sleep(0.25)
+        return index
 
 
 class Stuck(Numbers):

@@ -216,3 +216,18 @@ def test_a_dataset_of_the_users_can_hand_images_on() -> None:
     assert loader._image_placement is Placement.COLLATE
     assert arrays(loader).shape == (12, 3, 64, 64)
     assert isinstance(Own()[0][0], np.ndarray)
+
+
+@pytest.mark.parametrize("place_at", [Placement.COLLATE, Placement.DEVICE, Placement.DECODE])
+def test_datasets_that_are_put_together_may_normalise_each_in_its_way(place_at: Placement) -> None:
+    class Placed(feedline.DataLoader[Any]):
+        @property
+        def _image_placement(self) -> Placement:
+            return place_at
+
+    half = images.Normalize((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    sources: list[Any] = [Files(images.Compose([images.Resize((32, 32)), last])) for last in (images.Normalize(), half)]
+    batches = list(Placed(torch.utils.data.ConcatDataset(sources), 8))
+    assert isinstance(batches[0][0], DeferredImages) == (place_at is not Placement.COLLATE)
+    expected = [source[index][0] for source, index in ((sources[0], 11), (sources[1], 0))]
+    np.testing.assert_allclose(np.asarray(batches[1][0][3:5]), expected, atol=0.1)

@@ -100,6 +100,21 @@ def test_a_large_jpeg_is_decoded_small_with_the_same_result() -> None:
     assert np.abs(small.astype(int) - whole).mean() < 2
 
 
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("size", [(65, 73), (129, 97)])
+def test_sides_that_are_no_multiples_are_not_stretched(size: tuple[int, int], orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    data = encoded(photo(*size), quality=97, exif=exif)
+    pipeline = images.Resize((16, 16))
+    assert np.abs(pipeline(data).astype(int) - pipeline(images.decode_image(data))).mean() < 2
+
+
+def test_a_picture_of_16_bits_is_the_same_as_its_file() -> None:
+    pixels: Any = np.arange(0, 65536, 64, dtype=np.uint16).reshape(32, 32)
+    assert (images.Decode()(Image.fromarray(pixels)) == images.Decode()(encoded(pixels, "PNG"))).all()
+
+
 def test_a_flip_before_a_crop_is_the_same_as_by_hand() -> None:
     pixels = photo()
     result = images.Compose([images.HorizontalFlip(1), images.CenterCrop((20, 31)), images.HorizontalFlip(1)])(pixels)

@@ -21,7 +21,7 @@ from feedline.driver.settings import Settings
 from feedline.engines import interrupts
 from feedline.errors import BadState, WorkerError
 from feedline.failures import is_interrupt, twin_of
-from feedline.order.progress import StreamProgress
+from feedline.order.progress import Progress, StreamProgress
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint, notes_of, resume_of
 from feedline.types import DatasetKind, Resume, WorkerSpec
@@ -181,6 +181,17 @@ class WorkerBatches(ExclusiveBatches):
     def worker_pids(self) -> list[int]:
         """Process ids of the workers; none of threads."""
         return [] if self.driver.closed else self.driver.engine.pids
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What tells how far the training loop is."""
+        checkpoint: Checkpoint = self.driver.epoch.checkpoint
+        return checkpoint
+
+    @property
+    def progress(self) -> Progress:
+        """How far the epoch is."""
+        return self.driver.epoch.progress
 
     def is_ready(self) -> bool:
         """True if the next batch has come already."""

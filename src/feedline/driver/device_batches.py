@@ -14,6 +14,7 @@ program they are waited for, because a thread that is ended inside of CUDA takes
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from feedline.order.progress import Progress
 _LOOK_UP_S = 0.05
 """How often somebody who waits looks whether anybody wants it to end. Nothing else depends on it."""
 
-_BATCH, _ERROR, _END = range(3)
+_ASKED, _TAKEN, _BATCH, _ERROR, _END = range(5)
 
 
 class DeviceBatches(ExclusiveBatches):
@@ -57,38 +58,52 @@ class DeviceBatches(ExclusiveBatches):
     @contextmanager
     def still(self) -> Iterator[None]:
         """Let no thread ask for a batch meanwhile; one that waits for a batch is waited for."""
-        with self._line.asking:
-            yield
+        line = self._line
+        line.pauses += 1  # a thread that has got its batch would be faster than whoever waits for it
+        try:
+            with line.asking:
+                yield
+        finally:
+            line.pauses -= 1
 
     def _next(self) -> Any:
         line = self._line
         if self.leaving:
             raise StopIteration
         if self._threads:
+            if line.is_begun_by_loop():
+                with line.asking:
+                    line.ask()
             item = line.wait()
         else:
             item = line.fetch()
             if line.thread_count:  # what the target has seen by now keeps a processor busy
-                self._start()
+                with interrupts.put_off(starts_process=False):
+                    self._start()
         kind, value, noted = item
-        if kind is _END:
-            line.note_all()
-            raise StopIteration
+        error = value if kind is _ERROR else None
         if kind is _ERROR:
             line.resume(item)
-            _note(line.progress, noted)
-            line.taken += 1
-            raise value
-        batch = self._target.deliver(value)
+        elif kind is _BATCH:
+            try:
+                value = self._target.deliver(value)
+            except BaseException as exc:
+                if is_interrupt(exc):
+                    raise
+                error = exc  # which would come again and again
         progress = line.progress
         # From here on nothing is called, so that no signal comes between: see `feedline.driver.exclusive`.
         item[1] = None
-        if noted is not None and progress is not None:
-            progress.delivered, progress.early, progress.notes = noted.delivered, noted.early, noted.notes
-            progress.streams, progress.turn, progress.read = noted.streams, noted.turn, noted.read
-            progress.missing = noted.missing
+        progress.delivered, progress.early, progress.notes = noted.delivered, noted.early, noted.notes
+        progress.streams, progress.turn, progress.read = noted.streams, noted.turn, noted.read
+        progress.missing = noted.missing
+        if kind is _END:
+            progress.ended = noted.ended
+            raise StopIteration
         line.taken += 1
-        return batch
+        if error is not None:
+            raise error
+        return value
 
     def _start(self) -> None:
         for number in range(self._line.thread_count):
@@ -112,6 +127,7 @@ class _Line:
     def __init__(self, batches: InlineBatches | WorkerBatches, target: Target) -> None:
         self.batches = batches
         self.target = target
+        self.pid = os.getpid()
         # Batches that the training loop makes itself are made when it asks. Sources that hear which samples were
         # consumed hear it when the next one is asked for.
         self._runs_ahead = isinstance(batches, WorkerBatches) and not batches.driver.wants_receipts
@@ -120,12 +136,16 @@ class _Line:
         self.changed = threading.Condition()
         self.items: dict[int, list[Any]] = {}
         """Batches that are ready, by number: what each is, itself, and the progress of the epoch after it."""
+        self.unready: list[Any] | None = None
+        """The one that the training loop itself gets ready, also if that was interrupted."""
         self.asked = 0
         """Batches that were asked for."""
         self.taken = 0
         """Those that the training loop has."""
         self.halted: list[Any] | None = None
         """An end or an error, after which nobody asks for more before the training loop has got it."""
+        self.pauses = 0
+        """How many want that no thread asks."""
         self.stopping = False
 
     @property
@@ -134,17 +154,17 @@ class _Line:
         return self.target.threads if self._runs_ahead else 0
 
     @property
-    def progress(self) -> Progress | None:
-        """What the state of the loader tells; None if the iteration keeps it itself."""
-        if not isinstance(self.batches, WorkerBatches):
-            return None
-        progress: Progress = self.batches.driver.epoch.checkpoint.entry.progress
+    def progress(self) -> Progress:
+        """What the state of the loader tells."""
+        progress: Progress = self.batches.checkpoint.entry.progress
         return progress
 
     def drop(self) -> None:
         """Forget what was got ready."""
         with self.asking, self.changed:
             self.items.clear()
+            if self.unready is not None and self.unready[0] is not _ASKED:
+                self.unready = None
             self.taken = self.asked
             self.halted = None
             self.changed.notify_all()
@@ -154,11 +174,15 @@ class _Line:
     def fetch(self) -> list[Any]:
         """Return the next batch, and get those ready that nobody has to wait for."""
         self.items.pop(self.taken - 1, None)
-        if self.taken not in self.items:
+        if self.taken == self.asked:
             self.ask()
         while self._has_room() and self.batches.is_ready():
             self.ask()
         return self.items[self.taken]
+
+    def is_begun_by_loop(self) -> bool:
+        """True if the next batch is the first of an epoch: the loader may be told another one until it is asked for."""
+        return self.batches.at_first is not None or self.unready is not None
 
     def wait(self) -> list[Any]:
         """Return the next batch when it is ready."""
@@ -178,31 +202,28 @@ class _Line:
                 self.halted = None
             self.changed.notify()
 
-    def note_all(self) -> None:
-        """The training loop has got all batches."""
-        if isinstance(self.batches, WorkerBatches):
-            _note(self.progress, self.batches.driver.epoch.progress)
-
     # -- in whichever thread gets batches ready ----------------------------------------------------------------------
 
     def ask(self) -> None:
-        """Get another batch ready."""
-        number, item = self.asked, self._take()
-        self.asked += 1
+        """Get another batch ready, or the same as before if that was interrupted."""
+        item = self.unready = self.unready or _asked()
+        self._take(item)
         self._begin(item)
-        self.items[number] = item
+        self.items[self.asked], self.unready = item, None
+        self.asked += 1
 
     def work(self) -> bool:
         """Get another batch ready, as one of several threads, when there is room for it; False at the end."""
         with self.changed:
-            while not self.stopping and not self._has_room():
+            while not self.stopping and not self._is_wanted():
                 self.changed.wait(_LOOK_UP_S)
         with self.asking:
             if self.stopping:
                 return False
-            if not self._has_room():
+            if not self._is_wanted():
                 return True  # another thread was faster
-            number, item = self.asked, self._take(in_thread=True)
+            number, item = self.asked, _asked()
+            self._take(item, in_thread=True)
             self.asked += 1
         self._begin(item, in_thread=True)
         with self.changed:
@@ -211,42 +232,41 @@ class _Line:
             self.changed.notify_all()
         return True
 
+    def _is_wanted(self) -> bool:
+        return not self.pauses and not self.is_begun_by_loop() and self._has_room()
+
     def _has_room(self) -> bool:
         ahead = self.target.ahead if self._runs_ahead else 0
         return self.asked - self.taken <= ahead and self.halted is None
 
-    def _take(self, *, in_thread: bool = False) -> list[Any]:
+    def _take(self, item: list[Any], *, in_thread: bool = False) -> None:
         try:
-            batch = self.batches.__next__()
+            if item[0] is _ASKED:
+                item[1] = self.batches.__next__()
+                item[0] = _TAKEN  # nothing is called in between, so that no interrupt loses the batch
         except StopIteration:
-            item = self.halted = [_END, None, None]
+            item[0], self.halted = _END, item
         except BaseException as exc:
             if is_interrupt(exc) and not in_thread:
                 raise
-            item = self.halted = [_ERROR, exc, self._noted()]
-        else:
-            item = [_BATCH, batch, self._noted()]
-        return item
+            item[0], item[1], self.halted = _ERROR, exc, item
+        if item[2] is None:
+            item[2] = self.batches.progress.copy()
 
     def _begin(self, item: list[Any], *, in_thread: bool = False) -> None:
-        if item[0] is not _BATCH:
+        if item[0] is not _TAKEN:
             return
         try:
             item[1] = self.target.begin(item[1])
+            item[0] = _BATCH
         except BaseException as exc:
             if is_interrupt(exc) and not in_thread:
                 raise
             item[0], item[1] = _ERROR, exc
 
-    def _noted(self) -> Progress | None:
-        if not isinstance(self.batches, WorkerBatches):
-            return None
-        return self.batches.driver.epoch.progress.copy()
 
-
-def _note(progress: Progress | None, noted: Progress | None) -> None:
-    if progress is not None and noted is not None:
-        progress.become(noted.copy())
+def _asked() -> list[Any]:
+    return [_ASKED, None, None]
 
 
 def _work(line: _Line) -> None:
@@ -257,6 +277,8 @@ def _work(line: _Line) -> None:
 def _end(line: _Line, threads: list[threading.Thread]) -> None:
     """End the threads, and wait for them."""
     line.stopping = True
+    if line.pid != os.getpid():
+        return  # a copy: threads and device are those of the process that this one was forked from
     if threads:
         line.batches.close()
     with line.changed:

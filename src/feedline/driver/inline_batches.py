@@ -41,8 +41,11 @@ class InlineBatches(ExclusiveBatches):
         counters: Counters,
         prepare: Prepare | None,
         fault_budget: FaultBudget | None = None,
+        *,
+        has_target: bool = False,
     ) -> None:
         super().__init__()
+        self._has_target = has_target
         self._fault_budget = fault_budget or FaultBudget(policy_of(None))
         self._arena = arena
         self._room = None if arena is None else LocalRoom(arena)
@@ -83,7 +86,9 @@ class InlineBatches(ExclusiveBatches):
         self._runner = runner
         self._plan = checkpoint.plan
         weakref.finalize(self, interrupts.see_through, checkpoint.freeze).atexit = False
-        self._progress = progress
+        self.checkpoint = checkpoint
+        self.progress = progress.copy() if self._has_target else progress
+        """How far it is; the checkpoint says how far the training loop is."""
         self._ordinal = progress.delivered
         self._asks_plan = False
         """True while the plan is asked. If it is so when a batch is asked for, that was interrupted."""
@@ -114,7 +119,7 @@ class InlineBatches(ExclusiveBatches):
                     raise
             batch = self._made
             if batch is _VOID:
-                self._progress.missing += 1
+                self.progress.missing += 1
                 self._note(ordinal)
                 continue
             if self._prepare is not None:
@@ -136,15 +141,15 @@ class InlineBatches(ExclusiveBatches):
         if isinstance(exc, StopIteration):
             self._rest()
             self._begun = None
-            self._progress.ended = self._runner.streams
-            self._fault_budget.check(ended=self._progress.ended)
+            self.progress.ended = self._runner.streams
+            self._fault_budget.check(ended=self.progress.ended)
             return
         torn = self._runner.streams and self._runner.stream.interrupted_by is not None
         if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
             self._is_spent = isinstance(exc, TooManyBadSamples)
             return
         self._log(exc, indices)
-        self._progress.missing += 1
+        self.progress.missing += 1
         self._note(ordinal, failed=True)
 
     def _touch_up(self, ordinal: int, prepare: Prepare) -> Any:
@@ -152,7 +157,7 @@ class InlineBatches(ExclusiveBatches):
             return prepare(self._made)
         except BaseException as exc:
             if not is_interrupt(exc):  # which would come again and again
-                self._progress.missing += 1
+                self.progress.missing += 1
                 self._note(ordinal)
             raise
 
@@ -170,7 +175,7 @@ class InlineBatches(ExclusiveBatches):
             self._asks_plan = False
             self._fault_budget.check(ended=True)
             self._rest()
-            self._progress.ended = True  # the last that is done: after an interrupt the end comes again, not the epoch
+            self.progress.ended = True  # the last that is done: after an interrupt the end comes again, not the epoch
             raise
         except BaseException as exc:
             self._asks_plan = is_interrupt(exc)
@@ -182,7 +187,7 @@ class InlineBatches(ExclusiveBatches):
 
     def _note(self, ordinal: int, *, failed: bool = False) -> None:
         """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
-        progress = self._progress
+        progress = self.progress
         place = None
         if self._runner.streams:
             place = self._runner.stream.place

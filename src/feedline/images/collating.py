@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from feedline.abc import memory
 from feedline.errors import CollateError
+from feedline.images.decoding import decode_image
 from feedline.images.deferred import DeferredImage, DeferredImages, Finish
 from feedline.images.placement import Placement, placement
-from feedline.images.rendering import dtype_of, finish_into
+from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 
 _UNCHANGED = np.array([1, 1, 1, 0, 0, 1, 2, 3], np.float32)
 """What `ColorJitter` would have drawn for colours that stay."""
@@ -22,24 +23,38 @@ _UNCHANGED = np.array([1, 1, 1, 0, 0, 1, 2, 3], np.float32)
 def collate_images(images: Sequence[DeferredImage]) -> NDArray[Any] | DeferredImages:
     """Return the images of a batch as the placement says: one array, or `DeferredImages`.
 
+    A device finishes all images of a batch alike; if they are not to be, they are finished here.
+
     Arrays are in the slot of the current task, if there is one. Images of bfloat16, which NumPy lacks, are of float32.
 
     Raises:
         CollateError: the images are not of one size, or of one type.
     """
     finish = images[0].finish
+    alike = True
     for place, image in enumerate(images):
-        if type(image) is not DeferredImage or image.finish != finish:
+        if type(image) is not DeferredImage:
             raise _differ(finish, image, place)
-    if placement() in (Placement.DEVICE, Placement.DECODE):
+        if image.finish != finish:  # datasets that are put together may normalise each in its way
+            if image.finish.shape != finish.shape or image.finish.dtype != finish.dtype:
+                raise _differ(finish, image, place)
+            alike = False
+    if alike and placement() in (Placement.DEVICE, Placement.DECODE):
         return _together(images, finish)
     shape, dtype = (len(images), *finish.shape), dtype_of(finish)
     # Of bfloat16 this is not the batch yet, and would take room from it.
     batch = memory.empty(shape, dtype) if finish.dtype != "bfloat16" else np.empty(shape, dtype)
     for row, image in zip(batch, images, strict=True):
-        assert image.pixels is not None  # files travel to devices only
-        finish_into(row, image.pixels, finish, flip=image.flip, jitter=image.jitter)
+        finish_into(row, _pixels(image), image.finish, flip=image.flip, jitter=image.jitter)
     return batch
+
+
+def _pixels(image: DeferredImage) -> Pixels:
+    if image.pixels is not None:
+        return image.pixels
+    assert image.data is not None
+    assert image.box is not None
+    return cut(decode_image(image.data), image.box, image.finish.width, image.finish.height)
 
 
 def _together(images: Sequence[DeferredImage], finish: Finish) -> DeferredImages:

@@ -25,6 +25,7 @@ from feedline.images.deferred import DeferredImage
 from feedline.images.field import image_field, is_encoded, replaced
 from feedline.images.geometry import Box, View
 from feedline.images.header import Header, file_bytes, read_header
+from feedline.images.pillow import eight_bits
 from feedline.images.placement import Placement, placement
 from feedline.images.rendering import Pixels, cut, dtype_of, finish_into
 from feedline.randomness.scope import is_in_loader
@@ -239,8 +240,10 @@ def _decoded(data: bytes, header: Header, view: View) -> tuple[Pixels, Box]:
     pixels = decode_image(data, header=header, factor=factor, rows=math.ceil(top + height) + 2 * factor)
     if pixels.shape[1] == header.width:
         return pixels, view.box
-    across, down = pixels.shape[1] / header.width, -(-header.height // factor) / header.height
-    return pixels, (left * across, top * down, width * across, height * down)
+    # The last pixel of a row or a column stands for what is left, which is less than `factor`; upright it may be first.
+    left += -header.width % factor if header.orientation in (2, 3, 6, 7) else 0
+    top += -header.height % factor if header.orientation in (3, 4, 7, 8) else 0
+    return pixels, (left / factor, top / factor, width / factor, height / factor)
 
 
 def _nobody_decodes() -> BadOption:
@@ -266,8 +269,8 @@ def pixels_of(image: Any) -> Pixels:
     if is_tensor(image):
         image = image.permute(1, 2, 0).numpy() if image.ndim == 3 else image.numpy()
     elif hasattr(image, "getbands") and hasattr(image, "convert"):  # an image of Pillow
-        image = np.asarray(image.convert("RGB"))
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3):
+        image = np.asarray(eight_bits(image).convert("RGB"))
+    if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim not in (2, 3) or not image.size:
         what = f"{image.dtype} of shape {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
         raise BadOption(
             f"A transform of feedline.images was given {what}. It takes bytes of an image file, an array of uint8 with "

@@ -65,7 +65,16 @@ class Iteration(Iterator[Any]):
         if not loader._worker_count:
             checkpoint = self._checkpoint(loader, order, start)
             arena, counters, fault_budget = resources.arena(), resources.counters, loader._fault_budget
-            self._batches = InlineBatches(self.spec, checkpoint, start.snapshot, arena, counters, prepare, fault_budget)
+            self._batches = InlineBatches(
+                self.spec,
+                checkpoint,
+                start.snapshot,
+                arena,
+                counters,
+                prepare,
+                fault_budget,
+                has_target=self._has_target,
+            )
             loader._epochs.begun(start, order, checkpoint)
         else:
             driver = resources.driver(self.spec, prepare)
@@ -200,7 +209,10 @@ class Iteration(Iterator[Any]):
 
     def settle(self) -> None:
         """See `ExclusiveBatches.settle`."""
-        self._batches.settle()
+        batches = self._batches
+        batches.settle()
+        if self._has_target and batches.at_first is not None:  # nothing was asked for: it is known how streams begin
+            batches.checkpoint.entry.progress.become(batches.progress.copy())
 
     @property
     def leaving(self) -> bool:
