@@ -63,8 +63,9 @@ def _origin(dataset: Any, index: Any) -> tuple[Any, Any] | None:
 def place_of_failed(exc: BaseException, dataset: Any, indices: list[Any]) -> int | None:
     """Return which of the samples that were asked for together an exception is about; None if that is not known.
 
-    Where torch's `Subset` asks for one sample after the other, its frame tells. Otherwise they are tried one by one,
-    up to the first that fails.
+    Where torch's `Subset` asks for one sample after the other, its frame tells, up to Python 3.11: later ones forget
+    the variable of a list comprehension that has failed. Otherwise samples are tried one by one, up to the first that
+    fails.
     """
     place = _place_in_frames(exc, dataset, indices)
     if place is not None or isinstance(exc, (MemoryError, OSError)) or not isinstance(exc, Exception):
