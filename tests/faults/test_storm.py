@@ -120,12 +120,15 @@ say("taken", *[text for text in wrong if text != str(list(range(0, 64, 4)))])
 """
 
 
+LOSES_BATCHES = tuple(sys.version_info) < (3, 11)
+
+
 def are_whole(told: str, count: int) -> bool:
     """True if each epoch had each batch once, in order.
 
     Python 3.10 looks for signals when a call returns, too: a batch may be lost on its way out of `__next__`.
     """
-    if sys.version_info >= (3, 11):
+    if not LOSES_BATCHES:
         return told == "taken"
     epochs = [[int(first) for first in epoch.split(",")] for epoch in re.findall(r"\[(.*?)\]", told)]
     lost = sum(16 - len(epoch) for epoch in epochs)
