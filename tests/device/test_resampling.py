@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from feedline.device import resampling
-from feedline.device.resampling import Sources, resample
+from feedline.device.resampling import RaggedImages, resample
 from feedline.images.deferred import Finish
 
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -42,7 +42,7 @@ def test_pixels_are_those_of_pillow(device: str, size: tuple[int, int]) -> None:
     sources = images(device)
     rows, flips = torch.tensor([4, 0, 3, 1, 2]), torch.tensor([0, 1, 1, 0, 0], dtype=torch.uint8)
     out = torch.full((6, 3, *size), 7, dtype=torch.uint8, device=device)
-    resample(Sources.of_planes(sources), rows, torch.tensor(BOXES, dtype=torch.float32), flips, out, None)
+    resample(RaggedImages.of_planes(sources), rows, torch.tensor(BOXES, dtype=torch.float32), flips, out, None)
     for image, row, box, flip in zip(sources, rows.tolist(), BOXES, flips.tolist(), strict=True):
         expected = pillow(image, box, size, flip)
         assert (out[row].cpu().int() - expected.int()).abs().max() <= 1
@@ -56,9 +56,9 @@ def test_values_are_normalised_in_the_same_pass(device: str, dtype: torch.dtype)
     rows, flips = torch.arange(5), torch.zeros(5, dtype=torch.uint8)
     boxes = torch.tensor(BOXES, dtype=torch.float32)
     plain = torch.empty((5, 3, 64, 64), device=device)
-    resample(Sources.of_planes(sources), rows, boxes, flips, plain, None)
+    resample(RaggedImages.of_planes(sources), rows, boxes, flips, plain, None)
     out = torch.empty((5, 3, 64, 64), device=device, dtype=dtype)
-    resample(Sources.of_planes(sources), rows, boxes, flips, out, Finish(64, 64, MEAN, STD, str(dtype), True))
+    resample(RaggedImages.of_planes(sources), rows, boxes, flips, out, Finish(64, 64, MEAN, STD, str(dtype), True))
     mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (MEAN, STD))
     torch.testing.assert_close(out, ((plain / 255 - mean) / std).to(dtype), rtol=0.01, atol=0.02)
 
@@ -68,7 +68,7 @@ def test_pixels_of_the_right_size_stay_what_they_are(device: str) -> None:
     pixels = torch.randint(0, 256, (3, 33, 50, 3), dtype=torch.uint8, device=device)
     out = torch.empty((3, 3, 33, 50), dtype=torch.uint8, device=device)
     flips = torch.tensor([0, 1, 0], dtype=torch.uint8)
-    resample(Sources.of_pixels(pixels), torch.arange(3), None, flips, out, None)
+    resample(RaggedImages.of_pixels(pixels), torch.arange(3), None, flips, out, None)
     planes = pixels.permute(0, 3, 1, 2)
     assert torch.equal(out[0], planes[0])
     assert torch.equal(out[1], planes[1].flip(-1))
@@ -79,7 +79,7 @@ def test_pixels_of_the_right_size_stay_what_they_are(device: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_triton_and_torch_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resampling.has_triton()
-    sources = Sources.of_planes(images("cuda"))
+    sources = RaggedImages.of_planes(images("cuda"))
     rows, flips = torch.arange(5), torch.tensor([1, 0, 1, 0, 1], dtype=torch.uint8)
     boxes = torch.tensor(BOXES, dtype=torch.float32)
     made = []

@@ -90,7 +90,8 @@ def _cropped_pillow(path: str, dice: random.Random) -> Any:
         return np.asarray(image.convert("RGB").resize((CROP, CROP), Image.Resampling.BILINEAR, box=box))
 
 
-def _cropped_opencv(path: str, dice: random.Random) -> Any:
+def cropped_opencv(path: str, dice: random.Random) -> Any:
+    """Return a crop at random of one of these files, resized, with the axes height, width, color."""
     import cv2
 
     encoded = np.fromfile(path, dtype=np.uint8)
@@ -111,7 +112,7 @@ def _cropped(image: Any, dice: random.Random) -> Any:
     return cv2.resize(image[top : top + height, left : left + width], (CROP, CROP), interpolation=cv2.INTER_LINEAR)
 
 
-_CROPPED = {"pillow": _cropped_pillow, "opencv": _cropped_opencv, "simplejpeg": _cropped_simplejpeg}
+_CROPPED = {"pillow": _cropped_pillow, "opencv": cropped_opencv, "simplejpeg": _cropped_simplejpeg}
 DECODERS = tuple(_CROPPED)
 
 

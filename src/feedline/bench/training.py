@@ -27,13 +27,13 @@ from feedline import DataLoader, images
 from feedline._optional import require
 from feedline.bench import load
 from feedline.bench.harness import FEEDLINE, TORCH, Case, Entry, Figures, Outcome, Side, add_share
+from feedline.bench.jpegs import CROP, IMAGE_HEIGHT, IMAGE_WIDTH, cropped_opencv
 from feedline.bench.rows import Column
 from feedline.datasets import ImageFolder, TarDataset
 from feedline.device.torch_target import widen_queues
 from feedline.errors import BadOption
 
 SYNTHETIC = "synthetic"
-SIZE, WIDTH, HEIGHT = 224, 500, 375
 _WINDOW = 10
 """Steps of training between two readings of the clock."""
 _LEFT_OUT = 2
@@ -198,7 +198,7 @@ def _measure(
 
 
 def _synthetic(batch_size: int) -> tuple[Iterator[Any], None]:
-    batch = torch.randn((batch_size, 3, SIZE, SIZE), device="cuda", dtype=torch.bfloat16)
+    batch = torch.randn((batch_size, 3, CROP, CROP), device="cuda", dtype=torch.bfloat16)
     labels = torch.randint(0, 1000, (batch_size,), device="cuda")
     return itertools.repeat((batch, labels)), None
 
@@ -218,7 +218,7 @@ def _opened(row: Row, data: Path, batch_size: int) -> tuple[Iterable[Any], Any]:
         endless_batches = itertools.chain.from_iterable(loader.virtual_epochs(10_000_000))
         return (on_device(batch, labels) for batch, labels in endless_batches), loader
     pipeline = images.Compose(
-        [images.RandomResizedCrop(SIZE), images.HorizontalFlip(), images.Normalize(dtype="bfloat16")]
+        [images.RandomResizedCrop(CROP), images.HorizontalFlip(), images.Normalize(dtype="bfloat16")]
     )
     if row.source == "tar":
         shards = str(data / "shards" / "*.tar")
@@ -272,7 +272,7 @@ def _torchvision_pipeline() -> Any:
 
     return transforms.Compose(
         [
-            transforms.RandomResizedCrop(SIZE),
+            transforms.RandomResizedCrop(CROP),
             transforms.RandomHorizontalFlip(),
             transforms.ToTensor(),
             transforms.Normalize(images.IMAGENET_MEAN, images.IMAGENET_STD),
@@ -281,21 +281,7 @@ def _torchvision_pipeline() -> Any:
 
 
 def _with_opencv(path: str) -> Any:
-    import cv2
-
-    cv2.setNumThreads(0)
-    image: Any = cv2.imread(path)
-    height, width = image.shape[:2]
-    for _ in range(10):
-        area = height * width * random.uniform(0.08, 1.0)
-        aspect = random.uniform(3 / 4, 4 / 3)
-        w, h = round((area * aspect) ** 0.5), round((area / aspect) ** 0.5)
-        if w <= width and h <= height:
-            left, top = random.randint(0, width - w), random.randint(0, height - h)
-            image = image[top : top + h, left : left + w]
-            break
-    image = cv2.resize(image, (SIZE, SIZE), interpolation=cv2.INTER_LINEAR)
-    image = cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    image = cropped_opencv(path, random.Random())
     return np.ascontiguousarray(image[:, ::-1]) if random.random() < 0.5 else image
 
 
@@ -314,8 +300,12 @@ def _write_shard(data: Path, count: int, shard: int) -> None:
     dice = np.random.default_rng(shard)
     with tarfile.open(data / "shards" / f"{shard:03d}.tar", "w") as archive:
         for number in range(shard, count, _SHARDS):
-            coarse = Image.fromarray(dice.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize((WIDTH, HEIGHT), 3)
-            pixels = np.asarray(coarse).astype(np.int16) + dice.normal(0, 22, (HEIGHT, WIDTH, 3)).astype(np.int16)
+            coarse = Image.fromarray(dice.integers(0, 256, (12, 16, 3), dtype=np.uint8)).resize(
+                (IMAGE_WIDTH, IMAGE_HEIGHT), 3
+            )
+            pixels = np.asarray(coarse).astype(np.int16) + dice.normal(0, 22, (IMAGE_HEIGHT, IMAGE_WIDTH, 3)).astype(
+                np.int16
+            )
             path = data / "folder" / f"{number % 10:02d}" / f"{number:06d}.jpg"
             Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8)).save(path, quality=90)
             archive.add(path, f"{number:06d}.jpg")

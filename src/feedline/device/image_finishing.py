@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from feedline.device.jitter import jittered
-from feedline.device.resampling import Sources, resample
+from feedline.device.resampling import RaggedImages, resample, scales
 from feedline.errors import CorruptSource
 from feedline.failures import words
 from feedline.images.decoding import decode_image
-from feedline.images.deferred import DeferredImages
+from feedline.images.deferred import DeferredImages, Finish
 
 
 @functools.cache
@@ -47,16 +47,16 @@ def finish_on(device: torch.device) -> Any:
             on_device = pixels.to(device, non_blocking=True)
             kept.held.append(on_device)
             rows = torch.as_tensor(images.pixel_rows)
-            resample(Sources.of_pixels(on_device), rows, None, flips[rows], out, plain)
+            resample(RaggedImages.of_pixels(on_device), rows, None, flips[rows], out, plain)
         if len(images.encoded_rows):
             data = torch.as_tensor(images.data)
             kept.addresses.append(data.data_ptr())
             decoded = decode(data, torch.as_tensor(images.offsets), device)
             kept.held.append(decoded)
             rows = torch.as_tensor(images.encoded_rows)
-            resample(Sources.of_planes(decoded), rows, torch.as_tensor(images.boxes), flips[rows], out, plain)
+            resample(RaggedImages.of_planes(decoded), rows, torch.as_tensor(images.boxes), flips[rows], out, plain)
         if colours is not None:
-            out = normalised(jittered(out, colours), final.mean, final.std, dtype)
+            out = normalised(jittered(out, colours), final, dtype)
         return out if final.channels_first else out.permute(0, 2, 3, 1).contiguous()
 
     return finish
@@ -97,12 +97,9 @@ def _decode_one(file: torch.Tensor, place: int, device: torch.device) -> torch.T
         return torch.from_numpy(pixels).to(device).permute(2, 0, 1).contiguous()
 
 
-def normalised(
-    images: torch.Tensor, mean: tuple[float, ...] | None, std: tuple[float, ...] | None, dtype: torch.dtype
-) -> torch.Tensor:
+def normalised(images: torch.Tensor, finish: Finish, dtype: torch.dtype) -> torch.Tensor:
     """Return images with values from 0 to 255, as floats, in their final form."""
-    if mean is None or std is None:
-        return images.round_().clamp_(0, 255).to(dtype) if dtype is torch.uint8 else images.to(dtype)
-    scale = torch.tensor([1 / (255 * each) for each in std], device=images.device).view(1, 3, 1, 1)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device).view(1, 3, 1, 1)
+    if dtype is torch.uint8:
+        return images.round_().clamp_(0, 255).to(dtype)
+    scale, shift = (torch.tensor(values, device=images.device).view(1, 3, 1, 1) for values in scales(finish))
     return images.mul_(scale).add_(shift).to(dtype)

@@ -23,7 +23,7 @@ _ROWS = 8
 
 
 @dataclass(frozen=True)
-class Sources:
+class RaggedImages:
     """Images of uint8 on the device, of any sizes and layouts."""
 
     tensors: list[torch.Tensor]
@@ -31,14 +31,19 @@ class Sources:
     channels_last: bool
 
     @classmethod
-    def of_pixels(cls, pixels: torch.Tensor) -> Sources:
+    def of_pixels(cls, pixels: torch.Tensor) -> RaggedImages:
         """Images of one size with the axes image, height, width, color."""
         return cls(list(pixels.unbind(0)), channels_last=True)
 
     @classmethod
-    def of_planes(cls, images: list[torch.Tensor]) -> Sources:
+    def of_planes(cls, images: list[torch.Tensor]) -> RaggedImages:
         """Images with the axes color, height, width."""
         return cls(images, channels_last=False)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return height and width of each image."""
+        first = 0 if self.channels_last else 1
+        return [(image.shape[first], image.shape[first + 1]) for image in self.tensors]
 
     def table(self) -> list[list[int]]:
         """Return for each image its address, height, width, and the strides of row, column and color."""
@@ -51,7 +56,7 @@ class Sources:
 
 
 def resample(
-    sources: Sources,
+    sources: RaggedImages,
     rows: torch.Tensor,
     boxes: torch.Tensor | None,
     flips: torch.Tensor,
@@ -69,7 +74,7 @@ def resample(
         finish: how values are normalised; None for values from 0 to 255.
     """
     if boxes is None:
-        boxes = torch.tensor([[0, 0, width, height] for _, height, width, *_ in sources.table()], dtype=torch.float32)
+        boxes = torch.tensor([[0, 0, width, height] for height, width in sources.sizes()], dtype=torch.float32)
     if out.is_cuda and has_triton():
         _with_triton(sources, rows, boxes, flips, out, finish)
     else:
@@ -82,7 +87,7 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def _scales(finish: Finish | None) -> tuple[list[float], list[float]]:
+def scales(finish: Finish | None) -> tuple[list[float], list[float]]:
     """Return by what each color is multiplied, and what is added to it then."""
     if finish is None or finish.mean is None or finish.std is None:
         return [1.0] * 3, [0.0] * 3
@@ -90,14 +95,14 @@ def _scales(finish: Finish | None) -> tuple[list[float], list[float]]:
 
 
 def _with_torch(
-    sources: Sources,
+    sources: RaggedImages,
     rows: torch.Tensor,
     boxes: torch.Tensor,
     flips: torch.Tensor,
     out: torch.Tensor,
     finish: Finish | None,
 ) -> None:
-    scale, shift = (torch.tensor(values, device=out.device).view(3, 1, 1) for values in _scales(finish))
+    scale, shift = (torch.tensor(values, device=out.device).view(3, 1, 1) for values in scales(finish))
     size = tuple(out.shape[-2:])
     for image, row, box, flip in zip(sources.tensors, rows.tolist(), boxes.tolist(), flips.tolist(), strict=True):
         planes = image.permute(2, 0, 1) if sources.channels_last else image
@@ -109,7 +114,7 @@ def _with_torch(
 
 
 def _with_triton(
-    sources: Sources,
+    sources: RaggedImages,
     rows: torch.Tensor,
     boxes: torch.Tensor,
     flips: torch.Tensor,
@@ -125,7 +130,7 @@ def _with_triton(
     table[:, 6], table[:, 7] = rows, flips
     table[:, 8:] = boxes.float().contiguous().view(torch.int32)
     on_device = table.to(out.device, non_blocking=True)
-    scale, shift = _scales(finish)
+    scale, shift = scales(finish)
     block = 1 << (width - 1).bit_length()
     grid = (count, -(-height // _ROWS))
     launch: Any = kernel[grid]

@@ -5,7 +5,7 @@ processor waits for nothing. Each tensor is recorded on the training loop's stre
 memory is not used for the next batch before that stream is done with it.
 
 What a copy reads from is kept until it is through, because the next batch is written there. Then it is given back to
-the workers without another event: see `SlotPinner.settled`.
+the workers without another event: see `feedline.device.pinning.settled`.
 """
 
 from __future__ import annotations
@@ -255,13 +255,7 @@ def is_cuda(device: Any) -> bool:
 
 
 def target_for(device: torch.device | None, transform: Callable[[Any], Any] | None) -> Target | None:
-    """Return what gets batches ready for a device; None if nothing is to be done about them.
-
-    Raises:
-        BadOption: the transform cannot be called.
-    """
-    if transform is not None and not callable(transform):
-        raise BadOption(f"device_transform={transform!r} cannot be called: give a function that takes a batch.")
+    """Return what gets batches ready for a device; None if nothing is to be done about them."""
     if device is None:
         return None if transform is None else TorchTarget(torch.device("cpu"), transform)
     if not is_cuda(device):
