@@ -34,6 +34,10 @@ def test_fresh_worlds() -> None:
         seed += 1
 
 
+def test_an_error_at_the_start_of_a_worker_while_a_state_is_asked_for_is_told_by_the_next_batch() -> None:
+    assert simulate(draw_scenario(270519213), events=2000).raised["NotReady"]
+
+
 def test_everything_happens_in_drawn_worlds() -> None:
     counts = dict.fromkeys(("restarts", "recycled", "relieved", "run ahead", "without slot"), 0)
     raised: set[str] = set()

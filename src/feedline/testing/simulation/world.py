@@ -6,7 +6,6 @@ its clock to the next thing that happens.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import random
@@ -30,7 +29,7 @@ from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
 from feedline.state import Snapshot
 from feedline.state.checkpoint import Checkpoint
-from feedline.testing.simulation.dataset import CallFailed, NotSent, dataset_of
+from feedline.testing.simulation.dataset import CallFailed, NotReady, NotSent, dataset_of
 from feedline.testing.simulation.engine import TICK_S, SimulatedEngine
 from feedline.testing.simulation.laws import Books
 from feedline.testing.simulation.scenario import MAP, LawBroken, Scenario
@@ -98,6 +97,8 @@ class World:
         self.counters = Counters()
         self.warnings: list[str] = []
         self.closed = False
+        self._death: Exception | None = None
+        """What ended everything while a state was asked for: whoever asks for the next batch is told."""
         self.checkpoint: Checkpoint | None = None
         self.raised: BaseException | None = None
         """What came last instead of a batch. What else a loader raises is about the loader itself."""
@@ -187,6 +188,8 @@ class World:
             LawBroken: something is wrong.
             Exception: what a loader would raise.
         """
+        if self._death is not None:
+            raise self._death
         machine, began_s, idle = self.machine, self.now_s, 0
         machine.now_s = self.now_s
         machine.ask()
@@ -257,8 +260,10 @@ class World:
         """Return where the loader is; None if that cannot be told, because workers did not tell how they began."""
         epoch = self.epoch
         if not (epoch.is_opened() or self.closed):
-            with contextlib.suppress(WorkerError, CallFailed):  # it is raised here, and perhaps again by `next`
+            try:
                 self._await_openings()
+            except (WorkerError, CallFailed, NotReady) as exc:  # a loader would raise it here
+                self._death = exc if self.machine.fatal is exc else None
         if not epoch.is_opened() and not epoch.assume_openings():
             return None
         assert self.checkpoint is not None
