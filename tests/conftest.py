@@ -30,6 +30,9 @@ from tests.thinning import THOROUGH, thin, try_fewer_examples
 
 ENGINES = ("inline", "thread", "process")
 
+# Before any test begins CUDA, after which a loader could not set it any more, and would warn.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
 # How long workers may take to leave after the loader is gone. A guess: torch's own take up to 5 s under load.
 GRACE_S = 10.0
 
