@@ -18,7 +18,7 @@ import torch
 
 from feedline.images.deferred import Finish
 
-_ROWS = 8
+_ROWS = 4
 """Rows of the result that one program of the kernel makes."""
 
 
@@ -145,5 +145,5 @@ def _with_triton(
         IS_BYTES=out.dtype is torch.uint8,
         ROWS=_ROWS,
         COLUMNS=block,
-        num_warps=4 if block <= 256 else 8,
+        num_warps=max(2, block // 128),
     )
