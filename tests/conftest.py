@@ -50,6 +50,16 @@ def engine(request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.fixture
+def two_torch_threads() -> Iterator[None]:
+    """Let torch compute on two threads in this process, as in a training script."""
+    import torch
+
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     # Started in the background (`nohup make test &`). Programs that the tests start, and interrupt, inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,6 +83,10 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    if "torch" in sys.modules:
+        # A process that a test forks has none of the threads that compute, and may wait for them. Besides, the other
+        # cores have tests of their own.
+        sys.modules["torch"].set_num_threads(1)
     if sys.platform == "linux":
         _move_to_huge_pages()
 

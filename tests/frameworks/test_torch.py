@@ -125,14 +125,13 @@ class Numbers:
 
 
 @pytest.fixture
-def generators_untouched() -> Iterator[None]:
+def generators_untouched(two_torch_threads: None) -> Iterator[None]:
     """Put back what opening a worker in this process changes."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.get_num_threads()
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     yield
     random.setstate(states[0])
     np.random.set_state(states[1])
     torch.set_rng_state(states[2])
-    torch.set_num_threads(states[3])
     torch_worker._worker_info = None
 
 
@@ -165,6 +164,7 @@ def test_a_process_is_torchs_worker() -> None:
     assert info.dataset is dataset
 
 
+@pytest.mark.usefixtures("two_torch_threads")
 def test_a_thread_leaves_the_program_around_it_alone() -> None:
     before = random.getstate(), torch.get_rng_state(), torch.get_num_threads()
     seen: list[Any] = []
