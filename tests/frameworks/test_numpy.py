@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 import feedline
@@ -37,7 +38,6 @@ def gather(table: Any, *indices: int) -> Any:
 
 
 def test_tensors_that_numpy_lacks_are_named_by_their_field() -> None:
-    torch = pytest.importorskip("torch")
     rows = torch.zeros(4, 2, dtype=torch.bfloat16)
     for dataset, field in ((ArrayDataset({"x": rows, "y": np.arange(4)}), " in field 'x'"), (ArrayDataset(rows), "")):
         with pytest.raises(CollateError, match=f"Tensor of torch.bfloat16{field}, which cannot"):
