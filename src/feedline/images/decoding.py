@@ -91,15 +91,16 @@ def _upper_rows(data: bytes, header: Header, rows: int, factor: int) -> Pixels |
     # OpenCV writes a warning of what is left over to the program's standard error.
     if not header.height_at or height + _BLOCK > header.height or decoder is _opencv:
         return None
-    upper, place, whole = dataclasses.replace(header, height=height), header.height_at, memoryview(data)
+    place, whole = header.height_at, memoryview(data)
     declared = (whole[:place], height.to_bytes(2, "big"))
     try:
         if decoder is not _simplejpeg:
+            upper = dataclasses.replace(header, height=height)
             return _decoded(b"".join((*declared, whole[place + 2 :])), upper, factor)
         # Most of what is left over is left out: libjpeg goes through it byte by byte. Should the rows need it, there is
         # a warning, which only simplejpeg tells: others make grey pixels.
         stop = place + int((len(data) - place) * ((height + _BLOCK) / header.height + _SPARE))
-        return _by_simplejpeg(b"".join((*declared, whole[place + 2 : stop], _END)), upper, factor)
+        return _by_simplejpeg(b"".join((*declared, whole[place + 2 : stop], _END)), header.width, height, factor)
     except (CorruptSource, ValueError):
         return None
 
@@ -142,16 +143,16 @@ def _decoder(format_: str) -> _Decoder:
 
 def _simplejpeg(data: bytes, header: Header, factor: int) -> Pixels:
     try:
-        return _by_simplejpeg(data, header, factor)
+        return _by_simplejpeg(data, *header.stored_size, factor)
     except ValueError as exc:
         if _HARMLESS.search(str(exc)):
             return _pillow(data, header, factor)  # which says nothing of warnings
         raise
 
 
-def _by_simplejpeg(data: bytes, header: Header, factor: int) -> Pixels:
+def _by_simplejpeg(data: bytes, width: int, height: int, factor: int) -> Pixels:
     simplejpeg = require("simplejpeg", extra="images", purpose="Decoding images")
-    width, height = (-(-side // factor) for side in header.stored_size)
+    width, height = -(-width // factor), -(-height // factor)
     room = np.empty((height, width, 3), np.uint8)
     try:
         pixels: Pixels = simplejpeg.decode_jpeg(data, min_height=height, min_width=width, buffer=room)
