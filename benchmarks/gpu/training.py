@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks import flags, workloads
-from feedline.bench import rows, training
+from feedline.bench import rows, training, training_data
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     training.check_gpu()
     data = workloads.stored(
-        arguments.data, f"images-{arguments.images}", partial(training.write_images, count=arguments.images)
+        arguments.data, f"images-{arguments.images}", partial(training_data.write_images, count=arguments.images)
     )
     measured = rows.measure(
         training.entries(_rows(arguments), data, batch_size=arguments.batch_size, seconds=arguments.seconds), arguments
@@ -49,11 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _rows(arguments: argparse.Namespace) -> list[training.Row]:
+def _rows(arguments: argparse.Namespace) -> list[training_data.Row]:
     if not arguments.workers:
         return list(training.TABLE)
     return [
-        training.Row(network, source, decode, library, workers)
+        training_data.Row(network, source, decode, library, workers)
         for network, source, decode, library, workers in itertools.product(
             arguments.network, arguments.source, arguments.decode, arguments.library, arguments.workers
         )
