@@ -126,7 +126,7 @@ def rows_of(dataset: Any, field: Field, mapped: Any, cache: ChunkCache, key: Has
     Args:
         dataset: of h5py, open.
         field: what the user asked for.
-        mapped: the whole file in memory; None if it cannot be mapped, or must not because it is being written.
+        mapped: the whole file in memory; None if it cannot be mapped.
         cache: for chunks that were unpacked.
         key: tells the chunks of this file and field from all others.
     """
