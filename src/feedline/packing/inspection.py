@@ -52,9 +52,10 @@ def inspect(
         >>> facts["form"], facts["samples"], facts["fields"]
         ('map-style', 5, [{'name': 'value', 'type': 'float64', 'min': 0.0, 'max': 4.0, 'mean': 2.0}])
     """
-    with look_into(path, fields) as opened:
+    with open_path(path, fields=None if fields is None else tuple(zip(fields, fields, strict=True))) as opened:
         statistics = Statistics(opened)
-        examples = [{name: value_text(value) for name, value in one.items()} for one in take(opened, sample_count)]
+        shown = map(_named, _spread(opened.dataset, sample_count))
+        examples = [{name: value_text(value) for name, value in one.items()} for one in shown]
         form = "dict"
         for sample in _spread(opened.dataset, _LOOKED_AT):
             form = "dict" if isinstance(sample, dict) else "tuple" if isinstance(sample, (tuple, list)) else "one"
@@ -90,17 +91,8 @@ def inspect(
         }
 
 
-def look_into(path: str, fields: Sequence[str] | None = None) -> Opened:
-    """Open what is at a path, with these fields, or all."""
-    return open_path(path, fields=None if fields is None else tuple(zip(fields, fields, strict=True)))
-
-
-def take(opened: Opened, count: int) -> list[Sample]:
-    """Return so many samples: from everywhere in a map-style dataset, the first of a stream."""
-    return list(map(_named, _spread(opened.dataset, count)))
-
-
 def _spread(dataset: Any, count: int) -> Iterator[Any]:
+    """Yield so many samples: from everywhere in a map-style dataset, the first of a stream."""
     if not hasattr(dataset, "__getitem__"):
         return itertools.islice(dataset, count)
     there = len(dataset)
