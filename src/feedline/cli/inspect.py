@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 def run(arguments: argparse.Namespace) -> None:
     """Write what is there to standard output.
 
-    Raises:
-        SourceError: there is nothing, or nothing that a source reads.
-        CorruptSource: it is damaged.
-        MissingExtra: a table was asked for, and the package that draws it is not installed.
+    Raises SourceError: there is nothing, or nothing that a source reads; CorruptSource: it is damaged; MissingExtra: a
+    table was asked for, and the package that draws it is not installed.
     """
     facts = inspect(arguments.path, fields=arguments.fields, sample_count=arguments.samples, verify=arguments.verify)
     if arguments.json:

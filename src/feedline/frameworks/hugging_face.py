@@ -116,14 +116,7 @@ def columns_of(dataset: Any) -> tuple[str | None, ReadColumns] | None:
 
 
 class _Column:
-    """One column of a dataset.
-
-    Args:
-        chunks: its parts.
-        starts: the first row of each, and the number of all rows.
-        dtype: that of the numbers in a batch; None for strings.
-        form: the format of the dataset.
-    """
+    """One column of a dataset."""
 
     def __init__(
         self, chunks: list[_Chunk], starts: NDArray[np.int64], dtype: np.dtype[Any] | None, form: str | None

@@ -37,14 +37,7 @@ class Unused:
 
 
 class TableFiles:
-    """The content of the files that a table names, and its other columns.
-
-    Args:
-        root: the folder that paths are relative to.
-        paths: of the files.
-        content: what the field with the content is called.
-        columns: further fields, with a value per file.
-    """
+    """The content of the files that a table names, and its other columns."""
 
     def __init__(self, root: Path, paths: Sequence[str], content: str, columns: dict[str, list[Any]]) -> None:
         self.root = root
@@ -99,10 +92,8 @@ class Relative:
 def open_folder(found: Recognised) -> tuple[FileDataset, tuple[str, ...], dict[str, Any]]:
     """Return a folder of files as a dataset, the fields that are packed, and facts about all samples.
 
-    Pictures in folders of it are labelled by them, as by `ImageFolder`.
-
-    Raises:
-        SourceError: there are folders without pictures among others.
+    Pictures in folders of it are labelled by them, as by `ImageFolder`. Raises SourceError: there are folders without
+    pictures among others.
     """
     root = Path(found.path)
     below = Relative(found.path)
@@ -168,14 +159,8 @@ def open_table(
 ) -> tuple[TableFiles, tuple[str, ...], dict[str, Any]]:
     """Return a CSV file that names files as a dataset, the fields that are packed, and facts about all samples.
 
-    Args:
-        path: of the table; its first line names the columns.
-        root: the folder that files are relative to; that of the table if not given.
-        path_column: the column with the files; the first one whose first value is a file if not given.
-
-    Raises:
-        BadOption: no column names files.
-        SourceError: the table cannot be read.
+    Files are relative to `root`, by default the folder of the table. They stand in `path_column`, by default the first
+    one whose first value is a file. Raises BadOption: no column names files; SourceError: the table cannot be read.
     """
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:

@@ -20,11 +20,7 @@ Renamed = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `feedline.pack`, checked.
-
-    Raises:
-        BadOption: one that makes no sense.
-    """
+    """The options of `feedline.pack`, checked. Raises BadOption: one that makes no sense."""
 
     pictures: Pictures = field(default_factory=Pictures)
     fields: Renamed | None = None
@@ -56,8 +52,7 @@ class Options:
 def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool) -> bool:
     """Refuse an output that cannot be, and return whether it is a folder of shards.
 
-    Raises:
-        BadOption: it exists already, or does not fit the format.
+    Raises BadOption: it exists already, or does not fit the format.
     """
     compressions = format_.writer.compressions
     if options.layout.compression is not None and options.layout.compression not in compressions:
@@ -88,11 +83,7 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
 
 
 def as_path(out: Any) -> Path:
-    """Return where an output goes.
-
-    Raises:
-        BadOption: it is no path, or the name of a folder that cannot be replaced.
-    """
+    """Return where an output goes. Raises BadOption: it is no path, or the name of a folder that cannot be replaced."""
     if not isinstance(out, (str, os.PathLike)):
         raise BadOption(f"out={out!r} is not a path.")
     path = Path(os.path.abspath(out))
@@ -105,12 +96,7 @@ def as_path(out: Any) -> Path:
 def as_fields(fields: Any) -> Renamed | None:
     """Return which fields are kept, with their new names first.
 
-    Raises:
-        BadOption: it is neither a list of names nor a dict of them.
-
-    Example:
-        >>> as_fields(["image", "label"]), as_fields({"image": "train/x"})
-        ((('image', 'image'), ('label', 'label')), (('image', 'train/x'),))
+    Raises BadOption: it is neither a list of names nor a dict of them.
     """
     if fields is None:
         return None
@@ -137,11 +123,7 @@ def is_name(name: str) -> bool:
 
 
 def as_names(names: Any, option: str) -> tuple[str, ...]:
-    """Return names of fields as a tuple.
-
-    Raises:
-        BadOption: it is no list of names.
-    """
+    """Return names of fields as a tuple. Raises BadOption: it is no list of names."""
     if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
         raise BadOption(f"{option}={names!r} is not a list of names.")
     found = tuple(names)
@@ -153,8 +135,7 @@ def as_names(names: Any, option: str) -> tuple[str, ...]:
 def check_apart(source: str, out: Path) -> None:
     """Refuse an output that would become part of its own source.
 
-    Raises:
-        BadOption: it lies in the folder that is packed.
+    Raises BadOption: it lies in the folder that is packed.
     """
     folder = Path(source)
     if folder.is_dir() and folder.resolve() in (out.resolve(), *out.resolve().parents):

@@ -28,13 +28,12 @@ _JOB, _NOTE, _LOCK = "job.json", "note.json", "lock"
 class WorkFolder:
     """The folder in which an output is built. It survives the process if there is something to go on with.
 
+    Raises BadOption: another process is at work there, or another job was.
+
     Args:
         out: the output.
         job: what is being done, in values that JSON keeps. What was left by another job is not gone on with.
         restart: True to begin again, whatever was left.
-
-    Raises:
-        BadOption: another process is at work there, or another job was.
     """
 
     def __init__(self, out: Path, job: dict[str, Any], *, restart: bool) -> None:
@@ -112,14 +111,7 @@ class WorkFolder:
 
 
 class Output:
-    """One file or folder of arrays, or a folder of shards. `path` is complete after `finish`.
-
-    Args:
-        folder: in which it is built.
-        format_: of it.
-        layout: choices about it.
-        sharded: True for a folder of shards.
-    """
+    """One file or folder of arrays, or a folder of shards. `path` is complete after `finish`."""
 
     def __init__(self, folder: Path, format_: Format, layout: Layout, *, sharded: bool) -> None:
         self._suffix = format_.suffixes[0]

@@ -142,13 +142,7 @@ class Run:
         self._has_schema = False
 
     def run(self, path: Path, given: str, *, verify: bool) -> Packed:
-        """Write, check and deliver the output.
-
-        Args:
-            path: of the output.
-            given: the same, as the user wrote it.
-            verify: True to read everything again.
-        """
+        """Write, check and deliver the output."""
         resumed = self._resume()
         if self._progress.loader != "finished":
             self._write()
@@ -322,8 +316,7 @@ class Run:
     def _check(self) -> None:
         """Read everything again, as the printed line will, and compare.
 
-        Raises:
-            PackError: something else was read than was written, or it could not be read.
+        Raises PackError: something else was read than was written, or it could not be read.
         """
         count, digest = self._progress.count, self._progress.digest
         output = self._output

@@ -110,8 +110,7 @@ class _Items(ItemsView[Any, Any]):
 def number_of(key: Any) -> int:
     """Return a number below 2**32 that is the same for equal keys, in every process.
 
-    Raises:
-        TypeError: this cannot be a key, as it could not in a dict.
+    Raises TypeError: this cannot be a key, as it could not in a dict.
     """
     if isinstance(key, str):
         return zlib.crc32(key.encode("utf-8", "surrogatepass"))

@@ -82,8 +82,7 @@ class Writer(ABC):
     def encoded(cls, schema: Schema, sample: Sample) -> Any:
         """Return a sample that fits the schema as `write` takes it.
 
-        Raises:
-            Unfit: the format cannot hold one of its values.
+        Raises Unfit: the format cannot hold one of its values.
         """
         for column in schema.columns:
             refusal = cls._refusal(column, sample[column.name])
@@ -114,14 +113,7 @@ class Writer(ABC):
 
 
 def unfit(kind: type[Writer], column: Column, what: str, advice: str) -> Unfit:
-    """Return the error for a value that a format cannot hold.
-
-    Args:
-        kind: the writer.
-        column: that the value is of.
-        what: is wrong with it; follows "its field 'x'".
-        advice: what to do, in sentences.
-    """
+    """Return the error for a value that a format cannot hold."""
     return Unfit(f"its field {column.name!r} {what}, which {kind.format} cannot hold", advice)
 
 

@@ -103,8 +103,7 @@ class LmdbWriter(Writer):
 def open_environment(path: Path, **options: Any) -> Any:
     """Open an environment, a file or a folder, that nobody else writes.
 
-    Raises:
-        CorruptSource: it is to be read, and is cut off: touching what is missing would end the process.
+    Raises CorruptSource: it is to be read, and is cut off: touching what is missing would end the process.
     """
     lmdb = require("lmdb", extra="lmdb", purpose="LMDB")
     environment = lmdb.open(str(path), subdir=path.is_dir(), lock=False, max_dbs=0, **options)
