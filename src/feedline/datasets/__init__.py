@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from feedline.datasets.opening import open_dataset
     from feedline.datasets.parquet import ArrowDataset, ParquetDataset
     from feedline.datasets.sql import SQLDataset
-    from feedline.datasets.streams import RedisStream, StreamDataset
+    from feedline.datasets.streams import StreamDataset
     from feedline.datasets.tar import TarDataset
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
     "LMDBDataset",
     "ParquetDataset",
     "PrecomputedDataset",
-    "RedisStream",
     "SQLDataset",
     "StreamDataset",
     "TarDataset",
@@ -50,7 +49,6 @@ _PLACES = {
     "LMDBDataset": "lmdb",
     "ParquetDataset": "parquet",
     "PrecomputedDataset": "cache",
-    "RedisStream": "streams",
     "SQLDataset": "sql",
     "StreamDataset": "streams",
     "TarDataset": "tar",
