@@ -132,7 +132,9 @@ def pack(
             raise PackError(f"The dataset has no samples, so that there is nothing to pack into {path.name}.")
         skips = on_error == "skip"
         # Before anything is read, which may change what the dataset holds.
-        named = {"source": source or opened.text} if source or opened.text else _nameless(dataset)
+        named = {"source": source or opened.text or type(dataset).__name__}
+        if not (source or opened.text):
+            named["dataset"] = dataset_fingerprint(dataset)
         loader = Loader(
             numbered(dataset, skips=skips),
             BATCH,
@@ -182,10 +184,6 @@ def _opened(dataset: Any, out: Path, fields: Renamed | None) -> Iterator[Opened]
     check_apart(dataset, out)
     with open_source(dataset, fields=fields) as opened:
         yield opened
-
-
-def _nameless(dataset: Any) -> dict[str, str]:
-    return {"source": type(dataset).__name__, "dataset": dataset_fingerprint(dataset)}
 
 
 @contextmanager

@@ -55,10 +55,11 @@ def numbered(dataset: Any, *, skips: bool) -> Any:
     return (_NumberedTogether if hasattr(dataset, "__getitems__") else _Numbered)(dataset, skips)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Numbered:
-    def __init__(self, dataset: Any, skips: bool) -> None:
-        self.dataset = dataset
-        self.skips = skips
+    dataset: Any
+    skips: bool
+    """True if samples that raise an exception are left out."""
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -96,22 +97,24 @@ class _Awaited(_Numbered):
             return index, None, f"{type(exc).__name__}: {exc}"
 
 
+@dataclasses.dataclass(frozen=True)
 class _NumberedStream:
-    def __init__(self, dataset: Any) -> None:
-        self.dataset = dataset
+    dataset: Any
 
     def __iter__(self) -> Iterator[Any]:
         for number, sample in enumerate(self.dataset):
             yield number, sample, ""
 
 
+@dataclasses.dataclass(frozen=True)
 class Prepare:
     """Makes items of a batch of numbered samples; the collate function of the loader that packs."""
 
-    def __init__(self, pictures: Pictures, fields: Renamed | None, *, skips: bool) -> None:
-        self.pictures = pictures
-        self.fields = fields
-        self.skips = skips
+    pictures: Pictures
+    fields: Renamed | None
+    """Those to keep, or names for the elements of tuples."""
+    skips: bool
+    """True if samples that cannot be prepared are left out, not an error."""
 
     def __call__(self, batch: Sequence[Any]) -> list[Item]:
         return [self._item(number, sample, failure) for number, sample, failure in batch]

@@ -255,8 +255,9 @@ class Run:
             encoded = self._job.format.writer.encoded(schema, sample)
         except Unfit as exc:
             if not self._job.skips:
+                name = self._job.called(item.number)
                 raise PackError(
-                    f"{_capital(self._job.called(item.number))} does not fit: {words(exc)}. {exc.advice} Or leave out "
+                    f"{name[:1].upper()}{name[1:]} does not fit: {words(exc)}. {exc.advice} Or leave out "
                     "such samples: --on-error skip (on_error='skip')."
                 ) from exc
             self._leave_out(item, str(exc))
@@ -361,7 +362,3 @@ def _may_be_picture(value: Any) -> bool:
     if isinstance(value, bytes):
         return extension_of(value) != "bin"
     return hasattr(value, "dtype") and is_picture(value)
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
