@@ -145,7 +145,8 @@ class StreamDataset(PartedStream, Acknowledged):
                 f"{shown_address(feed) if isinstance(feed, str) else feed!r} is no feed. Give a Feed of your "
                 "own (feedline.datasets.streams.Feed)."
             )
-        if idle_s is not None and not (isinstance(idle_s, Real) and float(idle_s) >= 0):
+        wait: Any = idle_s  # whatever the user gave
+        if wait is not None and not (isinstance(wait, Real) and float(wait) >= 0):
             raise BadOption(f"idle_s={idle_s!r} is no time to wait. Give seconds, or None to wait for ever.")
         if acknowledge not in ("consumed", "received"):
             raise BadOption(f"acknowledge={acknowledge!r} is neither 'consumed' nor 'received'.")
