@@ -37,7 +37,7 @@ class Unused:
         return Unused(self.files + len(files), (*self.notes, note)) if files else self
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TableFiles:
     """The content of the files that a table names, and its other columns."""
 

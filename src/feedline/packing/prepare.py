@@ -55,7 +55,7 @@ def numbered(dataset: Any, *, skips: bool) -> Any:
     return (_NumberedTogether if hasattr(dataset, "__getitems__") else _Numbered)(dataset, skips)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Numbered:
     dataset: Any
     skips: bool
@@ -97,7 +97,7 @@ class _Awaited(_Numbered):
             return index, None, f"{type(exc).__name__}: {exc}"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _NumberedStream:
     dataset: Any
 
@@ -106,7 +106,7 @@ class _NumberedStream:
             yield number, sample, ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Prepare:
     """Makes items of a batch of numbered samples; the collate function of the loader that packs."""
 

@@ -40,7 +40,11 @@ Lengths = NDArray[np.int64] | NDArray[np.float64]
 
 
 class BucketBatches(SeededBatches):
-    """Base of batch samplers that make batches of samples of similar length."""
+    """Base of batch samplers that make batches of samples of similar length.
+
+    `batch_size_for` returns the batch size for a bucket, given its longest length. Boundaries, the longest lengths of
+    buckets, are chosen if they are None.
+    """
 
     # Any: a torch or NumPy generator.
     def __init__(

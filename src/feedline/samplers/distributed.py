@@ -32,6 +32,7 @@ class Shared(Ordered):
     def __init__(self, whole: Ordered, share: Share, *, is_found: bool = False) -> None:
         self._share = share
         self._is_found = is_found
+        """True if nobody has said which rank this is."""
         self.generator = whole.generator
         self.seed = 0 if whole.seed is None and whole.generator is None else whole.seed
         self.epoch = whole.epoch

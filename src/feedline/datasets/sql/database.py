@@ -82,6 +82,7 @@ class Database(ABC):
     def __init__(self, address: Address, *, external: bool = False) -> None:
         self.address = address
         self.external = external
+        """True if a query or a view may read what is not in the database."""
 
     @abstractmethod
     def check(self) -> None:
