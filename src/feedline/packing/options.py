@@ -12,7 +12,6 @@ from feedline.datasets.opening import FACTS
 from feedline.errors import BadOption
 from feedline.packing.formats import Format
 from feedline.packing.pictures import Pictures
-from feedline.packing.writers.contract import Layout
 
 Renamed = tuple[tuple[str, str], ...]
 """Pairs: what a field is called in the output, and in the dataset."""
@@ -29,7 +28,7 @@ class Options:
     """Array fields whose shapes differ."""
     samples_per_shard: int | None = None
     shard_bytes: int | None = None
-    layout: Layout = field(default_factory=Layout)
+    compression: str | None = None
     on_error: str = "raise"
     """"raise" or "skip"."""
     facts: dict[str, Any] = field(default_factory=dict)
@@ -55,9 +54,9 @@ def check_place(out: Path, format_: Format, options: Options, *, overwrite: bool
     Raises BadOption: it exists already, or does not fit the format.
     """
     compressions = format_.writer.compressions
-    if options.layout.compression is not None and options.layout.compression not in compressions:
+    if options.compression is not None and options.compression not in compressions:
         known = f"one of {', '.join(compressions)}" if compressions else "none: its values are stored as they are"
-        raise BadOption(f"compression={options.layout.compression!r} is not known to {format_.name}. It knows {known}.")
+        raise BadOption(f"compression={options.compression!r} is not known to {format_.name}. It knows {known}.")
     is_file_name = out.suffix.lower() in format_.suffixes
     if options.is_sharded and not format_.has_shards:
         raise BadOption(f"{format_.name} has no shards: leave out the size of shards.")

@@ -25,7 +25,6 @@ from feedline.packing.output import Output, WorkFolder
 from feedline.packing.pictures import Pictures, pixels_of
 from feedline.packing.prepare import Prepare, numbered
 from feedline.packing.run import Job, Packed, Run, Stage
-from feedline.packing.writers.contract import Layout
 from feedline.system.process import core_count
 from feedline.types import DatasetKind, EngineName
 from feedline.values.sizes import byte_count
@@ -117,7 +116,7 @@ def pack(
             ragged=as_names(ragged, "ragged"),
             samples_per_shard=samples_per_shard,
             shard_bytes=byte_count("shard_bytes", shard_bytes),
-            layout=Layout(compression=compression),
+            compression=compression,
             on_error=on_error,
             facts={**opened.facts, **(facts or {})},
         )
@@ -147,7 +146,7 @@ def pack(
         loader._rank_watch.is_over = True  # one process packs everything, on whatever rank
         job = {"samples": total, "format": format_.name, **asdict(options), **named}
         work = WorkFolder(path, job, restart=restart)
-        output = Output(work.path, format_, options.layout, sharded=sharded)
+        output = Output(work.path, format_, options.compression, sharded=sharded)
         run = Run(Job(loader, work, output, format_, options, total, partial(called, dataset)), report)
         try:
             with _explained(path, work):
