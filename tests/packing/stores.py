@@ -13,6 +13,7 @@ import numpy as np
 
 from feedline.packing import Packed, Stage
 from feedline.packing.digest import START, chained, digest_of, packed_samples
+from feedline.packing.inspection import take
 from feedline.packing.opening import open_path
 from feedline.packing.schema import Schema
 
@@ -131,9 +132,7 @@ def stored_in(path: Path) -> dict[str, Any]:
 def taken(path: Path, count: int) -> list[dict[str, Any]]:
     """Return so many samples of whatever is there, evenly spread."""
     with open_path(str(path)) as opened:
-        dataset = opened.dataset
-        count = min(count, len(dataset))
-        return [dataset[place * len(dataset) // count] for place in range(count)]
+        return take(opened, count)
 
 
 def digest(samples: Iterator[dict[str, Any]] | list[dict[str, Any]]) -> str:

@@ -21,10 +21,10 @@ import pytest
 
 import feedline
 from examples.growing_file import GrowingFile
-from examples.redis_stream import RedisStream
 from feedline.datasets import (
     ArrayDataset,
     ParquetDataset,
+    RedisStream,
     SQLDataset,
     StreamDataset,
     TarDataset,

@@ -30,6 +30,7 @@ from feedline.datasets import (
     ImageFolder,
     LMDBDataset,
     ParquetDataset,
+    RedisStream,
     SQLDataset,
     StreamDataset,
     TarDataset,
@@ -292,6 +293,21 @@ def test_databases(written: Written, place: str) -> None:
             written.note(dataset.address, dataset.stream())
             len(dataset)
         written.note(caught.value)
+
+
+def test_messages(written: Written) -> None:
+    pytest.importorskip("redis")
+    for place in ("127.0.0.1:9/0", "127.0.0.1:port/0", "127.0.0.1:9/x"):
+        feed = RedisStream(written.url(place, scheme="redis"), "stream", retry_s=0)
+        dataset = StreamDataset(feed, idle_s=0)
+        written.note(dataset, feed)
+        with pytest.raises(FeedlineError) as caught:
+            next(iter(dataset))
+        written.note(caught.value)
+    for url in ("", written.url("h", scheme="redis").encode()):
+        with pytest.raises(BadOption) as caught_option:
+            RedisStream(url, "stream")  # type: ignore[arg-type]
+        written.note(caught_option.value)
 
 
 # Any: datasets have nothing in common but that they are made of a path.

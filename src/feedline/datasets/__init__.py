@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from feedline.datasets.opening import open_dataset
     from feedline.datasets.parquet import ArrowDataset, ParquetDataset
     from feedline.datasets.sql import SQLDataset
-    from feedline.datasets.streams import StreamDataset
+    from feedline.datasets.streams import RedisStream, StreamDataset
     from feedline.datasets.tar import TarDataset
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "LMDBDataset",
     "ParquetDataset",
     "PrecomputedDataset",
+    "RedisStream",
     "SQLDataset",
     "StreamDataset",
     "TarDataset",
@@ -49,6 +50,7 @@ _PLACES = {
     "LMDBDataset": "lmdb",
     "ParquetDataset": "parquet",
     "PrecomputedDataset": "cache",
+    "RedisStream": "streams",
     "SQLDataset": "sql",
     "StreamDataset": "streams",
     "TarDataset": "tar",

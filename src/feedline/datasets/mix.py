@@ -24,12 +24,22 @@ def mix(
     seed: int = 0,
     repeat: bool = False,
 ) -> Mixture | MixtureStream:
-    """Return a dataset that takes its samples from several others, in given proportions, each of them in random order.
+    """Return a dataset that takes its samples from several others, in given proportions.
 
-    Proportions hold everywhere, not only on average. A mixture of map-style datasets is one itself: sample i follows
-    from i, seed, epoch and weights. With an iterable dataset among them it is iterable, has a state, and ends when it
-    is the turn of a dataset that has ended; it splits itself over workers and ranks if all its iterable ones do. Both
-    have `set_epoch` and `set_weights`.
+    Proportions are kept everywhere, not only on average: among the first m samples are m times its share of each
+    dataset, give or take two. Each dataset is gone through in random order, and again in another order when all of its
+    samples have come.
+
+    If all datasets are map-style, so is the mixture: sample i follows from i, seed, epoch and weights alone, so it goes
+    with any sampler and any number of workers. If `set_epoch` is called, an epoch goes on where the one before it
+    ended, so that a dataset with a small share is seen as a whole in the course of time.
+
+    If one is iterable, so is the mixture. It ends when it is the turn of a dataset that has ended. Iterable datasets
+    are read in their own order. It has `state_dict` and `load_state_dict`. If all the iterable ones split themselves
+    over workers and ranks, as streams of tar shards do, the mixture does too: each worker mixes its own parts.
+
+    Both have `set_epoch(epoch)`, which loaders call by themselves, and `set_weights(weights)`, which `loader.broadcast`
+    takes to worker processes, since these have copies.
 
     Args:
         datasets: map-style or iterable ones.

@@ -156,7 +156,10 @@ class Recognised:
 def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
     """Open a file or folder with the source of `feedline.datasets` that reads it.
 
-    A file is recognised by how it begins, a folder by what is in it, a pattern or an address by its suffix.
+    A file is recognised by how it begins, a folder by what is in it, a pattern or an address by its suffix. Tar files
+    are opened for random access unless they are compressed; folders of folders of pictures as an `ImageFolder` with
+    classes; other folders as shards of one dataset, or as a dataset of files. The arrays of a compressed .npz file are
+    held in memory.
 
     Args:
         path: a file, a folder, a pattern such as `"train/*.parquet"`, or an address that the source can read.
@@ -165,6 +168,7 @@ def open_dataset(path: str | os.PathLike[str], **options: Any) -> Any:
 
     Raises:
         BadOption: the path holds several datasets.
+        TypeError: the source has no such option.
         SourceError: there is nothing, or nothing that a source reads.
         CorruptSource: the file is damaged.
 

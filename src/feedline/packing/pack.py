@@ -63,17 +63,21 @@ def pack(
     """Write a dataset into one of the formats that read fast.
 
     The output is built in `OUT.packing`, beside `out`, checked, and only then gets its name. If a run that writes
-    shards is interrupted, the same call goes on after the last complete shard; a single file is begun again.
+    shards is interrupted in any way, the same call goes on after the last complete shard; the result has the same
+    bytes. A single file is begun again.
 
     Args:
-        dataset: map-style or iterable; an array, or a tuple or dict of arrays; or what the command takes: the path of a
-            folder, of a table of files or of a store, or "module:object".
+        dataset: map-style or iterable; an array, or a tuple or dict of arrays. Samples are dicts, tuples or single
+            values of arrays, numbers, strings, bytes, pictures. Or what the command takes: the path of a folder, of a
+            table of files or of a store, or "module:object".
         out: a file whose suffix says the format, or a folder: of shards for tar, hdf5 and parquet, of arrays for npy.
         format: "lmdb", "hdf5", "tar", "parquet" or "npy".
         workers: that read, decode and encode; as many as there are cores if not given.
-        fields: names of the fields to keep, or for the elements of tuples; or a dict from new names to the dataset's.
+        fields: names of the fields to keep, or names for the elements of tuples ("0", "1" if not given); a dict from
+            new names to the dataset's gives fields others.
         encode: pictures become "jpg" or "png", "raw" arrays of pixels, or "keep" what they are.
-        resize: how short the shorter side of pictures becomes, or (width, height); as texts "256", "320x240".
+        resize: a number makes the shorter side of pictures that short; (width, height) makes them exactly so large.
+            Or a text as on the command line: "256", "320x240".
         quality: of JPEG, 1 to 100.
         ragged: array fields whose shapes differ, if the first samples do not show it.
         samples_per_shard: how many samples a shard has.
@@ -85,9 +89,10 @@ def pack(
         verify: False to leave out the check at the end, which reads everything again.
         engine: of the loader.
         start_method: of the loader's worker processes.
-        source: a name for the dataset: an interrupted run goes on only if it is the same. By default the dataset itself
-            has to be.
-        facts: anything about all samples that is to be stored with them, in values that JSON keeps.
+        source: what the dataset is, in words; an interrupted run is gone on with only if it is the same. If not given,
+            the dataset itself has to be: what it consists of, and the code that makes its samples.
+        facts: anything about all samples that is to be stored with them, such as the names of classes; in values that
+            JSON keeps. A single tar file has no place for it.
         report: called with a `Stage` from time to time.
 
     Raises:

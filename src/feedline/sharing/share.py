@@ -33,16 +33,19 @@ _NUMBERS: dict[type, Any] = {bool: np.bool_, float: np.float64, complex: np.comp
 def share(values: Any) -> Any:
     """Store a list or dict once for all workers, in a few arrays instead of one Python object for each value.
 
-    What this returns is read by all workers from the same memory, whichever way they are started, and reading a value
-    copies only this value. It is a `collections.abc.Sequence` or `Mapping` that equals the original and cannot be
-    changed.
+    Workers that read a Python list copy it bit by bit, because reading an object writes its count of references; and it
+    takes several times the memory of what it says. What this returns is read by all workers from the same memory,
+    whichever way they are started, and reading a value copies only this value. It looks like the original: a
+    `collections.abc.Sequence` or `Mapping` that equals it, but cannot be changed.
 
     Args:
         values: a list, tuple or dict of strings, bytes, numbers, arrays, tensors, or of lists, tuples, dicts and named
-            tuples of these. Arrays and tensors by themselves are shared by the loader anyway and come back as they are.
+            tuples of these, nested in any way. Keys are strings, bytes, numbers or tuples of these. Arrays and tensors
+            by themselves are shared by the loader anyway and come back as they are.
 
     Returns:
-        A `SharedList` or `SharedDict`. Lists inside are copied when they are read, long ones are shared themselves.
+        A `SharedList` or `SharedDict`. Lists inside are copied when they are read, but shared themselves if they are
+        long (1,000 items on average).
 
     Raises:
         TypeError: it is no list or dict, or holds something else.

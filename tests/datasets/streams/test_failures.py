@@ -13,8 +13,7 @@ import pytest
 
 import feedline
 from examples.growing_file import GrowingFile
-from examples.redis_stream import RedisStream
-from feedline.datasets import StreamDataset
+from feedline.datasets import RedisStream, StreamDataset
 from feedline.faults import Policy, Retry
 from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server, has_server

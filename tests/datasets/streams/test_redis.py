@@ -1,4 +1,4 @@
-"""The example of a feed over a Redis stream, against a real server."""
+"""Redis streams, against a real server."""
 
 import contextlib
 import itertools
@@ -7,6 +7,7 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -17,9 +18,8 @@ import numpy as np
 import pytest
 
 import feedline
-from examples.redis_stream import RedisStream
-from feedline.datasets import StreamDataset
-from feedline.errors import BadOption, SourceError
+from feedline.datasets import RedisStream, StreamDataset
+from feedline.errors import BadOption, MissingExtra, SourceError
 from feedline.types import EngineName
 from tests.datasets.streams.server import Server, find_server
 
@@ -294,7 +294,7 @@ def test_what_the_server_refuses_is_told(running: Server, stream: str) -> None:
 
 def test_secrets_are_not_told() -> None:
     feed = RedisStream("redis://user:secret@host:1/0", "s")
-    assert repr(feed) == "RedisStream('s', group='feedline')"
+    assert repr(feed) == "RedisStream('redis://***@host:1/0', 's', group='feedline')"
     assert pickle.loads(pickle.dumps(feed))._url == "redis://user:secret@host:1/0"
 
 
@@ -315,3 +315,18 @@ def test_secrets_are_told_by_no_error(url: str) -> None:
     with pytest.raises((BadOption, SourceError)) as caught:
         feed.subscribe(0, 1)
     assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(MissingExtra, match=r"feedline\[redis\]"):
+        list(StreamDataset(RedisStream("redis://host", "s"), idle_s=0))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"url": ""}, {"stream": 3}, {"group": ""}, {"claim_idle_s": -1}, {"claim_idle_s": "1"}, {"retry_s": float("nan")}],
+)
+def test_what_cannot_work_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(BadOption, match=next(iter(options))):
+        RedisStream(**{"url": "redis://host", "stream": "s", **options})

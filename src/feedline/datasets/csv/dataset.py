@@ -62,16 +62,22 @@ class Text:
 class CSVDataset(RowGroupSource):
     r"""The rows of CSV files as a map-style dataset; `stream()` makes an iterable one.
 
-    A file is read once when the length or a sample is first asked for: rows are counted, types found out and all cells
-    checked. From then on parts of it are read and parsed as samples need them. For long use in random order
-    `feedline pack` the file, or give `cache`.
+    A file is read once when the length or a sample is first asked for: rows are counted, types found out and
+    all cells checked. From then on parts of it are read and parsed as samples need them, and kept up to `cache_bytes`
+    in each process. For long use in random order `feedline pack` the file, or give `cache`.
+
+    Cells are in UTF-8, quoted with `"` where they hold delimiters, line ends or quotes, which are written twice. A
+    missing number is NaN in a column of floats, and None in one of integers; a missing string is "".
 
     Args:
         paths: a file, a folder (all `.csv` and `.tsv` files below it), a pattern such as `data/part-*.csv`, or a list
-            of these; also compressed with gzip, bzip2, xz or zstd, for streams in order or with `cache`.
-        fields: as of `ParquetDataset`.
+            of these. Files compressed with gzip, bzip2, xz or zstd are read from the beginning to the place that is
+            wanted: take them for streams in order, or with `cache`.
+        fields: as of `ParquetDataset`: a column for the value itself, a tuple of names for tuples, a list of names for
+            dicts, a dict from names of one's own to columns; None for dicts of all columns.
         types: the types of columns, as pyarrow names them ("float32", "int8", "string", "bool", "timestamp[s]"), or of
-            NumPy or Python (`np.float32`, `str`). Of other columns the type follows from all of their cells.
+            NumPy or Python (`np.float32`, `str`). Of other columns the type follows from all of their cells, in all
+            files: int64, float64, bool, dates, else string.
         columns: names of the columns, for files that begin with data; None if their first row names the columns.
         delimiter: what separates cells; None for tabs in `.tsv` files and commas in all others.
         filters: as of `ParquetDataset`.
@@ -81,6 +87,7 @@ class CSVDataset(RowGroupSource):
         cache: a folder where parsed parts are kept as Arrow files, as of `ParquetDataset`.
 
     Raises:
+        MissingExtra: pyarrow is not installed.
         BadOption: an option is none.
         SourceError: at first use: a file is missing, or files do not fit together.
         CorruptSource: a row has too many or too few cells, or a cell is not of its type; names file and row.

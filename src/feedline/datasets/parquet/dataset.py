@@ -16,25 +16,34 @@ from feedline.datasets.source import Transform
 
 
 class ParquetDataset(RowGroupSource):
-    """The rows of Parquet files as a map-style dataset; `stream()` makes an iterable one.
+    """The rows of Parquet files as a map-style dataset.
 
     A batch reads each row group that it needs once, and only the columns that are named. Row groups that were read are
-    kept. Files are looked at when the length, a sample or the repr is first asked for.
+    kept, up to `cache_bytes` in each process; a file is open only while one is read. With the default collate function
+    loaders of feedline read batches as columns.
+
+    Nothing is read before it is needed: files are looked at when the length, a sample or the repr is first asked for.
 
     Args:
         paths: a file, a folder (all `.parquet` files below it), a pattern such as `data/part-*.parquet`, or a list of
             these. Files of a folder or pattern come in natural order: `part-9` before `part-10`.
         fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
             names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
-        filters: which rows: an expression of pyarrow, or conditions such as `[("year", ">=", 2020)]`.
+        filters: which rows: an expression of pyarrow, or conditions such as `[("year", ">=", 2020)]` (all have to hold;
+            of a list of lists, one of the lists). Rows for which it does not hold, or is null, are not in the dataset.
+            Row groups that cannot have any, by their statistics, are not read.
         transform: applied to each sample.
         cache_bytes: how much decoded data each process keeps.
-        cache: a folder where decoded row groups are kept for all processes, or True for one in the user's cache folder:
-            for random order over more than fits into `cache_bytes`.
+        cache: a folder where decoded row groups are kept as Arrow files, which all processes map, or True for the
+            user's cache folder (`$FEEDLINE_CACHE`): each is decoded once, not once per process and whenever it is not
+            in its memory. For random order over more than fits into `cache_bytes`. It takes as much of the disk as the
+            columns take in memory.
 
     Raises:
+        MissingExtra: pyarrow is not installed.
         BadOption: an option is none.
-        SourceError: at first use: a file is missing, damaged (CorruptSource), or does not fit the others.
+        SourceError: at first use: a file is missing, or files do not fit together.
+        CorruptSource: a file is damaged or no Parquet file.
         SourceChanged: a file was written to while it was in use.
 
     Example:
@@ -93,10 +102,12 @@ class ParquetDataset(RowGroupSource):
 
 
 class ArrowDataset(RowGroupSource):
-    """The rows of Arrow IPC or Feather files, or streams in files, as a map-style dataset; else as `ParquetDataset`.
+    """The rows of Arrow IPC or Feather files as a map-style dataset.
 
     Files are memory-mapped: all workers share what the system has read, and samples are taken from there without being
-    decoded, except from compressed files (Feather's default).
+    decoded. Record batches take the part of row groups. Those of compressed files (Feather's default) are decoded, and
+    kept as `ParquetDataset` keeps row groups. Both of Arrow's formats are read, files and streams: the latter are what
+    Hugging Face datasets keeps in its cache.
 
     Args:
         paths: a file, a folder (all `.arrow`, `.feather` and `.ipc` files below it), a pattern, or a list of these.
@@ -104,6 +115,13 @@ class ArrowDataset(RowGroupSource):
         filters: as of `ParquetDataset`; Arrow files have no statistics, so that all of them is looked at once.
         transform: applied to each sample.
         cache_bytes: how much decoded data each process keeps; what is mapped does not count.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        BadOption: an option is none.
+        SourceError: at first use: a file is missing, or files do not fit together.
+        CorruptSource: a file is damaged or no Arrow file.
+        SourceChanged: a file was written to while it was in use.
 
     Example:
         >>> import pyarrow as pa, pyarrow.feather, tempfile, pathlib

@@ -25,21 +25,27 @@ class SQLDataset(QuerySource):
 
     The keys of all rows are read once, in their order, when the length or a sample is first asked for; they go to
     workers with the dataset. Sample i is the row with the i-th key, whatever is added to the database later. Every
-    thread that reads has a connection of its own, on which nothing can be written.
+    worker, and every thread, has a connection of its own, opened when it is needed, on which nothing can be written.
+
+    Values are what the driver makes of them: None, int, float, str, bytes, and for other types such as dates, decimals
+    and arrays the usual Python objects.
 
     Args:
         address: the connection string: `sqlite:///people.db`, `sqlite:////absolute/path.db`, `duckdb:///people.db` or
             `postgresql://user:password@host/database`. The password is in pickles of the dataset, for workers to
-            connect; it is neither in the repr nor in errors.
+            connect; it is neither in the repr nor in errors. PostgreSQL's `PGPASSWORD` and `~/.pgpass` work as well.
         query: a SELECT statement. Placeholders are those of the driver: `?` or `:name` for SQLite, `?` or `$name` for
             DuckDB, `%s` or `%(name)s` for PostgreSQL.
-        fields: which columns, and in which form, as of `ParquetDataset`.
+        fields: which columns, and in which form: a name for the value itself, a tuple of names for tuples, a list of
+            names for dicts, a dict from names of one's own to columns; None for dicts of all columns.
         key: a column of the result by which rows are found: unique, never null, and with an index if it is to be quick.
-        parameters: what stands for the placeholders: a list, or a dict for those with names.
+        parameters: what stands for the placeholders: a list, or a dict for those with names. It never becomes part of
+            the query's text.
         transform: applied to each sample.
         external: of DuckDB: True to let the query, and views in the database, read other files and addresses.
 
     Raises:
+        MissingExtra: the driver is not installed.
         BadOption: an option is none; at first use: the result has no such column, or the key is not unique.
         SourceError: the database cannot be reached, or refuses the query.
         CorruptSource: the database is damaged.

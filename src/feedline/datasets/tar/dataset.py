@@ -46,17 +46,22 @@ class TarDataset(Source, ColumnSource):
         fields: which fields samples have, as for all sources: a name, a tuple, a list, a dict. `"jpg;png"` is the first
             of these that a sample has. None for a dict of all, with `__key__` and `__url__`.
         decode: True to decode fields by their names; False for bytes; "pil", "rgb8", "rgb", "torchrgb" and the like to
-            decode images too; a function of a field's name, with a dot before it, and its bytes; or a list of these.
+            decode images too; or a function that takes a field's name, with a dot before it, and its bytes, and returns
+            None to leave it to others; or a list of these.
         transform: applied to each sample.
-        cache: True to keep indices in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or a folder for them.
-        read_ahead: requests for a batch that are under way at once, if shards are far away; of a stream, chunks that
-            are fetched ahead.
+        cache: True to keep indices in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or a folder to keep
+            them in.
+        read_ahead: requests for a batch that are under way at once, if shards are far away: 32 by default. Of a stream:
+            chunks that are fetched ahead, each by a thread: by default 4, none for local files, which the system reads
+            ahead.
         retries: how often a read is tried again when a connection drops. What had arrived is not read again.
         timeout_s: how long a server may say nothing.
         pickle: True to decode fields that are pickles. Whoever wrote them can then run any code here.
-        unique_keys: False to take a key that comes again later in a shard for another sample, instead of an error.
-        max_field_bytes: the most bytes that the fields of a sample may have, together and once unpacked, if they or
-            their shard are compressed or far away. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or 2 GiB.
+        unique_keys: False to take a key that comes again later in a shard for another sample, as the webdataset
+            package does, instead of an error.
+        max_field_bytes: the most bytes that a field, and all fields of a sample together, may have once unpacked, if
+            they or their shard are compressed, or the shard is far away. `$FEEDLINE_MAX_SAMPLE_BYTES` by default, or
+            2 GiB.
         unsafe_redirects: True to follow web servers also from https to http, and from public addresses to private ones.
         storage_options: for fsspec, which reads addresses other than http(s): `{"anon": True}`.
 

@@ -1,9 +1,4 @@
-"""Train on the messages of a Redis stream (server 6.2 or later), read by a consumer group.
-
-    pip install redis
-    python examples/redis_stream.py redis://localhost:6379/0 events
-
-`RedisStream` is a feed of your own over `StreamDataset`: copy it, and change what a message is.
+"""`RedisStream`: a stream of a Redis server, read by a consumer group.
 
 The server remembers for each consumer which messages it has got and not acknowledged (its pending messages). A consumer
 first asks for its own pending ones, left over from a run that crashed, then for new ones, and from time to time for
@@ -15,26 +10,27 @@ reconnection the consumer asks for its pending messages beyond the last one that
 
 from __future__ import annotations
 
-import os
-import sys
+import functools
 import time
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any, TypeVar
 
-import redis
-
-import feedline
-from feedline.datasets import StreamDataset
-from feedline.datasets.streams import Feed, Message
+from feedline._optional import require
+from feedline.datasets.handle import Handle
+from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption, SourceError
+from feedline.failures import words
+from feedline.values.shown import shown_url, without_secrets
 
 T = TypeVar("T")
 
-LEAST_PAUSE_S, MOST_PAUSE_S = 0.05, 2.0  # between attempts to reach the server: doubled each time
+_LEAST_PAUSE_S, _MOST_PAUSE_S = 0.05, 2.0
+"""Between attempts to reach the server: doubled each time."""
 
 
 class RedisStream(Feed):
-    """Reads a Redis stream as a consumer group, so that readers share out its messages.
+    """Reads a Redis stream (server 6.2 or later) as a consumer group, so that readers share out its messages.
 
     A sample is a dict of the message's fields: names as strings, values as bytes.
 
@@ -49,6 +45,10 @@ class RedisStream(Feed):
         claim_idle_s: take over pending messages of other readers that are older than this. Longer than a batch may take
             from receipt to the next step, or messages come twice.
         retry_s: how long to try to reach a server that is away before that is an error.
+
+    Raises:
+        MissingExtra: the package `redis` is not installed; when it is first used.
+        SourceError: the server cannot be reached, or refuses.
     """
 
     def __init__(
@@ -62,6 +62,13 @@ class RedisStream(Feed):
         claim_idle_s: float = 600.0,
         retry_s: float = 60.0,
     ) -> None:
+        for name, value in (("url", url), ("stream", stream), ("group", group), ("consumer", consumer)):
+            if type(value) is not str or value == "":
+                # Not the value: a URL may hold a password.
+                raise BadOption(f"{name}= is a text that is not empty, but a {type(value).__name__} was given.")
+        for name, seconds in (("claim_idle_s", claim_idle_s), ("retry_s", retry_s)):
+            if not is_duration(seconds):
+                raise BadOption(f"{name}={seconds!r} is no time.")
         self._url = url
         self._stream = stream
         self._group = group
@@ -69,16 +76,15 @@ class RedisStream(Feed):
         self._start = start
         self._claim_idle_s = claim_idle_s
         self._retry_s = retry_s
-        self._client: Any = None  # redis-py's client, of this process
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}  # every copy, and every worker, connects by itself
+        self._client: Handle[Any] = Handle(functools.partial(_connected, url), methodcaller("close"))
 
     def subscribe(self, number: int, count: int) -> None:
         self._name = f"{self._consumer}-{number}"
         self._reads_pending = True
-        self._cursor = "0"  # the last message that arrived: pending ones have lower ids than new ones
+        self._cursor = "0"
+        """The last message that arrived: pending ones have lower ids than new ones."""
         self._claims_at_s, self._claims_from = 0.0, "0-0"
+        redis = require("redis", extra="redis", purpose="RedisStream")
 
         def make(client: Any) -> None:
             try:
@@ -92,13 +98,21 @@ class RedisStream(Feed):
     def receive(self, most: int, wait_s: float) -> list[Message]:
         while True:
             try:
-                return self._pending(most) or self._claimed(most) or self._new(most, wait_s)
+                return self._receive(most, wait_s)
             except _AnswerLost:  # the server takes its messages for delivered: they are pending now
                 self._reads_pending = True
                 self._do(lambda client: client.ping())
 
+    def _receive(self, most: int, wait_s: float) -> list[Message]:
+        if self._reads_pending:
+            messages = self._pending(most)
+            if messages:
+                return messages
+        messages = self._claimed(most)
+        return messages or self._new(most, wait_s)
+
     def _pending(self, most: int) -> list[Message]:
-        entries = self._read(self._cursor, most, None) if self._reads_pending else []
+        entries = self._read(self._cursor, most, None)
         if not entries:
             self._reads_pending = False
             return []
@@ -155,57 +169,71 @@ class RedisStream(Feed):
 
         Reading is not repeated: it would go on after the messages of an answer that was lost.
         """
-        deadline_s, pause_s = time.monotonic() + self._retry_s, LEAST_PAUSE_S
+        redis = require("redis", extra="redis", purpose="RedisStream")
+        deadline_s, pause_s = time.monotonic() + self._retry_s, _LEAST_PAUSE_S
         while True:
             try:
-                return act(self._connected())
-            except (redis.ConnectionError, redis.TimeoutError) as exc:
-                self.close()
-                refused = isinstance(exc, redis.AuthenticationError)
-                if reads and not refused:
-                    raise _AnswerLost from exc
-                if refused or time.monotonic() + pause_s > deadline_s:
-                    # Not the words of the driver, which may quote what it was given.
-                    raise SourceError(
-                        f"The Redis server of {self!r} cannot be reached, or refuses to log in: {type(exc).__name__}. "
-                        "Nothing is lost: what was not acknowledged comes again."
-                    ) from None
-                time.sleep(pause_s)
-                pause_s = min(MOST_PAUSE_S, 2 * pause_s)
-            except redis.ResponseError as exc:
-                raise SourceError(f"The Redis server refuses to serve {self!r}: {exc}.") from exc
-
-    def _connected(self) -> Any:
-        if self._client is None:
-            # No retries of its own: a lost answer has to be noticed.
-            retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
-            try:
-                self._client = redis.Redis.from_url(
-                    self._url, socket_timeout=30, socket_connect_timeout=10, retry=retry
+                return act(self._client.get())
+            except redis.AuthenticationError as exc:
+                raise SourceError(f"The Redis server at {self._told_url} refuses: {self._told(exc)}.") from self._cause(
+                    exc
                 )
-            except ValueError:  # its text may hold a part of a password
-                raise BadOption("The URL is none of a Redis server, such as redis://localhost:6379/0.") from None
-        return self._client
+            except (redis.ConnectionError, redis.TimeoutError) as exc:
+                self._client.close()
+                if reads:
+                    raise _AnswerLost from exc
+                if time.monotonic() + pause_s > deadline_s:
+                    raise SourceError(
+                        f"The Redis server at {self._told_url} cannot be reached, and has not been for "
+                        f"{self._retry_s:g} seconds: {self._told(exc)}. Nothing is lost: what was not "
+                        "acknowledged comes again."
+                    ) from self._cause(exc)
+                time.sleep(pause_s)
+                pause_s = min(_MOST_PAUSE_S, 2 * pause_s)
+            except redis.ResponseError as exc:
+                raise SourceError(
+                    f"The Redis server at {self._told_url} refuses to serve group {self._group!r} of stream "
+                    f"{self._stream!r}: {self._told(exc)}."
+                ) from self._cause(exc)
+
+    @property
+    def _told_url(self) -> str:
+        """The URL without what is secret in it."""
+        return shown_url(self._url)
+
+    def _told(self, exc: Exception) -> str:
+        """Return what the server or its driver says: they may quote what they were given."""
+        return without_secrets(words(exc), self._url)
+
+    def _cause(self, exc: Exception) -> Exception | None:
+        return exc if self._told(exc) == words(exc) else None
 
     def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._client.close()
 
     def __repr__(self) -> str:
-        return f"RedisStream({self._stream!r}, group={self._group!r})"  # not the URL: it may hold a password
+        return f"RedisStream({self._told_url!r}, {self._stream!r}, group={self._group!r})"
 
 
 class _AnswerLost(Exception):
     """The connection broke while the server may have been answering."""
 
 
+def _connected(url: str) -> Any:
+    redis = require("redis", extra="redis", purpose="RedisStream")
+    # No retries of its own: a lost answer has to be noticed.
+    retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    try:
+        client = redis.Redis.from_url(url, socket_timeout=30, socket_connect_timeout=10, retry=retry)
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # which connects to nothing yet, and refuses unknown options
+        return client
+    except (TypeError, ValueError):  # its text may hold a part of a password
+        raise BadOption(
+            f"{shown_url(url)!r} is no URL of a Redis server, such as redis://localhost:6379/0. Signs in a password "
+            "that mean something in a URL are written as %40 and so on."
+        ) from None
+
+
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
-
-
-if __name__ == "__main__":
-    url, stream = sys.argv[1:]
-    dataset = StreamDataset(RedisStream(url, stream, consumer=f"example-{os.getpid()}"), idle_s=5)
-    for batch in feedline.Loader(dataset, 8, workers=2, collate=list):
-        print(batch)

@@ -1,10 +1,4 @@
-"""`StreamDataset`: the messages of a feed as samples, acknowledged when their batch was consumed.
-
-Receipts travel with the batch to the training process, which acknowledges them when the next batch is asked for
-(`driver/receipts.py`). A worker acknowledges nothing by itself, so that what it has made ahead is not lost with it.
-Every message comes at least once; those come twice that were received and not acknowledged when something crashed. A
-feed is copied for every iteration, and copies share no connection. `examples/` has two: a file that grows, and Redis.
-"""
+"""`StreamDataset`: the messages of a feed as samples, acknowledged when their batch was consumed."""
 
 from __future__ import annotations
 
@@ -12,17 +6,16 @@ import copy
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from numbers import Real
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from feedline.abc.source import Acknowledged, Repeatable
 from feedline.datasets.handle import Handle
 from feedline.datasets.passes import PartedStream
 from feedline.datasets.source import Transform, checked_transform
+from feedline.datasets.streams.feed import Feed, Message, is_duration
 from feedline.errors import BadOption
 from feedline.values.shown import shown_address
 
@@ -31,72 +24,6 @@ _WAIT_S = 0.2
 
 _MOST = 64
 """Messages that are asked for at once. More would wait here, unread, while other workers have nothing to do."""
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message, and how to acknowledge it."""
-
-    payload: Any
-    """What it carries. Any: whatever the feed carries."""
-    receipt: Any
-    """Handed back to `Feed.acknowledge`, perhaps in another process; picklable."""
-
-
-class Feed(ABC):
-    """Delivers messages, at least once each.
-
-    A feed can be pickled, and opens nothing before it is used: every iteration has a copy that subscribes, and the
-    training process one that acknowledges. All methods of a copy are called from one thread.
-    """
-
-    @abstractmethod
-    def subscribe(self, number: int, count: int) -> None:
-        """Begin, as one of several equal readers. Together they get every message.
-
-        What was received before and never acknowledged comes again, here or from another of them.
-
-        Args:
-            number: which of them this is, from 0.
-            count: how many there are.
-        """
-
-    @abstractmethod
-    def receive(self, most: int, wait_s: float) -> list[Message]:
-        """Return messages, at least one if there is any.
-
-        Args:
-            most: how many at most.
-            wait_s: how long to wait for the first; then the list is empty.
-        """
-
-    # Any: a sample of any form.
-    def decode(self, message: Message) -> Any:
-        """Return the sample that a message carries; its payload, unless the feed knows better.
-
-        Not part of `receive`: an exception here is about one sample.
-        """
-        return message.payload
-
-    @abstractmethod
-    def acknowledge(self, receipts: list[Any]) -> None:
-        """Say that messages are done with and need not come again. Called without `subscribe`, in another process."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close what this process has opened. May be called twice."""
-
-    # Any: plain values.
-    def state(self, last: Any) -> Any:
-        """Return where a reader is that has handed out the message of this receipt last; None if the server knows.
-
-        The receipt is None if no message was handed out yet.
-        """
-        return None
-
-    def restore(self, state: Any) -> None:
-        """Go on where a state was taken, if that is not None; called after `subscribe`."""
-        raise NotImplementedError(f"{type(self).__name__} has a state, and no method to restore it.")
 
 
 class StreamDataset(PartedStream, Acknowledged):
@@ -108,7 +35,7 @@ class StreamDataset(PartedStream, Acknowledged):
     program had imported torch by the time it was made.
 
     Args:
-        feed: where messages come from: a `Feed` of your own, such as those in `examples/`.
+        feed: where messages come from: `RedisStream`, or a `Feed` of your own.
         transform: makes a sample of a message.
         idle_s: end the iteration when no message came for so long; None to wait for ever.
         acknowledge: "consumed", as above, which is for feedline's loaders; or "received", for others: a message is
@@ -142,11 +69,10 @@ class StreamDataset(PartedStream, Acknowledged):
     ) -> None:
         if not isinstance(feed, Feed):
             raise BadOption(
-                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is no feed. Give a Feed of your "
-                "own (feedline.datasets.streams.Feed)."
+                f"{shown_address(feed) if isinstance(feed, str) else feed!r} is no feed. Give a RedisStream, or "
+                "a Feed of your own (feedline.datasets.streams.Feed)."
             )
-        wait: Any = idle_s  # whatever the user gave
-        if wait is not None and not (isinstance(wait, Real) and float(wait) >= 0):
+        if idle_s is not None and not is_duration(idle_s):
             raise BadOption(f"idle_s={idle_s!r} is no time to wait. Give seconds, or None to wait for ever.")
         if acknowledge not in ("consumed", "received"):
             raise BadOption(f"acknowledge={acknowledge!r} is neither 'consumed' nor 'received'.")
