@@ -120,10 +120,15 @@ def test_a_foreign_lmdb(tmp_path: Path, capsys: pytest.CaptureFixture[str], subd
     with lmdb.open(str(path), subdir=subdir) as env, env.begin(write=True) as txn:
         for number in range(10):
             txn.put(b"key-%d" % number, jpeg(number))
-    facts = inspect(capsys, path)
+    facts = inspect(capsys, path, "--sheet", str(tmp_path / "sheet.png"))
     assert facts["samples"] == 10
     assert types(facts) == {"value": "jpg"}
     assert facts["fields"][0]["largest picture"] == [30, 20]
+    assert facts["pictures on the sheet"] == 10
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.format == "PNG"
+        assert sheet.getpixel((4 + 64, 4 + 64)) == (0, 0, 0), "the first picture is black"
+        assert sheet.getpixel((132 * 2 + 4 + 64, 4 + 64)) == pytest.approx((40, 40, 40), abs=6)
 
 
 @pytest.mark.parametrize("ending", [".tar", ".tar.gz", ".tar.zst"])
@@ -138,17 +143,18 @@ def test_a_foreign_tar(tmp_path: Path, capsys: pytest.CaptureFixture[str], endin
     data = out.getvalue()
     path = tmp_path / f"foreign{ending}"
     path.write_bytes(zstandard.ZstdCompressor().compress(data) if ending.endswith("zst") else data)
-    facts = inspect(capsys, path)
+    facts = inspect(capsys, path, "--sheet", str(tmp_path / "sheet.png"))
     assert (facts["form"], facts["samples"]) == (("map-style", 5) if ending == ".tar" else ("stream", None))
     assert types(facts) == {"__key__": "str", "__url__": "str", "jpg": "jpg", "cls": "int", "json": "dict"}
     assert ("shuffle" in facts["line"]) == (ending == ".tar")
     assert inspect(capsys, path, "--verify")["samples"] == 5
+    assert facts["pictures on the sheet"] == 5
 
 
 def test_a_foreign_parquet_and_arrow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = pa.table({"x": [1.5, 2.5, None], "text": ["a", "b", "c"], "list": [[1], [], [2, 3]], "raw": [jpeg(1)] * 3})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=2)
-    facts = inspect(capsys, tmp_path / "a.parquet")
+    facts = inspect(capsys, tmp_path / "a.parquet", "--sheet", str(tmp_path / "sheet.png"))
     assert types(facts) == {
         "x": "float64 or None", "text": "str", "list": "int64[1] or int64[0] or int64[2]", "raw": "jpg",
     }  # fmt: skip
@@ -163,7 +169,7 @@ def test_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("cat/a.jpg", "cat/b.jpg", "dög/a.jpg"):
         (tmp_path / "pictures" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "pictures" / name).write_bytes(jpeg(3))
-    facts = inspect(capsys, tmp_path / "pictures")
+    facts = inspect(capsys, tmp_path / "pictures", "--sheet", str(tmp_path / "sheet.png"))
     assert facts["samples"] == 3
     assert facts["facts"]["classes"] == ["cat", "dög"]
     assert "open_dataset(" in facts["line"]
@@ -187,6 +193,11 @@ def test_files_that_are_cut_off(tmp_path: Path, capsys: pytest.CaptureFixture[st
         said = capsys.readouterr()
         assert status == 1, f"{size} bytes of {len(whole)} were taken for whole: {said.out}"
         assert "Traceback" not in said.err
+
+
+def test_a_sheet_needs_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((9, 2)))
+    assert "has a picture" in fails(capsys, tmp_path / "a.npy", "--sheet", str(tmp_path / "sheet.png"))
 
 
 def test_json_needs_no_rich(

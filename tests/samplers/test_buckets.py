@@ -103,19 +103,32 @@ def test_batches_of_all_buckets_come_in_any_order_and_samples_in_any_batch() -> 
         assert_fits((epochs == sample).sum(axis=(0, 1)))
 
 
-def padding(sampler: BucketBatches) -> float:
-    """Return the share of an epoch's batches that is padding, if samples are padded to the longest of their batch."""
-    batches = [LOG_NORMAL[batch] for batch in sampler]
-    return float(1 - sum(batch.sum() for batch in batches) / sum(batch.max() * len(batch) for batch in batches))
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": False}, {"drop_last": True}, {"shuffle": False, "drop_last": True}]
+)
+def test_padding_is_what_comes_out(name: str, options: dict[str, Any]) -> None:
+    sampler = MAKERS[name](LOG_NORMAL[:800], seed=1, **options)
+    real = padded = 0
+    for _ in range(10 if sampler.shuffle else 1):
+        for batch in sampler:
+            real += LOG_NORMAL[batch].sum()
+            padded += LOG_NORMAL[batch].max() * len(batch)
+    assert sampler.padding() == pytest.approx(1 - real / padded, abs=0.02 if sampler.shuffle else 1e-9)
+
+
+def test_padding_of_nothing() -> None:
+    assert LengthBucketBatchSampler([0, 0], 2).padding() == 0
+    assert LengthBucketBatchSampler([1, 2], 8, drop_last=True).padding() == 0
 
 
 def test_buckets_leave_little_padding() -> None:
-    without = padding(LengthBucketBatchSampler(LOG_NORMAL, 32, boundaries=[]))
+    without = LengthBucketBatchSampler(LOG_NORMAL, 32, boundaries=[]).padding()
     by_length = LengthBucketBatchSampler(LOG_NORMAL, 32)
     by_budget = TokenBudgetBatchSampler(LOG_NORMAL, 16_384)
     assert without > 0.7
-    assert padding(by_length) < without / 5
-    assert padding(by_budget) < without / 10
+    assert by_length.padding() < without / 5
+    assert by_budget.padding() < without / 10
     assert len(by_length) == len(LOG_NORMAL) // 32
     assert len(by_budget) < 1.1 * LOG_NORMAL.sum() / 16_384
 
@@ -137,6 +150,7 @@ def test_chosen_buckets_are_narrow_unless_they_would_be_small(name: str) -> None
 def test_extreme_lengths(lengths: list[float]) -> None:
     sampler = LengthBucketBatchSampler(lengths, 10, seed=1)
     assert sorted(index for batch in sampler for index in batch) == list(range(len(lengths)))
+    assert 0 <= sampler.padding() <= 1
 
 
 def test_without_shuffling_samples_come_by_length() -> None:

@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
-from feedline.packing.inspection import inspect
+from feedline.cli.sheet import write_sheet
+from feedline.packing.inspection import inspect, look_into, take
 from feedline.packing.line import reading_lines
 from feedline.values.shown import printable
 from feedline.values.sizes import bytes_text
@@ -16,14 +17,23 @@ from feedline.values.sizes import bytes_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+_SHEET_PICTURES = 64
+
 
 def run(arguments: argparse.Namespace) -> None:
     """Write what is there to standard output.
 
-    Raises SourceError: there is nothing, or nothing that a source reads; CorruptSource: it is damaged; MissingExtra: a
-    table was asked for, and the package that draws it is not installed.
+    Raises:
+        SourceError: there is nothing, or nothing that a source reads.
+        CorruptSource: it is damaged.
+        BadOption: a sheet was asked for and there are no pictures.
+        MissingExtra: a table was asked for, and the package that draws it is not installed.
     """
-    facts = inspect(arguments.path, fields=arguments.fields, sample_count=arguments.samples, verify=arguments.verify)
+    path, fields, sheet = arguments.path, arguments.fields, arguments.sheet
+    facts = inspect(path, fields=fields, sample_count=arguments.samples, verify=arguments.verify)
+    if sheet is not None:
+        with look_into(path, fields) as opened:
+            facts["pictures on the sheet"] = write_sheet(take(opened, _SHEET_PICTURES), sheet)
     if arguments.json:
         sys.stdout.write(json.dumps(facts) + "\n")
         return
@@ -31,6 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
     from rich.console import Console
 
     show(_printable(facts), Console())
+    if sheet is not None:
+        sys.stdout.write(printable(f"\n{facts['pictures on the sheet']} pictures in {sheet}\n"))
 
 
 # Any, here and below: values that JSON keeps.

@@ -140,6 +140,7 @@ def _add_inspect(commands: Any) -> None:
     )
     inspect.add_argument("--fields", type=_names, metavar="A,B", help="fields to look at (all)")
     inspect.add_argument("--samples", type=_at_least(0), default=3, metavar="N", help="samples to show (%(default)s)")
+    inspect.add_argument("--sheet", type=Path, metavar="OUT.png", help="write a contact sheet of pictures")
     inspect.add_argument(
         "--verify",
         action="store_true",

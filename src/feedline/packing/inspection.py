@@ -37,10 +37,9 @@ def inspect(
     With `verify` all samples are read, and compared with the digest that `feedline pack` stored, if it did. Raises
     SourceError: there is nothing, or nothing that a source reads; CorruptSource: it is damaged.
     """
-    with open_path(path, fields=None if fields is None else tuple(zip(fields, fields, strict=True))) as opened:
+    with look_into(path, fields) as opened:
         statistics = Statistics(opened)
-        shown = map(_named, _spread(opened.dataset, sample_count))
-        examples = [{name: value_text(value) for name, value in one.items()} for one in shown]
+        examples = [{name: value_text(value) for name, value in one.items()} for one in take(opened, sample_count)]
         form = "dict"
         for sample in _spread(opened.dataset, _LOOKED_AT):
             form = "dict" if isinstance(sample, dict) else "tuple" if isinstance(sample, (tuple, list)) else "one"
@@ -76,8 +75,17 @@ def inspect(
         }
 
 
+def look_into(path: str, fields: Sequence[str] | None = None) -> Opened:
+    """Open what is at a path, with these fields, or all."""
+    return open_path(path, fields=None if fields is None else tuple(zip(fields, fields, strict=True)))
+
+
+def take(opened: Opened, count: int) -> list[Sample]:
+    """Return so many samples: from everywhere in a map-style dataset, the first of a stream."""
+    return list(map(_named, _spread(opened.dataset, count)))
+
+
 def _spread(dataset: Any, count: int) -> Iterator[Any]:
-    """Yield so many samples: from everywhere in a map-style dataset, the first of a stream."""
     if not hasattr(dataset, "__getitem__"):
         return itertools.islice(dataset, count)
     there = len(dataset)

@@ -102,6 +102,39 @@ class BucketBatches(SeededBatches):
             block = self._block = (secret, first, shuffled_passes(places, len(self), secret))
         return int(block[2][number - first])
 
+    def padding(self) -> float:
+        """Return the share of a batch that is padding, on average over all epochs.
+
+        That is if samples are padded to the longest of their batch; 0 if there is nothing but zeros.
+
+        Example:
+            >>> from feedline.samplers.buckets import LengthBucketBatchSampler
+            >>> LengthBucketBatchSampler([1, 4, 1, 2], 4, boundaries=[]).padding()
+            0.5
+        """
+        real = padded = 0.0
+        for end, size, batch_size in zip(self._ends, self._sizes, self.batch_sizes, strict=True):
+            lengths = self._lengths[end - size : end].astype(np.float64)
+            left_over = size % batch_size
+            for count, repeats in ((batch_size, size // batch_size), (left_over, int(left_over > 0))):
+                if repeats and not (self.drop_last and count < batch_size):
+                    longest, mean = self._expected(lengths, int(count), last=count < batch_size)
+                    padded += longest * int(count * repeats)
+                    real += mean * int(count * repeats)
+        return 1 - real / padded if padded else 0.0
+
+    def _expected(self, lengths: NDArray[np.float64], count: int, *, last: bool) -> tuple[float, float]:
+        """Return the longest and the mean length to expect in those batches of a bucket that have `count` samples."""
+        if self.shuffle:
+            # The share of draws of `count` in which none is beyond place j; with every place less it falls by
+            # (j - count) / j.
+            places = np.arange(len(lengths), 0, -1, dtype=np.float64)
+            below = np.cumprod(np.maximum(places - count, 0) / places)[::-1]
+            return float(lengths @ np.diff(below, append=1.0)), float(lengths.mean())
+        whole = len(lengths) // count * count
+        batches = lengths[-count:][None] if last else lengths[:whole].reshape(-1, count)
+        return float(batches.max(axis=1).mean()), float(batches.mean())
+
     @cached_property
     def _checksum(self) -> int:
         return crc32(self._ends.data, crc32(self.batch_sizes.data, crc32(self._table.data)))
@@ -166,7 +199,7 @@ class LengthBucketBatchSampler(BucketBatches):
     """Yields batches of samples of similar length, so that little of a batch is padding.
 
     Samples of similar length share a bucket, and batches are made of the samples of one bucket. Which samples meet in a
-    batch, and in which order the batches come, is random.
+    batch, and in which order the batches come, is random. `padding()` tells what share of a batch is padding.
 
     Args:
         lengths: the length of each sample, as a list, array or tensor of numbers.
@@ -231,7 +264,7 @@ class TokenBudgetBatchSampler(BucketBatches):
     The budget is for the padded batch: its number of samples times the longest of their lengths never exceeds
     `max_tokens`. So memory is bounded, and every batch is about the same work. Samples of similar length share a
     bucket; which of them meet in a batch, and in which order the batches come, is random. The number of batches is the
-    same in every epoch.
+    same in every epoch. `padding()` tells what share of a batch is padding.
 
     Args:
         lengths: the length of each sample, as a list, array or tensor of numbers: tokens, frames, seconds.
@@ -252,6 +285,8 @@ class TokenBudgetBatchSampler(BucketBatches):
         >>> sampler = TokenBudgetBatchSampler(lengths, 16_384, seed=1)
         >>> all(len(batch) * lengths[batch].max() <= 16_384 for batch in sampler)
         True
+        >>> round(sampler.padding(), 2)
+        0.06
     """
 
     # Any: an array or tensor has no common type with a list; a torch or NumPy generator.

@@ -235,6 +235,8 @@ def test_a_key_that_is_not_there(tmp_path: Path) -> None:
         ({"decode": {"dtype": object, "shape": (2,)}}, "no values"),
         ({"decode": {"dtype": "f4", "shape": (2, 0)}}, "no values"),
         ({"decode": "bytes", "fields": "x"}, "fields='x'"),
+        ({"buffers": True}, "buffers=True"),
+        ({"buffers": True, "decode": "rgb8"}, "buffers=True"),
         ({"transform": 3}, "transform=3"),
     ],
 )
@@ -300,6 +302,24 @@ def test_an_error_of_the_decode_function_says_where(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="invalid literal") as caught:
         dataset[1]
     assert "key b'b'" in str(getattr(caught.value, "__notes__", ""))
+    dataset.close()
+
+
+def test_views_of_the_database_do_not_get_out(tmp_path: Path) -> None:
+    path = write_raw(tmp_path / "x")
+
+    def summed(value: memoryview) -> float:
+        return float(np.frombuffer(value, np.float32).sum())
+
+    def kept(value: memoryview) -> Any:
+        return np.frombuffer(value, np.float32)
+
+    dataset = LMDBDataset(path, decode=summed, buffers=True)
+    assert dataset[2] == float(ARRAYS[2].reshape(-1).sum())
+    dataset.close()
+    dataset = LMDBDataset(path, decode=kept, buffers=True)
+    with pytest.raises(SourceError, match="still looks at the database's memory"):
+        dataset[2]
     dataset.close()
 
 

@@ -56,6 +56,8 @@ class LMDBDataset(TableSource):
             pictures, of those that `TarDataset` has ("rgb8", "pil", "torchrgb" and others): the fields that are
             pictures of what feedline wrote, or else each value.
         transform: applied to each sample.
+        buffers: True to hand a decode function a view of the database's memory instead of a copy. What it returns must
+            not look at that memory any more.
         cache: True to keep the keys, 100,000 or more, in the user's cache folder (`$FEEDLINE_CACHE`), False not to, or
             a folder to keep them in.
 
@@ -88,18 +90,23 @@ class LMDBDataset(TableSource):
         keys: KeySource = None,
         decode: Decode = None,
         transform: Transform | None = None,
+        buffers: bool = False,
         cache: Cache = True,
     ) -> None:
         super().__init__(transform)
         self.path = checked_path(path)
         if not os.path.exists(self.path):
             raise SourceError(f"There is no LMDB database at {self.path}: no such file or folder.")
+        if buffers and not callable(decode):
+            raise BadOption(
+                f"buffers=True is for a decode function, but decode={decode!r}. Leave it out: nothing is copied twice."
+            )
         if isinstance(keys, (str, bytes)):
             raise BadOption(f"keys={keys!r} is a single key. Give a list of keys, or a function from indices to keys.")
         self._key_function = keys if callable(keys) else None
         self._keys: Keys | None = None if keys is None or callable(keys) else given(keys)
         self._picture = decoding.Picture(decode) if isinstance(decode, str) and decode in SPECS else None
-        self._decoder = None if self._picture else _decoder(decode)
+        self._decoder = None if self._picture else _decoder(decode, buffers=buffers)
         self._given = (self._keys, self._decoder)
         if fields is not None and self._decoder is not None:
             raise BadOption(
@@ -251,10 +258,10 @@ class LMDBDataset(TableSource):
         self._begin()
 
 
-def _decoder(decode: Decode) -> Decoder | None:
+def _decoder(decode: Decode, *, buffers: bool) -> Decoder | None:
     """Return the decoder for `decode=`, None if that depends on what is in the database."""
     if callable(decode):
-        return decoding.Function(decode)
+        return decoding.Function(decode, buffers=buffers)
     if isinstance(decode, Mapping):
         return decoding.Raw.of(decode)
     if decode == "bytes":

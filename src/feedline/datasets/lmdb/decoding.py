@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,13 @@ from numpy.typing import DTypeLike
 
 from feedline.datasets.form import Form
 from feedline.datasets.source import Empty, is_column, stacked
-from feedline.errors import BadOption, CorruptSource
+from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceError
 from feedline.failures import add_note, words
 from feedline.images.pillow import picture_decoder
 from feedline.values import records
+
+_OWN_REFERENCES = 2
+"""To an object that nobody else knows: a variable, and the argument of the function that counts."""
 
 
 # Any, throughout: samples and values of any kind.
@@ -163,13 +167,30 @@ class Records(Decoder):
 
 
 class Function(Decoder):
-    """Values that a function of the user decodes: it takes bytes."""
+    """Values that a function of the user decodes.
 
-    def __init__(self, function: Callable[[bytes], Any]) -> None:
+    Args:
+        function: takes bytes, or a view of the database's memory.
+        buffers: True for the view, which is not copied but must not outlive the call.
+    """
+
+    def __init__(self, function: Callable[[Any], Any], *, buffers: bool = False) -> None:
         self._function = function
+        self._buffers = buffers
 
     def sample(self, value: memoryview) -> Any:
-        return self._function(bytes(value))
+        if not self._buffers:
+            return self._function(bytes(value))
+        owner: Any = np.frombuffer(value, np.uint8)  # whatever looks at the view refers to this
+        view = memoryview(owner)
+        sample = self._function(view)
+        view.release()
+        if sys.getrefcount(owner) > _OWN_REFERENCES:
+            raise SourceError(
+                "with buffers=True the decode function returned something that still looks at the database's memory, "
+                "which is not valid any more. Copy it, for instance with numpy.array(...), or leave buffers=True out."
+            )
+        return sample
 
     def form(self) -> str:
         return f"what {getattr(self._function, '__qualname__', self._function)} makes of bytes"
@@ -179,5 +200,8 @@ def tell_key(exc: Exception, key: bytes, path: str) -> Exception:
     """Return an exception that says which value it is about."""
     if isinstance(exc, CorruptSource):
         return CorruptSource(f"The value of key {key!r} in {path} is not what it should be: {words(exc)}.")
-    add_note(exc, f"while decoding the value of key {key!r} in {path}")
+    if isinstance(exc, SourceError):
+        return SourceError(f"The value of key {key!r} in {path}: {words(exc)}.")
+    if not isinstance(exc, FeedlineError):
+        add_note(exc, f"while decoding the value of key {key!r} in {path}")
     return exc
