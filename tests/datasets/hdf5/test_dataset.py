@@ -466,23 +466,108 @@ class TestChanges:
 
 
 WRITER = """
-import sys, h5py
-with h5py.File(sys.argv[1], "w") as file:
-    file["x"] = [1, 2]
-    file.flush()
-    print("ready", flush=True)
-    sys.stdin.read()
+import sys, h5py, numpy as np
+with h5py.File(sys.argv[1], "w", libver="latest") as file:
+    x = file.create_dataset("x", (4, 2), "f4", maxshape=(None, 2), chunks=(3, 2))
+    y = file.create_dataset("y", (4,), "i8", maxshape=(None,), chunks=(3,), compression="gzip")
+    x[:] = np.arange(4)[:, None]; y[:] = np.arange(4)
+    file.swmr_mode = True
+    for line in sys.stdin:
+        print("ready", flush=True)
+        count = int(line)
+        before = len(y)
+        x.resize(count, axis=0); x[before:] = np.arange(before, count)[:, None]; x.flush()
+        y.resize(count, axis=0); y[before:] = np.arange(before, count); y.flush()
+        print("done", flush=True)
 """
 
 
-def test_a_file_that_is_open_for_writing(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WRITER, str(tmp_path / "open.h5")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "ready\n"
-        with pytest.raises(SourceError, match="open for writing"):
-            HDF5Dataset(tmp_path / "open.h5")
-        writer.communicate()
+class Writer:
+    def __init__(self, path: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def write(self, count: int) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == "ready\n"
+        assert self._process.stdout.readline() == "done\n"
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+class TestWhileItIsWritten:
+    @pytest.fixture
+    def writer(self, tmp_path: Path) -> Any:
+        writer = Writer(tmp_path / "growing.h5")
+        writer.write(4)
+        yield writer
+        writer.close()
+
+    def test_without_swmr(self, tmp_path: Path, writer: Writer) -> None:
+        with pytest.raises(SourceError, match="swmr=True"):
+            HDF5Dataset(tmp_path / "growing.h5")
+
+    def test_samples_that_are_added(self, tmp_path: Path, writer: Writer) -> None:
+        source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
+        assert len(source) == 4
+        assert [int(y) for _, y in source] == [0, 1, 2, 3]
+        writer.write(8)
+        assert len(source) == 4
+        assert source.refresh() == len(source) == 8
+        assert [int(y) for _, y in source] == list(range(8))
+        assert [float(x[1]) for x, _ in source] == list(range(8))
+        with pytest.raises(IndexError):
+            source[8]
+        source.close()
+
+    @pytest.mark.parametrize("engine", ["thread", "process"])
+    def test_workers_hear_of_them_by_themselves(self, tmp_path: Path, writer: Writer, engine: EngineName) -> None:
+        source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
+        loader = feedline.Loader(source, 3, workers=2, engine=engine, persistent=True)
+        assert [int(label) for _, labels in loader for label in labels] == list(range(4))
+        writer.write(11)
+        source.refresh()
+        assert [int(label) for _, labels in loader for label in labels] == list(range(11))
+        loader.close()
+        source.close()
+
+    def test_threads_read_while_it_is_refreshed(self, tmp_path: Path, writer: Writer) -> None:
+        source = HDF5Dataset(tmp_path / "growing.h5", ("x", "y"), swmr=True)
+        done = threading.Event()
+        wrong: list[Any] = []
+
+        def read() -> None:
+            try:
+                while not done.is_set():
+                    indices = np.arange(len(source))
+                    x, y = source.read_columns(indices)
+                    if x[:, 1].tolist() != indices.tolist() or y.tolist() != indices.tolist():
+                        wrong.append((indices, x, y))
+            except BaseException as exc:
+                wrong.append(exc)
+
+        readers = [threading.Thread(target=read) for _ in range(3)]
+        for reader in readers:
+            reader.start()
+        for count in range(5, 40):
+            writer.write(count)
+            assert source.refresh() == count
+        done.set()
+        for reader in readers:
+            reader.join()
+        assert not wrong
+        source.close()
+
+    def test_fewer_than_before(self, tmp_path: Path, path: Path) -> None:
+        source = HDF5Dataset(path, "name", swmr=False)
+        write(path, 5)
+        with pytest.raises(SourceChanged, match="it had 31 of str, and has 5 now"):
+            source.refresh()
 
 
 class TestDataInOtherFiles:

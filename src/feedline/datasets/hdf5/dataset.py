@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from feedline.datasets.form import Fields
 from feedline.datasets.handle import Handle
 from feedline.datasets.hdf5.files import OpenFile, OpenFiles
-from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Field, Part, look
+from feedline.datasets.hdf5.part import NUMBERS, UNREADABLE, Field, Part, Parts, look, reading
 from feedline.datasets.hdf5.rows import Rows, ValueRows
 from feedline.datasets.paths import Paths, found_files
 from feedline.datasets.source import Empty, Indices, TableSource, Transform
-from feedline.errors import BadOption, CorruptSource, FeedlineError
+from feedline.errors import BadOption, CorruptSource, FeedlineError, SourceChanged
 from feedline.failures import words
 from feedline.values.sizes import byte_count
 
@@ -36,6 +36,7 @@ class HDF5Dataset(TableSource):
         fields: which datasets; "group/x" names one in a group. A name gives its values; a tuple of names gives
             tuples; a list gives dicts; a dict {"image": "group/x"} gives dicts with other names. All by default.
         transform: applied to each sample; batches are then made sample by sample.
+        swmr: read while another process writes in SWMR mode. `refresh` counts what was added.
         cache_bytes: how much memory a process may use for unpacked chunks: bytes, or a text such as "64MB".
         external: True to read data that lies in other files as well: external links, external storage, virtual
             datasets. Whoever wrote the file decides which files these are.
@@ -70,23 +71,24 @@ class HDF5Dataset(TableSource):
         fields: Fields = None,
         *,
         transform: Transform | None = None,
+        swmr: bool = False,
         cache_bytes: int | str = 64 << 20,
         external: bool = False,
     ) -> None:
         super().__init__(transform)
         self.cache_bytes = byte_count("cache_bytes", cache_bytes, least=0)
+        self.swmr = bool(swmr)
         self.external = bool(external)
         first, *others = found_files(paths, (".h5", ".hdf5"))
-        part, self._shape, self._fields = look(first, fields, external=self.external)
-        self._parts = [part, *(self._part(other, first) for other in others)]
-        self._ends = np.cumsum([part.length for part in self._parts], dtype=np.int64)
-        """Where the samples of each file end."""
-        opener = partial(OpenFiles, self._parts, self._fields, self.cache_bytes)
+        part, self._shape, self._fields = look(first, fields, swmr=swmr, external=self.external)
+        # One object for all copies of the dataset that threads have, also when more samples are found.
+        self._parts = Parts([part, *(self._part(other, first) for other in others)])
+        opener = partial(OpenFiles, self._parts, self._fields, self.cache_bytes, swmr=self.swmr)
         self._files = Handle(opener, OpenFiles.close, close_inherited=True)
 
     def _part(self, path: str, first: str) -> Part:
         """Look at another file, which has to be like the first one."""
-        part, _, fields = look(path, self._shape.names, external=self.external)
+        part, _, fields = look(path, self._shape.names, swmr=self.swmr, external=self.external)
         for field, other in zip(self._fields, fields, strict=True):
             if field != other:
                 raise BadOption(
@@ -98,7 +100,7 @@ class HDF5Dataset(TableSource):
     @property
     def files(self) -> list[str]:
         """The paths of the files, in order."""
-        return [part.path for part in self._parts]
+        return [part.path for part in self._parts.parts]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -111,11 +113,42 @@ class HDF5Dataset(TableSource):
 
         It is the chunks of the field with the largest rows. Rows that are not in chunks count as chunks of 1 MiB.
         """
-        parts = [(np.arange(0, part.length, part.chunk_rows, dtype=np.int64), part.length) for part in self._parts]
+        parts = [
+            (np.arange(0, part.length, part.chunk_rows, dtype=np.int64), part.length) for part in self._parts.parts
+        ]
         return np.concatenate([np.diff(starts, append=length) for starts, length in parts])
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return int(self._parts.ends[-1])
+
+    def refresh(self) -> int:
+        """Count the samples again that the last file has, and return how many there are in all.
+
+        For files that grow. A worker process whose copy of the dataset is asked for a sample that it does not know of
+        does so by itself; call it where the order is made, before an epoch.
+
+        Raises:
+            SourceChanged: there are fewer samples than before, or of another form.
+        """
+        before = self._parts.parts[-1]
+        with reading(swmr=self.swmr):
+            self.close()
+            part, _, fields = look(before.path, self._shape.names, swmr=self.swmr, external=self.external)
+        if fields != self._fields or part.length < before.length:
+            raise SourceChanged(
+                f"{part.path} does not merely have more samples than before: it had {before.length} of "
+                f"{self._form()}, and has {part.length} now. Make the dataset anew."
+            )
+        self._parts.replace_last(part)
+        return len(self)
+
+    def _checked(self, indices: Iterable[Any]) -> Indices:
+        try:
+            return super()._checked(indices if isinstance(indices, np.ndarray) else (indices := list(indices)))
+        except IndexError:
+            if not self.swmr or self.refresh() <= max(indices):
+                raise
+            return super()._checked(indices)
 
     # Any: a loader's batch.
     def read_columns(self, indices: Indices) -> Any:
@@ -131,7 +164,7 @@ class HDF5Dataset(TableSource):
             for field in self._fields
         ]
         for number, rows, places in self._split(indices):
-            with self._files.get().use(number) as file:
+            with reading(swmr=self.swmr), self._files.get().use(number) as file:
                 for field, stored, out in zip(self._fields, file.fields, columns, strict=True):
                     self._fill(file, field, stored, out, rows, places)
         return columns
@@ -158,7 +191,7 @@ class HDF5Dataset(TableSource):
         """Yield for each file its number, the rows to be read, and their places in the batch (None: all)."""
         if len(indices) == 0:
             return
-        ends = self._ends
+        ends = self._parts.ends
         if len(ends) == 1:
             yield 0, indices, None
             return
@@ -176,5 +209,5 @@ class HDF5Dataset(TableSource):
 
     def __repr__(self) -> str:
         text = super().__repr__()
-        count = len(self._parts)
+        count = len(self._parts.parts)
         return text if count == 1 else f"{text[:-1]}, in {count} files)"

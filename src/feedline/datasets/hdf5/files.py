@@ -22,6 +22,7 @@ from feedline.datasets.hdf5.part import (
     UNREADABLE,
     Field,
     Part,
+    Parts,
     Stamp,
     dataset_of,
     field_of,
@@ -42,10 +43,11 @@ class OpenFile:
 
     _serials = itertools.count()
 
-    def __init__(self, part: Part, fields: Sequence[Field], cache: ChunkCache) -> None:
+    def __init__(self, part: Part, fields: Sequence[Field], cache: ChunkCache, *, swmr: bool) -> None:
         self.part = part
         self.fields: list[Rows | ValueRows] = []
         self.users = 0
+        self._swmr = swmr
         self._linked: dict[str, Stamp] = {}
         """Other files that fields lie in, by external links, and their stamps."""
         # Any: h5py has no type annotations.
@@ -66,12 +68,12 @@ class OpenFile:
     def _open(self, fields: Sequence[Field], cache: ChunkCache) -> None:
         path = self.part.path
         self._stamp = stamp_of(os.fstat(self._descriptor))
-        if self._stamp != self.part.stamp:
+        if self._stamp != self.part.stamp and not self._swmr:
             check_same(self.part, fields)
-        self._file = open_file(path)
+        self._file = open_file(path, swmr=self._swmr)
         if os.stat(path).st_ino != self._stamp[2]:
             raise SourceChanged(f"{path} was replaced while it was being opened. Try again.")
-        mapped = self._mapped()
+        mapped = None if self._swmr else self._mapped()
         serial = next(self._serials)
         in_use = False
         try:
@@ -96,6 +98,8 @@ class OpenFile:
         """Look at a field that lies in another file, by an external link: what is mapped is not that one."""
         path = dataset.file.filename
         self._linked[path] = stamp_of(os.stat(path))
+        if self._swmr:
+            return
         _compare(path, self.part.length, len(dataset), [field], [field_of(field.name, dataset, path)])
 
     def _mapped(self) -> mmap.mmap | None:
@@ -107,6 +111,8 @@ class OpenFile:
     @property
     def is_stale(self) -> bool:
         """True if the file, or one that a field of it lies in, was written to since it was opened."""
+        if self._swmr:
+            return False
         if stamp_of(os.fstat(self._descriptor)) != self._stamp:
             return True
         try:
@@ -133,9 +139,10 @@ class OpenFile:
 class OpenFiles:
     """All files that a process has open. Threads may use it at the same time."""
 
-    def __init__(self, parts: Sequence[Part], fields: Sequence[Field], cache_bytes: int) -> None:
+    def __init__(self, parts: Parts, fields: Sequence[Field], cache_bytes: int, *, swmr: bool) -> None:
         self._parts = parts
         self._fields = fields
+        self._swmr = swmr
         self._cache = ChunkCache(cache_bytes)
         self._files = BoundedCache[int, OpenFile](_OPEN_AT_ONCE, _close_unused)
         self._lock = threading.Lock()
@@ -154,7 +161,7 @@ class OpenFiles:
                 self._files.drop(number)
                 file = None
             if file is None:
-                file = OpenFile(self._parts[number], self._fields, self._cache)
+                file = OpenFile(self._parts.parts[number], self._fields, self._cache, swmr=self._swmr)
                 self._files.put(number, file)
             file.users += 1
         try:
@@ -187,7 +194,7 @@ def check_same(part: Part, fields: Sequence[Field]) -> None:
     """Look at a file that was written to. Raises SourceChanged: it has other samples than the dataset was made of."""
     names = tuple(field.name for field in fields)
     try:
-        found, _, found_fields = look(part.path, names, external=part.external)
+        found, _, found_fields = look(part.path, names, swmr=False, external=part.external)
     except ValueError as exc:  # BadOption: there is no such field any more
         raise SourceChanged(_changed(part.path, str(exc))) from exc
     _compare(part.path, part.length, found.length, fields, found_fields)
@@ -204,5 +211,6 @@ def _compare(path: str, length: int, found: int, fields: Sequence[Field], found_
 
 def _changed(path: str, what: str) -> str:
     return (
-        f"{path} was changed since the dataset was made: {what} Make the dataset anew, when nobody writes to the file."
+        f"{path} was changed since the dataset was made: {what} Make the dataset anew. A file that grows while it is "
+        "read has to be written in SWMR mode and read with swmr=True."
     )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,12 +134,49 @@ class Part:
     """True if its data may lie in other files."""
 
 
+class Parts:
+    """The files of a dataset, one after the other. The last one may grow."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = tuple(parts)
+        self.ends = np.cumsum([part.length for part in parts], dtype=np.int64)
+        """Where the samples of each end."""
+
+    def replace_last(self, part: Part) -> None:
+        """Take what was found in the last file since."""
+        parts = (*self.parts[:-1], part)
+        # The file first: nobody asks it for samples that are not counted yet.
+        self.parts, self.ends = parts, Parts(parts).ends
+
+
+_turn = threading.RLock()
+"""Whose turn it is to read files that are being written: HDF5 must not read while it looks what was added."""
+
+
+def _renew_turn() -> None:
+    global _turn
+    _turn = threading.RLock()  # of a fork: whoever had it is not here
+
+
+os.register_at_fork(after_in_child=_renew_turn)
+
+
+@contextmanager
+def reading(*, swmr: bool) -> Iterator[None]:
+    """Keep other threads from reading meanwhile, if files are being written."""
+    if not swmr:
+        yield
+        return
+    with _turn:
+        yield
+
+
 def stamp_of(status: os.stat_result) -> Stamp:
     """Return what changes when a file is written to or replaced."""
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def open_file(path: str) -> Any:
+def open_file(path: str, *, swmr: bool) -> Any:
     """Open a file for reading.
 
     Raises SourceError: it is not there, or must not be read now; CorruptSource: it is no HDF5 file, or not all of one;
@@ -145,7 +185,7 @@ def open_file(path: str) -> Any:
     h5py = require("h5py", extra="hdf5", purpose="HDF5Dataset")
     try:
         # Chunks that were read as a whole are the first to go: this library's own cache has them.
-        return h5py.File(path, "r", locking="best-effort", rdcc_w0=1.0)
+        return h5py.File(path, "r", swmr=swmr, libver="latest" if swmr else None, locking="best-effort", rdcc_w0=1.0)
     except FileNotFoundError as exc:
         raise SourceError(f"There is no file {path}.") from exc
     except PermissionError as exc:
@@ -162,7 +202,8 @@ def open_file(path: str) -> Any:
         if isinstance(exc, BlockingIOError) or "already open for" in text or "lock" in text:
             raise SourceError(
                 f"{path} is open for writing in another process, or was not closed after writing. Wait until it is "
-                "closed; `h5clear -s` mends one whose writer was killed."
+                "closed. A file that is written in SWMR mode is read with swmr=True; `h5clear -s` mends one whose "
+                "writer was killed."
             ) from exc
         raise CorruptSource(f"{path} cannot be opened as an HDF5 file: {words(exc)}.") from exc
 
@@ -206,21 +247,24 @@ def leads_out(file: Any, name: str) -> bool:
     return bool(plist.get_external_count() > 0 or plist.get_layout() == h5py.h5d.VIRTUAL)
 
 
-def look(path: str, fields: Fields, *, external: bool) -> tuple[Part, Form, tuple[Field, ...]]:
+def look(path: str, fields: Fields, *, swmr: bool, external: bool) -> tuple[Part, Form, tuple[Field, ...]]:
     """Return what is in a file.
 
     Raises BadOption: a field is not there, is elsewhere or cannot be read, or the fields differ in length; SourceError:
     the file cannot be opened.
     """
     try:
-        with open_file(path) as file:
+        with open_file(path, swmr=swmr) as file:
             form = _form(file, fields, path, external=external)
             datasets = [dataset_of(file, name, path, external=external) for name in form.names]
+            if swmr:
+                for dataset in datasets:
+                    dataset.id.refresh()
             found = tuple(field_of(name, dataset, path) for name, dataset in zip(form.names, datasets, strict=True))
             total = SampleSize()
             for field in found:
                 total.add(f"{path}: a row of {field.name!r}", field.row_bytes)
-            length = _length(form, datasets, path)
+            length = _length(form, datasets, path, shortest=swmr)
             heaviest = max(range(len(found)), key=lambda number: found[number].row_bytes)
             chunks = datasets[heaviest].chunks
             rows = chunks[0] if chunks else max(1, _BLOCK_BYTES // max(1, found[heaviest].row_bytes))
@@ -256,8 +300,10 @@ def _form(file: Any, fields: Fields, path: str, *, external: bool) -> Form:
     return Form.of(fields, names, path)
 
 
-def _length(form: Form, datasets: list[Any], path: str) -> int:
+def _length(form: Form, datasets: list[Any], path: str, *, shortest: bool) -> int:
     lengths = [int(dataset.shape[0]) for dataset in datasets]
+    if shortest:  # fields are written one after the other
+        return min(lengths)
     for name, length in zip(form.names, lengths, strict=True):
         if length != lengths[0]:
             raise BadOption(

@@ -3,7 +3,7 @@
     MappedRows     one after the other: gathered from the mapped file
     ChunkedRows    in chunks that are not packed: the same, with an address for each chunk
     PackedRows     in packed chunks: each is unpacked once for all its rows in a batch
-    SelectedRows   in any other way: HDF5 selects them
+    SelectedRows   in any other way, and while the file is being written: HDF5 selects them
     ValueRows      text, bytes and arrays of any length: HDF5 selects them
 
 All of them are used by several threads at the same time.
