@@ -14,7 +14,7 @@ import feedline
 from feedline.datasets.cache import PrecomputedDataset
 from feedline.datasets.cache.sample_store import FILE, Encoded, Head, Kind, drop_other, head_of, read_store, write_store
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from tests.contracts.source import SourceContract
+from feedline.testing import SourceContract
 from tests.datasets.cache.test_cached import Count
 
 

@@ -13,9 +13,9 @@ from feedline.abc import Engine
 from feedline.engines.processes import ProcessEngine
 from feedline.engines.threads import ThreadEngine
 from feedline.errors import WorkerDied
+from feedline.testing import EngineContract
 from feedline.transport.arena import Arena
 from feedline.types import Result, ResultKind, Task
-from tests.contracts.engine.contract import EngineContract
 from tests.engines.processes.test_engine import ProcessContract
 
 
@@ -216,9 +216,9 @@ def test_what_breaks_the_contract_is_noticed(broken: type[Broken], monkeypatch: 
     suite = Suite()
     getattr(suite, broken.noticed_by)()  # as long as the contract is kept
     suite.kind = broken
-    monkeypatch.setattr("tests.contracts.engine.bench.PATIENCE_S", 0.3)
-    monkeypatch.setattr("tests.contracts.engine.tasks.PATIENCE_S", 0.3)
-    monkeypatch.setattr("tests.contracts.gate.PATIENCE_S", 0.3)
+    monkeypatch.setattr("feedline.testing.engine.bench.PATIENCE_S", 0.3)
+    monkeypatch.setattr("feedline.testing.engine.tasks.PATIENCE_S", 0.3)
+    monkeypatch.setattr("feedline.testing.gate.PATIENCE_S", 0.3)
     assert fails(suite, broken.noticed_by)
 
 
@@ -294,8 +294,8 @@ def test_processes_that_break_the_contract_are_noticed(
     suite = Suite()
     getattr(suite, name)()  # as long as the contract is kept
     suite.kind = broken
-    monkeypatch.setattr("tests.contracts.engine.bench.PATIENCE_S", 0.3)
-    monkeypatch.setattr("tests.contracts.engine.tasks.PATIENCE_S", 0.3)
+    monkeypatch.setattr("feedline.testing.engine.bench.PATIENCE_S", 0.3)
+    monkeypatch.setattr("feedline.testing.engine.tasks.PATIENCE_S", 0.3)
     assert fails(suite, name)
 
 

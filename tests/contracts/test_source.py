@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from feedline.datasets.source import Indices, Source
-from tests.contracts.source import SourceContract
+from feedline.testing import SourceContract
 
 
 class Numbers(Source):

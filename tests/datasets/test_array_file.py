@@ -19,7 +19,8 @@ import feedline
 from feedline.datasets import ArrayDataset, FileDataset
 from feedline.datasets.array_file import find_mapped
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from tests.contracts.source import SourceContract, assert_same
+from feedline.testing import SourceContract
+from feedline.testing.source import assert_same
 
 COUNT = 30
 IMAGES = np.arange(COUNT * 12, dtype=np.float32).reshape(COUNT, 3, 4)

@@ -14,9 +14,9 @@ from feedline.driver.settings import Settings
 from feedline.engines.processes import ProcessEngine
 from feedline.engines.threads import ThreadEngine
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, WorkerSpec
-from tests.contracts.engine.workload import Numbers
 
 
 def make(**options: Any) -> Resources:

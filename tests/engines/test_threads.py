@@ -14,12 +14,11 @@ from feedline.abc import Engine
 from feedline.collate import default
 from feedline.engines.threads import ThreadEngine
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing import EngineContract, Gate
+from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, Result, ResultKind, Task, WorkerIdentity, WorkerSpec
 from feedline.verdicts import Failure, Verdict
-from tests.contracts.engine.contract import EngineContract
-from tests.contracts.engine.workload import Numbers
-from tests.contracts.gate import Gate
 
 
 class TestThreads(EngineContract):

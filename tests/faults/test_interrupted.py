@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.gate import Gate
+from feedline.testing import Gate
 from tests.faults.programs import Program, running
 
 LOOP = """
@@ -20,7 +20,7 @@ for batch in batches:
 """
 
 WAITING = """
-from tests.contracts.gate import Gate
+from feedline.testing import Gate
 
 class Held(Numbers):
     def __getitem__(self, index):

@@ -76,7 +76,7 @@ def test_the_drop_in_without_shared_memory_of_the_system(tmp_path: Path) -> None
 
 
 OTHER_STARTS = """
-from tests.contracts.engine.workload import Numbers  # under a name that a worker can import
+from feedline.testing.engine import Numbers  # under a name that a worker can import
 for start_method in "forkserver", "spawn":
     loader = Loader(Numbers(), 4, workers=2, sampler=range(32), start_method=start_method)
     assert [int(batch[0, 0]) for batch in loader] == list(range(0, 32, 4))
@@ -122,7 +122,7 @@ ONE_THREAD = ["env", "OPENBLAS_NUM_THREADS=1"]
 FEW_PROCESSES = """
 import gc, resource, warnings
 from multiprocessing import forkserver, resource_tracker
-from tests.contracts.engine.workload import Numbers  # under a name that a worker can import
+from feedline.testing.engine import Numbers  # under a name that a worker can import
 warnings.simplefilter("error", feedline.errors.FeedlineWarning)
 
 def children():

@@ -13,7 +13,7 @@ import pytest
 from torch.utils.data import IterableDataset
 
 from feedline.errors import ReentrantCall
-from tests.contracts.gate import Gate
+from feedline.testing import Gate
 from tests.faults.loaders import Numbers, everywhere, make, on, plain
 
 SOON_S = 20.0

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from feedline import DataLoader
 from feedline.errors import FeedlineWarning, WorkerRestarted, WorkerTimeout
 from feedline.faults import Policy
-from tests.contracts.gate import Gate
+from feedline.testing import Gate
 from tests.faults.deaths import Once
 from tests.faults.loaders import (
     Augmented,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.gate import Gate
+from feedline.testing import Gate
 from tests.faults.programs import running, shared_memory_names
 
 IN_THE_MIDDLE = """
-from tests.contracts.engine.workload import Numbers  # under a name that a worker can import
+from feedline.testing.engine import Numbers  # under a name that a worker can import
 batches = iter(Loader(Numbers(), 4, workers=2, start_method=sys.argv[1]))
 next(batches)
 say(*batches.worker_pids)
@@ -33,8 +33,8 @@ def test_idle_workers_go(start_method: str) -> None:
 
 STUCK = """
 import threading
-from tests.contracts.gate import Gate
-from tests.contracts.engine.workload import Numbers  # under a name that a worker can import
+from feedline.testing import Gate
+from feedline.testing.engine import Numbers  # under a name that a worker can import
 
 def train():
     held = Numbers(gate=Gate.at(sys.argv[3]), held=tuple(range(4, 64)))
@@ -67,7 +67,7 @@ def test_stuck_workers_go_at_once(start_method: str, thread: str, tmp_path: Path
 
 IN_ANOTHER_THREAD = """
 import threading
-from tests.contracts.gate import Gate
+from feedline.testing import Gate
 
 class Held(Numbers):
     def __getitem__(self, index):
@@ -101,7 +101,7 @@ def test_workers_outlive_the_thread_that_started_them(tmp_path: Path) -> None:
 
 
 REPLACED = """
-from tests.contracts.gate import Gate
+from feedline.testing import Gate
 
 class Deadly(Numbers):
     def __getitem__(self, index):

@@ -10,7 +10,7 @@ import torch
 
 import feedline
 from feedline.frameworks.hugging_face import columns_of
-from tests.contracts.source import assert_same
+from feedline.testing.source import assert_same
 
 datasets: Any = pytest.importorskip("datasets")
 pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind

@@ -18,7 +18,7 @@ from feedline.errors import CorruptSource
 from feedline.images.pillow import eight_bits, open_picture
 from feedline.packing.inspection import inspect
 from feedline.packing.pictures import Pictures
-from tests.contracts.source import assert_same
+from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
 
 Image = pytest.importorskip("PIL.Image")

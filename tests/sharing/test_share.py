@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import feedline
 from feedline.sharing import SharedDict, SharedList
-from tests.contracts.source import assert_same
+from feedline.testing.source import assert_same
 
 
 class Point(NamedTuple):

@@ -19,7 +19,7 @@ from PIL import Image
 import feedline
 from feedline.datasets import FileDataset, HDF5Dataset, ImageFolder, ParquetDataset, TarDataset
 from feedline.errors import FeedlineError, SourceError
-from tests.contracts.source import assert_same
+from feedline.testing.source import assert_same
 from tests.sources.stores import FORMATS, NAMES, TAR_FIELDS, Original, close, packed
 
 COUNT = 120

@@ -15,8 +15,8 @@ import torch  # it keeps files open from its import on, which a test would seem 
 import feedline
 from feedline.datasets import TarDataset
 from feedline.packing.digest import digest_of
+from feedline.testing.source import assert_same
 from feedline.types import EngineName
-from tests.contracts.source import assert_same
 from tests.sources.stores import FORMATS, TAR_FIELDS, Original, close, packed
 
 QUICK, FULL = 200, 5000

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feedline.errors import CorruptSource
+from feedline.testing.source import assert_same
 from feedline.values.records import NotARecord, decode, encode
-from tests.contracts.source import assert_same
 
 dtypes = (
     arrays.scalar_dtypes()

@@ -20,9 +20,10 @@ from feedline.datasets.cache import CachedDataset, PrecomputedDataset
 from feedline.datasets.cache.sample_store import FILE
 from feedline.datasets.cache.shared_bytes import SharedMemory
 from feedline.errors import BadOption, CacheDropped, NotCached, SourceError
+from feedline.testing import SourceContract
+from feedline.testing.source import assert_same
 from feedline.types import EngineName
 from feedline.values.records import NotARecord
-from tests.contracts.source import SourceContract, assert_same
 
 
 class Count:

@@ -26,8 +26,9 @@ from feedline.datasets.parquet.mapped import Unpacked
 from feedline.datasets.tar.packed import UnpackedFile
 from feedline.errors import BadOption, CacheDropped, CorruptSource, RowGroupsReadAgain, SourceChanged, SourceError
 from feedline.samplers import RandomSampler
+from feedline.testing import SourceContract
+from feedline.testing.source import assert_same
 from feedline.types import EngineName
-from tests.contracts.source import SourceContract, assert_same
 
 COUNT = 60
 PART = 300

@@ -12,7 +12,7 @@ import feedline
 from feedline.datasets import FileDataset
 from feedline.datasets.cache.fingerprint import fingerprint
 from feedline.errors import BadOption, CorruptSource, SourceError
-from tests.contracts.source import SourceContract, assert_same
+from feedline.testing.source import SourceContract, assert_same
 
 COUNT = 24
 

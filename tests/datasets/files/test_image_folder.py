@@ -18,7 +18,7 @@ from feedline import images
 from feedline.datasets import ImageFolder
 from feedline.errors import BadOption, CorruptSource, SourceError
 from feedline.faults import Policy
-from tests.contracts.source import SourceContract, assert_same
+from feedline.testing.source import SourceContract, assert_same
 
 Image = pytest.importorskip("PIL.Image")
 COUNT = 24

@@ -22,8 +22,8 @@ from feedline.datasets import HDF5Dataset
 from feedline.errors import BadOption, CorruptSource, MissingExtra, SourceChanged, SourceError
 from feedline.packing.inspection import inspect
 from feedline.samplers import BlockSampler
+from feedline.testing import SourceContract
 from feedline.types import EngineName
-from tests.contracts.source import SourceContract
 
 COUNT = 31
 

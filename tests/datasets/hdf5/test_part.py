@@ -12,7 +12,7 @@ import pytest
 import feedline
 from feedline.datasets import HDF5Dataset
 from feedline.errors import BadOption
-from tests.contracts.source import assert_same
+from feedline.testing.source import assert_same
 
 
 def written(path: Path, data: Any, dtype: Any = None, **attributes: Any) -> HDF5Dataset:

@@ -14,7 +14,7 @@ import pytest
 import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from tests.contracts.source import SourceContract, assert_same
+from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
 from tests.sources.test_damage import in_child
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from feedline.datasets import ParquetDataset
 from feedline.datasets.parquet.block import Block
 from feedline.datasets.parquet.values import prepared
-from tests.contracts.source import assert_same
+from feedline.testing.source import assert_same
 from tests.datasets.parquet.tables import write
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import feedline
 from feedline.datasets import ArrowDataset, ParquetDataset
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from tests.contracts.source import SourceContract, assert_same
+from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
 
 

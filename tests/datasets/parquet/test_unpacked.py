@@ -14,7 +14,7 @@ import feedline
 from feedline.datasets import CSVDataset, ParquetDataset
 from feedline.datasets.parquet import mapped as unpacked
 from feedline.errors import BadOption, FeedlineWarning, SourceChanged
-from tests.contracts.source import SourceContract, assert_same
+from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.parquet.tables import COUNT, samples, table, write
 from tests.sources.test_damage import in_child
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from feedline.datasets.parquet.values import prepared, text_of, whole
-from tests.contracts.source import assert_same
+from feedline.testing.source import assert_same
 
 DAY = datetime.date(2020, 2, 29)
 TIME = datetime.datetime(2020, 2, 29, 12, 30, 1, 250000)

@@ -19,7 +19,7 @@ from feedline.datasets import SQLDataset
 from feedline.datasets.sql.dataset import Keys
 from feedline.datasets.sql.query import repeated
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from tests.contracts.source import SourceContract, assert_same
+from feedline.testing.source import SourceContract, assert_same
 from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, samples
 
 QUERY = "SELECT * FROM people"

@@ -15,8 +15,8 @@ from feedline.datasets import SQLDataset
 from feedline.datasets.sql.stream import SQLPass, SQLStream
 from feedline.errors import BadOption, BadState, SourceError
 from feedline.faults import Retry
+from feedline.testing.source import assert_same
 from feedline.types import EngineName
-from tests.contracts.source import assert_same
 from tests.datasets.sql.people import COUNT, make_duckdb, make_postgres, make_sqlite, rows, samples
 
 QUERY = "SELECT * FROM people"

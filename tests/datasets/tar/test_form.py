@@ -20,7 +20,7 @@ from webdataset import tenbin as theirs
 from feedline.datasets.tar.arrays import decode_npy, decode_ten
 from feedline.datasets.tar.form import Decoder
 from feedline.errors import BadOption, CorruptSource, MissingExtra
-from tests.contracts.source import assert_same
+from feedline.testing.source import assert_same
 
 
 # Any, throughout: values of any kind.

@@ -13,7 +13,7 @@ import feedline
 from feedline.datasets import TarDataset
 from feedline.datasets.remote.blob import LocalBlob
 from feedline.errors import BadOption, CorruptSource, SourceChanged, SourceError
-from tests.contracts.source import SourceContract
+from feedline.testing.source import SourceContract
 from tests.datasets.tar.writing import numbered, tar_bytes, write_shards
 
 SIZES = (13, 1, 20, 0, 7)

@@ -23,7 +23,7 @@ from PIL import Image
 from feedline.datasets import TarDataset
 from feedline.errors import BadOption, CorruptSource
 from feedline.images.pillow import EXTENSIONS, SPECS
-from tests.contracts.source import assert_same
+from feedline.testing.source import assert_same
 from tests.datasets.tar.writing import tar_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # which the package leaves

@@ -26,11 +26,10 @@ from feedline.engines.portable import PortableEngine, segments
 from feedline.engines.portable.segments import BatchBytes, Outbox
 from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing import EngineContract, Gate
+from feedline.testing.engine import Numbers
 from feedline.transport.codec import Codec, SlotWriter
 from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
-from tests.contracts.engine.contract import EngineContract
-from tests.contracts.engine.workload import Numbers
-from tests.contracts.gate import Gate
 
 
 def batch_of(result: Result) -> Any:

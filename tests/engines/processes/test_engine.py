@@ -23,12 +23,11 @@ from feedline.engines.failure import UNPICKLABLE
 from feedline.engines.processes import ProcessEngine
 from feedline.errors import BatchNotPicklable, TooManyOpenFiles, WorkerDied
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing import EngineContract, Gate
+from feedline.testing.engine import Numbers
 from feedline.transport.arena import Arena
 from feedline.transport.codec import Codec
 from feedline.types import Call, DatasetKind, Parcel, Result, ResultKind, Resume, Task, WorkerSpec
-from tests.contracts.engine.contract import EngineContract
-from tests.contracts.engine.workload import Numbers
-from tests.contracts.gate import Gate
 from tests.faults.limits import descriptors_left
 
 SLOTS = 300

@@ -26,9 +26,9 @@ from feedline.engines.processes.messages import Kind, Message, receive, send, ta
 from feedline.engines.processes.stacks import Stacks
 from feedline.engines.processes.worker import Link, serve
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing import Gate
 from feedline.transport.arena import Arena
 from feedline.types import DatasetKind, Task, WorkerSpec
-from tests.contracts.gate import Gate
 
 
 class Cached(Dataset[torch.Tensor]):

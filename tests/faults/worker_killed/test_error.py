@@ -12,7 +12,7 @@ import pytest
 
 from feedline import Loader
 from feedline.errors import WorkerDied
-from tests.contracts.gate import Gate
+from feedline.testing import Gate
 from tests.faults.deaths import WAYS
 from tests.faults.loaders import (
     Deadly,

@@ -21,8 +21,8 @@ from feedline.core import prefetch
 from feedline.engines import abilities
 from feedline.engines.processes import ProcessEngine
 from feedline.errors import WorkerDied, WorkerRestarted
+from feedline.testing import Gate
 from feedline.types import Task
-from tests.contracts.gate import Gate
 from tests.faults.deaths import COUNT, WAYS, Mortal, Once, die
 from tests.faults.loaders import (
     Augmented,

@@ -17,12 +17,12 @@ from __future__ import annotations
 import time
 
 from feedline.abc import Engine
+from feedline.testing.engine.bench import EngineBench
+from feedline.testing.engine.tasks import TaskChapter
+from feedline.testing.engine.workers import WorkerChapter
+from feedline.testing.engine.workload import BrokenStream, Countdown, Numbers, SampleFailed, refuse_to_start
+from feedline.testing.gate import Journal
 from feedline.types import ResultKind
-from tests.contracts.engine.bench import EngineBench
-from tests.contracts.engine.tasks import TaskChapter
-from tests.contracts.engine.workers import WorkerChapter
-from tests.contracts.engine.workload import BrokenStream, Countdown, Numbers, SampleFailed, refuse_to_start
-from tests.contracts.gate import Journal
 
 
 class FailureChapter(EngineBench):

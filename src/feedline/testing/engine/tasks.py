@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from tests.contracts.engine.bench import EngineBench
-from tests.contracts.engine.workload import Numbers, WriteNumber
-from tests.contracts.gate import PATIENCE_S, Journal
+from feedline.testing.engine.bench import EngineBench
+from feedline.testing.engine.workload import Numbers, WriteNumber
+from feedline.testing.gate import PATIENCE_S, Journal
 
 
 class TaskChapter(EngineBench):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.contracts.gate import Gate, Journal
+from feedline.testing.gate import Gate, Journal
 
 
 class SampleFailed(Exception):

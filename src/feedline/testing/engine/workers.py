@@ -6,10 +6,10 @@ import os
 import unittest
 
 from feedline.errors import WorkerDied, WorkerStartError
+from feedline.testing.engine.bench import EngineBench
+from feedline.testing.engine.workload import Countdown, Numbers, RefuseOnce, WriteNumber, refuse_as_first
+from feedline.testing.gate import Journal
 from feedline.types import ResultKind
-from tests.contracts.engine.bench import EngineBench
-from tests.contracts.engine.workload import Countdown, Numbers, RefuseOnce, WriteNumber, refuse_as_first
-from tests.contracts.gate import Journal
 
 
 class WorkerChapter(EngineBench):

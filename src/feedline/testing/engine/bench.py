@@ -13,8 +13,8 @@ from typing import Any
 from feedline.abc import Engine, Framework
 from feedline.collate import default
 from feedline.frameworks.numpy import NumpyFramework
+from feedline.testing.gate import PATIENCE_S, Gate
 from feedline.types import DatasetKind, Parcel, Result, ResultKind, Task, WorkerSpec
-from tests.contracts.gate import PATIENCE_S, Gate
 
 
 class EngineBench:
