@@ -87,8 +87,7 @@ def quick_set(pictures: PictureDataset, arguments: argparse.Namespace) -> list[h
 def check_equal_batches(name: str, dataset: Any, size: int) -> None:
     """Compare the first batches of both loaders.
 
-    Raises:
-        InternalError: they differ, so that speeds cannot be compared.
+    Raises InternalError: they differ, so that speeds cannot be compared.
     """
     batches = []
     for side in harness.sides(0, ()):
