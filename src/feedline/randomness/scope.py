@@ -116,7 +116,7 @@ class Scope:
             draws: False if the collate function is known to draw nothing.
         """
         self._collated = self._draw.first if number is None else number
-        self.place = -1
+        self._place, self._items = -1, None
         if draws and number is not None and self.seeds_globals:
             seed_globals(self.key())
 
