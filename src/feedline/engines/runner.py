@@ -225,7 +225,7 @@ class Runner:
             self._guard.begin(task.skip)
         return self.make(task.indices, task.draw, room)
 
-    def make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
+    def make(self, indices: Any, draw: Draw | Callable[[], Draw], room: memory.Memory | None) -> Any:
         """Make a batch of the epoch that was begun."""
         if self.trouble is not None:
             raise twin_of(self.trouble)

@@ -6,7 +6,7 @@ Test: tests/frameworks/test_torch_collate.py
 
 from __future__ import annotations
 
-from array import array
+from array import array as packed
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -96,9 +96,9 @@ def registrations_untouched() -> bool:
 
 def default_collate(batch: Any) -> Any:
     """Do what torch's `default_collate` does, faster for the usual kinds of samples."""
-    if not registrations_untouched():
-        return torch_collate.default_collate(batch)
-    return _collate_known(batch)
+    if isinstance(batch, (list, tuple)) and registrations_untouched():
+        return _collate_known(batch)
+    return torch_collate.default_collate(batch)
 
 
 def _collate_known(batch: Any) -> Any:
@@ -152,7 +152,7 @@ def _collate_numbers(batch: Sequence[Any], code: str, dtype: torch.dtype) -> tor
     One thing is taken that torch refuses: an object that is a number by its `__index__` or `__float__` alone.
     """
     try:
-        values = array(code, list(batch))  # a list: of bytes it would take the memory, not the numbers
+        values = packed(code, batch)
     except (TypeError, ValueError, OverflowError):  # not all are such numbers: torch promotes them, or has the words
         result: torch.Tensor = torch_collate.default_collate(batch)
         return result
