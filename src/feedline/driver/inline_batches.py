@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 from feedline.abc.source import Acknowledged
@@ -205,9 +206,9 @@ class InlineBatches(ExclusiveBatches):
 
     def _make(self, ordinal: int, indices: Any) -> Any:
         """Make a batch; `_VOID` if no sample of it is left."""
-        draw = self._plan.draw(ordinal)
         if not self._guards:
-            return in_room(self._room, self._runner.make, indices, draw)
+            return in_room(self._room, self._runner.make, indices, partial(self._plan.draw, ordinal))
+        draw = self._plan.draw(ordinal)
         streams = self._runner.streams
         treated = Treated(indices) if streams else self._fault_budget.treat(indices, batched=self._batched)
         while (batch := self._make_guarded(treated, draw)) is _VOID and self._fault_budget.keeps_steps:
