@@ -98,7 +98,7 @@ class DeviceBatches(ExclusiveBatches):
         progress.streams, progress.turn, progress.read = noted.streams, noted.turn, noted.read
         progress.missing = noted.missing
         if kind is _END:
-            progress.ended = noted.ended
+            self.ending = progress if noted.ended else None
             raise StopIteration
         line.taken += 1
         if error is not None:

@@ -54,7 +54,8 @@ class Progress:
     def note(self, ordinal: int) -> None:
         """Note that a batch was delivered."""
         if ordinal != self.delivered:
-            self.early.add(ordinal)
+            if ordinal > self.delivered:  # otherwise an interrupt came after it was noted, and it was made again
+                self.early.add(ordinal)
             return
         self.delivered += 1
         while self.early and self.delivered in self.early:
