@@ -23,7 +23,6 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from feedline.errors import ReentrantCall
@@ -212,13 +211,6 @@ class Running:
         """Return the iteration that was begun early, once; None if there is none."""
         early, self.early = self.early, None
         return early
-
-    def still(self) -> ExitStack:
-        """Let nobody ask for batches ahead of the training loop, in any of them, while the returned context is open."""
-        stack = ExitStack()
-        for batches in self._batches:
-            stack.enter_context(batches.still())
-        return stack
 
     def settle(self) -> None:
         """Let those that nothing was asked of hear what they were told since they began."""
