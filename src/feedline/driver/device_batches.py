@@ -270,7 +270,7 @@ class _Line:
             if self.stopping:
                 return False
             if self.unbegun:
-                number = next(iter(self.unbegun))
+                number = min(list(self.unbegun))  # a copy: the training loop may add another one meanwhile
                 item = self.unbegun.pop(number)
             elif self._is_wanted():
                 number, item = self.asked, _asked()
