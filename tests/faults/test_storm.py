@@ -385,7 +385,8 @@ def test_at_the_end_of_an_epoch_it_does_not_begin_the_next_one(engine: str, shar
     place, is_over = 0, False
     while not is_over:
         place += 1
-        loader = Loader(Numbers(8) if shard is None else Stream(), 4, shard=shard, **on(engine, 1))
+        options = on(engine, 1) if shard is None else {**on(engine, 1), "shard": shard}
+        loader = Loader(Numbers(8) if shard is None else Stream(), 4, **options)
         batches = iter(loader)
         next(batches), next(batches)
         is_over = not interrupted_at(batches, place, "call", "exception")
