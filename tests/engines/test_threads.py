@@ -109,7 +109,7 @@ def test_a_worker_holds_no_answer_that_it_has_given() -> None:
         engine.open(spec_of(Numbers()))
         engine.start()
     finally:
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
     engine.submit(0, Task(0, [0]))
     (result,) = engine.collect(10)
     assert result.kind is ResultKind.DONE

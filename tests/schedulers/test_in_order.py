@@ -46,7 +46,6 @@ def test_a_single_task_is_moved_if_its_worker_has_not_begun_it() -> None:
     assert InOrder().relieve(workers(1, 0), now_s=100, typical_s=0.01) == (0, 1)
 
 
-
 def test_the_worker_that_is_late_longest_gives_its_waiting_work_to_an_idle_one() -> None:
     policy = InOrder()
     views = [WorkerView(0, 3, 50.0), WorkerView(1, 0, 99.0), WorkerView(2, 3, 40.0), WorkerView(3, 0, 1.0)]
