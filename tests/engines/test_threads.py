@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from feedline.abc import Engine
 from feedline.collate import default
+from feedline.engines import threads
 from feedline.engines.threads import ThreadEngine
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.testing import EngineContract, Gate
@@ -90,6 +91,30 @@ class Mutable:
 
     def __getitem__(self, index: int) -> tuple[int, str]:
         return index, threading.current_thread().name
+
+
+def test_a_worker_holds_no_answer_that_it_has_given() -> None:
+    """Even if it does not come to run meanwhile: an exception may lead to the iterator, which dies with its user."""
+    held: list[Any] = []
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        if frame.f_code is not threads._serve.__code__:
+            return None
+        held.extend(value for value in list(frame.f_locals.values()) if isinstance(value, Result))
+        return trace
+
+    threading.settrace(trace)
+    try:
+        engine = ThreadEngine(1)
+        engine.open(spec_of(Numbers()))
+        engine.start()
+    finally:
+        threading.settrace(None)
+    engine.submit(0, Task(0, [0]))
+    (result,) = engine.collect(10)
+    assert result.kind is ResultKind.DONE
+    engine.close()
+    assert held == []
 
 
 def test_workers_are_threads_with_a_name() -> None:

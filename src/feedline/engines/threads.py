@@ -186,14 +186,23 @@ def _serve(spec: WorkerSpec, own: _Own, answers: queue.SimpleQueue[Result], aren
         return
     room = None if arena is None else LocalRoom(arena)
     while (task := lane.get()) is not None:
-        try:
-            result = in_room(room, runner.attempt, task, number)
-        except BaseException as exc:
-            result = runner.report(exc, task, number)
+        # Held by nobody here once it is in the queue, not even until this thread is next to run: an exception that the
+        # training loop has raised by then refers to its frames, and so to the iterator, which could not die.
+        answers.put(_answer(runner, room, task, number))
+        del task
+
+
+def _answer(runner: Runner, room: LocalRoom | None, task: Task, number: int) -> Result:
+    try:
+        result = in_room(room, runner.attempt, task, number)
+    except BaseException as exc:
+        result = runner.report(exc, task, number)
+    try:
         if result.kind is ResultKind.FAILED:
             _annotate(result.payload, number)
-        answers.put(result)
-        del task, result  # an idle worker keeps no batch alive
+        return result
+    finally:
+        del result  # its exception may refer to this frame: no cycle for the garbage collector
 
 
 def _copied(dataset: Any) -> Any:
