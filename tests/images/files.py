@@ -34,6 +34,22 @@ def turned(format_: str, orientation: int, **options: Any) -> bytes:
     return stored(gradient(), format_, exif=exif, **options)
 
 
+def in_three_scans(image: Image.Image) -> bytes:
+    """Return a JPEG that is not progressive, and has one colour behind the other, as three grey ones have them."""
+    luma, *chroma = image.convert("YCbCr").split()
+    smooth = [color.reduce(25).resize(color.size) for color in chroma]  # most bytes are of the first scan
+    grey = [stored(color, "JPEG") for color in (luma, *smooth)]
+    frame, scan = (grey[0].index(marker) for marker in (b"\xff\xc0", b"\xff\xda"))
+    tables = grey[0][:frame] + grey[0][frame + 13 : scan]
+    size = grey[0][frame + 5 : frame + 9]
+    colors = b"".join(bytes((number, 0x11, 0)) for number in (1, 2, 3))
+    scans = [
+        b"\xff\xda\0\x08\x01" + bytes((number, 0, 0, 63, 0)) + file[file.index(b"\xff\xda") + 10 : -2]
+        for number, file in enumerate(grey, 1)
+    ]
+    return tables + b"\xff\xc0\0\x11\x08" + size + b"\x03" + colors + b"".join(scans) + b"\xff\xd9"
+
+
 @functools.cache
 def files() -> dict[str, bytes]:
     """Return files by name, which begins with that of the format."""
@@ -51,6 +67,7 @@ def files() -> dict[str, bytes]:
         "jpeg-grey": stored(grey, "JPEG"),
         "jpeg-rgb": stored(image, "JPEG", keep_rgb=True),
         "jpeg-restarts": stored(image, "JPEG", restart_marker_blocks=3),
+        "jpeg-scans": in_three_scans(image),
         "jpeg-cmyk": stored(image.convert("CMYK"), "JPEG"),
         "png": stored(image, "PNG"),
         "png-alpha": stored(alpha, "PNG"),

@@ -166,10 +166,10 @@ def _jpeg(data: bytes) -> Header:
     usual = sampling == b"\x11" if components == 1 else adobe != 0 and (adobe is not None or names != b"RGB")
     _check_jpeg(data, end, width * height, plain=plain)
     gpu = plain and marker != 0xC1 and orientation == 1 and usual
-    # Sequential, upright, and not in intervals, at whose ends a marker is looked for.
-    in_part = (
-        plain and marker != 0xC2 and orientation == 1 and not restarts and b"\xff\xdd" not in data[end : end + 1000]
-    )
+    # Sequential, upright, all colours in one scan, and not in intervals, at whose ends a marker is looked for.
+    scan = data.find(b"\xff\xda\0\x08\x01" if components == 1 else b"\xff\xda\0\x0c\x03", end, end + 1000)
+    is_one_piece = scan > 0 and not restarts and b"\xff\xdd" not in data[end:scan]
+    in_part = plain and marker != 0xC2 and orientation == 1 and is_one_piece
     if orientation in _SIDEWAYS:
         width, height = height, width
     return Header("JPEG", width, height, orientation, plain, gpu, place + 5 if in_part else 0)
