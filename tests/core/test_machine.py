@@ -121,6 +121,23 @@ def test_a_worker_that_has_begun_all_it_has_is_not_asked_again_until_somebody_an
     assert let_relieve(world) == [(TAKE_BACK, 0, 1)]
 
 
+def test_a_worker_at_its_only_task_does_not_keep_others_from_being_relieved() -> None:
+    """It is late for longer than they are."""
+    world = World(5, workers=3)
+    assert world.given() == [[[0], [3]], [[1], [4]], [[2]]]
+    moves = []
+    for _ in range(2):
+        world.answer(2)
+        world.machine.now_s += 1000.0
+        while not world.tasks[2]:
+            world.machine.wait()
+            (move,) = world.decided()
+            world.take_back(move[1])
+            world.decided()
+            moves.append(move)
+    assert moves == [(TAKE_BACK, 0, 1), (TAKE_BACK, 0, 1), (TAKE_BACK, 1, 1)]
+
+
 def test_nothing_moves_from_a_worker_that_is_still_to_hear_where_to_go_on() -> None:
     world = World(resumes={0: Resume({"n": 1})})
     assert let_relieve(world) == [], "what is taken back and has to stay would come behind the rest"

@@ -54,7 +54,7 @@ class Scheduler(ABC):
         """Choose whose waiting task goes to whom, while the training loop waits.
 
         Args:
-            workers: all workers.
+            workers: all but those that are known to have begun all they have.
             now_s: the clock that `WorkerView.since_s` was read from.
             typical_s: the median time of recent tasks.
 

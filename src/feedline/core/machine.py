@@ -238,7 +238,8 @@ class Machine(Workers):
         workers, scheduler = self.workers, epoch.scheduler
         typical_s = self._pace.typical_s()
         if self._idle and epoch.can_move:
-            move = scheduler.relieve(workers, self.now_s, typical_s)
+            views = [view for view in workers if view.id not in self._has_begun_all]
+            move = scheduler.relieve(views, self.now_s, typical_s)
             if move is not None:
                 self._check_move(epoch, *move)
                 if move[0] not in self._has_begun_all and self._may_move(*move):
