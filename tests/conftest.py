@@ -28,7 +28,7 @@ import pytest
 
 from feedline.transport import forks
 from tests import program_server
-from tests.thinning import THOROUGH, thin, try_fewer_examples
+from tests.thinning import THOROUGH, large_imports_last, thin, try_fewer_examples
 
 ENGINES = ("inline", "thread", "process")
 
@@ -84,12 +84,16 @@ hypothesis.settings.register_profile(THOROUGH)
 gc.disable()  # until all tests are collected: nothing of what is made meanwhile is garbage
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what `make slow` runs."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Leave out what `make slow` runs, and order the rest for several test processes."""
     thin(items)
     if config.getoption("--hypothesis-profile") != THOROUGH:
         try_fewer_examples(items)
+    yield
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    if processes > 1:
+        items[:] = large_imports_last(items, processes)
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""What `make test` runs of tests that take long; `make slow` runs all of it.
+"""What `make test` runs of tests that take long, and in which order; `make slow` runs all of it.
 
 Every test runs in at least one combination of its parameters, and which one differs from test to test, so that every
 engine, loader and format is met many times over. Of properties fewer examples are tried.
@@ -6,7 +6,7 @@ engine, loader and format is met many times over. Of properties fewer examples a
 
 import functools
 import zlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 import hypothesis
@@ -57,6 +57,20 @@ SLOW = {
 }
 """Tests of a contract that are quick nowhere, and the files in which they are run all the same."""
 
+LARGE_IMPORTS = (
+    "bench",  # and benchmarks
+    "cli",
+    "datasets",
+    "frameworks/test_hugging_face.py",
+    "images",
+    "loader/test_arguments.py",
+    "packing",
+    "sources",
+    "test_docs.py",
+)
+"""Where tests import pandas, Hugging Face's datasets, OpenCV and the like. A process that has them takes half as long
+again for each fork."""
+
 _TESTS = Path(__file__).parent
 
 
@@ -88,6 +102,26 @@ def try_fewer_examples(items: Iterable[pytest.Item]) -> None:
             given = getattr(test, _SETTINGS, None) or hypothesis.settings()
             count = min(given.max_examples, max(5, given.max_examples // 4))
             setattr(test, _SETTINGS, hypothesis.settings(given, max_examples=count))
+
+
+def large_imports_last(items: Sequence[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Order tests so that each test process comes to those of `LARGE_IMPORTS` last.
+
+    `--dist worksteal` cuts the list into a piece for each process, as is done here, and moves tests from the end of a
+    piece to a process that has none left.
+    """
+    kinds: tuple[list[pytest.Item], list[pytest.Item]] = ([], [])
+    for item in items:
+        is_large = _is_here(item.path) and item.path.relative_to(_TESTS).as_posix().startswith(LARGE_IMPORTS)
+        kinds[is_large].append(item)
+    small, large = kinds
+    ordered: list[pytest.Item] = []
+    for left in range(processes, 0, -1):
+        count = (len(small) + len(large)) // left
+        first = len(small) // left
+        ordered += small[:first] + large[: count - first]
+        del small[:first], large[: count - first]
+    return ordered
 
 
 # Where Hypothesis keeps the settings of a test. Its decorator cannot be used twice.

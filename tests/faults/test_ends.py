@@ -145,7 +145,7 @@ reached = os.pipe()
 """
 
 STUCK = """
-limit_s = 3 * max(yardstick_s() for _ in range(2))
+limit_s = 2 + 3 * max(yardstick_s() for _ in range(2))
 others = set(worker_pids())  # multiprocessing's own
 for way in None, stuck_in_wait, stuck_in_read, stuck_in_a_loop, stuck_and_deaf:
     loader = Loader(Stuck(way), 4, workers=2, persistent=True)
@@ -186,7 +186,7 @@ ENDS = {
 }
 
 STUCK_PROGRAM = """
-limit_s = 3 * max(yardstick_s() for _ in range(2))
+limit_s = 2 + 3 * max(yardstick_s() for _ in range(2))
 loader = Loader(Stuck(globals()[sys.argv[1]]), 2, workers=2, engine=sys.argv[2])
 batches = iter(loader)
 next(batches), next(batches)
@@ -209,7 +209,8 @@ def test_a_program_ends_soon_although_its_workers_are_stuck(end: str, engine: st
             program.watch(" ".join(pids))
         assert program.end() == code, program.errors()
         assert program.watched_are_gone()
-        assert time.monotonic() - begun < float(limit_s), "the interpreter's own end included"
+        patience_s = 5 if engine == "thread" else 0  # with a thread that is at a sample
+        assert time.monotonic() - begun < float(limit_s) + patience_s, "the interpreter's own end included"
         errors = program.errors()
     assert told in errors
     assert errors.count("Traceback (most recent call last)") == bool(told), errors

@@ -317,13 +317,13 @@ class OneStuck(Dataset[int]):
 
 def test_the_time_out_is_not_extended_by_batches_that_overtake() -> None:
     reader, writer = os.pipe()
-    iterator = iter(DataLoader(OneStuck(reader), 1, num_workers=2, timeout=0.5))
+    iterator = iter(DataLoader(OneStuck(reader), 1, num_workers=2, timeout=2))
     for _ in range(20):
         next(iterator)
     begun = time.monotonic()
-    with pytest.raises(RuntimeError, match=r"DataLoader timed out after 0\.5 seconds"):
+    with pytest.raises(RuntimeError, match="DataLoader timed out after 2 seconds"):
         next(iterator)
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 10
     del iterator
     os.close(reader)
     os.close(writer)

@@ -12,8 +12,7 @@ import feedline
 from feedline.frameworks.hugging_face import columns_of
 from feedline.testing.source import assert_same
 
-datasets: Any = pytest.importorskip("datasets")
-pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
+datasets: Any  # the package, which brings pandas
 
 COUNT = 60
 FORMATS = (None, "numpy", "torch")
@@ -32,6 +31,13 @@ NUMBERS = {
     "pair": [[i, i / 3] for i in range(COUNT)],
     "picture": [[[i, 1, 2], [3, 4, 5]] for i in range(COUNT)],
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _import_datasets() -> None:
+    global datasets
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("tqdm").tqdm.monitor_interval = 0  # its progress bars leave a thread behind
 
 
 def features() -> Any:

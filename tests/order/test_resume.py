@@ -5,7 +5,6 @@ import gc
 import itertools
 import json
 import pickle
-import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -809,7 +808,7 @@ def test_a_state_is_small_and_quick_whatever_the_size_of_the_dataset(n: int, wor
         took_s.append(time.perf_counter() - begun_s)
     assert len(json.dumps(state)) < 1024
     assert len(pickle.dumps(state)) < 1024
-    assert statistics.median(took_s) < 500e-6
+    assert sorted(took_s)[10] < 500e-6, "other programs only ever add to it"
     del iterator
 
 
@@ -845,11 +844,11 @@ def test_an_order_of_a_thousand_million_is_entered_at_its_end_at_once(sampler: C
     crowd = make(10**9 - 100)
     next(iter(crowd))
     state = through_json(crowd.state_dict())
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     alone = make(1)
     alone.load_state_dict(state)
     rest = flat(itertools.islice(alone, 200))
-    took_s = time.perf_counter() - begun_s
+    took_s = time.process_time() - begun_s
     assert took_s < 0.5
     assert len(rest) == (200 if sampler is samplers.InfiniteSampler else 100)
     if sampler is samplers.SequentialSampler:

@@ -251,10 +251,10 @@ def test_pickle_description_and_repr() -> None:
 def test_many_classes_are_quick() -> None:
     labels = np.random.default_rng(0).integers(0, 1000, 100_000)
     sampler = StratifiedBatchSampler(labels, 256, seed=1)
-    begun = time.perf_counter()
+    begun = time.process_time()
     for number in range(256):
         sampler.batch(number, Key(1, 0))
-    assert (time.perf_counter() - begun) / 256 < 1e-3  # 0.08 ms on an idle machine
+    assert (time.process_time() - begun) / 256 < 1e-3  # 0.08 ms on an idle machine
 
 
 def test_in_torch_s_loader_and_in_ours() -> None:

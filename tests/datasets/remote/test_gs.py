@@ -15,9 +15,6 @@ from feedline.datasets.remote.storage import Storage, close_system, make_system
 from feedline.errors import SourceChanged, SourceError
 from tests.datasets.remote.servers import gs_server, start_fsspec
 
-pytest.importorskip("gcsfs")
-pytest.importorskip("gcp_storage_emulator")
-
 DATA = bytes(i * 7 % 251 for i in range(100_000))
 QUICK = Patience(retries=2, pause_s=0.001, timeout_s=10)
 COUNT = 30
@@ -25,6 +22,8 @@ COUNT = 30
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, Any]]:
+    pytest.importorskip("gcsfs")
+    pytest.importorskip("gcp_storage_emulator")
     start_fsspec()
     with gs_server() as address:
         yield {"endpoint_url": address, "token": "anon"}

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 
 
 class Server:
@@ -41,6 +40,8 @@ class Server:
         raise RuntimeError(f"redis-server did not start: {said.decode(errors='replace')}")
 
     def client(self) -> Any:
+        import redis
+
         return redis.Redis.from_url(self.url)
 
     def stop(self) -> None:
