@@ -20,9 +20,9 @@ def some_rows(seed: int, count: int) -> list[tuple[int, ...]]:
 ROWS = st.builds(some_rows, st.integers(0, 1000), st.integers(0, 12))
 
 
-def folded(rows: list[tuple[int, ...]], weight: int = 1) -> Totals:
+def folded(rows: list[tuple[int, ...]]) -> Totals:
     totals = Totals()
-    totals.fold(columns_of(rows), weight=weight)
+    totals.fold(columns_of(rows))
     return totals
 
 
@@ -54,9 +54,10 @@ def test_epochs_merge_into_a_whole(first: list[tuple[int, ...]], second: list[tu
 
 
 def test_a_row_can_stand_for_several_batches() -> None:
-    once = row(samples=4, bytes=10, asked=10, got=30, came=10, finished=8, began=2, fetch=6)
-    assert period_of(folded([once] * 8), 1).waits == period_of(folded([once], weight=8), 1).waits
-    assert folded([once], weight=8).samples == 32
+    once = {"samples": 4, "bytes": 10, "asked": 10, "got": 30, "came": 10, "finished": 8, "began": 2, "fetch": 6}
+    eight = folded([row(**once, weight=8)])
+    assert period_of(folded([row(**once)] * 8), 1) == period_of(eight, 1)
+    assert eight.samples == 32
 
 
 def test_figures_of_a_period() -> None:

@@ -14,7 +14,7 @@ DURATIONS = st.lists(st.integers(1, 10**14), min_size=1, max_size=60)
 
 def counted(durations: list[int], weight: int = 1) -> Histogram:
     histogram = Histogram()
-    histogram.add(np.array(durations, np.int64), weight)
+    histogram.add(np.array(durations, np.int64), np.full(len(durations), weight))
     return histogram
 
 

@@ -35,7 +35,8 @@ COLUMNS = (
     "device",  # from came to ready on the device; 0 without one
     "held",  # 1 if the task was given late because no slot was free: the program holds batches
     "first",  # 1 if the worker had answered nothing before
-    "body",  # how long the training loop was at the batch before; -1 if there was none
+    "body",  # how long the training loop was at the batch before; -1 if that is not known
+    "weight",  # how many batches it stands for: of very short ones, not every batch has a row, unless they are recorded
 )
 """What a row holds, all integers: moments and durations in nanoseconds, on the clock of `time.monotonic_ns`."""
 
@@ -47,7 +48,7 @@ STAGES = ("wait", "fetch", "transform", "collate", "write", "transfer", "device"
 
 Row: TypeAlias = tuple[int, ...]
 
-_DEFAULTS = dict.fromkeys(COLUMNS, 0) | {"body": -1}
+_DEFAULTS = dict.fromkeys(COLUMNS, 0) | {"body": -1, "weight": 1}
 
 
 def row(**values: int) -> Row:
@@ -72,8 +73,6 @@ class Totals:
         self.begun = self.last = begun
         self.elapsed = 0
         """Time of epochs that were merged into this."""
-        self.opened = 0
-        """Time in `iter(loader)`."""
         self.started = 0
         """From the beginning to the first batch."""
         self.batches = 0
@@ -92,49 +91,61 @@ class Totals:
         """How long it took."""
         return self.elapsed + self.last - self.begun
 
-    def fold(self, columns: Columns, *, weight: int = 1, in_order: bool = True) -> None:
-        """Add rows up, in the order in which they were written; each stands for `weight` batches."""
-        got = columns["got"]
+    def fold(self, columns: Columns, *, in_order: bool = True) -> None:
+        """Add rows up, in the order in which they were written."""
+        got, weight = columns["got"], columns["weight"]
         if not len(got):
             return
         if not self.batches:
             self.started += int(got[0]) - self.begun
-        self.batches += len(got) * weight
-        self.samples += int(columns["samples"].sum()) * weight
-        self.bytes += int(columns["bytes"].sum()) * weight
-        self.ready += int((columns["behind"] + (columns["came"] <= columns["asked"])).sum()) * weight
+        self.batches += int(weight.sum())
+        self.samples += int((columns["samples"] * weight).sum())
+        self.bytes += int((columns["bytes"] * weight).sum())
+        self.ready += int(((columns["behind"] + (columns["came"] <= columns["asked"])) * weight).sum())
         self.last = max(self.last, int(got.max()))
         for cause, waited in causes_of(columns, in_order=in_order).items():
-            self.waits[cause] += int(waited.sum()) * weight
+            self.waits[cause] += int((waited * weight).sum())
+        made = columns["finished"] != 0  # which may lie before a recording began
         self._add("wait", got - columns["asked"], weight)
-        made = columns["finished"] > 0
+        self._add("fetch", columns["fetch"] - columns["transform"], weight, made)
         for name in ("transform", "collate", "write", "device"):
-            self._add(name, columns[name][columns[name] > 0], weight)
-        self._add("fetch", (columns["fetch"] - columns["transform"])[made], weight)
-        self._add("transfer", (columns["came"] - columns["finished"])[made & (columns["worker"] >= 0)], weight)
-        self.body.add(columns["body"][columns["body"] >= 0], weight)
-        busy = np.maximum(columns["finished"] - columns["began"], 0) * made
+            self._add(name, columns[name], weight, columns[name] > 0)
+        self._add("transfer", columns["came"] - columns["finished"], weight, made & (columns["worker"] >= 0))
+        known = columns["body"] >= 0
+        self.body.add(columns["body"][known], weight[known])
+        busy = np.maximum(columns["finished"] - columns["began"], 0) * made * weight
         for worker in np.unique(columns["worker"]).tolist():
-            spent = int(busy[columns["worker"] == worker].sum()) * weight
-            self.busy[worker] = self.busy.get(worker, 0) + spent
+            self.busy[worker] = self.busy.get(worker, 0) + int(busy[columns["worker"] == worker].sum())
 
-    def _add(self, name: str, durations: NDArray[np.int64], weight: int) -> None:
+    def _add(
+        self,
+        name: str,
+        durations: NDArray[np.int64],
+        weights: NDArray[np.int64],
+        which: NDArray[np.bool_] | None = None,
+    ) -> None:
+        if which is not None:
+            durations, weights = durations[which], weights[which]
         if len(durations):
-            self.stages.setdefault(name, Histogram()).add(durations, weight)
+            self.stages.setdefault(name, Histogram()).add(durations, weights)
 
     def add_stage(self, name: str, duration: int) -> None:
         """Count how long a task was in a stage that the user has named."""
-        self._add(name, np.array([duration]), 1)
+        self._add(name, np.array([duration]), np.array([1]))
 
     def open(self, duration: int) -> None:
         """Count what `iter(loader)` took: the training loop waited for it."""
-        self.opened += duration
         self.waits["start"] += duration
+
+    def end(self, asked: int, ended: int) -> None:
+        """Note when the epoch was over, and since when that was waited for: workers may have had to end."""
+        self.waits["start"] += ended - asked
+        self.last = max(self.last, ended)
 
     def merge(self, other: Totals) -> None:
         """Add up what another one has added up."""
         self.elapsed += other.nanoseconds
-        for name in ("opened", "started", "batches", "samples", "bytes", "ready"):
+        for name in ("started", "batches", "samples", "bytes", "ready"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for cause, waited in other.waits.items():
             self.waits[cause] += waited

@@ -50,15 +50,16 @@ class Histogram:
         self.total = 0
         """Their sum."""
 
-    def add(self, durations: NDArray[np.int64], weight: int = 1) -> None:
-        """Count some durations, each `weight` times; negative ones count as 0."""
+    def add(self, durations: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
+        """Count some durations, each as often as its weight says; negative ones count as 0."""
         if not len(durations):
             return
         durations = np.maximum(durations, 0)
+        weights = np.ones_like(durations) if weights is None else weights
         places = (np.log2(np.maximum(durations, 1)) * PER_OCTAVE).astype(np.int64)
-        self._counts += np.bincount(np.minimum(places, _BINS - 1), minlength=_BINS) * weight
-        self.count += len(durations) * weight
-        self.total += int(durations.sum()) * weight
+        np.add.at(self._counts, np.minimum(places, _BINS - 1), weights)
+        self.count += int(weights.sum())
+        self.total += int((durations * weights).sum())
         self._least = min(self._least, float(durations.min()))
         self._most = max(self._most, float(durations.max()))
 

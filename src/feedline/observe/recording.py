@@ -25,6 +25,7 @@ from feedline.observe.trace import trace_of
 FORMAT = "feedline recording"
 VERSION = 1
 _TIMES = frozenset((*MOMENTS, *DURATIONS))
+_SPAN_TIMES = frozenset(("begun", "opened", "asked", "ended"))
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class EpochSpan:
     """How long that took."""
     row: int
     """The number of its first row."""
+    asked: int = 0
+    """When the end was asked for, and"""
+    ended: int = 0
+    """when it was told; 0 if it was not."""
 
 
 @dataclass
@@ -79,6 +84,7 @@ class Recording:
         """Return what `loader.stats()` told of the recorded time."""
         workers = int(self.counters.get("workers", 0))
         epochs, total = self._totals(), Totals()
+        epochs = [totals for totals in epochs[:-1] if totals.batches] + epochs[-1:]
         for totals in epochs:
             total.merge(totals)
         periods = [period_of(totals, workers) for totals in epochs]
@@ -105,6 +111,8 @@ class Recording:
                 for number, duration in told:
                     if span.row <= number < end:
                         totals.add_stage(name, duration)
+            if span.ended:
+                totals.end(span.asked, span.ended)
             found.append(totals)
         return found
 
@@ -134,7 +142,10 @@ class Recording:
         rows = {
             name: _microseconds(column) if name in _TIMES else column.tolist() for name, column in self.rows.items()
         }
-        epochs = [{**asdict(span), "begun": span.begun / 1e3, "opened": span.opened / 1e3} for span in self.epochs]
+        epochs = [
+            {name: value / 1e3 if name in _SPAN_TIMES else value for name, value in asdict(span).items()}
+            for span in self.epochs
+        ]
         stages = {name: [[number, spent / 1e3] for number, spent in told] for name, told in self.stages.items()}
         system = dict(self.system)
         if "at" in system:
@@ -175,7 +186,7 @@ class Recording:
         if len({column.shape for column in rows.values()}) != 1 or rows["got"].ndim != 1:
             raise ValueError("its columns have different lengths")
         epochs = [
-            EpochSpan(int(span["epoch"]), round(span["begun"] * 1e3), round(span["opened"] * 1e3), int(span["row"]))
+            EpochSpan(**{name: round(value * 1e3) if name in _SPAN_TIMES else value for name, value in span.items()})
             for span in told["epochs"]
         ]
         system = dict(told["system"])

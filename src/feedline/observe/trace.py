@@ -47,7 +47,7 @@ def _of_batch(one: dict[str, int], waited: dict[str, float]) -> Iterator[dict[st
     if wait > 0:
         yield _span("wait", _LOOP, one["asked"], wait, {**told, "waited_us": waited})
     yield _count(one["asked"], one["behind"] + (one["came"] <= one["asked"]))
-    if one["finished"] <= 0:
+    if not one["finished"]:
         return
     thread = _LOOP + 1 + one["worker"]  # of batches that the training loop makes: its own
     began, fetched = one["began"], one["began"] + one["fetch"]
