@@ -23,9 +23,9 @@ from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
 from feedline.images.placement import Placement, place
 from feedline.indices import plain_index
+from feedline.observe.stages import timed_transforms
 from feedline.randomness import scope as randomness
 from feedline.randomness.global_states import globals_kept
-from feedline.stages import timed_transforms
 from feedline.types import (
     Call,
     DatasetKind,

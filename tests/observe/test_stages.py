@@ -12,7 +12,7 @@ import pytest
 
 from feedline.randomness import scope as randomness
 from feedline.randomness.scope import Scope
-from feedline.stages import stage, timed_transforms
+from feedline.observe.stages import stage, timed_transforms
 
 
 @pytest.fixture
