@@ -35,8 +35,8 @@ def test_without_any_package_the_system_is_asked(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setitem(sys.modules, name, None)
     columns = looked(3)
     assert columns["gpu"] == [None, None, None]
-    assert (columns["memory_bytes"][0] or 0) > 1 << 20
-    assert (columns["workers_bytes"][0] or 0) > 1 << 20
+    assert (columns["memory"][0] or 0) > 1 << 20
+    assert (columns["worker_memory"][0] or 0) > 1 << 20
     assert columns["cpu"][0] is None, "it takes two looks"
 
 
@@ -54,7 +54,7 @@ def test_a_gpu_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", module)
     columns = looked()
     assert columns["gpu"] == [0.25, 0.25]
-    assert columns["gpu_memory_bytes"] == [2000.0, 2000.0]
+    assert columns["gpu_memory"] == [2000.0, 2000.0]
     assert closed == [True]
 
 

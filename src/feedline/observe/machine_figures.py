@@ -15,9 +15,9 @@ from typing import Any
 
 from feedline.failures import words
 
-COLUMNS = ("at", "cpu", "memory_bytes", "workers_bytes", "gpu", "gpu_memory_bytes", "disk_read_bytes")
-"""When (nanoseconds since the recording began); share of all processors; memory in use; memory of the workers; share of
-the GPU; its memory; bytes read from disks so far."""
+COLUMNS = ("at", "cpu", "memory", "worker_memory", "gpu", "gpu_memory", "disk")
+"""When (nanoseconds since the recording began); share of all processors; bytes in use; bytes of the workers; share of
+the GPU; bytes of it in use; bytes read from disks so far."""
 
 _EVERY_S = 0.5
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
