@@ -318,6 +318,7 @@ class ProcessEngine(Engine):
                 return
             if message.kind is Kind.DONE or not self._keep(channel, message):
                 results.append(self._result(channel.number, message))
+                self._read(channel, results)  # what it has said besides: a call for each would cost the more
                 return
 
     def _read(self, channel: Channel, results: list[Result]) -> None:
