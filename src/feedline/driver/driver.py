@@ -186,7 +186,7 @@ class Driver:
     def _facts_of(self, ordinal: int, result: Result) -> Facts | None:
         """Return what is known of a batch before it is delivered; None if it is none."""
         flight, parcel = result.flight, result.payload
-        if flight is None or result.kind is not ResultKind.DONE or self.counters.observer.off:
+        if flight is None or result.kind is not ResultKind.DONE or not self.counters.observer.is_under_way:
             return None
         told, worker, came = result.told, result.worker, int(result.came_s * 1e9)
         transform = 0

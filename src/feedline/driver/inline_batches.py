@@ -112,7 +112,7 @@ class InlineBatches(ExclusiveBatches):
         if self._wants_receipts:
             self._receipts.acknowledge()
         observer = self.counters.observer
-        began = asked = time.monotonic_ns() if observer.got or (self.keeps_facts and not observer.off) else 0
+        began = asked = time.monotonic_ns() if observer.got or (self.keeps_facts and observer.is_under_way) else 0
         while True:
             begun = self._begun
             if begun is None:

@@ -76,7 +76,8 @@ class Observer:
         self._past = Totals()
         """Of all epochs before this one."""
         self._number = 0
-        self._is_under_way = False
+        self.is_under_way = False
+        """True from the beginning of an epoch to its end."""
         self._first = 0
         """Batches that there were before this epoch."""
         self._seen = 0
@@ -109,21 +110,21 @@ class Observer:
             self._number, self._first = epoch, batches
             self._seen, self._seen_at = batches, now
             self.due, self.got = 0, -1
-            self._is_under_way = True
+            self.is_under_way = True
             kept = self._kept
             if kept is not None:
                 kept.epochs.append(EpochSpan(epoch, begun - kept.origin, now - begun, kept.rows))
 
     def end(self, batches: int, asked: int) -> None:
         """Note that an epoch is over, and since when that was waited for: workers may have had to end."""
-        if not self._is_under_way:
+        if not self.is_under_way:
             return
         now = time.monotonic_ns()
         with self._lock:
             self._fold()
             self._epoch.batches = max(self._epoch.batches, batches - self._first)
             self._epoch.end(asked, now)
-            self._is_under_way = False
+            self.is_under_way = False
             self.due, self.got = _NEVER, 0
             kept = self._kept
             if kept is not None and kept.epochs:
@@ -193,7 +194,7 @@ class Observer:
         with self._lock:
             self._fold()
             kept = self._kept = _Kept(time.monotonic_ns(), time.time())
-            if self._is_under_way:
+            if self.is_under_way:
                 kept.epochs.append(EpochSpan(self._number, 0, 0, 0))
                 self.due = 0
 
