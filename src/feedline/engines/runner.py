@@ -165,8 +165,9 @@ class Runner:
         collating = scope.collating or ended
         fetch = collating - began
         told = None
-        if fetch > _SLOW_NS or scope.stages or scope.slow is not None:
-            told = self._told(fetch > _SLOW_NS * max(1, self._count_of(indices)))
+        are_slow = fetch > _SLOW_NS and fetch > _SLOW_NS * self._count_of(indices)
+        if are_slow or scope.stages or scope.slow is not None:
+            told = self._told(are_slow)
         return fetch, ended - collating, told
 
     def _told(self, are_slow: bool) -> Told | None:

@@ -108,20 +108,28 @@ class Totals:
         """How long it took."""
         return self.elapsed + self.last - self.begun
 
+    def span(self, first: int, last: int) -> None:
+        """Note when batches were delivered: the first of those that are added up next, and the last."""
+        if not self.batches:
+            self.started = first - self.begun
+        self.last = max(self.last, last)
+
     def fold(self, columns: Columns, *, in_order: bool = True) -> None:
         """Add rows up, in the order in which they were written."""
+        got = columns["got"]
+        if len(got):
+            self.span(int(got[0]), int(got.max()))
+            self.add(columns, in_order=in_order)
+
+    def add(self, columns: Columns, *, in_order: bool = True) -> None:
+        """Add rows up, which may be of several epochs; when they were delivered does not count."""
         got, weight = columns["got"], columns["weight"]
-        if not len(got):
-            return
-        if not self.batches:
-            self.started += int(got[0]) - self.begun
         self.batches += int(weight.sum())
         self.samples += int((columns["samples"] * weight).sum())
         self.bytes += int((columns["bytes"] * weight).sum())
         made = columns["finished"] != 0  # which may lie before a recording began
         was_ready = made & (columns["finished"] <= columns["asked"])
         self.ready += int(((columns["behind"] + was_ready) * weight).sum())
-        self.last = max(self.last, int(got.max()))
         for cause, waited in causes_of(columns, in_order=in_order).items():
             self.waits[cause] += int((waited * weight).sum())
         self._add("wait", got - columns["asked"], weight)
@@ -148,6 +156,13 @@ class Totals:
             durations, weights = durations[which], weights[which]
         if len(durations):
             self.stages.setdefault(name, Histogram()).add(durations, weights)
+
+    def count(self, batches: int) -> None:
+        """Say how many batches there were in truth, if rows stand for several."""
+        if 0 < self.batches < batches:
+            self.samples = round(self.samples * batches / self.batches)
+            self.bytes = round(self.bytes * batches / self.batches)
+            self.batches = batches
 
     def add_stage(self, name: str, duration: int) -> None:
         """Count how long a task was in a stage that the user has named."""

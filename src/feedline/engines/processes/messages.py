@@ -103,8 +103,16 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
             _write_all(fd, body)
             body = len(body).to_bytes(8, "little")
         marks = long | message.bound << 1
-        times = (message.busy_ns, message.began_ns, message.fetch_ns, message.collate_ns)
-        head = _HEAD.pack(message.kind, marks, message.task_id, message.used, *times)
+        head = _HEAD.pack(
+            message.kind,
+            marks,
+            message.task_id,
+            message.used,
+            message.busy_ns,
+            message.began_ns,
+            message.fetch_ns,
+            message.collate_ns,
+        )
         flags = 0 if block else _AT_ONCE
         if fd < 0:
             sock.send(head + body, flags)
@@ -155,7 +163,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
     data, ancillary, flags, _ = sock.recvmsg(_LONGEST, _ANCILLARY, _CLOSE_ON_EXEC if block else _CLOSE_ON_EXEC_AT_ONCE)
     if not data:
         return None
-    kind, marks, task_id, used, busy_ns, *times = _HEAD.unpack_from(data)
+    kind, marks, task_id, used, busy_ns, began_ns, fetch_ns, collate_ns = _HEAD.unpack_from(data)
     if flags & _CONTROL_CUT_OFF:
         failure = TooManyOpenFiles("taking over the memory of a batch")
         return Message(Kind.FAILED, task_id, pack_failure(failure, "in the process that receives it"))
@@ -169,7 +177,8 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
             body = _read_all(fd, int.from_bytes(body, "little"))
             os.close(fd)
             fd = -1
-    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks & 2 > 0, *times)
+    is_bound = marks & 2 > 0
+    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, is_bound, began_ns, fetch_ns, collate_ns)
 
 
 def next_kind(sock: socket.socket) -> Kind | None:
