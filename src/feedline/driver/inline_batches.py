@@ -54,6 +54,7 @@ class InlineBatches(ExclusiveBatches):
         if arena is not None:
             arena.serve(self)  # the loader may be dropped while somebody iterates
         self.counters = counters
+        self._observer = counters.observer
         self.keeps_facts = False
         """See `Driver.keeps_facts`."""
         self.facts: Facts | None = None
@@ -111,8 +112,8 @@ class InlineBatches(ExclusiveBatches):
             self._fault_budget.check()
         if self._wants_receipts:
             self._receipts.acknowledge()
-        observer = self.counters.observer
-        began = asked = time.monotonic_ns() if observer.got or (self.keeps_facts and observer.is_under_way) else 0
+        observer = self._observer
+        began = finished = asked = time.monotonic_ns() if observer.got else 0
         while True:
             begun = self._begun
             if begun is None:
@@ -127,7 +128,8 @@ class InlineBatches(ExclusiveBatches):
                 except BaseException as exc:
                     self._fail(exc, ordinal, indices)
                     raise
-            facts = self._facts_of(ordinal, indices, asked, began) if asked else None
+            if asked:
+                finished = time.monotonic_ns()
             batch = self._made
             if batch is _VOID:
                 self.progress.missing += 1
@@ -136,28 +138,28 @@ class InlineBatches(ExclusiveBatches):
             if self._prepare is not None:
                 batch = self._touch_up(ordinal, self._prepare)
             self.counters.batches += 1
-            if facts is None:
-                if self.counters.batches >= observer.due:
-                    observer.got = time.monotonic_ns()
-            elif self.keeps_facts:
-                self.facts = facts
-            else:
-                observer.write(facts[0], asked, time.monotonic_ns(), facts[1], self.counters.batches)
+            if asked:
+                self._write(ordinal, indices, asked, began, finished)
+            elif self.counters.batches >= observer.due:
+                observer.got = time.monotonic_ns()
             self._note(ordinal)
             return batch
 
-    def _facts_of(self, ordinal: int, indices: Any, asked: int, began: int) -> Facts:
-        """Return what is known of a batch that was made just now."""
-        finished = time.monotonic_ns()
+    def _write(self, ordinal: int, indices: Any, asked: int, began: int, finished: int) -> None:
+        """Write the row of a batch that is about to be delivered, or leave that to whoever hands it on."""
         fetch, collate, told = self._runner.times(began, finished, indices)
         self._runner.is_timed = False
         transform = 0
         if told is not None:
             transform = told.stages.pop(TRANSFORM, 0)
-            self.counters.observer.hear(told, -1)
+            self._observer.hear(told, -1)
         count = self._stream_count if self._runner.streams else count_of(indices, batched=self._batched)
         made = (began, fetch, transform, collate, 0, finished)
-        return (ordinal, -1, count, 0, asked, *made, finished), (0, 0, 0, 0)
+        facts = (ordinal, -1, count, 0, asked, *made, finished)
+        if self.keeps_facts:
+            self.facts = facts, (0, 0, 0, 0)
+        else:
+            self._observer.write(facts, asked, time.monotonic_ns(), (0, 0, 0, 0), self.counters.batches)
 
     def is_ready(self) -> bool:
         """False: a batch is made when it is asked for."""
@@ -165,7 +167,7 @@ class InlineBatches(ExclusiveBatches):
 
     def _end(self) -> None:
         if not self.keeps_facts:
-            self.counters.observer.end(self.counters.batches, time.monotonic_ns())
+            self._observer.end(self.counters.batches, time.monotonic_ns())
         if self._arena is not None:
             self._arena.rest()
 

@@ -145,9 +145,10 @@ class Runner:
             notes.faults = self._guard.faults
             notes.place = self.stream.place if self.streams else 0
         ended = time.monotonic_ns()
-        result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes, began_ns=began)
+        result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes)
         if worker >= 0:  # the training loop asks for it itself, if it wants to know
-            result.fetch_ns, result.collate_ns, result.told = self.times(began, ended, task.indices)
+            fetch, collate, result.told = self.times(began, ended, task.indices)
+            result.times = (began, fetch, collate)
         return result
 
     @property
@@ -162,7 +163,9 @@ class Runner:
     def times(self, began: int, ended: int, indices: Any) -> tuple[int, int, Told | None]:
         """Return how long a task was fetched and collated, and what else there is to tell of its time."""
         scope = self._scope
-        collating = scope.collating or ended
+        collating = scope.collating
+        if collating < began:  # which was of another task
+            collating = ended
         fetch = collating - began
         told = None
         are_slow = fetch > _SLOW_NS and fetch > _SLOW_NS * self._count_of(indices)
@@ -300,9 +303,8 @@ class Runner:
         memory.set_current(room)
         finished_by = place(self._images)
         before = randomness.enter(self._scope)
-        put_back = None if self._scope.slow is None else timed_transforms(self._dataset)
         try:
-            return self._fetch(indices)
+            return self._fetch(indices) if self._scope.slow is None else self._fetch_timed(indices)
         except (StopIteration, NothingLeft):
             raise
         except Exception:
@@ -317,8 +319,14 @@ class Runner:
             randomness.enter(before)
             place(finished_by)
             memory.set_current(None)
-            if put_back is not None:
-                put_back()
+
+    def _fetch_timed(self, indices: Any) -> Any:
+        assert self._fetch is not None
+        put_back = timed_transforms(self._dataset)
+        try:
+            return self._fetch(indices)
+        finally:
+            put_back()
 
     def _begin_epoch(self, task: Task) -> None:
         again, had_ended = self._epoch is not None, self._has_ended

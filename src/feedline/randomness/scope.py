@@ -66,7 +66,7 @@ class Scope:
         self.is_timed = False
         """True if it is to be noted when collating begins."""
         self.collating = 0
-        """When it began, in nanoseconds; 0 if it has not, or nobody wants to know."""
+        """When it began last, in nanoseconds, if somebody wanted to know."""
         self.stages: dict[str, int] = {}
         """Nanoseconds that the task was in stages which have a name."""
         self.slow: list[tuple[int, Any]] | None = None
@@ -74,7 +74,6 @@ class Scope:
 
     def begin(self, draw: Draw) -> None:
         """Begin a task."""
-        self.collating = 0
         self._draw = draw
         self._place = 0
         self._items = None
