@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from feedline.observe.batch_rows import COLUMNS, MOMENTS, NEAR, Row, Totals, columns_of, settle_behind
+from feedline.observe.batch_rows import COLUMNS, MOMENTS, NEAR, Row, Totals, columns_of, settle_order
 from feedline.observe.recording import EpochSpan, Recording
 from feedline.observe.stats import SlowSample
 from feedline.types import Told
@@ -69,7 +69,7 @@ class _Epoch:
         """Return what all rows add up to, and forget none."""
         totals = copy.deepcopy(self.totals)
         columns = columns_of(self.rows[:])
-        settle_behind(columns)
+        settle_order(columns)
         totals.fold(columns, in_order=in_order)
         for _, name, spent in self.named:
             totals.add_stage(name, spent)
@@ -171,7 +171,7 @@ class Observer:
             if passed < _APART_NS * count and self._kept is None and batches - epoch.before >= _EXACT:
                 self.got = 0
                 self.due = batches + min(_MOST, _APART_NS * count // max(passed, 1)) - 1
-        epoch.rows.append((epoch.number, *facts, asked, got, *more, body, weight))
+        epoch.rows.append((epoch.number, *facts, asked, got, *more, body, 0, weight))
         if len(epoch.rows) >= _BLOCK:
             with self._lock:
                 self._fold(keep=NEAR)
@@ -261,7 +261,7 @@ class Observer:
             return
         together = Totals()
         columns = columns_of(rows)
-        settle_behind(columns)
+        settle_order(columns)
         together.add(columns, in_order=self._in_order)
         for epoch in done:
             for _, name, spent in epoch.named:
@@ -280,7 +280,7 @@ class Observer:
         if count <= 0:
             return
         columns = columns_of(rows)
-        settle_behind(columns)
+        settle_order(columns)
         columns = {name: column[:count] for name, column in columns.items()}
         epoch.totals.fold(columns, in_order=self._in_order)
         done = [told for told in named if told[0] < count]
