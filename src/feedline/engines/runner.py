@@ -159,6 +159,8 @@ class Runner:
     @is_timed.setter
     def is_timed(self, is_timed: bool) -> None:
         self._scope.is_timed = is_timed
+        if is_timed:
+            self._scope.stages.clear()  # which may be of several tasks that nobody wanted to know the time of
 
     def times(self, began: int, ended: int, indices: Any) -> tuple[int, int, Told | None]:
         """Return how long a task was fetched and collated, and what else there is to tell of its time."""
@@ -285,19 +287,14 @@ class Runner:
             return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
         if task.epoch != self._epoch:
             self._begin_epoch(task)
-        if self.trouble is not None:
-            raise twin_of(self.trouble)
         if self._guard is not None:
             self._guard.begin(task.skip)
-        return self._make(task.indices, task.draw, room)
+        return self.make(task.indices, task.draw, room)
 
-    def make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
-        """Make a batch of the epoch that was begun, without a policy for samples that fail."""
+    def make(self, indices: Any, draw: Draw | Callable[[], Draw], room: memory.Memory | None) -> Any:
+        """Make a batch of the epoch that was begun."""
         if self.trouble is not None:
             raise twin_of(self.trouble)
-        return self._make(indices, draw, room)
-
-    def _make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
         assert self._fetch is not None
         self._scope.begin(draw)
         memory.set_current(room)
