@@ -12,7 +12,6 @@ thread meanwhile.
 from __future__ import annotations
 
 import copy
-import heapq
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -105,8 +104,8 @@ class Observer:
         self._seen = 0
         """Batches that the rows stand for."""
         self._seen_at = 0
-        self._slowest: list[tuple[int, int, SlowSample]] = []
-        self._told = 0
+        self._slowest: dict[str, SlowSample] = {}
+        """By what their indices look like, which need not be hashable."""
         self._kept: _Kept | None = None
 
     # -- by whoever delivers batches ---------------------------------------------------------------------------------
@@ -181,11 +180,13 @@ class Observer:
         epoch = self._epoch
         number = len(epoch.rows)
         epoch.named.extend((number, name, spent) for name, spent in told.stages.items())
+        slowest = self._slowest
         for spent, index in told.slow:
-            self._told += 1  # no two are equal: samples need not be comparable
-            slow = (spent, self._told, SlowSample(index, spent / 1e9, worker))
-            change = heapq.heappush if len(self._slowest) < _SLOWEST else heapq.heappushpop
-            change(self._slowest, slow)
+            key = repr(index)
+            if key not in slowest or slowest[key].seconds < spent / 1e9:
+                slowest[key] = SlowSample(index, spent / 1e9, worker)
+            if len(slowest) > _SLOWEST:
+                del slowest[min(slowest, key=lambda key: slowest[key].seconds)]
 
     # -- by anybody --------------------------------------------------------------------------------------------------
 
@@ -209,7 +210,7 @@ class Observer:
 
     def slowest(self) -> tuple[SlowSample, ...]:
         """Return the samples that took longest, the slowest first."""
-        return tuple(slow for _, _, slow in sorted(self._slowest, reverse=True))
+        return tuple(sorted(self._slowest.copy().values(), key=lambda slow: -slow.seconds))
 
     def record(self) -> None:
         """Keep every row from now on."""
