@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feedline.observe.attribution import CAUSES, causes_of
@@ -31,6 +31,7 @@ def waited(*, in_order: bool = True, **values: int) -> dict[str, int]:
     return {cause: int(parts[0]) for cause, parts in found.items() if parts[0]}
 
 
+@settings(deadline=None)  # other tests may run
 @given(ROWS, st.booleans())
 def test_causes_add_up_to_the_wait_whatever_the_times(rows: list[tuple[int, ...]], in_order: bool) -> None:
     columns = columns_of(rows)
