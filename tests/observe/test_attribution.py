@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,8 +44,16 @@ def test_causes_add_up_to_the_wait_whatever_the_times(rows: list[tuple[int, ...]
     assert (sum(causes.values()) == wait).all()
 
 
-CHAIN = {"given": 10, "began": 20, "fetch": 30, "transform": 10, "collate": 20, "write": 10, "finished": 80}
-WHOLE = {**CHAIN, "came": 90, "device": 5, "got": 100}
+CHAIN: dict[str, Any] = {
+    "given": 10,
+    "began": 20,
+    "fetch": 30,
+    "transform": 10,
+    "collate": 20,
+    "write": 10,
+    "finished": 80,
+}
+WHOLE: dict[str, Any] = {**CHAIN, "came": 90, "device": 5, "got": 100}
 
 
 @pytest.mark.parametrize(
