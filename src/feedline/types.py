@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -218,6 +219,19 @@ class Task:
     """Places whose samples are known to fail and are not asked for."""
 
 
+@dataclass(slots=True)
+class Told:
+    """What a worker has to say of the time that a task took, besides the usual; most tasks come without."""
+
+    stages: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds in stages that have a name of the user's, or "transform"."""
+    slow: list[tuple[int, Any]] = field(default_factory=list)
+    """Samples that took long: nanoseconds, and the index."""
+
+
+TIMES = struct.Struct("<QQQ")
+
+
 class ResultKind(Enum):
     """What became of a task."""
 
@@ -246,6 +260,20 @@ class Result:
     """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
     bound: bool = False
     """True if what this worker makes may depend on which worker it is."""
+    times: bytes | tuple[int, int, int] = (0, 0, 0)
+    """DONE: when the worker began (`time.monotonic_ns`; 0 if it does not say), and how much of `busy_ns` it fetched and
+    collated. Perhaps as `TIMES` packs it: most are never looked at."""
+    told: Told | None = None
+    first: bool = False
+    """True if its worker had answered nothing before; filled in by the consumer, as is the rest."""
+    flight: Any = None
+    """The task that it answers, as the core knows it."""
+
+    @property
+    def began_fetch_collate(self) -> tuple[int, int, int]:
+        """What `times` says."""
+        times = self.times
+        return TIMES.unpack(times) if type(times) is bytes else times  # type: ignore[return-value]
 
 
 @dataclass(slots=True)
