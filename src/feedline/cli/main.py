@@ -77,6 +77,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="a state saved as JSON, or a table that loader.faults.to_csv wrote; without it the machine is looked at",
     )
     doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+    report = commands.add_parser("report", help="draw a recording as one page of HTML")
+    report.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
+    report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (beside the recording)")
     _add_pack(commands)
     _add_inspect(commands)
     return parser
