@@ -3,6 +3,7 @@
     FeedlineError
     ├── BadOption (ValueError)            arguments that cannot work together, refused at construction
     ├── BadState (ValueError)             a saved state that does not fit this loader
+    ├── BadRecording (ValueError)         a file that is no recording, or not a whole one
     ├── MissingExtra (ImportError)        an optional package is needed and absent
     ├── CollateError (RuntimeError)       the samples of a batch do not fit together
     │   └── EmptyBatch                    nothing was left of a batch
@@ -56,6 +57,7 @@ from typing import Any
 
 __all__ = [
     "BadOption",
+    "BadRecording",
     "BadState",
     "BatchNotPicklable",
     "CacheDropped",
@@ -115,6 +117,10 @@ class BadOption(FeedlineError, ValueError):
 
 class BadState(FeedlineError, ValueError):
     """A saved state that is damaged, of another version, or of a loader with other data."""
+
+
+class BadRecording(FeedlineError, ValueError):
+    """A file that is cut off, of another version, or no recording at all."""
 
 
 class MissingExtra(FeedlineError, ImportError):

@@ -11,7 +11,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-_TRANSFORMS = ("transform", "transforms", "target_transform")
+TRANSFORMS = ("transform", "transforms", "target_transform")
 """Attributes under which datasets keep what they do to a sample after reading it, by custom."""
 
 
@@ -104,7 +104,7 @@ def _transforms_of(dataset: Any) -> Iterator[Any]:
     """Yield what a dataset, or a dataset that it wraps, transforms its samples with."""
     for _ in range(8):  # wrapped in one another; a bound in case of a cycle
         attributes = getattr(dataset, "__dict__", {})
-        for name in _TRANSFORMS:
+        for name in TRANSFORMS:
             if attributes.get(name) is not None:
                 yield attributes[name]
             method = getattr(type(dataset), name, None)

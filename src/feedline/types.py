@@ -218,6 +218,16 @@ class Task:
     """Places whose samples are known to fail and are not asked for."""
 
 
+@dataclass(slots=True)
+class Told:
+    """What a worker has to say of the time that a task took, besides the usual; most tasks come without."""
+
+    stages: dict[str, int] = field(default_factory=dict)
+    """Nanoseconds in stages that have a name of the user's, or "transform"."""
+    slow: list[tuple[int, Any]] = field(default_factory=list)
+    """Samples that took long: nanoseconds, and the index."""
+
+
 class ResultKind(Enum):
     """What became of a task."""
 
@@ -246,11 +256,21 @@ class Result:
     """Samples of a worker's own stream that its answers up to this one have taken; filled in by the consumer."""
     bound: bool = False
     """True if what this worker makes may depend on which worker it is."""
+    began_ns: int = 0
+    """DONE: when the worker began, on the clock of `time.monotonic_ns`; 0 if it does not say."""
+    fetch_ns: int = 0
+    """DONE: how much of `busy_ns` was fetching,"""
+    collate_ns: int = 0
+    """and how much collating; the rest was writing."""
+    told: Told | None = None
 
 
 @dataclass(slots=True)
 class Parcel:
-    """A batch that still lies in a slot: a small header, and the number of bytes it refers to."""
+    """A batch that still lies in a slot: a small header, and the number of bytes it refers to.
+
+    Without a slot and a reader, the batch lies behind the header.
+    """
 
     header: Any
     slot: int

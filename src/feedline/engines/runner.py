@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import heapq
+import operator
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -20,6 +22,8 @@ from feedline.fetch.guard import Guard, NothingLeft, Pause
 from feedline.fetch.origins import place_of_failed
 from feedline.fetch.streams import Stream
 from feedline.images.placement import Placement, place
+from feedline.indices import plain_index
+from feedline.observe.stages import timed_transforms
 from feedline.randomness import scope as randomness
 from feedline.randomness.global_states import globals_kept
 from feedline.types import (
@@ -31,11 +35,17 @@ from feedline.types import (
     Result,
     ResultKind,
     Resume,
+    Span,
     Task,
+    Told,
     WorkerIdentity,
     WorkerSpec,
 )
 from feedline.verdicts import Failure, Fault
+
+_SLOW_NS = 100_000
+"""Samples that take longer than this, on average, are timed one by one."""
+_SLOWEST = 10
 
 
 class Runner:
@@ -71,6 +81,9 @@ class Runner:
         # A stream that all workers read has to be the same in all of them, also if it shuffles itself.
         seeds = spec.seeded or spec.split is not None
         self._scope = randomness.Scope(seeds_globals=seeds and not threaded, keeps_globals=worker is None)
+        self._scope.is_timed = worker is not None
+        self._slowest: list[int] = []
+        """How long the slowest samples took, as a heap."""
         self._fetch: Fetcher | None = None
         self._epoch: int | None = None
         self._has_ended = False
@@ -113,7 +126,7 @@ class Runner:
         return result
 
     def _attempt(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
-        begun = time.perf_counter_ns()
+        began = time.monotonic_ns()
         try:
             batch = self.run(task, room)
             is_call = type(task.indices) is Call  # perhaps before there is a stream
@@ -131,7 +144,45 @@ class Runner:
             notes = notes or Notes()
             notes.faults = self._guard.faults
             notes.place = self.stream.place if self.streams else 0
-        return Result(ResultKind.DONE, worker, task.id, batch, time.perf_counter_ns() - begun, notes)
+        ended = time.monotonic_ns()
+        result = Result(ResultKind.DONE, worker, task.id, batch, ended - began, notes, began_ns=began)
+        if worker >= 0:  # the training loop asks for it itself, if it wants to know
+            result.fetch_ns, result.collate_ns, result.told = self.times(began, ended, task.indices)
+        return result
+
+    def times(self, began: int, ended: int, indices: Any) -> tuple[int, int, Told | None]:
+        """Return how long a task was fetched and collated, and what else there is to tell of its time."""
+        scope = self._scope
+        collating = scope.collating or ended
+        fetch = collating - began
+        told = None
+        if fetch > _SLOW_NS or scope.stages or scope.slow is not None:
+            told = self._told(fetch > _SLOW_NS * max(1, self._count_of(indices)))
+        return fetch, ended - collating, told
+
+    def _told(self, are_slow: bool) -> Told | None:
+        """Tell of stages that have a name, and of samples that are among the slowest of this worker."""
+        scope = self._scope
+        told = Told({name: spent for name, spent in scope.stages.items() if spent > 0})
+        scope.stages.clear()
+        for spent, index in scope.slow or ():
+            if len(self._slowest) < _SLOWEST:
+                heapq.heappush(self._slowest, spent)
+            elif spent > self._slowest[0]:
+                heapq.heapreplace(self._slowest, spent)
+            else:
+                continue
+            told.slow.append((spent, plain_index(index)))
+        scope.slow = [] if are_slow else None
+        return told if told.stages or told.slow else None
+
+    def _count_of(self, indices: Any) -> int:
+        if not self._spec.batched:
+            return 1
+        if type(indices) is Span:
+            assert self._spec.split is not None
+            return self._spec.split.batch_size
+        return indices if type(indices) is int else operator.length_hint(indices, 1)
 
     def serve(self, task: Task, worker: int, room: memory.Memory | None) -> Result:
         """Run a task in a worker process, which only leaves if it is asked to (`sys.exit`).
@@ -239,6 +290,7 @@ class Runner:
         memory.set_current(room)
         finished_by = place(self._images)
         before = randomness.enter(self._scope)
+        put_back = None if self._scope.slow is None else timed_transforms(self._dataset)
         try:
             return self._fetch(indices)
         except (StopIteration, NothingLeft):
@@ -255,6 +307,8 @@ class Runner:
             randomness.enter(before)
             place(finished_by)
             memory.set_current(None)
+            if put_back is not None:
+                put_back()
 
     def _begin_epoch(self, task: Task) -> None:
         again, had_ended = self._epoch is not None, self._has_ended

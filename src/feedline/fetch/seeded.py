@@ -8,11 +8,12 @@ the same either way.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from feedline.fetch.asking import Asking
 from feedline.randomness.global_states import GlobalStates, globals_kept, seed_globals
-from feedline.randomness.scope import Scope
+from feedline.randomness.scope import Scope, Timed
 
 _LOOKS = 4
 """Tasks after which a dataset that drew nothing is believed not to. Being wrong costs one batch that is made twice."""
@@ -73,7 +74,9 @@ class SeededFetcher:
         scope, ask = self._scope, self._how.ask
         scope.begin_again()
         samples = []
-        for scope.place, item in enumerate(self._how.items(indices)):
+        wanted = self._how.items(indices)
+        items: Iterable[Any] = wanted if scope.slow is None else Timed(wanted, scope.slow)
+        for scope.place, item in enumerate(items):
             seed_globals(scope.key())
             samples.append(ask(item))
         drew = bool(samples) and self._looks is not None and not GlobalStates.now().is_seeded_with(scope.key())

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import itertools
 import pickle
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -105,8 +106,13 @@ class Stream:
             StopIteration: the stream has ended before; what there was is appended.
         """
         self.replay()
-        while len(samples) < count and (self.seeds_each or (self.is_watched and self.place == 0)):
+        slow = self._scope.slow
+        each = self.seeds_each or slow is not None
+        while len(samples) < count and (each or (self.is_watched and self.place == 0)):
+            begun = 0 if slow is None else time.monotonic_ns()
             samples.append(self._read())
+            if slow is not None:
+                slow.append((time.monotonic_ns() - begun, self.place - 1))
         first = self.place - len(samples)
         self._scope.reading(samples, first)
         try:

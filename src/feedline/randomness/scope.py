@@ -7,12 +7,15 @@ that knows nothing of feedline then becomes reproducible as well.
 
 A scope belongs to one worker; which one is current is a matter of the thread. Generators of the process cannot be
 shared among threads, so thread workers leave them alone.
+
+A scope also notes how long the task at hand is in each stage, where somebody wants to know: see `feedline.observe.stages`.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -41,8 +44,12 @@ class Scope:
         "_generator",
         "_items",
         "_place",
+        "collating",
+        "is_timed",
         "keeps_globals",
         "seeds_globals",
+        "slow",
+        "stages",
     )
 
     def __init__(self, *, seeds_globals: bool = False, keeps_globals: bool = False) -> None:
@@ -56,9 +63,18 @@ class Scope:
         self._draw = Draw(0)
         self._generator: np.random.Generator | None = None
         self._drawn_for: int | None = None
+        self.is_timed = False
+        """True if it is to be noted when collating begins."""
+        self.collating = 0
+        """When it began, in nanoseconds; 0 if it has not, or nobody wants to know."""
+        self.stages: dict[str, int] = {}
+        """Nanoseconds that the task was in stages which have a name."""
+        self.slow: list[tuple[int, Any]] | None = None
+        """Nanoseconds that each sample of the task took, and its index; None if samples are not timed."""
 
     def begin(self, draw: Draw) -> None:
         """Begin a task."""
+        self.collating = 0
         self._draw = draw
         self._place = 0
         self._items = None
@@ -80,7 +96,7 @@ class Scope:
     def following(self, items: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
         """Return an iterator over what is asked for; how far it is tells the place, at no cost unless it is needed."""
         self._count = len(items)
-        iterator = self._items = iter(items)
+        iterator = self._items = iter(items) if self.slow is None else Timed(items, self.slow)
         return iterator
 
     def reading(self, samples: list[Any], first: int) -> None:
@@ -96,6 +112,7 @@ class Scope:
         scope = Scope()
         scope.begin(self._draw)
         scope.place = place
+        scope.stages = self.stages
         return scope
 
     def begin_again(self) -> None:
@@ -117,6 +134,8 @@ class Scope:
         """
         self._collated = self._draw.first if number is None else number
         self.place = -1
+        if self.is_timed:
+            self.collating = time.monotonic_ns()
         if draws and number is not None and self.seeds_globals:
             seed_globals(self.key())
 
@@ -161,6 +180,32 @@ class Scope:
         return generator
 
 
+class Timed(Iterator[Any]):
+    """Items, one after the other; notes how long it takes until the next one is asked for.
+
+    Args:
+        items: what is yielded.
+        took: what the time for each, and the item, is appended to.
+    """
+
+    def __init__(self, items: list[Any] | tuple[Any, ...], took: list[tuple[int, Any]]) -> None:
+        self._left = iter(items)
+        self._took = took
+        self._begun = 0
+        self._item: Any = None
+
+    def __next__(self) -> Any:
+        now = time.monotonic_ns()
+        if self._begun:
+            self._took.append((now - self._begun, self._item))
+        self._item = next(self._left)
+        self._begun = now
+        return self._item
+
+    def __length_hint__(self) -> int:
+        return self._left.__length_hint__()
+
+
 def _references_of_our_own() -> int:
     """Count the references to a generator that nobody keeps; Python's versions count differently."""
     scope = Scope()
@@ -200,9 +245,7 @@ def rng() -> np.random.Generator:
         >>> bool(0.0 <= feedline.rng().random() < 1.0)
         True
     """
-    scope = _current.scope
-    if scope is None:
-        scope = _of_task.get()
+    scope = current_scope()
     if scope is not None:
         return scope.generator()
     if _current.ordinary is None:
@@ -210,9 +253,14 @@ def rng() -> np.random.Generator:
     return _current.ordinary
 
 
+def current_scope() -> Scope | None:
+    """Return the scope of the sample that is being made on this thread; None outside of a loader."""
+    return _current.scope or _of_task.get()
+
+
 def is_in_loader() -> bool:
     """True while a loader of feedline has a dataset do something on this thread."""
-    return _current.scope is not None or _of_task.get() is not None
+    return current_scope() is not None
 
 
 def enter(scope: Scope | None) -> Scope | None:

@@ -58,6 +58,8 @@ class ProcessContract(EngineContract):
         assert isinstance(parcel, Parcel)
         if parcel.reader is not None:
             return self._codec.decode(parcel.header, parcel.reader)
+        if parcel.slot < 0:
+            return self._codec.decode_packed(parcel.header, parcel.used)
         return self._codec.decode(parcel.header, self.arena.reader(parcel.slot, parcel.used))
 
 
@@ -102,8 +104,10 @@ def answer(engine: ProcessEngine, task: Task, worker: int = 0) -> Result:
 
 
 def decode(parcel: Parcel) -> Any:
-    assert parcel.reader is not None
-    return Codec(NumpyFramework()).decode(parcel.header, parcel.reader)
+    codec = Codec(NumpyFramework())
+    if parcel.reader is None:
+        return codec.decode_packed(parcel.header, parcel.used)
+    return codec.decode(parcel.header, parcel.reader)
 
 
 @pytest.mark.slow

@@ -297,4 +297,6 @@ def _result(number: int, task_id: int, answer: Answer, inbox: Inbox) -> Result:
     except Exception as exc:  # whatever it is, the training loop is waiting to hear of it
         return Result(ResultKind.FAILED, number, task_id, exc, bound=answer.bound)
     parcel = Parcel(answer.body, -1, answer.batch_bytes.size, SegmentReader(memory))
-    return Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes, bound=answer.bound)
+    result = Result(ResultKind.DONE, number, task_id, parcel, answer.busy_ns, answer.notes, bound=answer.bound)
+    result.began_ns, result.fetch_ns, result.collate_ns, result.told = answer.times
+    return result

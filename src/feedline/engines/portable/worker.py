@@ -22,7 +22,7 @@ from feedline.engines.portable.segments import BatchBytes, Outbox
 from feedline.engines.runner import Runner
 from feedline.engines.session import Sent
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
-from feedline.types import Notes, ResultKind, Task, WorkerSpec
+from feedline.types import Notes, ResultKind, Task, Told, WorkerSpec
 
 _IDLE_MS = 200
 """After which a worker that has nothing to do tidies up."""
@@ -50,6 +50,8 @@ class Answer:
     notes: Notes | None = None
     bound: bool = False
     """True if what this worker makes may depend on which worker it is."""
+    times: tuple[int, int, int, Told | None] = (0, 0, 0, None)
+    """As in `Result`: began_ns, fetch_ns, collate_ns, told."""
 
 
 @dataclass
@@ -125,7 +127,7 @@ def _receive(pipe: Connection, waiting: Any | None, heap: Heap) -> bytes | None:
 
 def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: Request) -> Answer:
     """Run a task and say what became of it."""
-    begun = time.perf_counter_ns()
+    began = time.monotonic_ns()
     where = f"in DataLoader worker process {number}"
     room = outbox.open(request.segment)
     result = runner.serve(request.task, number, room)
@@ -133,7 +135,8 @@ def _answer(runner: Runner, codec: Codec, outbox: Outbox, number: int, request: 
         try:
             header, room = _encode(codec, outbox, result.payload, room)
             batch_bytes = outbox.post(room, request.segment)
-            return Answer(ResultKind.DONE, header, batch_bytes, time.perf_counter_ns() - begun, result.notes)
+            times = (began, result.began_ns - began + result.fetch_ns, result.collate_ns, result.told)
+            return Answer(ResultKind.DONE, header, batch_bytes, time.monotonic_ns() - began, result.notes, times=times)
         except Exception as exc:
             answer = Answer(ResultKind.FAILED, pack_failure(exc, where))
     elif result.kind is ResultKind.FAILED:

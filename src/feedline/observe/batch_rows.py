@@ -1,0 +1,156 @@
+"""Facts of batches: one row for each, and their sums over an epoch or a run.
+
+A row is a tuple, so that writing one costs next to nothing. Rows are added up by the thousand, in NumPy, and forgotten;
+what is kept of any number of them is a `Totals`, which is a few kilobytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline.observe.attribution import CAUSES, Columns, causes_of
+from feedline.observe.histogram import Histogram
+
+COLUMNS = (
+    "epoch",  # which one, and
+    "ordinal",  # which batch of it
+    "worker",  # who made it; -1: the training loop itself
+    "samples",
+    "bytes",
+    "given",  # when the task was given to a worker; inline: when it was asked for
+    "began",  # when the worker began it
+    "fetch",  # how long that took, with transform
+    "transform",  # 0 if unknown
+    "collate",
+    "write",  # 0 where collate writes straight into the slot
+    "finished",  # when the worker had its answer ready
+    "came",  # when the training process had it
+    "asked",  # when the training loop asked for it
+    "got",  # when next() returned it
+    "behind",  # how many later batches were ready when it was asked for
+    "device",  # from came to ready on the device; 0 without one
+    "held",  # 1 if the task was given late because no slot was free: the program holds batches
+    "first",  # 1 if the worker had answered nothing before
+    "body",  # how long the training loop was at the batch before; -1 if that is not known
+    "weight",  # how many batches it stands for: of very short ones, not every batch has a row, unless they are recorded
+)
+"""What a row holds, all integers: moments and durations in nanoseconds, on the clock of `time.monotonic_ns`."""
+
+MOMENTS = ("given", "began", "finished", "came", "asked", "got")
+DURATIONS = ("fetch", "transform", "collate", "write", "device", "body")
+
+STAGES = ("wait", "fetch", "transform", "collate", "write", "transfer", "device")
+"""Whose distributions are kept; those that users name come besides."""
+
+Row: TypeAlias = tuple[int, ...]
+
+_DEFAULTS = dict.fromkeys(COLUMNS, 0) | {"body": -1, "weight": 1}
+
+
+def row(**values: int) -> Row:
+    """Return a row with these values, and 0 for all others."""
+    return tuple((_DEFAULTS | values).values())
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, NDArray[np.int64]]:
+    """Return rows as columns."""
+    table = np.array(rows, np.int64).reshape(-1, len(COLUMNS))
+    return {name: table[:, place] for place, name in enumerate(COLUMNS)}
+
+
+class Totals:
+    """What rows add up to. Nanoseconds throughout.
+
+    Args:
+        begun: when the epoch was begun.
+    """
+
+    def __init__(self, begun: int = 0) -> None:
+        self.begun = self.last = begun
+        self.elapsed = 0
+        """Time of epochs that were merged into this."""
+        self.started = 0
+        """From the beginning to the first batch."""
+        self.batches = 0
+        self.samples = 0
+        self.bytes = 0
+        self.ready = 0
+        """Sum of the batches that were ready when one was asked for."""
+        self.waits = dict.fromkeys(CAUSES, 0)
+        self.stages: dict[str, Histogram] = {}
+        self.body = Histogram()
+        self.busy: dict[int, int] = {}
+        """By worker."""
+
+    @property
+    def nanoseconds(self) -> int:
+        """How long it took."""
+        return self.elapsed + self.last - self.begun
+
+    def fold(self, columns: Columns, *, in_order: bool = True) -> None:
+        """Add rows up, in the order in which they were written."""
+        got, weight = columns["got"], columns["weight"]
+        if not len(got):
+            return
+        if not self.batches:
+            self.started += int(got[0]) - self.begun
+        self.batches += int(weight.sum())
+        self.samples += int((columns["samples"] * weight).sum())
+        self.bytes += int((columns["bytes"] * weight).sum())
+        self.ready += int(((columns["behind"] + (columns["came"] <= columns["asked"])) * weight).sum())
+        self.last = max(self.last, int(got.max()))
+        for cause, waited in causes_of(columns, in_order=in_order).items():
+            self.waits[cause] += int((waited * weight).sum())
+        made = columns["finished"] != 0  # which may lie before a recording began
+        self._add("wait", got - columns["asked"], weight)
+        self._add("fetch", columns["fetch"] - columns["transform"], weight, made)
+        for name in ("transform", "collate", "write", "device"):
+            self._add(name, columns[name], weight, columns[name] > 0)
+        self._add("transfer", columns["came"] - columns["finished"], weight, made & (columns["worker"] >= 0))
+        known = columns["body"] >= 0
+        self.body.add(columns["body"][known], weight[known])
+        busy = np.maximum(columns["finished"] - columns["began"], 0) * made * weight
+        for worker in np.unique(columns["worker"]).tolist():
+            self.busy[worker] = self.busy.get(worker, 0) + int(busy[columns["worker"] == worker].sum())
+
+    def _add(
+        self,
+        name: str,
+        durations: NDArray[np.int64],
+        weights: NDArray[np.int64],
+        which: NDArray[np.bool_] | None = None,
+    ) -> None:
+        if which is not None:
+            durations, weights = durations[which], weights[which]
+        if len(durations):
+            self.stages.setdefault(name, Histogram()).add(durations, weights)
+
+    def add_stage(self, name: str, duration: int) -> None:
+        """Count how long a task was in a stage that the user has named."""
+        self._add(name, np.array([duration]), np.array([1]))
+
+    def open(self, duration: int) -> None:
+        """Count what `iter(loader)` took: the training loop waited for it."""
+        self.waits["start"] += duration
+
+    def end(self, asked: int, ended: int) -> None:
+        """Note when the epoch was over, and since when that was waited for: workers may have had to end."""
+        self.waits["start"] += ended - asked
+        self.last = max(self.last, ended)
+
+    def merge(self, other: Totals) -> None:
+        """Add up what another one has added up."""
+        self.elapsed += other.nanoseconds
+        for name in ("started", "batches", "samples", "bytes", "ready"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for cause, waited in other.waits.items():
+            self.waits[cause] += waited
+        for name, histogram in other.stages.items():
+            self.stages.setdefault(name, Histogram()).merge(histogram)
+        self.body.merge(other.body)
+        for worker, spent in other.busy.items():
+            self.busy[worker] = self.busy.get(worker, 0) + spent

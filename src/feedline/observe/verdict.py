@@ -1,0 +1,136 @@
+"""One sentence: is the training loop waiting for data, for what, and how many workers would change that."""
+
+from __future__ import annotations
+
+import math
+
+from feedline.observe.histogram import Spread
+from feedline.observe.period import Period
+
+_SLIGHT = 0.05
+"""Share of the time below which waiting does not matter. A guess."""
+_FEW = 10
+"""Batches after which something can be said. A guess."""
+_HEADROOM = 1.05
+"""Workers are to have a little less to do than they could: batches do not take equally long."""
+_MADE = ("queue", "fetch", "transform", "collate", "write", "transfer")
+"""Causes that more workers can remove."""
+
+
+def verdict_of(period: Period, *, worker_count: int, cores: int = 0) -> str:
+    """Say in one sentence what the training loop waits for.
+
+    Args:
+        period: what was measured.
+        worker_count: how many workers there are; 0 if the training loop makes batches itself.
+        cores: how many cores this program may use; 0 if that is not known.
+
+    Example:
+        >>> from feedline.observe.histogram import Spread
+        >>> waits = {"fetch": 4.1}
+        >>> body = Spread(count=99, mean=0.059, p50=0.059, p90=0.059, p99=0.059)
+        >>> slow = Period(100, 3200, 10.0, 0.41, waits=waits, body=body, worker_utilisation=[0.95, 0.95])
+        >>> print(verdict_of(slow, worker_count=2))
+        data-bound: training waited 41 % of the time, mostly for fetch; 4 workers would remove it
+    """
+    if not period.batches:
+        return "nothing to say yet: no batch was delivered"
+    start_s = period.waits.get("start", 0.0)
+    if period.batches < _FEW:
+        return (
+            f"too early to say: {_counted(period.batches, 'batch', 'batches')} in {_time(period.seconds)}, "
+            f"of which {_time(period.start_s)} until the first"
+        )
+    steady_s = max(period.seconds - start_s, 1e-9)
+    stall = min(1.0, (period.wait_s - start_s) / steady_s)
+    if start_s > 0.5 * period.seconds:
+        return (
+            f"start-bound: starting took {_share(start_s / period.seconds)} of the time; keep the workers from epoch "
+            f"to epoch (persistent_workers=True), or make the dataset quicker to open; afterwards training waited "
+            f"{_share(stall)} of the time"
+        )
+    needed = _needed(period)
+    if stall < _SLIGHT:
+        ready = f"compute-bound: data was ready {_share(1 - stall, digits=1)} of the time"
+        if not worker_count:
+            return f"{ready}; no workers are needed"
+        if needed is not None and needed < worker_count:
+            return f"{ready}; {_counted(needed, 'worker', 'workers')} would do"
+        return f"{ready}, and {_counted(worker_count, 'worker is', 'workers are')} about as many as it takes"
+    bound = f"data-bound: training waited {_share(stall)} of the time, mostly"
+    cause = max((name for name in period.waits if name != "start"), key=period.waits.__getitem__)
+    remedy = _REMEDIES.get(cause)
+    if remedy is not None:
+        return f"{bound} {remedy}{_straggling(period) if cause == 'order' else ''}"
+    return f"{bound} for {_what(period, cause)}; {_workers(needed, worker_count, cores)}"
+
+
+_REMEDIES = {
+    "slot": "for slots: the program holds batches, and the memory for them is used up; drop them sooner, or raise "
+    "memory_budget",
+    "order": "for a late batch while later ones were ready; in_order=False delivers those first, more workers or a "
+    "larger prefetch_factor bridge it",
+    "device": "for the device: batches come to it too late; pin_memory=True and fewer bytes per batch help, more "
+    "workers do not",
+    "deliver": "for the training process itself, which unpacks and prepares batches or draws indices; more workers "
+    "would not help",
+}
+
+
+def _needed(period: Period) -> int | None:
+    """Return how many workers make batches as fast as the training loop can take them; None if no number does."""
+    # What the training process does about a batch itself stays, however many workers there are.
+    own_s = sum(period.waits.get(cause, 0.0) for cause in ("deliver", "device")) / period.batches
+    step_s = period.body.mean + own_s
+    if step_s < 0.01 * period.busy_s:
+        return None
+    return max(1, math.ceil(period.busy_s * _HEADROOM / max(step_s, 1e-9)))
+
+
+def _workers(needed: int | None, worker_count: int, cores: int) -> str:
+    if needed is None:
+        return "the loop does next to nothing with a batch, so no number of workers would remove it"
+    if needed <= worker_count:
+        return (
+            "there are enough workers on average, but batches come in bursts: a larger prefetch_factor evens that out"
+        )
+    told = f"{_counted(needed, 'worker', 'workers')} would remove it"
+    if 0 < cores < needed:
+        told += f", but this program has {_counted(cores, 'core', 'cores')}: make it cheaper"
+    return told
+
+
+def _what(period: Period, cause: str) -> str:
+    """Name what workers are at, while they are waited for."""
+    stages = {name: spread.mean * spread.count for name, spread in period.stages.items()}
+    if cause in ("queue", "transfer"):  # behind what other batches were at
+        made = {name: stages.get(name, 0.0) for name in ("fetch", "transform", "collate", "write")}
+        cause = max(made, key=made.__getitem__) if any(made.values()) else cause
+    named = {name: spent for name, spent in stages.items() if name not in _KNOWN}
+    if cause == "fetch" and named:
+        slowest = max(named, key=named.__getitem__)
+        if named[slowest] > 0.5 * stages.get("fetch", 0.0):
+            return slowest
+    return cause
+
+
+_KNOWN = ("wait", "fetch", "transform", "collate", "write", "transfer", "device")
+
+
+def _straggling(period: Period) -> str:
+    fetch = period.stages.get("fetch", Spread())
+    if fetch.p50 > 0 and fetch.p99 > 4 * fetch.p50:
+        return f"; a slow fetch takes {fetch.p99 / fetch.p50:.0f} times as long as most (slowest_samples names samples)"
+    return ""
+
+
+def _share(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"

@@ -1,0 +1,96 @@
+"""Facts of batches, and what they add up to."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feedline.observe.batch_rows import COLUMNS, Totals, columns_of, row
+from feedline.observe.period import period_of
+
+NAMES = ("began", "fetch", "finished", "came", "asked", "got", "body")
+
+
+def some_rows(seed: int, count: int) -> list[tuple[int, ...]]:
+    drawn = np.random.default_rng(seed).integers(0, 10**10, (count, len(NAMES))).tolist()
+    return [row(worker=number % 3 - 1, **dict(zip(NAMES, one, strict=True))) for number, one in enumerate(drawn)]
+
+
+ROWS = st.builds(some_rows, st.integers(0, 1000), st.integers(0, 12))
+
+
+def folded(rows: list[tuple[int, ...]]) -> Totals:
+    totals = Totals()
+    totals.fold(columns_of(rows))
+    return totals
+
+
+def test_a_row_has_every_column() -> None:
+    assert len(row()) == len(COLUMNS)
+    columns = columns_of([row(ordinal=3, got=7), row(ordinal=4)])
+    assert columns["ordinal"].tolist() == [3, 4]
+    assert columns["body"].tolist() == [-1, -1], "nothing is known of what was before"
+    assert {name: len(column) for name, column in columns_of([]).items()} == dict.fromkeys(COLUMNS, 0)
+
+
+@given(ROWS, ROWS)
+def test_it_does_not_matter_how_rows_are_cut_up(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
+    pieces = folded(first)
+    pieces.fold(columns_of(second))
+    assert period_of(pieces, 2) == period_of(folded(first + second), 2)
+
+
+@given(ROWS, ROWS)
+def test_epochs_merge_into_a_whole(first: list[tuple[int, ...]], second: list[tuple[int, ...]]) -> None:
+    whole = Totals()
+    for epoch in (folded(first), folded(second)):
+        whole.merge(epoch)
+    assert whole.batches == len(first) + len(second)
+    assert whole.nanoseconds == folded(first).nanoseconds + folded(second).nanoseconds
+    assert whole.waits == {
+        cause: folded(first).waits[cause] + folded(second).waits[cause] for cause in folded(first).waits
+    }
+
+
+def test_a_row_can_stand_for_several_batches() -> None:
+    once = {"samples": 4, "bytes": 10, "asked": 10, "got": 30, "came": 10, "finished": 8, "began": 2, "fetch": 6}
+    eight = folded([row(**once, weight=8)])
+    assert period_of(folded([row(**once)] * 8), 1) == period_of(eight, 1)
+    assert eight.samples == 32
+
+
+def test_figures_of_a_period() -> None:
+    totals = Totals(begun=1_000_000_000)
+    totals.open(100_000_000)
+    second = 1_000_000_000
+    rows = [
+        row(
+            worker=number % 2,
+            samples=4,
+            began=number * second + second // 2,
+            fetch=second // 4,
+            transform=second // 8,
+            finished=(number + 1) * second,
+            came=(number + 1) * second,
+            asked=number * second + second // 2,
+            got=(number + 1) * second,
+            behind=0,
+            body=second // 2,
+        )
+        for number in range(1, 11)
+    ]
+    totals.fold(columns_of(rows))
+    totals.add_stage("decode", second // 5)
+    period = period_of(totals, 3)
+    assert (period.batches, period.samples, period.seconds) == (10, 40, 10.0)
+    assert (period.batches_per_s, period.samples_per_s) == (1.0, 4.0)
+    assert period.start_s == 1.0
+    assert period.waits == {"start": 0.1, "fetch": 1.25, "transform": 1.25, "write": 2.5}
+    assert period.stall == 0.51
+    assert period.worker_utilisation == [0.25, 0.25, 0.0]
+    assert period.body.mean == 0.5
+    assert list(period.stages) == ["wait", "fetch", "transform", "transfer", "decode"]
+    assert period.stages["fetch"].mean == 0.125
+    assert period.prefetch_occupancy == 0.0
+    assert period.busy_s == 0.5

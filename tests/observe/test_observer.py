@@ -1,0 +1,155 @@
+"""What is measured while a loader runs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from feedline.observe.observer import Observer
+from feedline.observe.period import period_of
+from feedline.types import Told
+
+FACTS = (0, -1, 4, 64, 0, 0, 0, 0, 0, 0, 1, 0)
+
+
+class Loop:
+    """A training loop on a clock of its own: what a loader tells an observer of it."""
+
+    def __init__(self, observer: Observer, step: int, wait: int) -> None:
+        self.observer, self.step, self.wait = observer, step, wait
+        self.now = time.monotonic_ns()
+        self.batches = 0
+        self.rows = 0
+        observer.begin(0, self.now, 0)
+
+    def run(self, count: int, wait: int | None = None) -> None:
+        observer = self.observer
+        for _ in range(count):
+            asked = self.now
+            got = asked + (self.wait if wait is None else wait)
+            self.batches += 1
+            if observer.got:
+                observer.write(FACTS, asked, got, (0, 0, 0, 0), self.batches)
+                self.rows += 1
+            elif self.batches >= observer.due:
+                observer.got = got
+            self.now = got + self.step
+
+
+def test_long_batches_have_a_row_each() -> None:
+    loop = Loop(Observer(), step=2_000_000, wait=1_000_000)
+    loop.run(500)
+    assert loop.rows == 500
+    epoch, last, total = loop.observer.totals(loop.batches)
+    assert (epoch.batches, last, total.batches, total.samples) == (500, None, 500, 2000)
+    assert epoch.stages["wait"].mean == 1_000_000
+    assert epoch.body.mean == 2_000_000
+    assert epoch.body.count == 499, "before the first batch there is none"
+
+
+@pytest.mark.parametrize("step", [5_000, 50_000])
+def test_short_batches_have_few_rows_and_the_figures_hold(step: int) -> None:
+    loop = Loop(Observer(), step=step, wait=step // 2)
+    loop.run(10_000)
+    assert loop.rows < 10_000 * step / 250_000 + 50
+    epoch, _, _ = loop.observer.totals(loop.batches)
+    assert epoch.batches == 10_000, "which are counted, each"
+    period = period_of(epoch, 0)
+    assert period.stall == pytest.approx(1 / 3, rel=0.02)
+    assert period.samples == pytest.approx(40_000, rel=0.02)
+    assert period.body.mean == pytest.approx(step / 1e9, rel=0.01)
+
+
+def test_a_row_stands_for_no_more_time_than_has_passed() -> None:
+    loop = Loop(Observer(), step=5_000, wait=5_000)
+    for _ in range(300):
+        loop.run(37)
+        loop.run(1, wait=10_000_000)
+    epoch, _, _ = loop.observer.totals(loop.batches)
+    assert sum(epoch.waits.values()) + epoch.body.total <= 1.01 * epoch.nanoseconds
+
+
+def test_a_long_wait_has_a_row_out_of_turn() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=5_000, wait=0)
+    loop.run(1000)
+    before = observer.totals(loop.batches)[0].waits["deliver"]
+    while observer.got:
+        loop.run(1)
+    loop.batches += 1
+    observer.write(FACTS, loop.now, loop.now + 50_000_000, (0, 0, 0, 0), loop.batches)
+    loop.now += 50_000_000
+    loop.run(1000)
+    assert observer.totals(loop.batches)[0].waits["deliver"] - before == 50_000_000, "once, and others do not repeat it"
+
+
+def test_epochs_follow_each_other() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=1_000_000, wait=1_000_000)
+    loop.run(5)
+    observer.end(5, loop.now)
+    observer.begin(1, time.monotonic_ns(), 5)
+    loop.run(3)
+    epoch, last, total = observer.totals(8)
+    assert last is not None
+    assert (epoch.batches, last.batches, total.batches) == (3, 5, 8)
+    observer.begin(2, time.monotonic_ns(), 8)
+    observer.begin(3, time.monotonic_ns(), 8)
+    epoch, last, total = observer.totals(8)
+    assert last is not None
+    assert (epoch.batches, last.batches, total.batches) == (0, 3, 8), "an epoch of which nothing was asked is none"
+
+
+def test_the_ten_slowest_samples_are_kept() -> None:
+    observer = Observer()
+    for number in range(50):
+        observer.hear(Told(slow=[((number * 7919) % 50 * 1000, {"index": number})]), worker=number % 2)
+    slowest = observer.slowest()
+    assert [round(slow.seconds * 1e6) for slow in slowest] == list(range(49, 39, -1))
+    assert isinstance(slowest[0].index, dict)
+
+
+def test_everything_is_recorded_while_somebody_records() -> None:
+    observer = Observer()
+    loop = Loop(observer, step=5_000, wait=5_000)
+    loop.run(1000)
+    observer.record()
+    loop.run(2)
+    before = loop.rows
+    loop.run(1500)
+    assert loop.rows == before + 1500
+    observer.hear(Told({"decode": 123}), 0)
+    loop.run(1)
+    observer.end(loop.batches, loop.now)
+    recording = observer.recorded()
+    assert len(recording.rows["got"]) in (1502, 1503)
+    assert (recording.rows["weight"][1:] == 1).all()
+    assert recording.stages == {"decode": [[len(recording.rows["got"]) - 1, 123]]}
+    assert recording.rows["got"].min() < 60_000_000_000, "times begin with the recording"
+    loop.run(1000)
+    assert loop.rows < before + 2100, "and no more"
+
+
+def test_the_figures_of_a_recording_are_those_of_the_run() -> None:
+    observer = Observer()
+    observer.record()
+    loop = Loop(observer, step=1_000_000, wait=300_000)
+    loop.run(40)
+    observer.end(loop.batches, loop.now)
+    observer.begin(1, loop.now + 5, 40)
+    loop.run(20)
+    epoch, last, total = observer.totals(loop.batches)
+    assert last is not None
+    stats = observer.recorded().stats()
+    assert stats.epoch == period_of(epoch, 0)
+    assert stats.last_epoch == period_of(last, 0)
+    assert stats.total == period_of(total, 0)
+
+
+def test_nothing_is_measured_when_it_is_off() -> None:
+    observer = Observer(off=True)
+    loop = Loop(observer, step=1_000_000, wait=1_000_000)
+    loop.run(100)
+    assert loop.rows == 0
+    assert observer.totals(100)[0].nanoseconds == 0
