@@ -79,6 +79,9 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
     run = commands.add_parser("run", help="run a program with feedline's loader in the place of torch's")
     _add_program(run)
+    report = commands.add_parser("report", help="draw a recording as one page of HTML")
+    report.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
+    report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (beside the recording)")
     _add_pack(commands)
     _add_inspect(commands)
     return parser
