@@ -97,11 +97,14 @@ def test_figures_of_a_period() -> None:
 
 
 def test_who_was_ready_follows_from_when_batches_were_finished() -> None:
-    made = [(0, 90), (80, 50), (81, 40), (99, 200)]
-    columns = columns_of([row(worker=0, asked=asked, finished=finished) for asked, finished in made])
+    made = [(10, 0, 90), (10, 80, 50), (10, 81, 40), (20, 99, 45)]
+    columns = columns_of([row(worker=0, began=began, asked=asked, finished=end) for began, asked, end in made])
     settle_order(columns)
-    assert columns["behind"].tolist() == [0, 1, 0, 0], "when they were asked for"
+    assert columns["behind"].tolist() == [0, 2, 1, 0], "when they were asked for"
     assert columns["overtaken"].tolist() == [40, 40, 0, 0]
+    equal = columns_of([row(worker=0, began=0, asked=5, finished=end) for end in (90, 80, 85)])
+    settle_order(equal)
+    assert not equal["overtaken"].any(), "none of them is late"
     inline = columns_of([row(worker=-1, asked=0, finished=90), row(worker=-1, asked=1, finished=50)])
     settle_order(inline)
     assert not inline["overtaken"].any()
