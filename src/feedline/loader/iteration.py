@@ -21,6 +21,7 @@ from feedline.driver.device_batches import DeviceBatches
 from feedline.driver.driver import Driver, Prepare
 from feedline.driver.exclusive import ExclusiveBatches
 from feedline.driver.inline_batches import InlineBatches
+from feedline.loader import live
 from feedline.loader.base import LoaderBase, reads_stream
 from feedline.order.order import Entry, Order
 from feedline.randomness.keys import epoch_key
@@ -28,6 +29,9 @@ from feedline.ranks import share_if_known
 from feedline.state.checkpoint import Checkpoint, resume_of
 from feedline.state.epochs import Start
 from feedline.types import Key, WorkerSpec
+
+watchers: list[Callable[[LoaderBase], None]] = []
+"""Called with a loader whenever an epoch of it is about to begin: by `feedline profile`."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class Iteration(Iterator[Any]):
         self._on_device = None if target is None else DeviceBatches(self._batches, target, loader._fault_budget)
         self._source: ExclusiveBatches = self._on_device or self._batches
         self._obey_until_first(loader, order)
-        self._observe(start.epoch, begun)
+        self._observe(loader, start.epoch, begun)
 
     def _enter(self, loader: Any, order: Order, start: Start, *, first: bool) -> Seeds:
         """Get loader, dataset and order ready for an epoch, and draw its seeds."""
@@ -165,12 +169,15 @@ class Iteration(Iterator[Any]):
             if self._on_device is not None:
                 self._on_device.begin()
             self._obey_until_first(loader, order)
-            self._observe(start.epoch, begun)
+            self._observe(loader, start.epoch, begun)
 
-    def _observe(self, epoch: int, begun: int) -> None:
-        """Let whoever measures know that an epoch begins."""
+    def _observe(self, loader: LoaderBase, epoch: int, begun: int) -> None:
+        """Let whoever measures know that an epoch begins, and whoever watches."""
         counters = self._batches.counters
+        for watch in watchers:
+            watch(loader)
         counters.observer.begin(epoch, begun, counters.batches)
+        live.begins(loader)
 
     def _obey_until_first(self, loader: LoaderBase, order: Order) -> None:
         """Begin again, if the loader is told another epoch before the first batch.
