@@ -22,8 +22,8 @@ from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import OnError, policy_of
 from feedline.images.placement import Placement, hands_on_images
+from feedline.live import live
 from feedline.loader.arguments import Options, check_count, check_policy
-from feedline.loader.live import live
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.observe.stats import Stats
 from feedline.order.order import Order
