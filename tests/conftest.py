@@ -231,6 +231,8 @@ def _descendants() -> set[int]:
     waiting = [os.getpid()]
     while waiting:
         for pid in _children(waiting.pop()):
+            if "/playwright/driver/" in _command(pid):
+                continue  # of a fixture; the browser's processes come and go with its pages
             found.add(pid)
             waiting.append(pid)
     return {pid for pid in found if pid not in servers}

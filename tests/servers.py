@@ -1,8 +1,8 @@
-"""Servers that some tests talk to: Debian's, installed before the tests if they are missing and that is possible.
+"""Debian's servers and browser, which some tests use: installed before the tests if missing and possible.
 
     python -m tests.servers
 
-Tests skip, and say so, where a server could not be installed.
+Tests skip, and say so, where one could not be installed.
 """
 
 import glob
@@ -11,7 +11,11 @@ import shutil
 import subprocess
 import sys
 
-PACKAGES = {"postgresql": "/usr/lib/postgresql/*/bin/initdb", "redis-server": "/usr/bin/redis-server"}
+PACKAGES = {
+    "chromium": "/usr/bin/chromium",
+    "postgresql": "/usr/lib/postgresql/*/bin/initdb",
+    "redis-server": "/usr/bin/redis-server",
+}
 """Packages, and a file that tells that they are installed."""
 LONGEST_S = 240
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from typing import Any
 from feedline.errors import BadOption
 from feedline.loader.base import LoaderBase
 from feedline.observe.machine_figures import MachineFigures
+from feedline.observe.period import Period, period_of
+from feedline.observe.recording import Recording
 
 
 @contextmanager
@@ -51,24 +55,78 @@ def record(loader: Any, path: str | os.PathLike[str]) -> Iterator[None]:
         raise BadOption(f"The recording cannot be written to {path}: there is no folder {folder}. Make it first.")
     loader._take_up()  # the settings may have been changed since, and with them who measures
     resources = loader._resources
-    observer = resources.counters.observer
-    if observer.is_recording:
+    if resources.counters.observer.is_recording:
         raise BadOption("This loader is recorded already: a record() that is still open has it. Leave that one first.")
-    logged = len(loader.faults)
     figures = MachineFigures(lambda: resources.worker_pids)
-    observer.record()
+    recorder = Recorder(loader)
     figures.open()
     try:
         yield
     finally:
         figures.close()
-        recording = observer.recorded()
-        stats = loader.stats()
+        recorder.recording(figures).save(path)
+
+
+class Recorder:
+    """Records a loader until `recording` is called. Of the loader it holds nothing that keeps workers or memory.
+
+    Args:
+        loader: whose settings hold from now on.
+        most: batches that are kept; the others are measured only.
+    """
+
+    def __init__(self, loader: LoaderBase, most: float = math.inf) -> None:
+        self.counters = loader._resources.counters
+        self._fault_budget = loader._fault_budget
+        self._logged = len(loader.faults)
+        self._loader = weakref.ref(loader)
+        self._stats = loader.stats()
+        self.follow(loader)
+        self._origin = self.counters.observer.record(most)
+
+    def follow(self, loader: LoaderBase) -> None:
+        """Take note of the workers that the loader has started."""
+        self._watch = loader._resources.watch
+
+    def pids(self) -> list[int]:
+        """Return the process ids of the workers that are alive."""
+        watch = self._watch()
+        return [] if watch is None else watch.pids()
+
+    def period(self) -> Period:
+        """Return the figures of the loader so far, whether or not they are kept."""
+        total = self.counters.observer.totals(self.counters.batches)[2]
+        return period_of(total, int(self._stats.counters["workers"]))
+
+    def recording(self, figures: MachineFigures) -> Recording:
+        """Return what was recorded, and record no more.
+
+        Args:
+            figures: of the machine, from before the recording began or about then.
+        """
+        is_full, loader = self.counters.observer.is_full, self._loader()
+        if loader is not None and loader._resources.counters is self.counters:
+            self._stats = loader.stats()
+        waited = self.period().wait_s
+        recording = self.counters.observer.recorded()
+        stats, log = self._stats, self._fault_budget.log
         recording.settings, recording.environment = dict(stats.settings), environment()
-        recording.counters, recording.memory = dict(stats.counters), list(stats.memory)
-        recording.system, recording.log = figures.columns, figures.trouble
-        recording.faults = [fault.as_dict() for fault in list(loader.faults)[logged:]]
-        recording.save(path)
+        recording.counters = {**stats.counters, **_later(stats.counters, self.counters.as_dict())}
+        recording.counters |= {"wait_s": waited, "faults": log.counts()}
+        recording.memory = list(stats.memory)
+        recording.system, recording.log = figures.since(self._origin), list(figures.trouble)
+        if is_full:
+            recording.log.append(
+                f"Of {self.counters.batches:,} batches, the first {len(recording.rows['got']):,} are recorded: more "
+                "would take too much memory."
+            )
+        recording.faults = [fault.as_dict() for fault in list(log)[self._logged :]]
+        return recording
+
+
+def _later(told: Mapping[str, Any], now: dict[str, int]) -> dict[str, int]:
+    """Return the counters that have gone on since they were told; some count more than is known here."""
+    return {name: max(value, told[name]) for name, value in now.items()}
 
 
 def environment() -> dict[str, str]:

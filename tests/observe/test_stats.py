@@ -7,6 +7,8 @@ import re
 
 import numpy as np
 
+import feedline
+
 from feedline.observe.histogram import Spread
 from feedline.observe.stats import Period, SlowSample, Stats, WorkerMemory
 
@@ -94,3 +96,26 @@ def test_before_the_first_batch_there_is_little_to_say() -> None:
     empty = Stats(epoch=Period(), last_epoch=None, total=Period(), counters={"engine": "inline", "workers": 0})
     assert str(empty) == "inline, 0 workers\nnothing to say yet: no batch was delivered"
     assert repr(empty) == "<Stats: 0 batches, nothing to say yet: no batch was delivered>"
+
+
+def test_a_notebook_shows_a_table_of_plain_text() -> None:
+    sick = Period(100, 3200, 10.0, 0.41, waits={"<fetch>": 4.1}, body=Spread(99, 0.059, 0.059, 0.059, 0.059))
+    stats = Stats(sick, None, sick, {"engine": "process", "workers": 2}, slowest_samples=(SlowSample("<b>", 1.0, 0),))
+    text = stats._repr_html_()
+    assert text.count("<table>") == 2
+    assert "<td>batches/s</td><td>10.0</td><td>10.0</td>" in text
+    assert "<b>data-bound: training waited 41 %" in text
+    assert "<td>&lt;fetch&gt;</td><td>4.1 s</td><td>41.0 %</td>" in text
+    assert "&#x27;&lt;b&gt;&#x27; (1.0 s)" in text
+
+
+def test_a_notebook_shows_a_loader_with_its_figures() -> None:
+    class Strange(list[int]):
+        pass
+
+    Strange.__name__ = "<i>"
+    loader = feedline.Loader(Strange(range(30)), 2)
+    assert "nothing to say yet" in loader._repr_html_()
+    assert len(list(loader)) == 15
+    assert "<td>batches</td><td>15</td>" in loader._repr_html_()
+    assert "Loader(&lt;i&gt;, batch_size=2" in loader._repr_html_()

@@ -79,6 +79,10 @@ def build_parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
     run = commands.add_parser("run", help="run a program with feedline's loader in the place of torch's")
     _add_program(run)
+    _add_profile(commands)
+    report = commands.add_parser("report", help="draw a recording as one page of HTML")
+    report.add_argument("file", type=Path, metavar="RUN.json", help="what feedline.record has written")
+    report.add_argument("-o", "--out", type=Path, metavar="PAGE.html", help="the page (beside the recording)")
     _add_pack(commands)
     _add_inspect(commands)
     return parser
@@ -95,6 +99,29 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 
 
 # Any: argparse's own class for this is not public.
+def _add_profile(commands: Any) -> None:
+    profile = commands.add_parser(
+        "profile",
+        help="run a program with feedline's loader, and say what its training waited for",
+        epilog="The exit code is the program's if it fails (1 after an exception, 130 after Ctrl-C); 4 if it has "
+        "iterated over no loader; 1 for an error of feedline's; else 0.",
+    )
+    profile.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        metavar="DIR/NAME",
+        help="write NAME.json.gz (the recording) and NAME.html (its page); by default the program's name and -profile",
+    )
+    profile.add_argument(
+        "--compare", action="store_true", help="run it with torch's loader first, and show both side by side"
+    )
+    # How --compare calls this command.
+    profile.add_argument("--loader", choices=("feedline", "torch"), default="feedline", help=argparse.SUPPRESS)
+    profile.add_argument("--figures", type=Path, help=argparse.SUPPRESS)
+    _add_program(profile)
+
+
 def _add_pack(commands: Any) -> None:
     pack = commands.add_parser("pack", help="write a dataset into a format that reads fast")
     pack.add_argument(
@@ -199,13 +226,14 @@ _PACKAGES = {
     "demo": ("rich", "PIL", "torch"),
     "bench": ("rich", "PIL", "torch"),
     "pack": ("rich",),
+    "profile": ("torch",),
     "run": ("torch",),
 }
 """What a command needs, the lightest first: whoever lacks Rich learns it before torch was loaded for nothing. Others
 ask for what draws their tables by themselves."""
 
 
-_EXTRAS = {"pack": "pack", "run": "torch"}
+_EXTRAS = {"pack": "pack", "profile": "torch", "run": "torch"}
 
 
 def _run(arguments: argparse.Namespace) -> None:

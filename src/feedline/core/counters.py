@@ -45,6 +45,19 @@ class Counters:
     told: bool = False
     """True if the user was told to keep the workers."""
 
+    def as_dict(self) -> dict[str, int]:
+        """Return what users see, by the names of `stats()`."""
+        return {
+            "batches": self.batches,
+            "failures": self.failures,
+            "restarted_workers": self.restarts,
+            "recycled_workers": self.recycled,
+            "relieved_tasks": self.relieved,
+            "run_ahead_tasks": self.run_ahead,
+            "copied_batches": self.copied_out,
+            "overflowed_batches": self.overflowed,
+        }
+
     def passed(self, pass_s: float, start_s: float) -> None:
         """Note a pass that has come to its end; tells once if much of the time goes into starting workers."""
         self.passes += 1

@@ -47,7 +47,7 @@ class Resources:
         self.framework = framework
         self.counters = Counters(observer=Observer(in_order=settings.make_scheduler().in_order))
         self._arena: Arena | None = None
-        self._watch: Callable[[], MemoryWatch | None] = lambda: None
+        self.watch: Callable[[], MemoryWatch | None] = lambda: None
         """Of the workers that were started last, as long as they are there."""
 
     def __reduce__(self) -> Any:
@@ -118,7 +118,7 @@ class Resources:
         )
         # First the driver, which closes the engine when it is dropped: whatever happens, nobody is left behind.
         watch = MemoryWatch(engine, settings.worker_bytes)
-        self._watch = weakref.ref(watch)
+        self.watch = weakref.ref(watch)
         driver = Driver(
             engine,
             machine,
@@ -159,7 +159,7 @@ class Resources:
         counters, workers = self.counters, self.settings.worker_count
         epoch, last, total = counters.observer.totals(counters.batches)
         everything = period_of(total, workers)
-        watch = self._watch()
+        watch = self.watch()
         return Stats(
             epoch=period_of(epoch, workers),
             last_epoch=None if last is None else period_of(last, workers),
@@ -175,13 +175,7 @@ class Resources:
         return {
             "engine": self.settings.engine_name,
             "workers": self.settings.worker_count,
-            "batches": counters.batches,
-            "failures": counters.failures,
-            "restarted_workers": counters.restarts,
-            "recycled_workers": counters.recycled,
-            "relieved_tasks": counters.relieved,
-            "run_ahead_tasks": counters.run_ahead,
-            "copied_batches": counters.copied_out,
+            **counters.as_dict(),
             "overflowed_batches": counters.overflowed + (0 if arena is None else arena.refused),
             "arena_bytes": 0 if arena is None else arena.resident_bytes,
             "leased_slots": 0 if arena is None else arena.leased_count,
@@ -204,7 +198,7 @@ class Resources:
     @property
     def worker_pids(self) -> list[int]:
         """Process ids of the workers that were started last and are alive."""
-        watch = self._watch()
+        watch = self.watch()
         return [] if watch is None else watch.pids()
 
     def close(self) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import html
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,6 +22,7 @@ from feedline.errors import DoubtfulArgument, tell
 from feedline.faults.log import FaultLog
 from feedline.faults.policy import OnError, policy_of
 from feedline.images.placement import Placement, hands_on_images
+from feedline.live import live
 from feedline.loader.arguments import Options, check_count, check_policy
 from feedline.loader.virtual_epochs import VirtualEpochs
 from feedline.observe.stats import Stats
@@ -228,6 +231,23 @@ class LoaderBase:
         """
         stats = self._resources.stats(self._fault_budget.log.counts())
         return replace(stats, settings={**stats.settings, "batch_size": self.batch_size})
+
+    def live(self) -> AbstractContextManager[None]:
+        """Show on standard error, while the training loop runs inside of this context, what the loader is at.
+
+        On a terminal it is drawn in place once a second if rich is installed; elsewhere a line is written every five
+        seconds. `FEEDLINE_LIVE=1` in the environment shows every loader of a program.
+
+        Example:
+            >>> from feedline import Loader
+            >>> loader = Loader(list(range(60)), 2)
+            >>> with loader.live():
+            ...     total = sum(int(batch.sum()) for batch in loader)
+        """
+        return live(self)
+
+    def _repr_html_(self) -> str:
+        return f"<p><code>{html.escape(repr(self))}</code></p>{self.stats()._repr_html_()}"
 
     def close(self) -> None:
         """End iterations and workers, and give the memory back. The loader can be iterated again afterwards.

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+from feedline import live
 from feedline.abc.source import EpochAware, repeats_itself
 from feedline.abc.stateful import check_restorable, outlives_epoch, restore_end, resumed_after
 from feedline.abc.target import Target
@@ -28,6 +29,9 @@ from feedline.ranks import share_if_known
 from feedline.state.checkpoint import Checkpoint, resume_of
 from feedline.state.epochs import Start
 from feedline.types import Key, WorkerSpec
+
+watchers: list[Callable[[LoaderBase], None]] = []
+"""Called with a loader whenever an epoch of it is about to begin: by `feedline profile`."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ class Iteration(Iterator[Any]):
         self._on_device = None if target is None else DeviceBatches(self._batches, target, loader._fault_budget)
         self._source: ExclusiveBatches = self._on_device or self._batches
         self._obey_until_first(loader, order)
-        self._observe(start.epoch, begun)
+        self._observe(loader, start.epoch, begun)
 
     def _enter(self, loader: Any, order: Order, start: Start, *, first: bool) -> Seeds:
         """Get loader, dataset and order ready for an epoch, and draw its seeds."""
@@ -165,12 +169,15 @@ class Iteration(Iterator[Any]):
             if self._on_device is not None:
                 self._on_device.begin()
             self._obey_until_first(loader, order)
-            self._observe(start.epoch, begun)
+            self._observe(loader, start.epoch, begun)
 
-    def _observe(self, epoch: int, begun: int) -> None:
-        """Let whoever measures know that an epoch begins."""
+    def _observe(self, loader: LoaderBase, epoch: int, begun: int) -> None:
+        """Let whoever measures know that an epoch begins, and whoever watches."""
         counters = self._batches.counters
+        for watch in watchers:
+            watch(loader)
         counters.observer.begin(epoch, begun, counters.batches)
+        live.begins(loader)
 
     def _obey_until_first(self, loader: LoaderBase, order: Order) -> None:
         """Begin again, if the loader is told another epoch before the first batch.

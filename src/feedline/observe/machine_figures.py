@@ -61,6 +61,14 @@ class MachineFigures:
         self.look()
         self._gpu.close()
 
+    def since(self, origin: int) -> dict[str, list[float | None]]:
+        """Return the figures from `origin` on, and the last before it, with moments that count from there."""
+        shift = origin - self._begun
+        moments = [0.0 if at is None else at for at in self.columns["at"]]
+        first = max(sum(at < shift for at in moments) - 1, 0)
+        columns = {name: column[first:] for name, column in self.columns.items()}
+        return columns | {"at": [max(at - shift, 0) for at in moments[first:]]}
+
     def _work(self) -> None:
         while not self._ending.wait(self._every_s):
             try:

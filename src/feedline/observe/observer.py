@@ -12,6 +12,7 @@ thread meanwhile.
 from __future__ import annotations
 
 import copy
+import math
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,8 @@ class _Kept:
 
     origin: int
     started: float
+    most: float
+    """Rows that are kept; those that follow are measured as if nobody recorded."""
     blocks: list[dict[str, NDArray[np.int64]]] = field(default_factory=list)
     rows: int = 0
     """In the blocks."""
@@ -107,6 +110,8 @@ class Observer:
         self._slowest: dict[str, SlowSample] = {}
         """By what their indices look like, which need not be hashable."""
         self._kept: _Kept | None = None
+        self._full: _Kept | None = None
+        """A recording that has as many rows as it may have."""
 
     # -- by whoever delivers batches ---------------------------------------------------------------------------------
 
@@ -212,25 +217,31 @@ class Observer:
         """Return the samples that took longest, the slowest first."""
         return tuple(sorted(self._slowest.copy().values(), key=lambda slow: -slow.seconds))
 
-    def record(self) -> None:
-        """Keep every row from now on."""
+    def record(self, most: float = math.inf) -> int:
+        """Keep every row from now on, up to `most` or some more; returns when that is."""
         with self._lock:
             self._fold()
-            kept = self._kept = _Kept(time.monotonic_ns(), time.time())
+            kept = self._kept = _Kept(time.monotonic_ns(), time.time(), most)
             if self.is_under_way:
                 kept.epochs.append(EpochSpan(self._epoch.number, 0, 0, 0))
                 self.due = 0
+        return kept.origin
 
     @property
     def is_recording(self) -> bool:
         """True from `record` to `recorded`."""
-        return self._kept is not None
+        return self._kept is not None or self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """True if a recording has as many rows as it may have."""
+        return self._full is not None
 
     def recorded(self) -> Recording:
         """Return what was recorded, and keep no more."""
         with self._lock:
             self._fold()
-            kept, self._kept = self._kept, None
+            kept, self._kept, self._full = self._kept or self._full, None, None
         assert kept is not None
         blocks = kept.blocks or [columns_of([])]
         rows = {name: np.concatenate([block[name] for block in blocks]) for name in COLUMNS}
@@ -295,3 +306,5 @@ class Observer:
                 kept.stages.setdefault(name, []).append([kept.rows + number, spent])
             kept.blocks.append(columns)
             kept.rows += count
+            if kept.rows >= kept.most:
+                self._kept, self._full = None, kept

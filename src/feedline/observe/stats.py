@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from feedline.observe.histogram import Spread
 from feedline.observe.period import Period
@@ -150,26 +151,43 @@ class Stats(Mapping[str, Any]):
         return f"<Stats: {self.total.batches} batches, {self.verdict}>"
 
     def __str__(self) -> str:
-        counters = self.counters
-        workers = f"{counters.get('engine', '?')}, {counters.get('workers', 0)} workers"
-        parts = [f"{workers}\n{_wrapped(self.verdict)}", self._rates(), _waits(self.epoch), _stages(self.epoch)]
+        titles = {"waits": "waited for\n"}
+        tables = [titles.get(name, "") + aligned(table) for name, table in self._tables().items()]
+        parts = [f"{self._workers}\n{_wrapped(self.verdict)}", *tables, *(_wrapped(line) for line in self._lines())]
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        tables = "".join(_html_of(table) for table in self._tables().values())
+        lines = "".join(f"<p>{html.escape(line)}</p>" for line in self._lines())
+        title = f"<p>{html.escape(self._workers)}<br><b>{html.escape(self.verdict)}</b></p>"
+        return f"<div>{title}{tables}{lines}</div>"
+
+    @property
+    def _workers(self) -> str:
+        return f"{self.counters.get('engine', '?')}, {self.counters.get('workers', 0)} workers"
+
+    def _lines(self) -> list[str]:
+        lines = []
         if self.slowest_samples:
             slowest = ", ".join(f"{slow.index!r} ({shown(slow.seconds)})" for slow in self.slowest_samples)
-            parts.append(_wrapped(f"slowest samples: {slowest}"))
+            lines.append(f"slowest samples: {slowest}")
         if self.memory:
             had = ", ".join(f"{one.worker}: {one.pss_bytes >> 20} ({one.growth_bytes >> 20:+})" for one in self.memory)
-            parts.append(_wrapped(f"memory of workers in MiB (growth): {had}"))
-        rest = {key: value for key, value in counters.items() if value and key not in _SHOWN}
+            lines.append(f"memory of workers in MiB (growth): {had}")
+        rest = {key: value for key, value in self.counters.items() if value and key not in _SHOWN}
         told = [f"{key} {_sum(value)}" for key, value in rest.items() if _sum(value)]
-        if told:
-            parts.append(_wrapped(", ".join(told)))
-        return "\n\n".join(part for part in parts if part)
+        return [*lines, ", ".join(told)] if told else lines
 
-    def _rates(self) -> str:
+    def _tables(self) -> dict[str, _Table]:
+        """Return rates, waits and stages, as far as there are any."""
+        tables = {"rates": self._rates(), "waits": _waits(self.epoch), "stages": _stages(self.epoch)}
+        return {name: table for name, table in tables.items() if table}
+
+    def _rates(self) -> _Table:
         periods = {"this epoch": self.epoch, "last epoch": self.last_epoch, "all": self.total}
         known = {name: period for name, period in periods.items() if period is not None and period.batches}
         if not known:
-            return ""
+            return []
         table = [
             ["", *known],
             ["batches", *(f"{period.batches:,}" for period in known.values())],
@@ -183,9 +201,10 @@ class Stats(Mapping[str, Any]):
             busy = (" ".join(f"{100 * share:.0f}" for share in period.worker_utilisation) for period in known.values())
             table.append(["workers busy %", *busy])
             table.append(["batches ready", *(f"{period.prefetch_occupancy:.1f}" for period in known.values())])
-        return _aligned(table)
+        return table
 
 
+_Table: TypeAlias = list[list[str]]
 _SHOWN = ("engine", "workers", "batches", "wait_s")
 
 
@@ -205,26 +224,31 @@ def _wrapped(text: str) -> str:
     return textwrap.fill(text, 100, break_long_words=False)
 
 
-def _waits(period: Period) -> str:
+def _waits(period: Period) -> _Table:
     if not period.waits or not period.seconds:
-        return ""
+        return []
     waits = sorted(period.waits.items(), key=lambda item: -item[1])
-    table = [[f"  {cause}", shown(waited), f"{100 * waited / period.seconds:.1f} %"] for cause, waited in waits]
-    return "waited for\n" + _aligned(table)
+    return [[f"  {cause}", shown(waited), f"{100 * waited / period.seconds:.1f} %"] for cause, waited in waits]
 
 
-def _stages(period: Period) -> str:
+def _stages(period: Period) -> _Table:
     if not period.stages:
-        return ""
+        return []
     table = [["per batch", "p50", "p90", "p99", "mean"]]
     for name, spread in {"body": period.body, **period.stages}.items():
         if spread.count:
             figures = (spread.p50, spread.p90, spread.p99, spread.mean)
             table.append([f"  {name}", *(shown(figure) for figure in figures)])
-    return _aligned(table)
+    return table
 
 
-def _aligned(table: list[list[str]]) -> str:
+def _html_of(table: _Table) -> str:
+    lines = ("".join(f"<td>{html.escape(cell.strip())}</td>" for cell in line) for line in table)
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
+
+def aligned(table: _Table) -> str:
+    """Return a table as text: its first column to the left, the others to the right."""
     widths = [max(len(line[place]) for line in table) for place in range(len(table[0]))]
     lines = (
         "  ".join(cell.ljust(width) if not place else cell.rjust(width) for place, (cell, width) in enumerate(cells))

@@ -1,0 +1,376 @@
+"""`feedline profile`: a program that is not changed, with feedline's loader, and what its training waited for.
+
+Every loader that iterates in this process is recorded; other processes (workers, ranks that the program starts) are
+left alone. With `--compare` the program is run twice, in processes of its own: each writes its figures to a file, which
+this one reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch.utils.data.dataloader
+
+import feedline
+from feedline.cli.script import Script
+from feedline.errors import BadOption, FeedlineError
+from feedline.loader.base import LoaderBase
+from feedline.loader.install import install
+from feedline.loader.iteration import watchers
+from feedline.observe.machine_figures import MachineFigures
+from feedline.observe.period import Period
+from feedline.observe.stats import aligned, shown
+from feedline.ranks import share_if_known
+from feedline.recorder import Recorder
+from feedline.report import page_of
+from feedline.values.shown import printable
+
+NOTHING_ITERATED = 4
+"""The exit code of a program that has iterated over no loader."""
+_MOST_ROWS = 50_000
+_MOST_LOADERS = 16
+"""Recorded loaders and batches of each: all of them take some 150 MB at most."""
+_LIBRARIES = tuple(
+    str(Path(str(module.__file__)).parent) + os.sep for module in (feedline, torch)
+)  # whose frames do not tell which loop it is
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the program, then write and tell what was measured.
+
+    Raises:
+        SystemExit: the program has failed, with its code; or it has iterated over no loader.
+    """
+    script = Script.of(arguments)
+    out = _out_of(arguments.out, script)
+    if arguments.compare:
+        _compare(arguments, out)
+        return
+    is_torch = arguments.loader == "torch"
+    end: SystemExit | KeyboardInterrupt | None = None
+    with _timed_torch() if is_torch else _recorded() as found:
+        try:
+            script.run()
+        except (SystemExit, KeyboardInterrupt) as exc:
+            end = exc
+    has_failed = isinstance(end, KeyboardInterrupt) or (end is not None and end.code not in (0, None))
+    try:
+        result = found.result(out)
+        if arguments.figures is not None:
+            arguments.figures.write_text(json.dumps(asdict(result)), "utf-8")
+        elif result.loaders:
+            sys.stdout.write(printable(result.text(found.rank)))
+    except (FeedlineError, OSError) as exc:
+        if not has_failed:
+            raise BadOption(f"What was measured could not be written: {exc}") from exc
+        sys.stderr.write(printable(f"feedline: What was measured could not be written: {exc}\n"))
+    if has_failed:
+        assert end is not None
+        raise end
+    if not result.loaders:
+        sys.stderr.write(_NOTHING.format(whose="torch's" if is_torch else "any"))
+        raise SystemExit(NOTHING_ITERATED)
+    if end is not None:
+        raise end
+
+
+_NOTHING = (
+    "feedline: The program has come to its end, and this process has not iterated over {whose} DataLoader, so there is "
+    "nothing to tell. Ranks that a program starts are processes of their own: let the launcher start feedline in each, "
+    "with torchrun -m feedline profile train.py.\n"
+)
+
+
+def _out_of(given: Path | None, script: Script) -> Path:
+    """Return where files go, but for their suffixes; refuse a place that is not there before hours have passed."""
+    name = script.name.rpartition(".")[2] if script.is_module else Path(script.name).stem
+    out = Path(f"{name}-profile") if given is None else given
+    if out.is_dir():
+        out = out / f"{name}-profile"
+    out = out.absolute()  # the program may go to another folder
+    if not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+        raise BadOption(f"Nothing can be written to the folder {out.parent} (-o {out}). Make it, or give another one.")
+    return out
+
+
+# -- what was measured -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class LoaderFigures:
+    """Figures of a loader: feedline's, or torch's."""
+
+    name: str
+    batches: int = 0
+    seconds: float = 0.0
+    wait_s: float = 0.0
+    start_s: float = 0.0
+    """Until the first batch, of all epochs together."""
+
+    @property
+    def batches_per_s(self) -> float:
+        return self.batches / self.seconds if self.seconds else 0.0
+
+    @property
+    def stall(self) -> float:
+        return min(1.0, self.wait_s / self.seconds) if self.seconds else 0.0
+
+    @property
+    def cells(self) -> list[str]:
+        waited = f"{100 * self.stall:.1f} %"
+        return [f"{self.batches:,}", f"{self.batches_per_s:,.1f}", shown(self.wait_s), waited, shown(self.start_s)]
+
+
+_HEADS = ["batches", "batches/s", "waited", "of the time", "start-up"]
+
+
+@dataclass
+class Result:
+    """What is told of a run."""
+
+    loaders: list[LoaderFigures]
+    """The one that was waited for most first."""
+    verdict: str = ""
+    notes: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+
+    def text(self, rank: int) -> str:
+        """Return what is printed: of ranks other than the first, where their files are."""
+        if rank:
+            return f"rank {rank}: {' '.join(self.paths)}\n"
+        table = aligned([["loader", *_HEADS], *([one.name, *one.cells] for one in self.loaders)])
+        return "\n".join(["", self.verdict, "", table, "", *self.notes, *self.paths, ""])
+
+
+# -- feedline's loaders ----------------------------------------------------------------------------------------------
+
+
+class _Recorded:
+    """All loaders of this process that iterate, each with its recording."""
+
+    def __init__(self) -> None:
+        self._recorders: dict[str, Recorder] = {}
+        self._left_out = 0
+        self._pid = os.getpid()
+        self.rank, self._ranks = 0, 1
+        self.figures = MachineFigures(self._pids)
+
+    def watch(self, loader: LoaderBase) -> None:
+        """Record a loader, whose epoch begins, if it is not recorded yet."""
+        if os.getpid() != self._pid:  # a worker, or another process that was forked
+            return
+        counters = loader._resources.counters
+        known = next((one for one in self._recorders.values() if one.counters is counters), None)
+        if known is not None:
+            known.follow(loader)
+        elif counters.observer.is_recording:  # the program does so itself
+            return
+        elif len(self._recorders) == _MOST_LOADERS:
+            self._left_out += 1
+        else:
+            share = share_if_known()
+            self.rank, self._ranks = share.rank, share.world_size
+            self._recorders[_distinct(_name_of(loader), self._recorders)] = Recorder(loader, _MOST_ROWS)
+
+    def _pids(self) -> list[int]:
+        return [pid for recorder in list(self._recorders.values()) for pid in recorder.pids()]
+
+    def result(self, out: Path) -> Result:
+        """Write the recording of the loader that was waited for most, and its page."""
+        periods = {name: recorder.period() for name, recorder in self._recorders.items()}
+        periods = dict(sorted(periods.items(), key=lambda item: -item[1].wait_s))
+        result = Result([_figures_of(name, period) for name, period in periods.items()])
+        if not periods:
+            return result
+        recording = self._recorders[next(iter(periods))].recording(self.figures)
+        result.verdict = recording.stats().verdict
+        result.notes = list(recording.log)
+        if self._left_out:
+            result.notes.append(
+                f"{self._left_out} epochs of more loaders are not recorded: {_MOST_LOADERS} loaders are, at most."
+            )
+        suffix = f"-rank{self.rank}" if self._ranks > 1 else ""
+        file, page = (out.with_name(f"{out.name}{suffix}{end}") for end in (".json.gz", ".html"))
+        recording.save(file)
+        page.write_text(page_of(recording), "utf-8")
+        result.paths = [str(file), str(page)]
+        return result
+
+
+@contextmanager
+def _recorded() -> Iterator[_Recorded]:
+    recorded = _Recorded()
+    with install():
+        recorded.figures.open()
+        watchers.append(recorded.watch)
+        try:
+            yield recorded
+        finally:
+            watchers.remove(recorded.watch)
+            recorded.figures.close()
+
+
+def _figures_of(name: str, period: Period) -> LoaderFigures:
+    return LoaderFigures(name, period.batches, period.seconds, period.wait_s, period.start_s)
+
+
+# Any: a loader of feedline's or of torch's.
+def _name_of(loader: Any) -> str:
+    """Return what a loader reads, and which line of the program iterates over it."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        frame = frame.f_back
+    return f"{type(loader.dataset).__name__}, {Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+
+
+def _distinct(name: str, names: dict[str, Any]) -> str:
+    number = sum(other.partition(" (")[0] == name for other in names) + 1
+    return name if number == 1 else f"{name} ({number})"
+
+
+# -- torch's own loader, for --compare -------------------------------------------------------------------------------
+
+
+class _TorchTimes:
+    """Times of one of torch's loaders."""
+
+    def __init__(self) -> None:
+        self.batches = self.waited = self.started = 0
+        self._elapsed = self._begun = self._last = 0
+        self._is_first = True
+
+    def begin(self, begun: int) -> None:
+        self._elapsed += self._last - self._begun
+        self._begun = begun
+        self._is_first = True
+        self._wait(begun)
+
+    def got(self, asked: int, *, is_batch: bool) -> None:
+        self._wait(asked)
+        self.batches += is_batch
+        if self._is_first and is_batch:
+            self.started += self._last - self._begun
+            self._is_first = False
+
+    def _wait(self, since: int) -> None:
+        self._last = time.monotonic_ns()
+        self.waited += self._last - since
+
+    def figures(self, name: str) -> LoaderFigures:
+        elapsed = self._elapsed + self._last - self._begun
+        return LoaderFigures(name, self.batches, elapsed / 1e9, self.waited / 1e9, self.started / 1e9)
+
+
+class _TimedTorch:
+    """All loaders of torch's that iterate in this process."""
+
+    rank = 0
+
+    def __init__(self) -> None:
+        self._times: dict[str, _TorchTimes] = {}
+
+    def times_of(self, loader: Any) -> _TorchTimes:
+        times: _TorchTimes | None = vars(loader).get("_feedline_times")
+        if times is None:
+            times = vars(loader)["_feedline_times"] = _TorchTimes()
+            self._times[_distinct(_name_of(loader), self._times)] = times
+        return times
+
+    def result(self, out: Path) -> Result:
+        figures = [times.figures(name) for name, times in self._times.items()]
+        return Result(sorted(figures, key=lambda one: -one.wait_s))
+
+
+@contextmanager
+def _timed_torch() -> Iterator[_TimedTorch]:
+    """Time what torch's loaders do: `iter(loader)`, and each `next()` of their iterators, also those of subclasses."""
+    timed = _TimedTorch()
+    # Any: classes of torch's whose methods are replaced for a while.
+    loaders: Any = torch.utils.data.dataloader.DataLoader
+    iterators: Any = torch.utils.data.dataloader._BaseDataLoaderIter
+    iterate, advance = loaders.__iter__, iterators.__next__
+
+    def timed_iter(loader: Any) -> Any:
+        begun = time.monotonic_ns()
+        times = timed.times_of(loader)
+        iterator = iterate(loader)
+        times.begin(begun)
+        iterator._feedline_times = times
+        return iterator
+
+    def timed_next(iterator: Any) -> Any:
+        asked, is_batch = time.monotonic_ns(), False
+        try:
+            batch = advance(iterator)
+            is_batch = True
+            return batch
+        finally:
+            times = vars(iterator).get("_feedline_times")
+            if times is not None:
+                times.got(asked, is_batch=is_batch)
+
+    loaders.__iter__, iterators.__next__ = timed_iter, timed_next
+    try:
+        yield timed
+    finally:
+        loaders.__iter__, iterators.__next__ = iterate, advance
+
+
+# -- both, one after the other ---------------------------------------------------------------------------------------
+
+
+def _compare(arguments: argparse.Namespace, out: Path) -> None:
+    words = ["-m", *arguments.module] if arguments.module is not None else arguments.program
+    with tempfile.TemporaryDirectory(prefix="feedline-") as folder:
+        results = {}
+        for name in ("torch", "feedline"):
+            file = Path(folder) / f"{name}.json"
+            options = ["--loader", name, "--figures", str(file), "-o", str(out)]
+            code = _call([sys.executable, "-m", "feedline", "profile", *options, *words])
+            if code:
+                sys.stderr.write(f"feedline: There is no comparison: with {name}'s loader, the program has failed.\n")
+                raise SystemExit(code)
+            told = json.loads(file.read_text("utf-8"))
+            loaders = [LoaderFigures(**one) for one in told.pop("loaders")]
+            results[name] = Result(loaders=loaders, **told)
+    sys.stdout.write(printable(_side_by_side(results["torch"], results["feedline"])))
+
+
+def _call(command: list[str]) -> int:
+    """Run a program to its end, also if this one is interrupted: Ctrl-C comes to both."""
+    process = subprocess.Popen(command)
+    while True:
+        try:
+            code = process.wait()
+            return code if code >= 0 else 128 - code
+        except KeyboardInterrupt:
+            if process.poll() is not None:
+                raise
+
+
+def _side_by_side(torchs: Result, ours: Result) -> str:
+    others = {one.name: one for one in torchs.loaders}
+    table = [["", *_HEADS]]
+    for mine in ours.loaders:
+        table.append([mine.name, *[""] * len(_HEADS)])
+        theirs = others.pop(mine.name, None)
+        if theirs is not None:
+            table.append(["  torch", *theirs.cells])
+        table.append(["  feedline", *mine.cells])
+        if theirs is not None and theirs.batches_per_s:
+            ratio = mine.batches_per_s / theirs.batches_per_s
+            table.append(["  feedline / torch", "", f"{ratio:.2f}x", *[""] * (len(_HEADS) - 2)])
+    for theirs in others.values():
+        table += [[theirs.name, *[""] * len(_HEADS)], ["  torch", *theirs.cells]]
+    return "\n".join(["", ours.verdict, "", aligned(table), "", *ours.notes, *ours.paths, ""])

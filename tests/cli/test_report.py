@@ -1,0 +1,38 @@
+"""`feedline report`: what it writes, and what it says of files that are no recordings."""
+
+from pathlib import Path
+
+import pytest
+
+from feedline.cli.main import main
+from tests.report.recordings import recording_of
+
+
+def test_the_page_lies_beside_the_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording = recording_of(60)
+    recording.save(tmp_path / "run.json.gz")
+    assert main(["report", str(tmp_path / "run.json.gz")]) == 0
+    assert recording.stats().verdict in capsys.readouterr().out
+    assert "<title>feedline report" in (tmp_path / "run.html").read_text("utf-8")
+
+
+def test_the_page_goes_where_it_is_asked_for(tmp_path: Path) -> None:
+    recording_of(60).save(tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "other.html")]) == 0
+    assert (tmp_path / "other.html").stat().st_size > 30_000
+
+
+@pytest.mark.parametrize("content", ["", "{}", "no JSON", '{"format": "feedline recording"'])
+def test_a_file_that_is_no_recording_is_refused(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run.json").write_text(content)
+    assert main(["report", str(tmp_path / "run.json")]) == 1
+    assert "run.json" in capsys.readouterr().err
+    assert not (tmp_path / "run.html").exists()
+
+
+def test_a_folder_that_does_not_exist_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording_of(20).save(tmp_path / "run.json")
+    assert main(["report", str(tmp_path / "run.json"), "-o", str(tmp_path / "no" / "page.html")]) == 1
+    assert "Give another file with -o" in capsys.readouterr().err

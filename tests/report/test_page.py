@@ -1,0 +1,196 @@
+"""The page of a recording: what is in it, and what a browser makes of it."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.observe.recording import Recording
+from feedline.report import page_of
+from feedline.report.page import contents
+from tests.report.recordings import recording_of
+
+CHROMIUM = shutil.which("chromium")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+WIDTH = 1280
+NARROW = 390
+
+
+def test_ten_thousand_batches_fit_into_400_kilobytes() -> None:
+    assert len(page_of(recording_of(10_000)).encode()) < 400_000
+
+
+def test_the_page_refers_to_nothing_outside_of_it() -> None:
+    page = page_of(recording_of(20))
+    assert not re.findall(r"https?://|src=|@import|url\(", page)
+    assert "/*" not in page.partition("<style>")[0]
+
+
+def test_what_is_recorded_cannot_end_the_script() -> None:
+    recording = recording_of(20)
+    recording.settings["dataset"] = "</script><script>alert(1)</script>"
+    assert "alert(1)" not in page_of(recording, ["<img onerror=alert(1)>"])
+
+
+def test_columns_are_those_of_the_recording() -> None:
+    recording = recording_of(50)
+    rows = contents(recording)["rows"]
+    began = recording.rows["asked"][0]
+    last = sum(rows["got"])
+    assert last == (recording.rows["got"][-1] - began) // 1000
+    assert sum(rows["worker"]) == recording.rows["worker"][-1]
+
+
+def test_a_recording_without_batches_is_shown() -> None:
+    empty = Recording(settings={"engine": "process", "workers": 2}, counters={"workers": 2})
+    assert contents(empty)["rows"]["got"] == []
+    assert "feedline report" in page_of(empty)
+
+
+# -- in a browser -----------------------------------------------------------------------------------------------------
+
+
+# Any, throughout: what Playwright has no types for without its package.
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("Chromium is not installed")
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return recording_of(600)
+
+
+@pytest.fixture(scope="module")
+def file(recording: Recording, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(page_of(recording, ["Give the loader 6 workers."]), "utf-8")
+    return path
+
+
+@pytest.fixture
+def page(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator[Any]:
+    """The page, opened in a window of that width; whatever the browser complains about fails the test."""
+    opened = browser.new_page(viewport={"width": getattr(request, "param", WIDTH), "height": 900})
+    complaints: list[str] = []
+    opened.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.goto(file.as_uri())
+    opened.wait_for_selector("html[data-ready=yes]")
+    yield opened
+    opened.close()
+    assert not complaints
+
+
+@pytest.mark.parametrize("page", [WIDTH, NARROW], indirect=True)
+def test_numbers_on_the_page_are_those_of_the_recording(page: Any, recording: Recording) -> None:
+    stats = recording.stats()
+    assert page.inner_text("#verdict") == stats.verdict
+    figures = page.inner_text("#figures")
+    assert f"{stats.total.samples_per_s:,.0f}" in figures
+    assert f"{100 * stats.total.stall:.0f} %" in figures
+    assert "600" in figures
+    for share in stats.total.worker_utilisation:
+        assert f"{100 * share:.0f} %" in page.inner_text("#workers")
+    longest = max(stats.total.waits, key=lambda cause: stats.total.waits[cause])
+    first = page.inner_text("#waits tbody tr:first-child")
+    assert page.evaluate("MEANING")[longest] in first
+
+
+@pytest.mark.parametrize("page", [WIDTH, NARROW], indirect=True)
+def test_the_page_is_not_wider_than_the_window(page: Any) -> None:
+    assert page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"]
+
+
+@pytest.mark.parametrize("page", [WIDTH, NARROW], indirect=True)
+def test_the_timeline_zooms_by_mouse_and_keys(page: Any) -> None:
+    def seen() -> tuple[float, float]:
+        begin, end = page.evaluate("[timeline.from, timeline.to]")
+        return begin, end
+
+    def drawn() -> str:
+        picture: str = page.evaluate("document.getElementById('timeline').toDataURL()")
+        return picture
+
+    whole, picture = seen(), drawn()
+    page.hover("#timeline", position={"x": 200, "y": 40})
+    page.mouse.wheel(0, -300)
+    page.wait_for_function("timeline.to - timeline.from < timeline.end - timeline.begin")
+    assert drawn() != picture
+    page.focus("#timeline")
+    page.keyboard.press("0")
+    assert seen() == whole
+    page.keyboard.press("+")
+    begin, end = seen()
+    assert end - begin < whole[1] - whole[0]
+    page.keyboard.press("ArrowRight")
+    assert seen()[0] > begin
+    page.click("[data-zoom=all]")
+    assert seen() == whole
+
+
+def test_the_next_stall_is_shown_and_told(page: Any) -> None:
+    page.click("[data-zoom=stall]")
+    assert "Training waited" in page.inner_text("#under")
+    assert "workers were starting" in page.inner_text("#under")
+    page.click("[data-zoom=stall]")
+    assert "workers were starting" not in page.inner_text("#under")
+
+
+def test_sliders_answer_at_once(page: Any) -> None:
+    def rate() -> float:
+        return float(page.inner_text("#predicted").partition(" ")[0].replace(",", ""))
+
+    recorded = rate()
+    page.fill("#w-workers", "8")
+    assert rate() > 1.2 * recorded
+    page.fill("#w-workers", "1")
+    assert rate() < 0.5 * recorded
+
+
+def test_what_is_predicted_for_the_settings_of_the_run_is_what_was_recorded(page: Any, recording: Recording) -> None:
+    told = re.fullmatch(r"([\d,]+) samples/s, training would wait ([\d.]+) % of the time\.", page.inner_text("#predicted"))
+    assert told is not None
+    total = recording.stats().total
+    assert float(told[1].replace(",", "")) == pytest.approx(total.samples_per_s, rel=0.05)
+    assert float(told[2]) / 100 == pytest.approx(total.stall, abs=0.03)
+
+
+def test_dark_and_light(page: Any) -> None:
+    def ground() -> str:
+        shade: str = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        return shade
+
+    light = ground()
+    page.click("#theme")
+    assert ground() != light
+    page.click("#theme")
+    assert ground() == light
+
+
+def test_a_damaged_page_says_so(browser: Any, file: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.html"
+    broken.write_text(re.sub(r'(octet-stream">.{200}).*?</script>', r"\1</script>", file.read_text("utf-8"), flags=re.S))
+    opened = browser.new_page()
+    opened.goto(broken.as_uri())
+    opened.wait_for_function("document.getElementById('verdict').textContent")
+    assert "could not be shown" in opened.inner_text("#verdict")
+    opened.close()
