@@ -1,0 +1,1 @@
+"""What happens in the process in which a dataset is tried."""

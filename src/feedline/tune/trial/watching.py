@@ -1,0 +1,167 @@
+"""What the code of a sample does besides returning it: files that it opens, images that it decodes.
+
+Both are watched for as long as the process lives, which is short: an audit hook cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from feedline.tune.measured import Decoded, Opened
+from feedline.tune.trial.clock import Clock, shortest_s
+
+_SYSTEM = ("/proc/", "/sys/", "/dev/", sys.prefix, sys.base_prefix)
+"""Files that are not the dataset's."""
+
+_OFTEN = 0.25
+"""Share of the samples that open the same file: then it is worth keeping open. A guess."""
+
+_READ_ONCE = 1 << 26
+"""Bytes that are read of a file to see how long that takes."""
+
+
+class Opens:
+    """Counts which files each sample opens: by `open`, `sqlite3.connect` and `h5py.File`."""
+
+    def __init__(self) -> None:
+        self._opened: set[str] = set()
+        """By the sample that is being made."""
+        self._by_samples: Counter[str] = Counter()
+        self._samples = 0
+        self._read_before = 0
+        self._is_on = False
+        sys.addaudithook(self._hear)
+        if (h5py := sys.modules.get("h5py")) is not None:
+            _wrap(h5py.File, "__init__", lambda args, *_: self._note(args[1] if len(args) > 1 else None))
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if self._is_on and event in ("open", "sqlite3.connect"):
+            self._note(args[0])
+
+    def _note(self, path: Any) -> None:
+        if self._is_on and isinstance(path, (str, bytes, os.PathLike)):
+            name = os.path.abspath(os.fsdecode(path))
+            if not name.startswith(_SYSTEM):
+                self._opened.add(name)
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._is_on, self._read_before = True, _bytes_read()
+
+    def sample(self) -> None:
+        """Note that a sample was made."""
+        self._samples += 1
+        self._by_samples.update(self._opened)
+        self._opened.clear()
+
+    def end(self, clock: Clock) -> tuple[Opened, ...]:
+        """Count no more; returns the files that many samples opened."""
+        self._is_on = False
+        read = (_bytes_read() - self._read_before) // max(self._samples, 1)
+        often = [
+            (path, count)
+            for path, count in self._by_samples.most_common(8)
+            if count >= max(4, _OFTEN * self._samples) and os.path.isfile(path)
+        ]
+        return tuple(Opened(path, count, _again_s(path, read, clock), read) for path, count in often)
+
+
+def _again_s(path: str, size: int, clock: Clock) -> float:
+    def again() -> None:
+        with open(path, "rb") as file:
+            file.read(min(size, _READ_ONCE))
+
+    try:
+        return shortest_s(again, clock)
+    except OSError:  # it is gone, or may not be read any more
+        return 0.0
+
+
+def _bytes_read() -> int:
+    try:
+        return int(Path("/proc/self/io").read_text().split()[1])
+    except OSError:
+        return 0
+
+
+class Decodes:
+    """Counts the pixels that Pillow and OpenCV decode, if the program has them."""
+
+    def __init__(self) -> None:
+        self._by = ""
+        self._pixels = 0
+        self._seconds = 0.0
+        # Any: an image of Pillow's, or an array.
+        self._example: Any = None
+        self._format = "JPEG"
+        if (pillow := sys.modules.get("PIL.ImageFile")) is not None:
+            _wrap(pillow.ImageFile, "load", self._after_pillow, only=lambda args: bool(args[0].tile))
+        if (cv2 := sys.modules.get("cv2")) is not None:
+            for name in ("imread", "imdecode"):
+                _wrap(cv2, name, self._after_opencv)
+
+    def begin(self) -> None:
+        """Count from now on: what was decoded before is forgotten."""
+        self._pixels, self._seconds = 0, 0.0
+
+    def _after_pillow(self, args: tuple[Any, ...], _: Any, seconds: float) -> None:
+        image = args[0]
+        if self._example is None:
+            self._example, self._format = image.copy(), image.format or "PNG"
+        self._add("Pillow", image.width * image.height, seconds)
+
+    def _after_opencv(self, args: tuple[Any, ...], result: Any, seconds: float) -> None:
+        if result is None:
+            return
+        if self._example is None:
+            image = sys.modules["PIL.Image"] if "PIL.Image" in sys.modules else None
+            self._example = None if image is None else image.fromarray(result)
+        self._add("OpenCV", result.shape[0] * result.shape[1], seconds)
+
+    def _add(self, by: str, pixels: int, seconds: float) -> None:
+        self._by = by
+        self._pixels += pixels
+        self._seconds += seconds
+
+    def end(self, samples: int, used_pixels: float, clock: Clock) -> Decoded | None:
+        """Return what was decoded per sample; None if nothing was, or it cannot be compared."""
+        if not self._pixels or not samples or not used_pixels or self._example is None:
+            return None
+        pixels = self._pixels / samples
+        small_s = self._small_s(min(1.0, (used_pixels / pixels) ** 0.5), clock)
+        return Decoded(self._by, pixels, used_pixels, self._seconds / samples, small_s)
+
+    def _small_s(self, scale: float, clock: Clock) -> float:
+        """Return how long the image takes to be decoded if it is stored at a scale."""
+        from PIL import Image  # which has made the example
+
+        image = self._example
+        small = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
+        data = io.BytesIO()
+        small.save(data, self._format)
+        return shortest_s(lambda: Image.open(io.BytesIO(data.getvalue())).load(), clock)
+
+
+# Any: functions and objects of other libraries.
+def _wrap(
+    owner: Any, name: str, after: Callable[[Any, Any, float], None], only: Callable[[Any], bool] = lambda _: True
+) -> None:
+    """Have `after` called with arguments, result and seconds of every call of a function that `only` picks."""
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        if not only(args):
+            return original(*args, **options)
+        began = time.thread_time()
+        result = original(*args, **options)
+        after(args, result, time.thread_time() - began)
+        return result
+
+    setattr(owner, name, wrapped)
