@@ -11,10 +11,10 @@ import torch
 
 from feedline import Loader
 from feedline.cli.fault_file import FaultFile, describe, find, first_lines, read
-from feedline.tune.finding import Finding
 from feedline.errors import BadState, WorkerDied
 from feedline.faults import Failure, Fault, FaultLog
 from feedline.state import Snapshot
+from feedline.tune.finding import Finding
 from feedline.verdicts import MESSAGE_LENGTH
 
 WHOLE = Snapshot(0, draw_seed=1, order={"unit": "own batches", "consumed": 0}).as_dict()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import io
+import os
 import random
 import socket
 import sqlite3
@@ -83,8 +85,22 @@ class Waiting(Healthy):
 
 
 class Awaited(Healthy):
+    """Waits, but all samples of a batch do so at once."""
+
     async def __getitem__(self, index: int) -> Any:
+        await asyncio.sleep(0.002)
         return self.rows[index % 100]
+
+
+class OpenedLater(Healthy):
+    """Opens its file when it is first used, and keeps it: workers have one each."""
+
+    file: Any = None
+
+    def __getitem__(self, index: int) -> Any:
+        if self.file is None:
+            self.file = _file()
+        return np.frombuffer(os.pread(self.file.fileno(), 64, index % 900), np.uint8)
 
 
 class Objects(Healthy):
@@ -335,7 +351,9 @@ def failing_on_threads() -> Any:
 
 
 def prefetching() -> Any:
-    return feedline.DataLoader(Floats16(), batch_size=32, num_workers=2, prefetch_factor=100_000, persistent_workers=True)
+    return feedline.DataLoader(
+        Floats16(), batch_size=32, num_workers=2, prefetch_factor=100_000, persistent_workers=True
+    )
 
 
 class Floats16(Healthy):
@@ -348,4 +366,4 @@ class Huge(Healthy):
 
 
 def shuffling() -> Any:
-    return feedline.DataLoader(Huge(), batch_size=32, shuffle=True)
+    return torch.utils.data.DataLoader(Huge(), batch_size=32, shuffle=True)  # type: ignore[arg-type]

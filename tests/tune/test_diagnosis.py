@@ -22,7 +22,7 @@ def tried(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: flo
 
 @pytest.mark.parametrize(
     "name",
-    ["Healthy", "Streamed", "Awaited", "Computing", "healthy_loader", "plain_loader"],
+    ["Healthy", "Streamed", "Awaited", "OpenedLater", "Computing", "healthy_loader", "plain_loader"],
 )
 def test_healthy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert diagnose(tried(name, tmp_path, monkeypatch)) == []
@@ -89,7 +89,8 @@ def test_what_was_measured_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert set(facts["samples_per_s_by_threads"]) == {"1", "2", "8"}
 
 
-def test_what_ended_it_is_told_before_the_rest() -> None:
+def test_what_ended_it_is_a_finding() -> None:
     measured = probe(f"{Path(__file__).parent / 'broken.py'}:HangingLater", seconds=0.5)
-    assert "What follows is from before that" in summary(measured)[-1]
+    found = [finding for finding in diagnose(measured) if finding.name == "ended-early"]
+    assert [finding.severity for finding in found] == ["advice"], "nobody has asked for threads"
     assert as_dict(measured)["ended"] == measured.ended

@@ -10,7 +10,7 @@ import pytest
 
 from feedline.errors import BadOption, DatasetFailed
 from feedline.tune.probe import probe, room_now
-from feedline.tune.trial.trial import STAGES
+from feedline.tune.probing.process import STAGES
 
 HERE = Path(__file__).parent
 

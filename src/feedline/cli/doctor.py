@@ -20,7 +20,7 @@ from feedline.errors import DatasetFailed
 from feedline.tune.diagnosis import as_dict, diagnose, summary
 from feedline.tune.finding import Finding
 from feedline.tune.probe import probe
-from feedline.tune.trial.trial import STAGES
+from feedline.tune.probing.process import STAGES
 from feedline.values.shown import printable
 
 if TYPE_CHECKING:

@@ -90,8 +90,8 @@ def _add_doctor(commands: Any) -> None:
         nargs="?",
         metavar="WHAT",
         help="a dataset or loader in Python, module:object or path/to/file.py:object, or a function without arguments "
-        "that returns one; or a file: a state saved as JSON, or a table that loader.faults.to_csv wrote. Without it the "
-        "machine is looked at",
+        "that returns one; or a file: a state saved as JSON, or a table that loader.faults.to_csv wrote. Without it "
+        "the machine is looked at",
     )
     doctor.add_argument(
         "--seconds", type=_positive, default=20.0, help="how long a dataset may be tried, at most (%(default)s)"

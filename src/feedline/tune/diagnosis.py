@@ -29,20 +29,18 @@ def summary(measured: Measured) -> list[str]:
     if samples is not None:
         usual, late = np.quantile(samples.seconds, (0.5, 0.99)).tolist()
         lines.append(
-            f"{len(samples.seconds)} samples tried: {seconds_text(samples.mean_s)} each (p50 {seconds_text(usual)}, p99 "
-            f"{seconds_text(late)}), {1 / samples.mean_s:,.0f} a second; {samples.cpu_share:.0%} computing; "
+            f"{len(samples.seconds)} samples tried: {seconds_text(samples.mean_s)} each (p50 {seconds_text(usual)}, "
+            f"p99 {seconds_text(late)}), {1 / samples.mean_s:,.0f} a second; {samples.cpu_share:.0%} computing; "
             f"{bytes_text(samples.sample_bytes)}"
         )
     if batch is not None:
         lines.append(
-            f"A batch of {batch.size}: {bytes_text(batch.bytes)}, put together in {seconds_text(batch.collate_s)}; sent "
-            f"in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} as a pickle"
+            f"A batch of {batch.size}: {bytes_text(batch.bytes)}, put together in {seconds_text(batch.collate_s)}; "
+            f"sent in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} as a pickle"
         )
     for count, rate in () if measured.threads is None else measured.threads.rates.items():
         if count > 1:
             lines.append(f"{count} threads made {rate / measured.threads.rates[1]:.2f} times the samples of one")
-    if measured.ended is not None:
-        lines.append(f"{measured.ended}. What follows is from before that.")
     return lines
 
 

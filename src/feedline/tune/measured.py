@@ -22,6 +22,8 @@ class Making:
     make_s: float
     """Of the user's own code, until there was a dataset; imports of other modules are not counted."""
     is_map: bool = True
+    is_async: bool = False
+    """True if all samples of a batch are awaited at once."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,9 @@ class Measured:
     threads: Threads | None = None
     loader: LoaderFacts | None = None
     ended: str | None = None
-    """What ended the trial early, in words; None if nothing did."""
+    """What ended the probe early, in words; None if nothing did."""
+    ended_in: str = ""
+    """In which stage."""
 
     @property
     def engine(self) -> str | None:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from feedline.driver.memory_watch import seen_bytes
@@ -24,7 +25,7 @@ from feedline.errors import BadOption, DatasetFailed
 from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
 from feedline.system.openmp import dismiss_idle_threads
 from feedline.tune.measured import Measured, Room
-from feedline.tune.trial.trial import Task, Told, run
+from feedline.tune.probing.process import Task, Told, run
 from feedline.values.sizes import bytes_text
 
 DEFAULT_SECONDS = 20.0
@@ -145,28 +146,38 @@ class _Listening:
             raise DatasetFailed(text, told.name, traceback)
 
     def _ended(self, measured: Measured) -> Measured:
-        """The process has closed its end: it is done, or has died."""
-        self._process.join()
-        code = self._process.exitcode or 0
-        if code == 0 and (measured.samples is not None):
+        """The process has closed its end: it is done, or has died. It is left for the caller to be taken note of."""
+        end = os.waitid(os.P_PID, self._process.pid or 0, os.WEXITED | os.WNOWAIT)
+        assert end is not None  # it blocks until there is one
+        is_killed = end.si_code != os.CLD_EXITED
+        if not is_killed and end.si_status == 0 and measured.samples is not None:
             return measured
-        if code < 0:
-            how = f"was killed by signal {-code} ({signal.strsignal(-code)})"
+        if is_killed:
+            how = f"was killed by signal {end.si_status} ({signal.strsignal(end.si_status)})"
         else:
-            how = f"ended its process with status {code}"
+            how = f"ended its process with status {end.si_status}"
         return self._cut_short(measured, "crashes", how, self._stacks.read() or None)
 
     def _cut_short(self, measured: Measured, reason: str, what: str, stack: str | None) -> Measured:
         """Return what is known if samples were made; otherwise raise."""
         where = _WHERE[self._stage]
         if measured.samples is not None:
-            measured.ended = f"The dataset {what}, {where}"
+            measured.ended, measured.ended_in = f"The dataset {what}, {where}", self._stage
             return measured
         advice = {
             "hangs": "Look at what it waits for; if it only takes long, give it more with --seconds.",
             "crashes": "Try it alone, in a program that you can lose: python -X faulthandler.",
         }
-        raise DatasetFailed(f"The dataset {what}, {where}. {advice[reason]}", reason, stack or "")
+        raise DatasetFailed(f"The dataset {what}, {where}. {advice[reason]}", reason, _users(stack or ""))
+
+
+def _users(stack: str) -> str:
+    """Return the stacks that Python wrote, without the lines that led to the user's code."""
+    lines = [line for line in stack.splitlines() if not any(part in line for part in _OURS)]
+    return "\n".join(lines)
+
+
+_OURS = (f'File "{Path(__file__).parents[1]}', "multiprocessing/", 'File "<frozen')
 
 
 _WHERE = {

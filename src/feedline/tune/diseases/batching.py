@@ -44,8 +44,8 @@ def _unsendable(measured: Measured, batch: Batch) -> Iterator[Finding]:
         yield Finding(
             "unsendable-batch",
             f"A batch cannot be sent from a worker process: {batch.not_picklable}",
-            "Return arrays, tensors, numbers and texts from the dataset and the collate function; or use threads, which "
-            "send nothing.",
+            "Return arrays, tensors, numbers and texts from the dataset and the collate function; or use threads, "
+            "which send nothing.",
             'DataLoader(dataset, engine="thread")',
             is_serious=True,
         )
@@ -62,8 +62,8 @@ def _objects(samples: Samples, batch: Batch) -> Iterator[Finding]:
     yield Finding(
         "serialisation",
         f"{bytes_text(batch.object_bytes / batch.size)} of a sample are Python objects, most of all {batch.objects}: "
-        f"they are pickled, {seconds_text(sent_s)} of the {seconds_text(now_s)} that a sample takes in all. As a pickle "
-        f"it has {bytes_text(batch.pickle_bytes / batch.size)} and takes {seconds_text(batch.pickle_s / batch.size)}",
+        f"they are pickled, {seconds_text(sent_s)} of the {seconds_text(now_s)} that a sample takes in all. As a "
+        f"pickle it has {bytes_text(batch.pickle_bytes / batch.size)} and takes {seconds_text(batch.pickle_s / batch.size)}",
         "Return arrays or tensors: they are written into shared memory as they are.",
         "return np.asarray(values, np.float32)",
         gain=gain_of(now_s, saved_s),

@@ -21,6 +21,7 @@ _HELPED = 1.3
 """If the threads of a library compute beside the sample's, two samples at a time are slower for another reason."""
 _MUCH_GAIN = 1.5
 """If another change gains so much, that comes first: samples are others then."""
+_MANY_WORKERS = 8
 _TOO_MANY_PIXELS = 4
 _FEW = 100
 _SPREAD = 10
@@ -35,7 +36,14 @@ def find(measured: Measured) -> list[Finding]:
     samples = measured.samples
     if samples is None:
         return []
-    found = [*_failing(samples), *_failing_on_threads(measured), *_reopened(samples), *_oversized(samples), *_stragglers(samples)]
+    found = [
+        *_failing(samples),
+        *_ended(measured),
+        *_failing_on_threads(measured),
+        *_reopened(samples),
+        *_oversized(samples),
+        *_stragglers(samples),
+    ]
     if samples.usual_s >= _COSTLY_S and not any((finding.gain or 1.0) >= _MUCH_GAIN for finding in found):
         found += _waiting(measured, samples) if samples.cpu_share < _WAITING else _locked(measured, samples)
     return found
@@ -53,6 +61,18 @@ def _failing(samples: Samples) -> Iterator[Finding]:
         )
 
 
+def _ended(measured: Measured) -> Iterator[Finding]:
+    if measured.ended is not None:
+        yield Finding(
+            "ended-early",
+            measured.ended,
+            "Do not use threads with this dataset."
+            if measured.ended_in == "threads"
+            else "Try the same in a program of your own, and look at what it waits for: python -X faulthandler.",
+            is_serious=measured.ended_in == "loader" or measured.engine == "thread",
+        )
+
+
 def _failing_on_threads(measured: Measured) -> Iterator[Finding]:
     if measured.threads is not None and measured.threads.failure and measured.engine == "thread":
         yield Finding(
@@ -65,23 +85,28 @@ def _failing_on_threads(measured: Measured) -> Iterator[Finding]:
 
 
 def _waiting(measured: Measured, samples: Samples) -> Iterator[Finding]:
-    threads, workers = measured.threads, 0 if measured.loader is None else measured.loader.workers
-    rates = {} if threads is None else threads.rates
-    most = max(rates, default=1)
-    if most <= max(workers, 1):
+    """Waits of several workers overlap: with as many threads as were tried, or with so many processes."""
+    if measured.making is not None and measured.making.is_async:
         return
-    many = rates[most] / rates[1]
-    gain = many / max(workers, 1)
-    if gain < _MUCH_GAIN:
+    workers = 1 if measured.loader is None else max(measured.loader.workers, 1)
+    rates = {} if measured.threads is None else measured.threads.rates
+    if len(rates) > 1:
+        count, engine = max(rates), "thread"
+        many = rates[count] / rates[1]
+        tried = f" {count} threads made {many:.1f} times the samples of one"
+    else:  # threads cannot be used
+        count, engine, tried = _MANY_WORKERS, "process", ""
+        many = min(count, measured.room.cores / max(samples.cpu_share, 0.01))
+    if many < _MUCH_GAIN * workers:
         return
     yield Finding(
         "waiting",
         f"A sample takes {seconds_text(samples.usual_s)} and computes for {samples.cpu_share:.0%} of that: it waits, "
-        f"for storage or another program. {most} threads made {many:.1f} times the samples of one",
-        "Use threads, and more of them than there are cores; or read ahead, with an async def __getitem__ or one of "
-        "feedline.datasets.",
-        f'DataLoader(dataset, engine="thread", num_workers={most})',
-        gain=round(gain, 2),
+        f"for storage or another program.{tried}",
+        "Use more workers than there are cores, threads if the dataset allows them; or read ahead, with an async def "
+        "__getitem__ or one of feedline.datasets.",
+        f'DataLoader(dataset, engine="{engine}", num_workers={count})',
+        gain=round(many / workers, 2),
     )
 
 

@@ -19,8 +19,8 @@ from feedline.frameworks.numpy import NumpyFramework
 from feedline.transport.codec import Codec, SlotFull, SlotWriter
 from feedline.transport.reading import Views
 from feedline.tune.measured import Batch, FloatField
-from feedline.tune.trial.clock import Clock, shortest_s
-from feedline.tune.trial.sampling import as_array, leaves
+from feedline.tune.probing.clock import Clock, shortest_s
+from feedline.tune.probing.sampling import as_array, leaves
 
 _ROOM_BYTES = 16 << 20
 """Beside the arrays of a batch, for what is not arrays."""
@@ -159,5 +159,3 @@ def _as_bytes(array: NDArray[Any], scale: int) -> NDArray[np.uint8] | None:
         return None
     is_same = np.abs(scaled - rounded).max() <= 1e-3
     return rounded.astype(np.uint8) if is_same else None
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -60,14 +61,16 @@ def collate_of(loader: Any) -> Callable[[Any], Any] | None:
 def with_times(facts: LoaderFacts, loader: Any, batch_s: float, until_s: float) -> LoaderFacts:
     """Draw an order and begin epochs, and add how long that takes."""
     facts = _with_shuffle(facts, loader)
-    if not facts.workers or facts.is_persistent or facts.engine != "process":
+    would_take_s = batch_s + (facts.shuffle_s or 0.0)
+    is_too_long = time.monotonic() + would_take_s > until_s
+    if not facts.workers or facts.is_persistent or facts.engine != "process" or is_too_long:
         return facts
     times = []
     for _ in range(_STARTS):
         if times and time.monotonic() + times[0] > until_s:
             break
         times.append(_first_batch_s(loader))
-    return replace(facts, start_s=max(0.0, min(times) - batch_s - (facts.shuffle_s or 0.0)))
+    return replace(facts, start_s=max(0.0, min(times) - would_take_s))
 
 
 def _first_batch_s(loader: Any) -> float:
@@ -82,16 +85,22 @@ def _first_batch_s(loader: Any) -> float:
 
 
 def _with_shuffle(facts: LoaderFacts, loader: Any) -> LoaderFacts:
-    """Draw some indices as torch's own random sampler does, which makes a list of all of them."""
+    """Draw some indices of torch's own random sampler, as the loader does: each of them needs all at once."""
     torch_data = sys.modules.get("torch.utils.data")
     sampler = getattr(loader, "sampler", None)
     if torch_data is None or type(sampler) is not torch_data.RandomSampler or sampler.replacement:
         return facts
     count = min(len(sampler), _DRAWN)
-    before_bytes, began_s = seen_bytes(multiprocessing.current_process().pid or 0) or 0, time.thread_time()
-    iterator = iter(torch_data.RandomSampler(range(count)))
+    alike = torch_data.RandomSampler(range(count))
+    before_bytes, began_s = seen_bytes(os.getpid()) or 0, time.thread_time()
+    if facts.kind == "torch":
+        iterator = iter(alike)
+    else:
+        from feedline.frameworks.torch_samplers import index_blocks  # the program has imported torch
+
+        iterator = index_blocks(alike, {}) or iter(())
     next(iterator, None)
     seconds = time.thread_time() - began_s
-    taken = (seen_bytes(multiprocessing.current_process().pid or 0) or 0) - before_bytes
+    taken = (seen_bytes(os.getpid()) or 0) - before_bytes
     factor = len(sampler) / max(count, 1)
     return replace(facts, shuffle_s=seconds * factor, shuffle_bytes=int(max(taken, 0) * factor))

@@ -19,7 +19,7 @@ from feedline.engines.unpicklable import what_fails
 from feedline.failures import words
 from feedline.sharing import share
 from feedline.tune.measured import Held, OpenHandle
-from feedline.tune.trial.clock import Clock
+from feedline.tune.probing.clock import Clock
 
 _MANY = 1000
 """Items from which on a container is looked at."""
@@ -53,7 +53,11 @@ def held_in(dataset: Any) -> tuple[Held, ...]:
     found: list[Held] = []
     for path, value in objects_in(dataset, "dataset", ()):
         is_inside = any(path.removeprefix("list(").startswith(other.path) for other in found)
-        if isinstance(value, _CONTAINERS) and len(value) >= _MANY and not is_inside:
+        if isinstance(value, np.ndarray) and value.dtype.hasobject and value.dtype.names is None:
+            value = value.reshape(-1)
+        elif not isinstance(value, _CONTAINERS):
+            continue
+        if len(value) >= _MANY and not is_inside:
             some: Any = _some(value)
             each = _size(some, {}, 0) / len(some)
             found.append(
@@ -71,7 +75,7 @@ def _some(container: Any) -> Any:
 
 
 def _shared_bytes(container: Any, some: Any) -> int | None:
-    if not isinstance(container, (list, tuple, dict)):
+    if isinstance(container, (set, frozenset)):
         return None
     try:
         return int(share(some).nbytes / len(some) * len(container))
@@ -174,5 +178,3 @@ def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
         told = f"the pickle of the dataset cannot be read again: {type(exc).__name__}: {words(exc):.200}"
         return {"not_picklable": f"{told}. Correct its __setstate__ or __reduce__."}
     return {"pickle_s": clock.since(before)[0], "pickle_bytes": file.tell()}
-
-

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from feedline.tune.measured import Decoded, Opened
-from feedline.tune.trial.clock import Clock, shortest_s
+from feedline.tune.probing.clock import Clock, shortest_s
 
 _SYSTEM = ("/proc/", "/sys/", "/dev/", sys.prefix, sys.base_prefix)
 """Files that are not the dataset's."""

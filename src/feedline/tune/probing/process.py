@@ -23,13 +23,14 @@ from feedline.engines.habits import end_with
 from feedline.engines.processes.worker import STACK_SIGNAL
 from feedline.errors import DatasetFailed, FeedlineError
 from feedline.failures import words
+from feedline.fetch.awaiting import is_awaited
 from feedline.randomness.global_states import GlobalStates
 from feedline.tune.measured import LoaderFacts, Making, Samples, State
-from feedline.tune.trial.batch import try_batch
-from feedline.tune.trial.clock import Clock
-from feedline.tune.trial.loading import collate_of, facts_of, is_loader, with_times
-from feedline.tune.trial.sampling import Ask, Sampling, asking, some_indices, try_threads
-from feedline.tune.trial.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
+from feedline.tune.probing.batch import try_batch
+from feedline.tune.probing.clock import Clock
+from feedline.tune.probing.loading import collate_of, facts_of, is_loader, with_times
+from feedline.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
+from feedline.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
 
 STAGES = ("import", "samples", "batch", "loader", "threads")
 
@@ -70,11 +71,10 @@ def run(task: Task, connection: Connection, stacks_fd: int) -> None:
     os.dup2(2, 1)  # what the user's code prints is no part of the result
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, file=stacks_fd, all_threads=True)
-    with contextlib.suppress(OSError):
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # before other programs, should the memory of the machine end
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # before other programs, should the memory of the machine end
     try:
-        _Trial(task, lambda *told: connection.send(Told(*told))).run()
+        _Probe(task, lambda *told: connection.send(Told(*told))).run()
     except FeedlineError as exc:
         failed = exc if isinstance(exc, DatasetFailed) else None
         reason = "wrong" if failed is None else failed.reason
@@ -82,7 +82,7 @@ def run(task: Task, connection: Connection, stacks_fd: int) -> None:
     connection.close()
 
 
-class _Trial:
+class _Probe:
     def __init__(self, task: Task, tell: Callable[..., None]) -> None:
         self._task = task
         self._tell = tell
@@ -115,9 +115,10 @@ class _Trial:
             batch_s = samples.mean_s * (facts.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
             self._tell("part", "loader", with_times(facts, loader, batch_s, self._until("loader")))
         self._tell("stage", "threads")
-        if making.is_map and samples.usual_s >= _WORTH_THREADS_S and not state.thread_handles:
-            counts = _WAITING_THREADS if samples.cpu_share < 0.5 else _THREADS
-            until_s = self._until("threads")
+        counts = _WAITING_THREADS if samples.cpu_share < 0.5 else _THREADS
+        until_s = self._until("threads")
+        is_short = 2 * len(counts) * samples.mean_s < until_s - time.monotonic()
+        if making.is_map and is_short and samples.usual_s >= _WORTH_THREADS_S and not state.thread_handles:
             self._tell("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
 
     def _opened(self) -> tuple[Any, float]:
@@ -130,7 +131,9 @@ class _Trial:
     def _samples(
         self, dataset: Any, making: Making, facts: LoaderFacts | None
     ) -> tuple[Samples, list[Any], State, Ask]:
-        state = State(handles=handles_before(dataset), held=held_in(dataset))
+        # Before there is a sample: what is opened when it is first used is each worker's own.
+        pickle = pickled(dataset, self._until("pickle") - time.monotonic(), self._clock)
+        state = State(handles=handles_before(dataset), held=held_in(dataset), **pickle)
         self._tell("part", "state", state)
         size = _BATCH if facts is None or facts.batch_size is None else min(facts.batch_size, _LARGEST_BATCH)
         if making.is_map:
@@ -139,17 +142,17 @@ class _Trial:
             iterator = _iterated(dataset)
             ask, indices = (lambda _: next(iterator)), itertools.count()
         own = OwnGenerators(dataset)
-        before = GlobalStates.now()
+        before, has_torch = GlobalStates.now(), "torch" in sys.modules
         sampling = Sampling(ask, indices, size)
         samples = sampling.run(self._until("samples"), self._clock, can_repeat=making.is_map)
-        drawn = [name for name in GlobalStates.now().differing(before) if name != "torch" or "torch" in sys.modules]
+        # A torch that was imported meanwhile has another state than none, whether anything was drawn or not.
+        drawn = [name for name in GlobalStates.now().differing(before) if name != "torch" or has_torch]
         self._tell("part", "samples", samples)
         state = replace(
             state,
             thread_handles=handles_of_threads(dataset),
             global_generators=tuple(drawn),
             own_generators=own.drawn_from(),
-            **pickled(dataset, self._until("pickle") - time.monotonic(), self._clock),
         )
         self._tell("part", "state", state)
         return samples, sampling.kept, state, ask
@@ -170,7 +173,7 @@ def _making(dataset: Any, make_s: float) -> Making:
             "from.",
             "empty",
         )
-    return Making(type(dataset).__name__, length, make_s, is_map)
+    return Making(type(dataset).__name__, length, make_s, is_map, is_map and is_awaited(dataset))
 
 
 def _iterated(dataset: Any) -> Iterator[Any]:

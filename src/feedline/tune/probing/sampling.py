@@ -21,8 +21,8 @@ from feedline.errors import DatasetFailed
 from feedline.fetch.awaiting import is_awaited
 from feedline.fetch.loop import loop_of
 from feedline.tune.measured import Samples, Threads
-from feedline.tune.trial.clock import Clock
-from feedline.tune.trial.watching import Decodes, Opens
+from feedline.tune.probing.clock import Clock
+from feedline.tune.probing.watching import Decodes, Opens
 
 _MOST_SAMPLES = 2000
 _MOST_FAILURES = 16
@@ -143,7 +143,7 @@ class Sampling:
         opens: Opens | None = None
         decodes: Decodes | None = None
         for index in islice(self._indices, _MOST_SAMPLES):
-            if len(run.seconds) + run.failed >= 2 and time.monotonic() > until_s:
+            if len(run.seconds) + run.failed > 0 and time.monotonic() > until_s:
                 break
             if not self._one(index, run, clock):
                 break

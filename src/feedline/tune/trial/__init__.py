@@ -1,1 +1,0 @@
-"""What happens in the process in which a dataset is tried."""
