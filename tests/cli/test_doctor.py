@@ -106,7 +106,7 @@ def test_a_file_that_is_something_else(tmp_path: Path, capsys: pytest.CaptureFix
     assert captured.err.startswith(f"feedline: {path} is a pickle")
 
 
-# -- datasets ------------------------------------------------------------------------------------------------------------
+# -- datasets ----------------------------------------------------------------------------------------------------------
 
 DATASETS = Path(__file__).parents[1] / "tune" / "broken.py"
 PROGRAM = "import sys; from feedline.cli.main import main; sys.exit(main())"

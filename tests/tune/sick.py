@@ -180,7 +180,7 @@ class Holding(Healthy):
 
 
 def _file() -> Any:
-    file = tempfile.TemporaryFile()
+    file = tempfile.TemporaryFile()  # noqa: SIM115  # that it stays open is the point
     file.write(bytes(1000))
     file.flush()
     return file
@@ -351,12 +351,10 @@ def failing_on_threads() -> Any:
 
 
 def prefetching() -> Any:
-    return feedline.DataLoader(
-        Floats16(), batch_size=32, num_workers=2, prefetch_factor=100_000, persistent_workers=True
-    )
+    return feedline.DataLoader(Thirds(), batch_size=32, num_workers=2, prefetch_factor=100_000, persistent_workers=True)
 
 
-class Floats16(Healthy):
+class Thirds(Healthy):
     def __getitem__(self, index: int) -> Any:
         return torch.full((3, 64, 64), index / 7)
 

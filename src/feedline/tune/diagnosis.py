@@ -36,7 +36,7 @@ def summary(measured: Measured) -> list[str]:
     if batch is not None:
         lines.append(
             f"A batch of {batch.size}: {bytes_text(batch.bytes)}, put together in {seconds_text(batch.collate_s)}; "
-            f"sent in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} as a pickle"
+            f"sent in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} by pickle"
         )
     for count, rate in () if measured.threads is None else measured.threads.rates.items():
         if count > 1:

@@ -25,7 +25,7 @@ class Finding:
 
     @property
     def severity(self) -> str:
-        """ "serious", "advice", or "fine" if there is nothing to change."""
+        """One of "serious", "advice", and "fine" if there is nothing to change."""
         return "fine" if self.fix is None else "serious" if self.is_serious else "advice"
 
     # Any: values that JSON keeps.

@@ -186,7 +186,7 @@ class LoaderFacts:
     """A loader that was given, and what it does."""
 
     kind: str
-    """"feedline" or "torch"."""
+    """Whose it is: "feedline" or "torch"."""
     workers: int
     engine: str
     depth: int

@@ -58,12 +58,13 @@ def _objects(samples: Samples, batch: Batch) -> Iterator[Finding]:
     is_mostly_objects = bool(batch.objects) and 2 * batch.object_bytes > batch.bytes
     if not is_mostly_objects or sent_s < max(_SENDING * now_s, _SENDING_S):
         return
+    as_pickle = f"{bytes_text(batch.pickle_bytes / batch.size)} in {seconds_text(batch.pickle_s / batch.size)}"
     saved_s = (batch.arena_s + batch.collate_s - batch.copy_s) / batch.size
     yield Finding(
         "serialisation",
         f"{bytes_text(batch.object_bytes / batch.size)} of a sample are Python objects, most of all {batch.objects}: "
-        f"they are pickled, {seconds_text(sent_s)} of the {seconds_text(now_s)} that a sample takes in all. As a "
-        f"pickle it has {bytes_text(batch.pickle_bytes / batch.size)} and takes {seconds_text(batch.pickle_s / batch.size)}",
+        f"they are pickled, {seconds_text(sent_s)} of the {seconds_text(now_s)} that a sample takes in all "
+        f"(torch's loader pickles all of it: {as_pickle})",
         "Return arrays or tensors: they are written into shared memory as they are.",
         "return np.asarray(values, np.float32)",
         gain=gain_of(now_s, saved_s),

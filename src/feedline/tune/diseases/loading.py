@@ -129,8 +129,8 @@ def _shuffling(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
     epoch_s = measured.epoch_s
     yield Finding(
         "shuffling",
-        f"torch's RandomSampler draws all indices at once: each epoch begins with {seconds_text(seconds)} for that, and "
-        f"they take {bytes_text(size)}",
+        f"torch's RandomSampler draws all indices at once: each epoch begins with {seconds_text(seconds)} for that, "
+        f"and they take {bytes_text(size)}",
         "Use feedline's sampler, in its loader: each index is computed when it is needed.",
         "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))",
         gain=None if epoch_s is None else gain_of(seconds + epoch_s, seconds),

@@ -57,8 +57,8 @@ def _generators(measured: Measured) -> Iterator[Finding]:
     if state.own_generators:
         yield Finding(
             "copied-random",
-            f"Samples draw from {', '.join(state.own_generators[:_NAMED])}. Each worker process gets a copy in the same "
-            "state, so that all workers draw the same numbers, and the same again in every epoch",
+            f"Samples draw from {', '.join(state.own_generators[:_NAMED])}. Each worker process gets a copy in the "
+            "same state, so that all workers draw the same numbers, and the same again in every epoch",
             "Draw from feedline.rng(), which has numbers of its own for each sample.",
             "feedline.rng().random()",
             is_serious=True,
@@ -111,7 +111,7 @@ def _pickling(measured: Measured) -> Iterator[Finding]:
     yield Finding(
         "slow-pickling",
         f"Pickling the dataset and reading it again takes {seconds_text(state.pickle_s or 0.0)} for "
-        f"{bytes_text(state.pickle_bytes)}, arrays aside: each worker that is started by forkserver or spawn waits for it",
+        f"{bytes_text(state.pickle_bytes)}, arrays aside: each worker that is started by forkserver or spawn waits",
         "Leave out in __getstate__ what can be made again, and make it when it is first used; keep the workers from "
         "epoch to epoch.",
         "DataLoader(dataset, persistent_workers=True)",
@@ -131,8 +131,8 @@ def _held(measured: Measured) -> Iterator[Finding]:
         instead = "" if held.shared_bytes is None else f"; shared it takes {bytes_text(held.shared_bytes)}, once"
         yield Finding(
             "copied-objects",
-            f"{held.path} has {held.items:,} Python objects of {bytes_text(held.bytes)}. Reading one writes its count of "
-            f"references, so each worker comes to have a copy: {bytes_text(all_bytes)} in {workers} workers"
+            f"{held.path} has {held.items:,} Python objects of {bytes_text(held.bytes)}. Reading one writes its count "
+            f"of references, so each worker comes to have a copy: {bytes_text(all_bytes)} in {workers} workers"
             f"{instead}",
             "Hold it once for all workers."
             if held.shared_bytes is not None

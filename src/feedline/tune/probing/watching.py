@@ -98,14 +98,14 @@ class Decodes:
         self._by = ""
         self._pixels = 0
         self._seconds = 0.0
-        # Any: an image of Pillow's, or an array.
-        self._example: Any = None
-        self._format = "JPEG"
+        # Any: a module that the program has imported.
+        self._cv2: Any = sys.modules.get("cv2")
+        self._small: Callable[[float], Callable[[], object]] | None = None
+        """Stores an image that was decoded at a scale, and returns what decodes that again."""
         if (pillow := sys.modules.get("PIL.ImageFile")) is not None:
             _wrap(pillow.ImageFile, "load", self._after_pillow, only=lambda args: bool(args[0].tile))
-        if (cv2 := sys.modules.get("cv2")) is not None:
-            for name in ("imread", "imdecode"):
-                _wrap(cv2, name, self._after_opencv)
+        for name in () if self._cv2 is None else ("imread", "imdecode"):
+            _wrap(self._cv2, name, self._after_opencv)
 
     def begin(self) -> None:
         """Count from now on: what was decoded before is forgotten."""
@@ -113,16 +113,16 @@ class Decodes:
 
     def _after_pillow(self, args: tuple[Any, ...], _: Any, seconds: float) -> None:
         image = args[0]
-        if self._example is None:
-            self._example, self._format = image.copy(), image.format or "PNG"
+        if self._small is None:
+            copy, kind = image.copy(), image.format or "PNG"
+            self._small = lambda scale: _small_pillow(copy, kind, scale)
         self._add("Pillow", image.width * image.height, seconds)
 
     def _after_opencv(self, args: tuple[Any, ...], result: Any, seconds: float) -> None:
-        if result is None:
+        if result is None:  # it could not be decoded
             return
-        if self._example is None:
-            image = sys.modules["PIL.Image"] if "PIL.Image" in sys.modules else None
-            self._example = None if image is None else image.fromarray(result)
+        if self._small is None:
+            self._small = lambda scale: _small_opencv(self._cv2, result, scale)
         self._add("OpenCV", result.shape[0] * result.shape[1], seconds)
 
     def _add(self, by: str, pixels: int, seconds: float) -> None:
@@ -132,21 +132,25 @@ class Decodes:
 
     def end(self, samples: int, used_pixels: float, clock: Clock) -> Decoded | None:
         """Return what was decoded per sample; None if nothing was, or it cannot be compared."""
-        if not self._pixels or not samples or not used_pixels or self._example is None:
+        if not self._pixels or not samples or not used_pixels or self._small is None:
             return None
-        pixels = self._pixels / samples
-        small_s = self._small_s(min(1.0, (used_pixels / pixels) ** 0.5), clock)
-        return Decoded(self._by, pixels, used_pixels, self._seconds / samples, small_s)
+        pixels, seconds = self._pixels / samples, self._seconds / samples
+        decode = self._small(min(1.0, (used_pixels / pixels) ** 0.5))
+        return Decoded(self._by, pixels, used_pixels, seconds, shortest_s(decode, clock))
 
-    def _small_s(self, scale: float, clock: Clock) -> float:
-        """Return how long the image takes to be decoded if it is stored at a scale."""
-        from PIL import Image  # which has made the example
 
-        image = self._example
-        small = image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale))))
-        data = io.BytesIO()
-        small.save(data, self._format)
-        return shortest_s(lambda: Image.open(io.BytesIO(data.getvalue())).load(), clock)
+# Any: an image of Pillow's, an array, a module.
+def _small_pillow(image: Any, kind: str, scale: float) -> Callable[[], object]:
+    data = io.BytesIO()
+    image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale)))).save(data, kind)
+    opening = sys.modules["PIL.Image"].open
+    return lambda: opening(io.BytesIO(data.getvalue())).load()
+
+
+def _small_opencv(cv2: Any, image: Any, scale: float) -> Callable[[], object]:
+    # As JPEG, whatever it was: an array does not tell.
+    _, data = cv2.imencode(".jpg", cv2.resize(image, None, fx=scale, fy=scale))
+    return lambda: cv2.imdecode(data, 1)
 
 
 # Any: functions and objects of other libraries.
