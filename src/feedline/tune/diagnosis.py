@@ -38,9 +38,10 @@ def summary(measured: Measured) -> list[str]:
             f"A batch of {batch.size}: {bytes_text(batch.bytes)}, put together in {seconds_text(batch.collate_s)}; "
             f"sent in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} by pickle"
         )
-    for count, rate in () if measured.threads is None else measured.threads.rates.items():
-        if count > 1:
-            lines.append(f"{count} threads made {rate / measured.threads.rates[1]:.2f} times the samples of one")
+    rates = {} if measured.threads is None else measured.threads.rates
+    lines += [f"{count} threads made {rate / rates[1]:.2f} times the samples of one" for count, rate in rates.items()][
+        1:
+    ]
     return lines
 
 

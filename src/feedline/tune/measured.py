@@ -157,7 +157,7 @@ class Batch:
     arena_s: float
     """To write it into memory that processes share, and to read it again."""
     object_bytes: int
-    """What of it is not arrays, as a pickle."""
+    """What of it is not arrays, as pickles."""
     objects: str = ""
     """What these objects are: type and field of the largest."""
     floats: tuple[FloatField, ...] = ()

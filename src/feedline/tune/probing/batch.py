@@ -62,7 +62,7 @@ def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch 
     try:
         return Batch(**facts, **_sent(batch, size, clock), floats=tuple(_floats(samples, clock)))
     except (BatchNotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
-        nothing = dict.fromkeys(("pickle_s", "pickle_bytes", "arena_s", "object_bytes"), 0)
+        nothing: dict[str, Any] = dict.fromkeys(("pickle_s", "pickle_bytes", "arena_s", "object_bytes"), 0)
         return Batch(**facts, **nothing, bytes=size, not_picklable=words(exc))
 
 
@@ -97,25 +97,23 @@ def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
 def _sent(batch: Any, size: int, clock: Clock) -> dict[str, Any]:
     """Send a batch as a pickle, and through memory that processes share; returns what both took."""
     whole = pickle.dumps(batch, 5)
-    buffers: list[pickle.PickleBuffer] = []
-    objects = pickle.dumps(batch, 5, buffer_callback=buffers.append)
+    objects = {name: (len(pickle.dumps(value, 5)), type(value).__name__) for name, value in _objects(batch)}
+    object_bytes = sum(count for count, _ in objects.values())
+    largest = max(objects, key=objects.__getitem__, default=None)
     codec = Codec(_framework())
-    room = np.zeros(2 * size + 2 * len(objects) + _ROOM_BYTES, np.uint8)
+    room = np.zeros(2 * len(whole) + _ROOM_BYTES, np.uint8)
 
     def through_arena() -> None:
         header = codec.encode(batch, SlotWriter(room, room.__array_interface__["data"][0]))
         codec.decode(header, Views(room))
 
-    sizes = {name: len(pickle.dumps(value, 5)) for name, value in _objects(batch)}
-    largest = max(sizes, key=sizes.__getitem__, default="")
-    kind = next((type(value).__name__ for name, value in _objects(batch) if name == largest), "")
     return {
-        "bytes": size + len(objects),
+        "bytes": size + object_bytes,
         "pickle_s": shortest_s(lambda: pickle.loads(pickle.dumps(batch, 5)), clock),
         "pickle_bytes": len(whole),
         "arena_s": shortest_s(through_arena, clock),
-        "object_bytes": len(objects),
-        "objects": f"{largest} ({kind})" if largest else "",
+        "object_bytes": object_bytes,
+        "objects": "" if largest is None else f"{largest} ({objects[largest][1]})",
     }
 
 

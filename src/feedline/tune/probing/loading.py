@@ -65,7 +65,7 @@ def with_times(facts: LoaderFacts, loader: Any, batch_s: float, until_s: float) 
     is_too_long = time.monotonic() + would_take_s > until_s
     if not facts.workers or facts.is_persistent or facts.engine != "process" or is_too_long:
         return facts
-    times = []
+    times: list[float] = []
     for _ in range(_STARTS):
         if times and time.monotonic() + times[0] > until_s:
             break
@@ -87,7 +87,7 @@ def _first_batch_s(loader: Any) -> float:
 def _with_shuffle(facts: LoaderFacts, loader: Any) -> LoaderFacts:
     """Draw some indices of torch's own random sampler, as the loader does: each of them needs all at once."""
     torch_data = sys.modules.get("torch.utils.data")
-    sampler = getattr(loader, "sampler", None)
+    sampler: Any = getattr(loader, "sampler", None)
     if torch_data is None or type(sampler) is not torch_data.RandomSampler or sampler.replacement:
         return facts
     count = min(len(sampler), _DRAWN)

@@ -275,11 +275,11 @@ def try_threads(ask: Ask, indices: list[Any], counts: tuple[int, ...], until_s: 
         end_s = time.monotonic() + left_s
         found: list[tuple[float, float]] = []
         barrier = threading.Barrier(count)
+        some = indices[:_THREADED_SAMPLES]
+        firsts = [number * len(some) // count for number in range(count)]
         threads = [
-            threading.Thread(
-                target=_make, args=(ask, indices[:_THREADED_SAMPLES][number::count], end_s, barrier, found, failures)
-            )
-            for number in range(count)
+            threading.Thread(target=_make, args=(ask, some[first:] + some[:first], end_s, barrier, found, failures))
+            for first in firsts
         ]
         computed_s = time.process_time()
         for thread in threads:
