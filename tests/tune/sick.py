@@ -227,6 +227,36 @@ class Reopening(Healthy):
         return np.load(self.path)[index % 1000]
 
 
+class ReopeningHDF5(Healthy):
+    def __init__(self) -> None:
+        import h5py
+
+        self.path = Path.cwd() / "rows.h5"
+        with h5py.File(self.path, "w") as file:
+            file["rows"] = np.random.default_rng(0).random((1000, 64))
+
+    def __getitem__(self, index: int) -> Any:
+        import h5py
+
+        with h5py.File(self.path, "r") as file:
+            return file["rows"][index % 1000]
+
+
+class ReopeningSQLite(Healthy):
+    def __init__(self) -> None:
+        self.path = Path.cwd() / "rows.db"
+        connection = sqlite3.connect(self.path)
+        connection.execute("CREATE TABLE rows AS SELECT 1 AS id, 2.5 AS value")
+        connection.commit()
+        connection.close()
+
+    def __getitem__(self, index: int) -> Any:
+        connection = sqlite3.connect(self.path)
+        (row,) = connection.execute("SELECT value FROM rows WHERE id = 1")
+        connection.close()
+        return np.array(row)
+
+
 class LargeImages(Healthy):
     def __init__(self) -> None:
         from PIL import Image
@@ -275,12 +305,14 @@ class Stragglers(Healthy):
 
 
 class Growing(Healthy):
+    length = 600
+
     def __init__(self) -> None:
         super().__init__()
         self.cache: dict[int, bytes] = {}
 
     def __getitem__(self, index: int) -> Any:
-        self.cache[index] = bytes([index % 256]) * 20_000
+        self.cache[index] = bytes([index % 256]) * 150_000  # so many are not taken from what the heap has free
         return super().__getitem__(index)
 
 
@@ -348,6 +380,30 @@ class OwnThread(Healthy):
 
 def failing_on_threads() -> Any:
     return feedline.DataLoader(OwnThread(), batch_size=4, num_workers=2, engine="thread")
+
+
+def _one_by_one(samples: list[Any]) -> Iterator[Any]:
+    return (sample for sample in samples)
+
+
+def unsendable() -> Any:
+    return feedline.DataLoader(Healthy(), 8, num_workers=2, persistent_workers=True, collate_fn=_one_by_one)
+
+
+def _wrong(samples: list[Any]) -> Any:
+    return np.stack([sample["z"] for sample in samples])
+
+
+def failing_loader() -> Any:
+    return torch.utils.data.DataLoader(Healthy(), 8, collate_fn=_wrong)  # type: ignore[arg-type]
+
+
+def too_few_workers() -> Any:
+    return feedline.DataLoader(Computing(), 8, num_workers=1, persistent_workers=True)
+
+
+def large_batches() -> Any:
+    return torch.utils.data.DataLoader(Thirds(), 64, num_workers=2, persistent_workers=True)  # type: ignore[arg-type]
 
 
 def prefetching() -> Any:

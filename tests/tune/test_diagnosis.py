@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from feedline.tune.diagnosis import as_dict, diagnose, summary
-from feedline.tune.measured import Measured
+from feedline.tune.measured import Measured, Room
 from feedline.tune.probe import probe
 from tests.tune import sick  # with torch: a process that is forked has both imported
 
@@ -49,6 +50,8 @@ def test_healthy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("hdf5_handle", "shared-handle", True),
         ("lmdb_handle", "shared-handle", True),
         ("Reopening", "reopened-file", False),
+        ("ReopeningHDF5", "reopened-file", False),
+        ("ReopeningSQLite", "reopened-file", False),
         ("LargeImages", "oversized-images", False),
         ("LargeImagesByOpenCV", "oversized-images", False),
         ("Floats", "floats", False),
@@ -65,6 +68,8 @@ def test_healthy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ("failing_on_threads", "fails-on-threads", True),
         ("prefetching", "prefetch-memory", True),
         ("shuffling", "shuffling", False),
+        ("unsendable", "unsendable-batch", True),
+        ("failing_loader", "failing-loader", True),
     ],
 )
 def test_the_disease_is_named_and_no_other(
@@ -76,6 +81,26 @@ def test_the_disease_is_named_and_no_other(
     (finding,) = findings
     assert finding.fix
     assert finding.gain is None or finding.gain >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "granted", "disease", "is_serious"),
+    [
+        ("too_few_workers", {"cores": 16}, "too-few-workers", False),
+        ("large_batches", {"shared_bytes": 8 << 20}, "shared-memory", True),
+        ("large_batches", {"open_files": 25}, "open-files", False),
+        ("large_batches", {"memory_bytes": 16 << 20}, "prefetch-memory", True),
+    ],
+)
+def test_what_depends_on_the_machine(
+    name: str, granted: dict[str, int], disease: str, is_serious: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = tried(name, tmp_path, monkeypatch)
+    enough = Room(cores=2, memory_bytes=64 << 30, shared_bytes=64 << 30, open_files=4096)
+    measured.room = enough
+    assert diagnose(measured) == []
+    measured.room = replace(enough, **granted)
+    assert [(finding.name, finding.is_serious) for finding in diagnose(measured)] == [(disease, is_serious)]
 
 
 def test_what_was_measured_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

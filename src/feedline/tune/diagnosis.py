@@ -39,9 +39,8 @@ def summary(measured: Measured) -> list[str]:
             f"sent in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} by pickle"
         )
     rates = {} if measured.threads is None else measured.threads.rates
-    lines += [f"{count} threads made {rate / rates[1]:.2f} times the samples of one" for count, rate in rates.items()][
-        1:
-    ]
+    several = [(count, rate / rates[1]) for count, rate in rates.items() if count > 1]
+    lines += [f"{count} threads made {times:.2f} times the samples of one" for count, times in several]
     return lines
 
 

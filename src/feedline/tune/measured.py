@@ -194,7 +194,10 @@ class LoaderFacts:
     is_persistent: bool
     start_method: str
     start_s: float | None = None
-    """From asking for an epoch until the first batch came, less what that batch takes; None if it was not tried."""
+    """From asking for an epoch until the first batch came, less what that batch takes; None if it was not tried, or
+    if workers are kept."""
+    failure: str = ""
+    """What the first batch raised, with the user's frames."""
     shuffle_s: float | None = None
     """To draw the order of an epoch as a list; None if no list is drawn."""
     shuffle_bytes: int = 0

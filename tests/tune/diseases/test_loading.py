@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from feedline.tune.diseases.loading import find
+from feedline.tune.measured import OpenHandle, State, Threads
 from tests.tune.facts import MIB, ROOM, batch, loader, measured, samples
 
 
@@ -21,8 +22,8 @@ def test_starting_is_compared_with_an_epoch(start_s: float | None, gain: float |
 
 @pytest.mark.parametrize(
     ("workers", "ranks", "name"),
-    [(8, 1, None), (9, 1, None), (10, 1, "too-many-workers"), (8, 4, "too-many-workers"), (4, 1, "too-few-workers"),
-     (5, 1, None), (0, 1, "too-few-workers")],
+    [(8, 1, None), (9, 1, None), (10, 1, "too-many-workers"), (8, 4, "too-many-workers"), (3, 1, "too-few-workers"),
+     (4, 1, None), (0, 1, "too-few-workers")],
 )  # fmt: skip
 def test_workers_are_compared_with_cores(workers: int, ranks: int, name: str | None) -> None:
     facts = measured(loader=loader(workers=workers), room=replace(ROOM, local_ranks=ranks))
@@ -32,6 +33,20 @@ def test_workers_are_compared_with_cores(workers: int, ranks: int, name: str | N
 def test_workers_that_wait_or_have_little_to_do() -> None:
     assert find(measured(loader=loader(workers=32), samples=samples(cpu_share=0.1))) == []
     assert find(measured(loader=loader(workers=1), samples=samples(seconds=(1e-6,) * 10))) == []
+
+
+def test_a_batch_that_fails_is_told_unless_something_else_explains_it() -> None:
+    (finding,) = find(measured(loader=loader(failure="Traceback ...\nKeyError: 'z'")))
+    assert (finding.name, finding.severity) == ("failing-loader", "serious")
+    assert "KeyError: 'z'" in finding.evidence
+    handle = OpenHandle("dataset.file", "an open file", "", "")
+    for explained in (
+        measured(loader=loader(failure="..."), batch=batch(not_picklable="a generator")),
+        measured(loader=loader(failure="..."), state=State(handles=(handle,))),
+        measured(loader=loader(failure="...", engine="thread"), state=State(thread_handles=(handle,))),
+        measured(loader=loader(failure="...", engine="thread"), threads=Threads({}, failure="...")),
+    ):
+        assert find(explained) == []
 
 
 def test_prefetching_is_compared_with_memory() -> None:

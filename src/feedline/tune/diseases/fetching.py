@@ -20,6 +20,8 @@ for the lock also waits for a core, and the share is seen too small."""
 _HELPED = 1.3
 """If the threads of a library compute beside the sample's, two samples at a time are slower for another reason."""
 _MUCH_GAIN = 1.5
+"""Less is not worth other workers."""
+_OTHER_GAIN = 1.25
 """If another change gains so much, that comes first: samples are others then."""
 _MANY_WORKERS = 8
 _TOO_MANY_PIXELS = 4
@@ -44,7 +46,7 @@ def find(measured: Measured) -> list[Finding]:
         *_oversized(samples),
         *_stragglers(samples),
     ]
-    if samples.usual_s >= _COSTLY_S and not any((finding.gain or 1.0) >= _MUCH_GAIN for finding in found):
+    if samples.usual_s >= _COSTLY_S and not any((finding.gain or 1.0) >= _OTHER_GAIN for finding in found):
         found += _waiting(measured, samples) if samples.cpu_share < _WAITING else _locked(measured, samples)
     return found
 

@@ -30,12 +30,31 @@ def find(measured: Measured) -> list[Finding]:
     if loader is None:
         return []
     return [
+        *_failing(measured, loader),
         *_restarted(measured, loader),
         *_workers(measured, loader),
         *_memory(measured, loader),
         *_files(measured.room, loader),
         *_shuffling(measured, loader),
     ]
+
+
+def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    if loader.failure and not _is_explained(measured, loader):
+        yield Finding(
+            "failing-loader",
+            f"Single samples can be made, but the first batch of the loader raised:\n{loader.failure.rstrip()}",
+            "Correct what it raises: the collate function, or what workers get of the dataset.",
+            is_serious=True,
+        )
+
+
+def _is_explained(measured: Measured, loader: LoaderFacts) -> bool:
+    """True if another finding says why batches fail."""
+    state, threads, batch = measured.state, measured.threads, measured.batch
+    if loader.engine == "thread":
+        return bool(state.thread_handles) or (threads is not None and bool(threads.failure))
+    return bool(state.handles) or (batch is not None and batch.not_picklable is not None)
 
 
 def _restarted(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
@@ -67,7 +86,8 @@ def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
             f"DataLoader(dataset, num_workers={cores})",
         )
     batch_s = samples.mean_s * loader.batch_size
-    if max(loader.workers, 1) * 2 <= cores and batch_s >= _BATCH_S:
+    is_few = 2 * loader.workers < cores if loader.workers else cores > 1  # one is for the training loop
+    if is_few and batch_s >= _BATCH_S:
         rate = max(loader.workers, 1) / samples.mean_s
         yield Finding(
             "too-few-workers",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from feedline.datasets.objects import users_traceback
 from feedline.driver.memory_watch import seen_bytes
 from feedline.driver.settings import DEFAULT_DEPTH
 from feedline.loader.base import LoaderBase
@@ -59,18 +60,18 @@ def collate_of(loader: Any) -> Callable[[Any], Any] | None:
 
 
 def with_times(facts: LoaderFacts, loader: Any, batch_s: float, until_s: float) -> LoaderFacts:
-    """Draw an order and begin epochs, and add how long that takes."""
+    """Draw an order and begin epochs, and add how long that takes, or what went wrong."""
     facts = _with_shuffle(facts, loader)
-    would_take_s = batch_s + (facts.shuffle_s or 0.0)
-    is_too_long = time.monotonic() + would_take_s > until_s
-    if not facts.workers or facts.is_persistent or facts.engine != "process" or is_too_long:
-        return facts
+    batch_s += facts.shuffle_s or 0.0
+    is_started_again = facts.workers > 0 and not facts.is_persistent and facts.engine == "process"
     times: list[float] = []
-    for _ in range(_STARTS):
-        if times and time.monotonic() + times[0] > until_s:
-            break
-        times.append(_first_batch_s(loader))
-    return replace(facts, start_s=max(0.0, min(times) - would_take_s))
+    while len(times) < (_STARTS if is_started_again else 1) and time.monotonic() + max([batch_s, *times]) < until_s:
+        try:
+            times.append(_first_batch_s(loader))
+        except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
+            return replace(facts, failure=users_traceback(exc))
+    start_s = max(0.0, min(times) - batch_s) if times and is_started_again else None
+    return replace(facts, start_s=start_s)
 
 
 def _first_batch_s(loader: Any) -> float:

@@ -31,25 +31,26 @@ class Opens:
     """Counts which files each sample opens: by `open`, `sqlite3.connect` and `h5py.File`."""
 
     def __init__(self) -> None:
-        self._opened: set[str] = set()
-        """By the sample that is being made."""
+        self._opened: dict[str, str] = {}
+        """By the sample that is being made: paths, and what opened them."""
+        self._how: dict[str, str] = {}
         self._by_samples: Counter[str] = Counter()
         self._samples = 0
         self._read_before = 0
         self._is_on = False
         sys.addaudithook(self._hear)
         if (h5py := sys.modules.get("h5py")) is not None:
-            _wrap(h5py.File, "__init__", lambda args, *_: self._note(args[1] if len(args) > 1 else None))
+            _wrap(h5py.File, "__init__", lambda args, *_: self._note("h5py", args[1] if len(args) > 1 else None))
 
     def _hear(self, event: str, args: tuple[Any, ...]) -> None:
         if self._is_on and event in ("open", "sqlite3.connect"):
-            self._note(args[0])
+            self._note(event.partition(".")[0], args[0])
 
-    def _note(self, path: Any) -> None:
+    def _note(self, how: str, path: Any) -> None:
         if self._is_on and isinstance(path, (str, bytes, os.PathLike)):
             name = os.path.abspath(os.fsdecode(path))
             if not name.startswith(_SYSTEM):
-                self._opened.add(name)
+                self._opened[name] = how
 
     def begin(self) -> None:
         """Count from now on."""
@@ -58,7 +59,8 @@ class Opens:
     def sample(self) -> None:
         """Note that a sample was made."""
         self._samples += 1
-        self._by_samples.update(self._opened)
+        self._by_samples.update(self._opened.keys())
+        self._how.update(self._opened)
         self._opened.clear()
 
     def end(self, clock: Clock) -> tuple[Opened, ...]:
@@ -70,18 +72,27 @@ class Opens:
             for path, count in self._by_samples.most_common(8)
             if count >= max(4, _OFTEN * self._samples) and os.path.isfile(path)
         ]
-        return tuple(Opened(path, count, _again_s(path, read, clock), read) for path, count in often)
+        return tuple(Opened(path, count, self._again_s(path, read, clock), read) for path, count in often)
 
+    def _again_s(self, path: str, size: int, clock: Clock) -> float:
+        """Return how long it takes to open a file, and to read of it as much as a sample does, as the sample did."""
+        how = self._how[path]
 
-def _again_s(path: str, size: int, clock: Clock) -> float:
-    def again() -> None:
-        with open(path, "rb") as file:
-            file.read(min(size, _READ_ONCE))
+        def again() -> None:
+            if how == "h5py":
+                sys.modules["h5py"].File(path, "r").close()
+            elif how == "sqlite3":
+                connection = sys.modules["sqlite3"].connect(path)
+                connection.execute("SELECT count(*) FROM sqlite_master")
+                connection.close()
+            else:
+                with open(path, "rb") as file:
+                    file.read(min(size, _READ_ONCE))
 
-    try:
-        return shortest_s(again, clock)
-    except OSError:  # it is gone, or may not be read any more
-        return 0.0
+        try:
+            return shortest_s(again, clock)
+        except Exception:  # of whatever library: it is gone, or may not be read any more
+            return 0.0
 
 
 def _bytes_read() -> int:
