@@ -10,7 +10,7 @@ from feedline.values.sizes import bytes_text
 
 _STARTING = 0.05
 """Share of an epoch that starting its workers takes."""
-_STARTING_S = 0.05
+_STARTING_S = 0.01
 _COMPUTING = 0.7
 """Share of computing above which more workers than cores gain nothing."""
 _BATCH_S = 5e-3
