@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from feedline.errors import BadOption, DatasetFailed
+from feedline.tune.measured import STAGES
 from feedline.tune.probe import probe, room_now
-from feedline.tune.probing.process import STAGES
 
 HERE = Path(__file__).parent
 

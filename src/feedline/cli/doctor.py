@@ -16,16 +16,16 @@ from feedline._optional import require
 from feedline.bench import machine
 from feedline.cli import fault_file
 from feedline.cli.findings import find
-from feedline.errors import DatasetFailed
+from feedline.errors import BadOption, DatasetFailed
 from feedline.tune.diagnosis import as_dict, diagnose, summary
 from feedline.tune.finding import Finding
-from feedline.tune.probe import probe
-from feedline.tune.probing.process import STAGES
+from feedline.tune.measured import STAGES
 from feedline.values.shown import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_SHOWN_GAIN = 1.05
 SERIOUS = 3
 FAILED = {"import": 4, "raises": 5, "hangs": 6, "crashes": 7, "empty": 8}
 """Exit codes, by why a dataset could not be tried. 1 is any other error that feedline explains, 2 a wrong option."""
@@ -89,6 +89,10 @@ def _look_at_faults(file: Path) -> _Looked:
 
 
 def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
+    if sys.platform != "linux":
+        raise BadOption(f"{source}: datasets can be tried on Linux only, where their processes can be watched.")
+    from feedline.tune.probe import probe  # which cannot be imported elsewhere
+
     with _bar(source) if with_bar else _no_bar() as on_stage:
         measured = probe(source, seconds=seconds, on_stage=on_stage)
     findings = diagnose(measured)
@@ -131,7 +135,7 @@ def show(
         console.print(Text(printable(line)))
     if before and findings:
         console.print()
-    has_gains = any(finding.gain for finding in findings)
+    has_gains = any((finding.gain or 1.0) >= _SHOWN_GAIN for finding in findings)
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for name in ("what", "found", "to change", *(["gain"] if has_gains else [])):
         table.add_column(name, overflow="fold", min_width=5)
@@ -143,7 +147,7 @@ def show(
             change.append(f"\n{printable(finding.code)}", "cyan")
         cells = [Text(printable(finding.name), colour), Text(printable(finding.evidence)), change]
         if has_gains:
-            cells.append(Text("" if finding.gain is None else f"{finding.gain:.1f}x"))
+            cells.append(Text(f"{finding.gain:.1f}x" if (finding.gain or 1.0) >= _SHOWN_GAIN else ""))
         table.add_row(*cells)
     if findings:
         console.print(table)

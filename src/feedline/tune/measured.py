@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+STAGES = ("import", "samples", "batch", "loader", "threads")
+"""What is measured, in this order; "loader" only if one was given."""
+
 
 @dataclass(frozen=True)
 class Making:

@@ -58,7 +58,8 @@ def _generators(measured: Measured) -> Iterator[Finding]:
         yield Finding(
             "copied-random",
             f"Samples draw from {', '.join(state.own_generators[:_NAMED])}. Each worker process gets a copy in the "
-            "same state, so that all workers draw the same numbers, and the same again in every epoch",
+            "same state, so that all workers draw the same numbers, and the same again in every epoch that starts "
+            "workers anew",
             "Draw from feedline.rng(), which has numbers of its own for each sample.",
             "feedline.rng().random()",
             is_serious=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import faulthandler
+import gc
 import itertools
 import os
 import sys
@@ -31,8 +32,6 @@ from feedline.tune.probing.clock import Clock
 from feedline.tune.probing.loading import collate_of, facts_of, is_loader, with_times
 from feedline.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
 from feedline.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
-
-STAGES = ("import", "samples", "batch", "loader", "threads")
 
 _SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
 """Of the time that is left when a part begins."""
@@ -141,6 +140,7 @@ class _Probe:
         else:
             iterator = _iterated(dataset)
             ask, indices = (lambda _: next(iterator)), itertools.count()
+        gc.freeze()  # or one of the samples would pay for a look through everything that was imported
         own = OwnGenerators(dataset)
         before, has_torch = GlobalStates.now(), "torch" in sys.modules
         sampling = Sampling(ask, indices, size)

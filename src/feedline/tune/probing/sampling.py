@@ -63,9 +63,9 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(held, f"{name}.{key}" if name else str(key))
     elif isinstance(value, (list, tuple)) and len(value) < _LONG_LIST:
         for place, held in enumerate(value):
-            yield from leaves(held, f"{name}[{place}]")
+            yield from leaves(held, f"{name or 'sample'}[{place}]")
     else:
-        yield name or "the sample", value
+        yield name or "sample", value
 
 
 def as_array(value: Any) -> Any:
