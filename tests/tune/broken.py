@@ -76,6 +76,19 @@ class Starting(Base):
         threading.Event().wait()
 
 
+class Forking(Base):
+    """Has a process that inherits all that its own has open, and never ends."""
+
+    def __init__(self) -> None:
+        if os.fork() == 0:
+            time.sleep(1000)
+
+
+class ForkingAndExiting(Forking):
+    def __getitem__(self, index: int) -> Any:
+        os._exit(9)
+
+
 class Empty(Base):
     def __len__(self) -> int:
         return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ def test_the_disease_is_named_and_no_other(
     ],
 )
 def test_what_depends_on_the_machine(
-    name: str, granted: dict[str, int], disease: str, is_serious: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, granted: dict[str, Any], disease: str, is_serious: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measured = tried(name, tmp_path, monkeypatch)
     enough = Room(cores=2, memory_bytes=64 << 30, shared_bytes=64 << 30, open_files=4096)

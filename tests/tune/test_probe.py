@@ -50,6 +50,7 @@ def test_parts_and_stages() -> None:
         ("HangingToBeMade", "hangs", "while it was imported and made", "in __init__"),
         ("Crashing", "crashes", r"was killed by signal 11 \(Segmentation fault\)", "in __getitem__"),
         ("Exiting", "crashes", "ended its process with status 9", ""),
+        ("ForkingAndExiting", "crashes", "ended its process with status 9", ""),
     ],
 )
 def test_what_cannot_be_tried(name: str, reason: str, text: str, traceback: str) -> None:
@@ -77,6 +78,12 @@ def test_what_it_has_started_ends_with_it(capfd: pytest.CaptureFixture[str]) -> 
     while status.exists() and "State:\tZ" not in status.read_text() and time.monotonic() < deadline_s:
         time.sleep(0.01)
     assert not status.exists() or "State:\tZ" in status.read_text()
+
+
+def test_it_is_done_though_others_have_its_connection() -> None:
+    began_s = time.monotonic()
+    assert probe(f"{HERE / 'broken.py'}:Forking", seconds=30).ended is None
+    assert time.monotonic() - began_s < 20
 
 
 def test_what_was_measured_before_it_hung_is_kept() -> None:

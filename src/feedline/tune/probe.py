@@ -118,13 +118,20 @@ class _Listening:
     def until(self, end_s: float, measured: Measured) -> Measured:
         """Take messages until the last, or until a time."""
         while True:
-            if self._connection.poll(_LOOK_S):
+            # Its death does not close the connection if it has forked others, which have it, too.
+            end = os.waitid(os.P_PID, self._process.pid or 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if self._connection.poll(0 if end is not None else _LOOK_S):
                 try:
                     told: Told = self._connection.recv()
-                except (EOFError, OSError):
-                    return self._ended(measured)
+                except EOFError:
+                    end = end or os.waitid(os.P_PID, self._process.pid or 0, os.WEXITED | os.WNOWAIT)
+                    return self._died(end, measured)
+                if told.kind == "done":
+                    return measured
                 self._take(told, measured)
                 continue
+            if end is not None:
+                return self._died(end, measured)
             used = seen_bytes(self._process.pid or 0) or 0
             if used > self._memory_bytes:
                 text = f"took {bytes_text(used)} of memory, and {bytes_text(self._memory_bytes)} is what it may take"
@@ -145,14 +152,10 @@ class _Listening:
             text, traceback = told.value
             raise DatasetFailed(text, told.name, traceback)
 
-    def _ended(self, measured: Measured) -> Measured:
-        """The process has closed its end: it is done, or has died. It is left for the caller to be taken note of."""
-        end = os.waitid(os.P_PID, self._process.pid or 0, os.WEXITED | os.WNOWAIT)
-        assert end is not None  # it blocks until there is one
-        is_killed = end.si_code != os.CLD_EXITED
-        if not is_killed and end.si_status == 0 and measured.samples is not None:
-            return measured
-        if is_killed:
+    def _died(self, end: os.waitid_result | None, measured: Measured) -> Measured:
+        """Say how the process ended. It is still there to be killed with its session."""
+        assert end is not None  # who waits for it is told
+        if end.si_code != os.CLD_EXITED:
             how = f"was killed by signal {end.si_status} ({signal.strsignal(end.si_status)})"
         else:
             how = f"ended its process with status {end.si_status}"

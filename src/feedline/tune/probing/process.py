@@ -47,8 +47,8 @@ _WORTH_THREADS_S = 5e-5
 class Told:
     """A message of the process in which a dataset is tried."""
 
-    kind: Literal["stage", "part", "failed"]
-    name: str
+    kind: Literal["stage", "part", "failed", "done"]
+    name: str = ""
     """Of a stage, of a field of `Measured`, or of the reason for a failure."""
     # Any: what the field holds; text and traceback of a failure.
     value: Any = None
@@ -74,6 +74,7 @@ def run(task: Task, connection: Connection, stacks_fd: int) -> None:
         file.write("1000")  # before other programs, should the memory of the machine end
     try:
         _Probe(task, lambda *told: connection.send(Told(*told))).run()
+        connection.send(Told("done"))
     except FeedlineError as exc:
         failed = exc if isinstance(exc, DatasetFailed) else None
         reason = "wrong" if failed is None else failed.reason
