@@ -42,6 +42,11 @@ class Healthy:
         return {"x": self.rows[index % 100], "y": index}
 
 
+class Anything(Healthy):
+    def __getitem__(self, index: int) -> Any:
+        return object()
+
+
 class Computing(Healthy):
     """Does its work outside of the interpreter's lock."""
 

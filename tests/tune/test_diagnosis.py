@@ -115,6 +115,12 @@ def test_what_was_measured_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert set(facts["samples_per_s_by_threads"]) == {"1", "2", "8"}
 
 
+def test_samples_of_which_no_batch_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = tried("Anything", tmp_path, monkeypatch)
+    assert measured.batch is None
+    assert "The samples could not be put together into a batch" in summary(measured)
+
+
 def test_what_ended_it_is_a_finding() -> None:
     measured = probe(f"{Path(__file__).parent / 'broken.py'}:HangingLater", seconds=0.5)
     found = [finding for finding in diagnose(measured) if finding.name == "ended-early"]

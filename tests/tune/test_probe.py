@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from feedline.errors import BadOption, DatasetFailed
+from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.tune.measured import STAGES
 from feedline.tune.probe import probe, room_now
 
@@ -46,7 +46,7 @@ def test_parts_and_stages() -> None:
         ("RaisingStream", "raises", r"iter\(dataset\) failed: OSError: the queue is gone", "in __iter__"),
         ("Empty", "empty", r"is empty: len\(Empty\) is 0", ""),
         ("EmptyStream", "empty", "is empty: it has no samples", ""),
-        ("Hanging", "hangs", "did not come to an end within .*while samples were made", "in wait_for_ever"),
+        ("Hanging", "hangs", "did not come to an end within .*and samples were made", "in wait_for_ever"),
         ("HangingToBeMade", "hangs", "while it was imported and made", "in __init__"),
         ("Crashing", "crashes", r"was killed by signal 11 \(Segmentation fault\)", "in __getitem__"),
         ("Exiting", "crashes", "ended its process with status 9", ""),
@@ -99,6 +99,12 @@ def test_what_is_no_dataset() -> None:
     with pytest.raises(BadOption, match="is 3, of type int, which is no dataset") as caught:
         probe(f"{HERE / 'broken.py'}:number", seconds=1)
     assert not isinstance(caught.value, DatasetFailed)
+
+
+def test_a_fault_of_the_probe_is_not_blamed_on_the_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feedline.tune.probing.process.try_batch", lambda *_: 1 / 0)
+    with pytest.raises(InternalError, match=r"(?s)while a batch was put together.*ZeroDivisionError"):
+        probe(f"{HERE / 'broken.py'}:Plain", seconds=1)
 
 
 def test_the_room() -> None:

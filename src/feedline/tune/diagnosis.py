@@ -38,6 +38,8 @@ def summary(measured: Measured) -> list[str]:
             f"A batch of {batch.size}: {bytes_text(batch.bytes)}, put together in {seconds_text(batch.collate_s)}; "
             f"sent in {seconds_text(batch.arena_s)} through shared memory, in {seconds_text(batch.pickle_s)} by pickle"
         )
+    elif samples is not None and (measured.loader is None or measured.loader.batch_size is not None):
+        lines.append("The samples could not be put together into a batch")
     rates = {} if measured.threads is None else measured.threads.rates
     several = [(count, rate / rates[1]) for count, rate in rates.items() if count > 1]
     lines += [f"{count} threads made {times:.2f} times the samples of one" for count, times in several]

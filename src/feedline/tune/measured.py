@@ -104,8 +104,6 @@ class Samples:
     cpu_share: float
     """Of the usual sample: how much of its time is computing."""
     sample_bytes: float
-    indices: tuple[str, ...] = ()
-    """As they are shown, one for each of `seconds`."""
     repeated: tuple[tuple[str, float], ...] = ()
     """The slowest samples, and their time when they were made again."""
     failed: int = 0

@@ -21,14 +21,13 @@ from typing import Any
 from feedline.driver.memory_watch import seen_bytes
 from feedline.driver.settings import local_rank_count
 from feedline.engines.processes.stacks import Stacks
-from feedline.errors import BadOption, DatasetFailed
+from feedline.errors import BadOption, DatasetFailed, InternalError
 from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
 from feedline.system.openmp import dismiss_idle_threads
 from feedline.tune.measured import Measured, Room
-from feedline.tune.probing.process import Task, Told, run
+from feedline.tune.probing.process import Told, run
 from feedline.values.sizes import bytes_text
 
-DEFAULT_SECONDS = 20.0
 _LOOK_S = 0.05
 _GRACE_S = 1.0
 """What a sample that has begun may take longer than the time that was given."""
@@ -39,7 +38,7 @@ _MEMORY_SHARE = 0.8
 def probe(
     source: str,
     *,
-    seconds: float = DEFAULT_SECONDS,
+    seconds: float,
     memory_bytes: int | None = None,
     on_stage: Callable[[str], None] = lambda stage: None,
 ) -> Measured:
@@ -56,6 +55,7 @@ def probe(
     Raises:
         BadOption: there is no such dataset.
         DatasetFailed: it cannot be made, has no samples, or none of them can be made in this time and memory.
+        InternalError: the probe itself has a fault.
     """
     room = room_now()
     if memory_bytes is None:
@@ -65,7 +65,7 @@ def probe(
     near, far = context.Pipe(duplex=False)
     stacks = Stacks()
     dismiss_idle_threads()
-    process = context.Process(target=run, args=(Task(source, seconds, os.getpid()), far, stacks.far))
+    process = context.Process(target=run, args=(source, seconds, os.getpid(), far, stacks.far))
     process.start()
     far.close()
     try:
@@ -148,6 +148,8 @@ class _Listening:
             setattr(measured, told.name, told.value)
         elif told.name == "wrong":
             raise BadOption(told.value[0])
+        elif told.name == "internal":
+            raise InternalError(f"A part of the probe itself failed, {_WHERE[self._stage]}:\n{told.value[0]}")
         else:
             text, traceback = told.value
             raise DatasetFailed(text, told.name, traceback)
@@ -186,7 +188,7 @@ _OURS = (f'File "{Path(__file__).parents[1]}', "multiprocessing/", 'File "<froze
 _WHERE = {
     "start": "before anything of it ran",
     "import": "while it was imported and made",
-    "samples": "while samples were made one after the other",
+    "samples": "while it was looked through and samples were made one after the other",
     "batch": "while a batch was put together",
     "loader": "while the loader began an epoch",
     "threads": "while several threads made samples",

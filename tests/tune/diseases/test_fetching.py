@@ -20,9 +20,9 @@ def test_the_lock_is_told_from_threads_of_a_library(rate: float, helped: float, 
     assert [finding.name for finding in findings] == ["gil-bound"] * found
 
 
-@pytest.mark.parametrize(("engine", "severity"), [("thread", "serious"), (None, "advice"), ("process", None)])
-def test_the_lock_matters_to_threads(engine: str | None, severity: str | None) -> None:
-    given = None if engine is None else loader(engine=engine)
+@pytest.mark.parametrize(("asked_for", "severity"), [("thread", "serious"), (None, "advice"), ("process", None)])
+def test_the_lock_matters_to_threads(asked_for: str | None, severity: str | None) -> None:
+    given = None if asked_for is None else loader(engine=asked_for)
     findings = find(measured(threads=Threads({1: 1000.0, 2: 1000.0}), loader=given))
     assert [finding.severity for finding in findings] == [severity] * (severity is not None)
     assert all(finding.gain == 8.0 for finding in findings), "eight cores, against two threads that are as one"

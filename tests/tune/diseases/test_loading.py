@@ -21,12 +21,12 @@ def test_starting_is_compared_with_an_epoch(start_s: float | None, gain: float |
 
 
 @pytest.mark.parametrize(
-    ("workers", "ranks", "name"),
+    ("count", "ranks", "name"),
     [(8, 1, None), (9, 1, None), (10, 1, "too-many-workers"), (8, 4, "too-many-workers"), (3, 1, "too-few-workers"),
      (4, 1, None), (0, 1, "too-few-workers")],
 )  # fmt: skip
-def test_workers_are_compared_with_cores(workers: int, ranks: int, name: str | None) -> None:
-    facts = measured(loader=loader(workers=workers), room=replace(ROOM, local_ranks=ranks))
+def test_workers_are_compared_with_cores(count: int, ranks: int, name: str | None) -> None:
+    facts = measured(loader=loader(workers=count), room=replace(ROOM, local_ranks=ranks))
     assert [finding.name for finding in find(facts)] == [name] * (name is not None)
 
 

@@ -15,9 +15,11 @@ def test_nothing_is_wrong() -> None:
     assert find(measured()) == []
 
 
-@pytest.mark.parametrize(("engine", "found"), [(None, True), ("process", True), ("thread", False), ("inline", False)])
-def test_handles_matter_to_those_who_share_them(engine: str | None, found: bool) -> None:
-    given = None if engine is None else loader(engine=engine)
+@pytest.mark.parametrize(
+    ("asked_for", "found"), [(None, True), ("process", True), ("thread", False), ("inline", False)]
+)
+def test_handles_matter_to_those_who_share_them(asked_for: str | None, found: bool) -> None:
+    given = None if asked_for is None else loader(engine=asked_for)
     assert len(find(measured(state=State(handles=(HANDLE,)), loader=given))) == found
 
 
@@ -33,10 +35,12 @@ def test_a_handle_is_why_it_cannot_be_pickled() -> None:
     assert [finding.name for finding in find(measured(state=state))] == ["shared-handle"]
 
 
-@pytest.mark.parametrize(("method", "severity"), [("fork", "advice"), ("spawn", "serious"), ("forkserver", "serious")])
-def test_what_cannot_be_pickled_matters_where_it_is_sent(method: str, severity: str) -> None:
+@pytest.mark.parametrize(
+    ("started_by", "severity"), [("fork", "advice"), ("spawn", "serious"), ("forkserver", "serious")]
+)
+def test_what_cannot_be_pickled_matters_where_it_is_sent(started_by: str, severity: str) -> None:
     state = State(not_picklable="dataset.f is a lambda; pickle says no. Define it at the top level.")
-    (finding,) = find(measured(state=state, room=replace(ROOM, start_method=method)))
+    (finding,) = find(measured(state=state, room=replace(ROOM, start_method=started_by)))
     assert (finding.name, finding.severity, finding.fix) == ("unpicklable", severity, "Define it at the top level.")
     assert find(measured(state=state, loader=loader(engine="thread"))) == []
 

@@ -13,6 +13,7 @@ import itertools
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -54,39 +55,33 @@ class Told:
     value: Any = None
 
 
-@dataclass(frozen=True)
-class Task:
-    """What is to be tried."""
-
-    source: str
-    seconds: float
-    parent_pid: int
-
-
-def run(task: Task, connection: Connection, stacks_fd: int) -> None:
+def run(source: str, seconds: float, parent_pid: int, connection: Connection, stacks_fd: int) -> None:
     """Try a dataset and send messages about it; the target of a process."""
     os.setsid()  # so that whatever it starts can be ended with it
-    end_with(task.parent_pid, -1, started_by_main_thread=True)
+    if os.getppid() != parent_pid:
+        return  # nobody listens any more
+    end_with(parent_pid, -1, started_by_main_thread=True)
     os.dup2(2, 1)  # what the user's code prints is no part of the result
     faulthandler.enable(stacks_fd)
     faulthandler.register(STACK_SIGNAL, file=stacks_fd, all_threads=True)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # before other programs, should the memory of the machine end
     try:
-        _Probe(task, lambda *told: connection.send(Told(*told))).run()
+        _Probe(source, seconds, lambda *told: connection.send(Told(*told))).run()
         connection.send(Told("done"))
     except FeedlineError as exc:
         failed = exc if isinstance(exc, DatasetFailed) else None
         reason = "wrong" if failed is None else failed.reason
         connection.send(Told("failed", reason, (str(exc), "" if failed is None else failed.traceback)))
-    connection.close()
+    except Exception as exc:  # what the user's code raises is caught where it is called
+        connection.send(Told("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
 
 
 class _Probe:
-    def __init__(self, task: Task, tell: Callable[..., None]) -> None:
-        self._task = task
+    def __init__(self, source: str, seconds: float, tell: Callable[..., None]) -> None:
+        self._source = source
         self._tell = tell
-        self._end_s = time.monotonic() + task.seconds
+        self._end_s = time.monotonic() + seconds
         self._clock = Clock()
 
     def _until(self, part: str) -> float:
@@ -125,7 +120,7 @@ class _Probe:
         """Return what the user named, and how long the user's own code took to make it."""
         before = self._clock.now()
         with _imports_timed(self._clock) as spent:
-            opened = open_object(self._task.source)
+            opened = open_object(self._source)
         return opened, max(0.0, self._clock.since(before)[0] - spent[0])
 
     def _samples(

@@ -162,7 +162,6 @@ class Sampling:
             seconds=tuple(run.seconds),
             cpu_share=float(np.median(run.shares)),
             sample_bytes=self._kept_bytes / max(len(self.kept), 1),
-            indices=tuple(f"{index!r:.40}" for index in run.indices),
             repeated=tuple(self._again(run, until_s, clock)) if can_repeat else (),
             failed=run.failed,
             failure=run.failure,
