@@ -68,7 +68,8 @@ class State:
     """To pickle the dataset and to read it again, arrays aside; None if it cannot be pickled or was not tried."""
     pickle_bytes: int = 0
     not_picklable: str | None = None
-    """What cannot be pickled and what to do, in words."""
+    """What cannot be pickled, and why; None if everything can."""
+    pickle_advice: str = ""
 
 
 @dataclass(frozen=True)

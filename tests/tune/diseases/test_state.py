@@ -31,7 +31,7 @@ def test_handles_of_threads() -> None:
 
 
 def test_a_handle_is_why_it_cannot_be_pickled() -> None:
-    state = State(handles=(HANDLE,), not_picklable="dataset.file is an open file; pickle says no. Keep the path.")
+    state = State(handles=(HANDLE,), not_picklable="dataset.file is an open file")
     assert [finding.name for finding in find(measured(state=state))] == ["shared-handle"]
 
 
@@ -39,10 +39,21 @@ def test_a_handle_is_why_it_cannot_be_pickled() -> None:
     ("started_by", "severity"), [("fork", "advice"), ("spawn", "serious"), ("forkserver", "serious")]
 )
 def test_what_cannot_be_pickled_matters_where_it_is_sent(started_by: str, severity: str) -> None:
-    state = State(not_picklable="dataset.f is a lambda; pickle says no. Define it at the top level.")
+    state = State(not_picklable="dataset.f is a lambda", pickle_advice="Define it at the top level.")
     (finding,) = find(measured(state=state, room=replace(ROOM, start_method=started_by)))
     assert (finding.name, finding.severity, finding.fix) == ("unpicklable", severity, "Define it at the top level.")
     assert find(measured(state=state, loader=loader(engine="thread"))) == []
+
+
+def test_generators_matter_to_those_who_copy_or_share_them() -> None:
+    state = State(own_generators=("dataset.rng",), global_generators=("random",))
+    alone = {finding.name: finding for finding in find(measured(state=state))}
+    assert alone.keys() == {"copied-random", "global-random"}
+    assert "same numbers" in alone["copied-random"].evidence
+    threads = find(measured(state=state, loader=loader(engine="thread")))
+    assert [finding.is_serious for finding in threads] == [True, True]
+    assert all("who came first" in finding.evidence for finding in threads)
+    assert find(measured(state=state, loader=loader(engine="inline", workers=0))) == []
 
 
 def test_copies_are_counted_by_workers_and_ranks() -> None:

@@ -53,13 +53,19 @@ def _handles(measured: Measured) -> Iterator[Finding]:
 
 
 def _generators(measured: Measured) -> Iterator[Finding]:
-    state = measured.state
+    state, on_threads = measured.state, measured.engine == "thread"
+    if measured.engine == "inline":
+        return
     if state.own_generators:
+        trouble = (
+            "Threads share it, and what a sample draws depends on who came first"
+            if on_threads
+            else "Each worker process gets a copy in the same state, so that all workers draw the same numbers, and the "
+            "same again in every epoch that starts workers anew"
+        )
         yield Finding(
             "copied-random",
-            f"Samples draw from {', '.join(state.own_generators[:_NAMED])}. Each worker process gets a copy in the "
-            "same state, so that all workers draw the same numbers, and the same again in every epoch that starts "
-            "workers anew",
+            f"Samples draw from {', '.join(state.own_generators[:_NAMED])}. {trouble}",
             "Draw from feedline.rng(), which has numbers of its own for each sample.",
             "feedline.rng().random()",
             is_serious=True,
@@ -71,7 +77,7 @@ def _generators(measured: Measured) -> Iterator[Finding]:
             "these, and what a sample draws depends on who came first",
             "Draw from feedline.rng(), which has numbers of its own for each sample, on threads, too.",
             "feedline.rng().random()",
-            is_serious=measured.engine == "thread",
+            is_serious=on_threads,
         )
 
 
@@ -97,9 +103,8 @@ def _unpicklable(measured: Measured) -> Iterator[Finding]:
     how = "as they are by default here" if is_sent else "which is the default from Python 3.14 on, and on macOS"
     yield Finding(
         "unpicklable",
-        f"{_capital(measured.state.not_picklable.partition('. ')[0])}. Workers that are started by "
-        f"forkserver or spawn, {how}, cannot be started",
-        measured.state.not_picklable.partition(". ")[2] or "Keep what can be pickled.",
+        f"{measured.state.not_picklable}. Workers that are started by forkserver or spawn, {how}, cannot be started",
+        measured.state.pickle_advice,
         None if is_sent else 'DataLoader(dataset, multiprocessing_context="fork")',
         is_serious=is_sent,
     )
@@ -129,6 +134,7 @@ def _held(measured: Measured) -> Iterator[Finding]:
         if held.bytes < _LARGE_BYTES:
             continue
         all_bytes = held.bytes * workers * room.local_ranks
+        name = held.path.rpartition(".")[2]
         instead = "" if held.shared_bytes is None else f"; shared it takes {bytes_text(held.shared_bytes)}, once"
         yield Finding(
             "copied-objects",
@@ -138,9 +144,7 @@ def _held(measured: Measured) -> Iterator[Finding]:
             "Hold it once for all workers."
             if held.shared_bytes is not None
             else "Keep these values in arrays, or in a file that is mapped.",
-            f"self.{held.path.rpartition('.')[2]} = feedline.share({held.path.rpartition('.')[2]})"
-            if held.shared_bytes is not None and "[" not in held.path
-            else None,
+            f"self.{name} = feedline.share({name})" if held.shared_bytes is not None and "[" not in held.path else None,
             is_serious=room.memory_bytes is not None and all_bytes > _LARGE_SHARE * room.memory_bytes,
         )
 
@@ -161,7 +165,3 @@ def _growth(measured: Measured) -> Iterator[Finding]:
         'DataLoader(dataset, max_memory_per_worker="4GB")',
         is_serious=room is not None and length is not None and samples.growth * length / 1000 > _LARGE_SHARE * room,
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:] if not text.startswith("dataset") else text

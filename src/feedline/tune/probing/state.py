@@ -170,11 +170,11 @@ def pickled(dataset: Any, most_s: float, clock: Clock) -> dict[str, Any]:
         failure = what_fails(dataset, "dataset")
         if failure is None:  # of multiprocessing: such objects are sent only to a process that is being started
             return {}
-        told = f"{failure.path} is {failure.what}; pickle says: {words(exc):.200}. {failure.advice}"
-        return {"not_picklable": told}
+        told = f"{failure.path} is {failure.what}; pickle says: {words(exc):.200}"
+        return {"not_picklable": told, "pickle_advice": failure.advice}
     try:
         pickle.loads(file.getvalue(), buffers=buffers)
     except Exception as exc:
-        told = f"the pickle of the dataset cannot be read again: {type(exc).__name__}: {words(exc):.200}"
-        return {"not_picklable": f"{told}. Correct its __setstate__ or __reduce__."}
+        told = f"The pickle of the dataset cannot be read again: {type(exc).__name__}: {words(exc):.200}"
+        return {"not_picklable": told, "pickle_advice": "Correct its __setstate__ or __reduce__."}
     return {"pickle_s": clock.since(before)[0], "pickle_bytes": file.tell()}
