@@ -60,8 +60,8 @@ def _generators(measured: Measured) -> Iterator[Finding]:
         trouble = (
             "Threads share it, and what a sample draws depends on who came first"
             if on_threads
-            else "Each worker process gets a copy in the same state, so that all workers draw the same numbers, and the "
-            "same again in every epoch that starts workers anew"
+            else "Each worker process gets a copy in the same state, so that all workers draw the same numbers, and "
+            "the same again in every epoch that starts workers anew"
         )
         yield Finding(
             "copied-random",
