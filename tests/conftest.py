@@ -10,6 +10,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import random
 import select
 import signal
 import sys
@@ -22,6 +23,7 @@ from multiprocessing import forkserver, resource_sharer, resource_tracker
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 
 from feedline.transport import forks
@@ -29,6 +31,9 @@ from tests import program_server
 from tests.thinning import THOROUGH, thin, try_fewer_examples
 
 ENGINES = ("inline", "thread", "process")
+
+# Before any test begins CUDA, after which a loader could not set it any more, and would warn.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 # How long workers may take to leave after the loader is gone. A guess: torch's own take up to 5 s under load.
 GRACE_S = 10.0
@@ -45,6 +50,28 @@ def engine(request: pytest.FixtureRequest) -> str:
     """Every engine in turn."""
     name: str = request.param
     return name
+
+
+@pytest.fixture
+def two_torch_threads() -> Iterator[None]:
+    """Let torch compute on two threads in this process, as in a training script."""
+    import torch
+
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def generators_as_they_were() -> Iterator[None]:
+    """Put the generators of the process back."""
+    import torch
+
+    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(own)
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
@@ -70,6 +97,10 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    if "torch" in sys.modules:
+        # A process that a test forks has none of the threads that compute, and may wait for them. Besides, the other
+        # cores have tests of their own.
+        sys.modules["torch"].set_num_threads(1)
     if sys.platform == "linux":
         _move_to_huge_pages()
 
@@ -276,5 +307,7 @@ def _open_files() -> dict[int, str]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
             files[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    # A GPU's driver opens more of its own files whenever another of its parts is first used.
-    return {fd: target for fd, target in files.items() if fd not in servers and not target.startswith("/dev/nvidia")}
+    # A GPU's driver opens more of its own files whenever another of its parts is first used; with its first product of
+    # matrices torch opens a file for profilers.
+    kept = ("/dev/nvidia", f"/tmp/perf-{os.getpid()}.map")
+    return {fd: target for fd, target in files.items() if fd not in servers and not target.startswith(kept)}

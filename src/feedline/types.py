@@ -250,7 +250,10 @@ class Result:
 
 @dataclass(slots=True)
 class Parcel:
-    """A batch that still lies in a slot: a small header, and the number of bytes it refers to."""
+    """A batch that still lies in a slot: a small header, and the number of bytes it refers to.
+
+    Without a slot and a reader, the batch lies behind the header.
+    """
 
     header: Any
     slot: int

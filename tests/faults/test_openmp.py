@@ -1,10 +1,10 @@
-"""Forked workers after the trainer has computed on several threads. torch's own loader hangs there."""
+"""Forked workers after the trainer, or the process it was forked from, has computed on several threads."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.faults.programs import running_afresh
+from tests.faults.programs import running, running_afresh
 
 CONVOLUTION = """
 import torch
@@ -35,8 +35,25 @@ say("done")
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # torch's own loader hangs there
 def test_workers_may_compute_on_several_threads_too() -> None:
     with running_afresh(CONVOLUTION) as program:
         assert program.line() == "done"
+        assert program.end() == 0
+
+
+FORKED_TRAINER = """
+import torch
+torch.set_num_threads(2)
+torch.rand(1 << 17).add(1)  # makes torch's threads, of which a child has none
+child = os.fork()
+if child == 0:
+    os._exit(len(list(Loader(Numbers(), 4, workers=2))))
+say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_trainer_may_be_forked_from_a_process_that_computed_on_several_threads() -> None:
+    with running(FORKED_TRAINER) as program:
+        assert program.line() == "16"
         assert program.end() == 0

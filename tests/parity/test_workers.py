@@ -442,6 +442,7 @@ def test_a_collate_function_with_state_is_copied_too(process_parity: Parity) -> 
 # What a worker inherits
 
 
+@pytest.mark.usefixtures("two_torch_threads")
 def test_torch_uses_one_thread_per_worker(process_parity: Parity) -> None:
     def code(side: Side) -> object:
         before = torch.get_num_threads()
@@ -451,6 +452,7 @@ def test_torch_uses_one_thread_per_worker(process_parity: Parity) -> None:
     process_parity.same(code)
 
 
+@pytest.mark.usefixtures("two_torch_threads")
 def test_threads_of_the_caller_are_left_as_they_were(parity: Parity) -> None:
     def code(side: Side) -> object:
         before = torch.get_num_threads(), torch.get_num_interop_threads()

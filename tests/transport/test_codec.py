@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -9,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -16,12 +18,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torch._subclasses import FakeTensor, FakeTensorMode
 
 from feedline.abc import memory
 from feedline.errors import BatchNotPicklable
 from feedline.frameworks.numpy import NumpyFramework
 from feedline.frameworks.torch import TorchFramework
-from feedline.transport.codec import ALIGNMENT, Codec, PartWriter, SlotFull, SlotWriter
+from feedline.transport.codec import ALIGNMENT, Codec, MessageWriter, PartWriter, SlotFull, SlotWriter
 from feedline.transport.reading import Bytes, Views
 
 # -- how to compare ---
@@ -519,3 +522,44 @@ def test_rows_of_another_size_are_refused() -> None:
     with pytest.raises(SlotFull):
         writer.place(8)
     assert writer.allocate(16) is not None
+
+
+# -- batches behind their headers ---
+
+
+def packed(codec: Codec, batch: Any) -> tuple[bytes, int]:
+    view = np.zeros(1 << 14, np.uint8)
+    writer = MessageWriter(view, view.__array_interface__["data"][0])
+    header = codec.encode(batch, writer)
+    return header + view[: writer.used].tobytes(), writer.used
+
+
+def forms(first: float) -> list[Any]:
+    x, y = torch.full((4, 3), first), torch.arange(4) + int(first)
+    plain = [x, [x, y], (x, y), {"x": x, "y": y}, [x, y.bfloat16(), torch.empty(0, 2)], x[:0]]
+    return [*plain, [x, "text"], [x, x[1:]], "text"]
+
+
+@pytest.mark.parametrize("form", range(len(forms(0))))
+def test_batches_that_lie_behind_their_headers(form: int) -> None:
+    codec = Codec(TorchFramework())
+    sent = [forms(number)[form] for number in range(6)]
+    sent.insert(3, [torch.zeros(5, 2)])  # another layout in between
+    got = [codec.decode_packed(*packed(codec, batch)) for batch in sent]
+    assert all(map(same, got, sent)), "each has memory of its own"
+
+
+def test_a_batch_like_the_one_before_is_not_described_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec, rebuild = Codec(TorchFramework()), Mock(wraps=TorchFramework().rebuild)
+    monkeypatch.setattr(TorchFramework, "rebuild", rebuild)
+    for number in range(5):
+        assert same(codec.decode_packed(*packed(codec, forms(number)[1])), forms(number)[1])
+    assert rebuild.call_count == 2, "as itself, and as what the others are copied from"
+
+
+def test_a_batch_like_the_one_before_is_a_fake_tensor_where_all_are() -> None:
+    codec = Codec(TorchFramework())
+    message = packed(codec, [torch.ones(3)])
+    for is_fake in (False, True, True, False, False, False, True):
+        with FakeTensorMode() if is_fake else contextlib.nullcontext():
+            assert isinstance(codec.decode_packed(*message)[0], FakeTensor) == is_fake

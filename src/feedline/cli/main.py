@@ -71,9 +71,21 @@ def build_parser() -> argparse.ArgumentParser:
     _add_round_options(bench)
 
     _add_doctor(commands)
+    run = commands.add_parser("run", help="run a program with feedline's loader in the place of torch's")
+    _add_program(run)
     _add_pack(commands)
     _add_inspect(commands)
     return parser
+
+
+def _add_program(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "program",
+        nargs=argparse.REMAINDER,
+        metavar="train.py ARGUMENTS",
+        help="a program and its arguments, as behind `python`",
+    )
+    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, metavar="MODULE", help="a module instead")
 
 
 # Any: argparse's own class for this is not public.
@@ -199,14 +211,22 @@ def _fields(text: str) -> dict[str, str]:
     return dict(pairs)
 
 
-_PACKAGES = {"demo": ("rich", "PIL", "torch"), "bench": ("rich", "PIL", "torch"), "pack": ("rich",)}
+_PACKAGES = {
+    "demo": ("rich", "PIL", "torch"),
+    "bench": ("rich", "PIL", "torch"),
+    "pack": ("rich",),
+    "run": ("torch",),
+}
 """What a command needs, the lightest first: whoever lacks Rich learns it before torch was loaded for nothing. Others
 ask for what draws their tables by themselves."""
+
+
+_EXTRAS = {"pack": "pack", "run": "torch"}
 
 
 def _run(arguments: argparse.Namespace) -> int:
     """Import the module of a command, now that what it needs is known to be there, and run it; returns the status."""
     name = arguments.command
     for package in _PACKAGES.get(name, ()):
-        require(package, extra="pack" if name == "pack" else "demo", purpose=f"`feedline {name}`")
+        require(package, extra=_EXTRAS.get(name, "demo"), purpose=f"`feedline {name}`")
     return importlib.import_module(f"feedline.cli.{name}").run(arguments) or 0

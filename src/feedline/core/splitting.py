@@ -69,8 +69,8 @@ class Splitter:
         """Remember the layout of a batch that one worker made."""
         if not _is_rows(indices):
             return
-        count = len(indices)
-        if count in self._layouts or count in self._unlike or parcel.header[0] != 2 or parcel.reader is not None:
+        count, lies_in_slot = len(indices), parcel.slot >= 0 and parcel.reader is None
+        if count in self._layouts or count in self._unlike or parcel.header[0] != 2 or not lies_in_slot:
             return
         description = marshal.loads(memoryview(parcel.header)[1:])
         if self._framework.rows_of(description, 0, count, count) is not None:

@@ -24,14 +24,7 @@ def open_object(source: str) -> Any:
     """Return the dataset that `module:object` names: an object, or what a class or function returns that is called.
 
     Modules in the current folder are found; so are files, as `path/to/file.py:object`, and what lies beside them.
-
-    Raises:
-        BadOption: there is none.
-        DatasetFailed: the code of the module, or of what makes the dataset, raised.
-
-    Example:
-        >>> len(open_object("calendar:day_name"))
-        7
+    Raises BadOption: there is none; DatasetFailed: the code of the module, or of what makes the dataset, raised.
     """
     module_name, _, attribute = source.rpartition(":")
     file = Path(module_name) if module_name.endswith(".py") else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 from feedline.abc.source import Acknowledged
@@ -107,10 +108,7 @@ class InlineBatches(ExclusiveBatches):
         if self._wants_receipts:
             self._receipts.acknowledge()
         while True:
-            begun = self._begun
-            if begun is None:
-                begun = self._begun = self._take()
-            ordinal, indices = begun
+            ordinal, indices = self._begun or self._take()
             if self._made is _NOTHING:
                 try:
                     self._made = self._make(ordinal, indices)
@@ -141,8 +139,8 @@ class InlineBatches(ExclusiveBatches):
         if isinstance(exc, StopIteration):
             self._rest()
             self._begun = None
-            self.progress.ended = self._runner.streams
-            self._fault_budget.check(ended=self.progress.ended)
+            self._fault_budget.check(ended=self._runner.streams)
+            self.ending = self.progress if self._runner.streams else None
             return
         torn = self._runner.streams and self._runner.stream.interrupted_by is not None
         if torn or is_interrupt(exc) or isinstance(exc, TooManyBadSamples):
@@ -162,7 +160,7 @@ class InlineBatches(ExclusiveBatches):
             raise
 
     def _take(self) -> tuple[int, Any]:
-        """Return the next batch that was not delivered: its number, and what it consists of."""
+        """Begin the next batch that was not delivered; returns its number, and what it consists of."""
         if self._asks_plan:
             raise ended_by(None)
         self._asks_plan = True
@@ -175,15 +173,15 @@ class InlineBatches(ExclusiveBatches):
             self._asks_plan = False
             self._fault_budget.check(ended=True)
             self._rest()
-            self.progress.ended = True  # the last that is done: after an interrupt the end comes again, not the epoch
+            self.ending = self.progress
             raise
         except BaseException as exc:
             self._asks_plan = is_interrupt(exc)
             raise
-        ordinal = self._ordinal
+        begun = self._begun = self._ordinal, indices  # here: a signal may come when this returns, in Python 3.10
         self._ordinal += 1
         self._asks_plan = False
-        return ordinal, indices
+        return begun
 
     def _note(self, ordinal: int, *, failed: bool = False) -> None:
         """Note that a batch is delivered: the last that is done about it, so that an interrupt loses nothing."""
@@ -205,9 +203,9 @@ class InlineBatches(ExclusiveBatches):
 
     def _make(self, ordinal: int, indices: Any) -> Any:
         """Make a batch; `_VOID` if no sample of it is left."""
-        draw = self._plan.draw(ordinal)
         if not self._guards:
-            return in_room(self._room, self._runner.make, indices, draw)
+            return in_room(self._room, self._runner.make, indices, partial(self._plan.draw, ordinal))
+        draw = self._plan.draw(ordinal)
         streams = self._runner.streams
         treated = Treated(indices) if streams else self._fault_budget.treat(indices, batched=self._batched)
         while (batch := self._make_guarded(treated, draw)) is _VOID and self._fault_budget.keeps_steps:

@@ -100,6 +100,8 @@ class Slots:
             if slot >= 0:
                 self.release(slot)
             return self._codec.decode(parcel.header, parcel.reader)
+        if slot < 0:
+            return self._codec.decode_packed(parcel.header, parcel.used)
         assert arena is not None
         try:
             reader = arena.reader(slot, parcel.used)

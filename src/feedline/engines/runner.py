@@ -221,19 +221,14 @@ class Runner:
             return getattr(self._dataset, task.indices.name)(*task.indices.arguments, **task.indices.options)
         if task.epoch != self._epoch:
             self._begin_epoch(task)
-        if self.trouble is not None:
-            raise twin_of(self.trouble)
         if self._guard is not None:
             self._guard.begin(task.skip)
-        return self._make(task.indices, task.draw, room)
+        return self.make(task.indices, task.draw, room)
 
-    def make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
-        """Make a batch of the epoch that was begun, without a policy for samples that fail."""
+    def make(self, indices: Any, draw: Draw | Callable[[], Draw], room: memory.Memory | None) -> Any:
+        """Make a batch of the epoch that was begun."""
         if self.trouble is not None:
             raise twin_of(self.trouble)
-        return self._make(indices, draw, room)
-
-    def _make(self, indices: Any, draw: Draw, room: memory.Memory | None) -> Any:
         assert self._fetch is not None
         self._scope.begin(draw)
         memory.set_current(room)

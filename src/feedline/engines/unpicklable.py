@@ -70,12 +70,7 @@ class Unpicklable(NamedTuple):
 
 
 def what_fails(root: Any, name: str) -> Unpicklable | None:
-    """Pickle an object into nothing; returns the part of it that cannot be pickled, None if all of it can.
-
-    Args:
-        root: the object.
-        name: what it is called.
-    """
+    """Pickle an object, called `name`, into nothing; returns the part of it that cannot be, None if all of it can."""
     way, failure = _way_to_failure(root)
     if failure is None:
         return None

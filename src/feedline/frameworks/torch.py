@@ -27,6 +27,8 @@ from feedline.frameworks.torch_worker import (
 from feedline.system import openmp
 from feedline.types import Part, WorkerIdentity, WorkerSpec
 
+_mode_count = torch._C._len_torch_dispatch_stack
+
 
 class TorchFramework:
     """Tensors in, tensors out, with torch's rules."""
@@ -79,6 +81,15 @@ class TorchFramework:
         if form is False:
             return tensors
         return tuple(tensors) if form is True else dict(zip(form, tensors, strict=True))
+
+    def copied(self, batch: Any) -> Any:
+        if _mode_count():  # FakeTensorMode, for one, takes no tensors that were made outside of it
+            return None
+        if type(batch) is list:
+            return [tensor.clone() for tensor in batch]
+        if type(batch) is dict:
+            return {key: tensor.clone() for key, tensor in batch.items()}
+        return batch.clone() if type(batch) is torch.Tensor else tuple([tensor.clone() for tensor in batch])
 
     def rows_of(self, description: Any, start: int, stop: int, count: int) -> Part | None:
         single = type(description) is tuple

@@ -11,6 +11,7 @@ import ctypes
 from pathlib import Path
 
 _OMP_PAUSE_HARD = 2
+_FORKED = 0x40  # PF_FORKNOEXEC, of the flags in /proc/self/stat: forked, and no other program since
 
 
 def _libraries(name: str = "libgomp") -> list[ctypes.CDLL]:
@@ -40,8 +41,11 @@ def dismiss_idle_threads() -> None:
     """End the idle threads of this thread's pool, so that a fork does not inherit a dead pool.
 
     They would not exist in the child, and a parallel region there would wait for them for ever. In this process they
-    come back when needed.
+    come back when needed. A process that was forked itself keeps its pool: its threads may be dead already, which
+    nothing tells, and ending them would wait for them. Its workers are safe while they compute on one thread.
     """
+    if _is_forked():
+        return
     for library in _libraries():
         pause = getattr(library, "omp_pause_resource_all", None)
         if pause is not None:
@@ -52,3 +56,8 @@ def limit_this_thread() -> None:
     """Let parallel regions that this thread begins run on this thread alone."""
     for library in _libraries():
         library.omp_set_num_threads(1)
+
+
+def _is_forked() -> bool:
+    stat = Path("/proc/self/stat")
+    return stat.exists() and bool(int(stat.read_bytes().rpartition(b")")[2].split()[6]) & _FORKED)

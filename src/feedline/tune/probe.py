@@ -44,18 +44,11 @@ def probe(
 ) -> Measured:
     """Try the dataset or loader that `module:object` names, and return what was measured.
 
-    Blocks for `seconds` at most, and a second more for a sample that has begun.
+    Blocks for `seconds` at most, and a second more for a sample that has begun. Its process may take `memory_bytes`,
+    four fifths of what can be had if that is None. `on_stage` is called with each of `STAGES` when it begins.
 
-    Args:
-        source: what to try, as `open_object` takes it.
-        seconds: how long.
-        memory_bytes: what its process may take; four fifths of what can be had if not given.
-        on_stage: called with the name of each of `STAGES` when it begins.
-
-    Raises:
-        BadOption: there is no such dataset.
-        DatasetFailed: it cannot be made, has no samples, or none of them can be made in this time and memory.
-        InternalError: the probe itself has a fault.
+    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or none of them can be
+    made in this time and memory; InternalError: the probe itself has a fault.
     """
     room = room_now()
     if memory_bytes is None:

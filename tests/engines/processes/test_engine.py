@@ -58,6 +58,8 @@ class ProcessContract(EngineContract):
         assert isinstance(parcel, Parcel)
         if parcel.reader is not None:
             return self._codec.decode(parcel.header, parcel.reader)
+        if parcel.slot < 0:
+            return self._codec.decode_packed(parcel.header, parcel.used)
         return self._codec.decode(parcel.header, self.arena.reader(parcel.slot, parcel.used))
 
 
@@ -102,8 +104,10 @@ def answer(engine: ProcessEngine, task: Task, worker: int = 0) -> Result:
 
 
 def decode(parcel: Parcel) -> Any:
-    assert parcel.reader is not None
-    return Codec(NumpyFramework()).decode(parcel.header, parcel.reader)
+    codec = Codec(NumpyFramework())
+    if parcel.reader is None:
+        return codec.decode_packed(parcel.header, parcel.used)
+    return codec.decode(parcel.header, parcel.reader)
 
 
 @pytest.mark.slow
@@ -190,6 +194,15 @@ def test_a_batch_too_large_for_its_slot_travels(monkeypatch: pytest.MonkeyPatch)
 
 
 # -- short tasks, together ---
+
+
+def test_all_that_the_awaited_worker_has_said_comes_at_once(tmp_path: Path) -> None:
+    with Gate(tmp_path) as gate, at_work(Numbers(gate, held=(3,))) as engine:
+        engine.submit_together(0, [Task(number, [number]) for number in range(4)])
+        gate.wait_until_reached()  # the worker is at the last of them
+        assert [result.task_id for result in engine.collect(30, 0)] == [0, 1, 2]
+        gate.open()
+        assert [result.task_id for result in engine.collect(30, 0)] == [3]
 
 
 def test_a_batch_that_is_ready_does_not_wait_for_a_slow_one_behind_it(tmp_path: Path) -> None:

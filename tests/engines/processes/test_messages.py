@@ -61,12 +61,11 @@ def exchange(pair: Pair, message: Message) -> Message:
     used=st.integers(0, 2**64 - 1),
     busy_ns=st.integers(0, 2**64 - 1),
     bound=st.booleans(),
-    packed=st.booleans(),
 )
 def test_a_message_arrives_as_it_was_sent(
-    pair: Pair, kind: Kind, task_id: int, body: bytes, used: int, busy_ns: int, bound: bool, packed: bool
+    pair: Pair, kind: Kind, task_id: int, body: bytes, used: int, busy_ns: int, bound: bool
 ) -> None:
-    message = Message(kind, task_id, body, used, busy_ns, bound=bound, packed=packed)
+    message = Message(kind, task_id, body, used, busy_ns, bound=bound)
     assert exchange(pair, message) == message
 
 

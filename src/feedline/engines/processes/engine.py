@@ -317,6 +317,7 @@ class ProcessEngine(Engine):
                 return
             if message.kind is Kind.DONE or not self._keep(channel, message):
                 results.append(self._result(channel.number, message))
+                self._read(channel, results)  # what it has said besides: a call for each would cost the more
                 return
 
     def _read(self, channel: Channel, results: list[Result]) -> None:
@@ -351,10 +352,8 @@ class ProcessEngine(Engine):
     def _result(self, worker: int, message: Message) -> Result:
         slot = self._slots.pop(message.task_id, -1) if self._slots else -1
         if message.kind is Kind.DONE:
-            reader, body = None, message.body
-            if message.packed:
-                reader = Copies(np.frombuffer(body, np.uint8)[len(body) - message.used :])
-            elif message.fd >= 0:
+            reader = None
+            if message.fd >= 0:
                 try:
                     # To be copied: a mapping holds a descriptor, and a program may keep thousands of batches.
                     mapping = mmap.mmap(message.fd, max(message.used, 1), prot=mmap.PROT_READ)
@@ -366,7 +365,7 @@ class ProcessEngine(Engine):
                     return Result(ResultKind.FAILED, worker, message.task_id, failure)
                 finally:
                     os.close(message.fd)
-            parcel = Parcel(body, slot, message.used, reader)
+            parcel = Parcel(message.body, slot, message.used, reader)
             notes = self._notes.pop(message.task_id, None) if self._notes else None
             return Result(ResultKind.DONE, worker, message.task_id, parcel, message.busy_ns, notes, bound=message.bound)
         notes = self._notes.pop(message.task_id, None)

@@ -71,15 +71,13 @@ class Message:
     task_id: int
     body: bytes
     used: int = 0
-    """DONE: bytes of the slot, or of the memory in `fd`, that the batch takes."""
+    """DONE: bytes of the slot, of the memory in `fd`, or else of the end of the body, that the batch takes."""
     busy_ns: int = 0
     """DONE: how long the worker was at it. TASK: the length of the body; more tasks may follow behind it."""
     fd: int = -1
     """DONE: memory that holds the batch instead of the slot."""
     bound: bool = False
     """Of a worker: what it makes may depend on which worker it is."""
-    packed: bool = False
-    """DONE: the last `used` bytes of the body are the batch, which has no slot."""
 
 
 def send(sock: socket.socket, message: Message, *, block: bool) -> None:
@@ -100,7 +98,7 @@ def send(sock: socket.socket, message: Message, *, block: bool) -> None:
             fd = create_memfd(len(body))
             _write_all(fd, body)
             body = len(body).to_bytes(8, "little")
-        marks = long | message.bound << 1 | message.packed << 2
+        marks = long | message.bound << 1
         head = _HEAD.pack(message.kind, marks, message.task_id, message.used, message.busy_ns)
         flags = 0 if block else _AT_ONCE
         if fd < 0:
@@ -166,7 +164,7 @@ def receive(sock: socket.socket, *, block: bool) -> Message | None:
             body = _read_all(fd, int.from_bytes(body, "little"))
             os.close(fd)
             fd = -1
-    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks & 2 > 0, marks & 4 > 0)
+    return Message(_KINDS[kind], task_id, body, used, busy_ns, fd, marks & 2 > 0)
 
 
 def next_kind(sock: socket.socket) -> Kind | None:

@@ -174,12 +174,11 @@ def _answer(runner: Runner, codec: Codec, link: Link, task: Task, room: SlotWrit
 
 
 def _send_batch(codec: Codec, batch: Any, room: SlotWriter, task: Task, begun: int) -> Message:
-    packed = task.slot < 0
     try:
         body = codec.encode(batch, room)
-        if packed:
+        if task.slot < 0:
             body += room.view[: room.used].tobytes()
-        return Message(Kind.DONE, task.id, body, room.used, time.perf_counter_ns() - begun, packed=packed)
+        return Message(Kind.DONE, task.id, body, room.used, time.perf_counter_ns() - begun)
     except SlotFull:
         pass
     return _send_overflow(codec, batch, task.id, begun)

@@ -118,13 +118,7 @@ class _Run:
 
 
 class Sampling:
-    """Makes samples of a dataset.
-
-    Args:
-        ask: makes the sample of an index; raises StopIteration at the end of an iterable dataset.
-        indices: which ones to ask for, in this order.
-        keep: how many of the first samples to keep.
-    """
+    """Makes samples of a dataset, and keeps the first ones. `ask` raises StopIteration at the end of an iterable one."""
 
     def __init__(self, ask: Ask, indices: Iterator[Any], keep: int) -> None:
         self._ask = ask
@@ -136,8 +130,7 @@ class Sampling:
     def run(self, until_s: float, clock: Clock, *, can_repeat: bool) -> Samples:
         """Make samples until a time on the clock of `time.monotonic`, or until there are enough.
 
-        Raises:
-            DatasetFailed: every sample raised, or there is none.
+        Raises DatasetFailed: every sample raised, or there is none.
         """
         run = _Run()
         opens: Opens | None = None
