@@ -60,8 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
             looked = _look_at_dataset(what, arguments.seconds, with_bar=not arguments.json)
         elif what.endswith(".py") or not os.path.exists(what):
             raise BadOption(
-                f"{what!r} is no file of faults. Name a dataset as module:dataset or path/to/file.py:dataset, or a file "
-                "that loader.faults.to_csv or json.dump(loader.state_dict(), file) wrote."
+                f"{what!r} is no file of faults. Name a dataset as module:dataset or path/to/file.py:dataset, or a "
+                "file that loader.faults.to_csv or json.dump(loader.state_dict(), file) wrote."
             )
         else:
             looked = _look_at_faults(Path(what))
