@@ -250,6 +250,7 @@ class ReopeningHDF5(Healthy):
 class ReopeningSQLite(Healthy):
     def __init__(self) -> None:
         self.path = Path.cwd() / "rows.db"
+        self.path.unlink(missing_ok=True)
         connection = sqlite3.connect(self.path)
         connection.execute("CREATE TABLE rows AS SELECT 1 AS id, 2.5 AS value")
         connection.commit()

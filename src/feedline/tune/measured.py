@@ -93,8 +93,8 @@ class Decoded:
     pixels: float
     used_pixels: float
     decode_s: float
-    small_s: float
-    """To decode it if it was stored in the size that is used."""
+    small_sample_s: float | None
+    """What a whole sample takes if its images are stored in the size that is used; None if it fails then."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from feedline.tune.diseases.fetching import find
@@ -60,9 +62,11 @@ def test_what_gains_more_comes_first() -> None:
 
 
 def test_images_that_are_a_little_larger_are_not_told() -> None:
-    large = Decoded("Pillow", pixels=4e6, used_pixels=5e4, decode_s=8e-4, small_s=5e-5)
+    large = Decoded("Pillow", pixels=4e6, used_pixels=5e4, decode_s=4e-4, small_sample_s=2.5e-4)
     (finding,) = find(measured(samples=samples(decoded=large)))
     assert (finding.name, finding.gain) == ("oversized-images", 4.0)
+    (finding,) = find(measured(samples=samples(decoded=replace(large, decode_s=5e-4, small_sample_s=None))))
+    assert finding.gain == 2.0, "at least what decoding takes"
     assert find(measured(samples=samples(decoded=Decoded("Pillow", 1e5, 5e4, 8e-4, 4e-4)))) == []
 
 

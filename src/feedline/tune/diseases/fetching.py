@@ -154,15 +154,19 @@ def _oversized(samples: Samples) -> Iterator[Finding]:
     images = samples.decoded
     if images is None or images.pixels < _TOO_MANY_PIXELS * images.used_pixels:
         return
+    small, saved_s = "", images.decode_s
+    if images.small_sample_s is not None:
+        small = f"; with images stored in the size that is used the sample takes {seconds_text(images.small_sample_s)}"
+        saved_s = samples.mean_s - images.small_sample_s
     yield Finding(
         "oversized-images",
         f"{images.by} decodes {images.pixels / 1e6:.2f} megapixels for a sample that has "
         f"{images.used_pixels / 1e6:.2f}, which takes {seconds_text(images.decode_s)} of "
-        f"{seconds_text(samples.mean_s)}; stored in the size that is used it takes {seconds_text(images.small_s)}",
+        f"{seconds_text(samples.mean_s)}{small}",
         "Store the images smaller, once; or let the decoder make them smaller: feedline.images does, and "
         "PIL.Image.draft.",
         f"feedline pack SOURCE OUT --resize {max(1, round(images.used_pixels**0.5))}",
-        gain=gain_of(samples.mean_s, images.decode_s - images.small_s),
+        gain=gain_of(samples.mean_s, saved_s),
     )
 
 

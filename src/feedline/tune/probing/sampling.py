@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import threading
@@ -35,6 +36,7 @@ _STEADY_BYTES = 2 << 20
 """Growth of the memory while samples are made that is not just noise."""
 _SLOW = 5
 """Times the usual sample: such samples are made again."""
+_MADE_AGAIN = 8
 _THREADED_SAMPLES = 256
 
 # Any, throughout: a dataset, its indices and its samples are any objects.
@@ -150,12 +152,14 @@ class Sampling:
             raise _nothing_came(run)
         opened = opens.end(clock) if opens is not None else ()
         later = len(run.seconds) - 1
-        decoded = decodes.end(later, run.pixels / max(later, 1), clock) if decodes is not None else None
+        repeated = tuple(self._again(run, until_s, clock)) if can_repeat else ()
+        again_s = functools.partial(self._usual_s, run.indices, clock)
+        decoded = None if decodes is None else decodes.end(later, run.pixels / max(later, 1), again_s)
         return Samples(
             seconds=tuple(run.seconds),
             cpu_share=float(np.median(run.shares)),
             sample_bytes=self._kept_bytes / max(len(self.kept), 1),
-            repeated=tuple(self._again(run, until_s, clock)) if can_repeat else (),
+            repeated=repeated,
             failed=run.failed,
             failure=run.failure,
             opened=opened,
@@ -203,6 +207,18 @@ class Sampling:
             except Exception:  # it worked before; how often it fails is told elsewhere
                 continue
             yield f"{index!r:.40}", min(first, clock.since(before)[0])
+
+    def _usual_s(self, indices: list[Any], clock: Clock) -> float | None:
+        """Make some samples again; returns the median of their times, None if one fails."""
+        times = []
+        for index in indices[:_MADE_AGAIN]:
+            before = clock.now()
+            try:
+                self._ask(index)
+            except Exception:  # something else was changed than the dataset can take
+                return None
+            times.append(clock.since(before)[0])
+        return float(np.median(times))
 
 
 def size_of(sample: Any) -> int:

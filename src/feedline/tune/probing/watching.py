@@ -6,13 +6,17 @@ Both are watched for as long as the process lives, which is short: an audit hook
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from feedline.tune.measured import Decoded, Opened
 from feedline.tune.probing.clock import Clock, shortest_s
@@ -25,6 +29,14 @@ _OFTEN = 0.25
 
 _READ_ONCE = 1 << 26
 """Bytes that are read of a file to see how long that takes."""
+
+
+_WHOLE: dict[str, Callable[[str], object]] = {
+    ".npy": np.load,
+    ".npz": lambda path: dict(np.load(path)),
+    ".json": lambda path: json.loads(Path(path).read_bytes()),
+}
+"""How files are read of which samples read all: that takes longer than reading their bytes."""
 
 
 class Opens:
@@ -85,6 +97,8 @@ class Opens:
                 connection = sys.modules["sqlite3"].connect(path)
                 connection.execute("SELECT count(*) FROM sqlite_master")
                 connection.close()
+            elif size >= os.path.getsize(path) and path.endswith(tuple(_WHOLE)):
+                _WHOLE[os.path.splitext(path)[1]](path)
             else:
                 with open(path, "rb") as file:
                     file.read(min(size, _READ_ONCE))
@@ -109,12 +123,13 @@ class Decodes:
         self._by = ""
         self._pixels = 0
         self._seconds = 0.0
-        # Any: a module that the program has imported.
+        # Any: modules that the program has imported.
         self._cv2: Any = sys.modules.get("cv2")
-        self._small: Callable[[float], Callable[[], object]] | None = None
-        """Stores an image that was decoded at a scale, and returns what decodes that again."""
-        if (pillow := sys.modules.get("PIL.ImageFile")) is not None:
-            _wrap(pillow.ImageFile, "load", self._after_pillow, only=lambda args: bool(args[0].tile))
+        self._pillow: Any = sys.modules.get("PIL.Image")
+        self._stored: Callable[[float], AbstractContextManager[None]] | None = None
+        """Stores an image that was decoded at a scale, and has every other one opened from there for a while."""
+        if (files := sys.modules.get("PIL.ImageFile")) is not None:
+            _wrap(files.ImageFile, "load", self._after_pillow, only=lambda args: bool(args[0].tile))
         for name in () if self._cv2 is None else ("imread", "imdecode"):
             _wrap(self._cv2, name, self._after_opencv)
 
@@ -124,16 +139,16 @@ class Decodes:
 
     def _after_pillow(self, args: tuple[Any, ...], _: Any, seconds: float) -> None:
         image = args[0]
-        if self._small is None:
+        if self._stored is None:
             copy, kind = image.copy(), image.format or "PNG"
-            self._small = lambda scale: _small_pillow(copy, kind, scale)
+            self._stored = lambda scale: self._small_pillow(copy, kind, scale)
         self._add("Pillow", image.width * image.height, seconds)
 
     def _after_opencv(self, args: tuple[Any, ...], result: Any, seconds: float) -> None:
         if result is None:  # it could not be decoded
             return
-        if self._small is None:
-            self._small = lambda scale: _small_opencv(self._cv2, result, scale)
+        if self._stored is None:
+            self._stored = lambda scale: self._small_opencv(result, scale)
         self._add("OpenCV", result.shape[0] * result.shape[1], seconds)
 
     def _add(self, by: str, pixels: int, seconds: float) -> None:
@@ -141,27 +156,35 @@ class Decodes:
         self._pixels += pixels
         self._seconds += seconds
 
-    def end(self, samples: int, used_pixels: float, clock: Clock) -> Decoded | None:
-        """Return what was decoded per sample; None if nothing was, or it cannot be compared."""
-        if not self._pixels or not samples or not used_pixels or self._small is None:
+    def end(self, samples: int, used_pixels: float, sample_s: Callable[[], float | None]) -> Decoded | None:
+        """Return what was decoded per sample; None if nothing was, or it cannot be compared.
+
+        `sample_s` makes samples again, whose images are small then, and returns the time of one, None if that fails.
+        """
+        if not self._pixels or not samples or not used_pixels or self._stored is None:
             return None
         pixels, seconds = self._pixels / samples, self._seconds / samples
-        decode = self._small(min(1.0, (used_pixels / pixels) ** 0.5))
-        return Decoded(self._by, pixels, used_pixels, seconds, shortest_s(decode, clock))
+        with self._stored(min(1.0, (used_pixels / pixels) ** 0.5)):
+            return Decoded(self._by, pixels, used_pixels, seconds, sample_s())
 
+    # Any: an image of Pillow's, an array.
+    @contextmanager
+    def _small_pillow(self, image: Any, kind: str, scale: float) -> Iterator[None]:
+        data = io.BytesIO()
+        image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale)))).save(data, kind)
+        opening = self._pillow.open
+        self._pillow.open = lambda *_, **__: opening(io.BytesIO(data.getvalue()))
+        yield
+        self._pillow.open = opening
 
-# Any: an image of Pillow's, an array, a module.
-def _small_pillow(image: Any, kind: str, scale: float) -> Callable[[], object]:
-    data = io.BytesIO()
-    image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale)))).save(data, kind)
-    opening = sys.modules["PIL.Image"].open
-    return lambda: opening(io.BytesIO(data.getvalue())).load()
-
-
-def _small_opencv(cv2: Any, image: Any, scale: float) -> Callable[[], object]:
-    # As JPEG, whatever it was: an array does not tell.
-    _, data = cv2.imencode(".jpg", cv2.resize(image, None, fx=scale, fy=scale))
-    return lambda: cv2.imdecode(data, 1)
+    @contextmanager
+    def _small_opencv(self, image: Any, scale: float) -> Iterator[None]:
+        # As JPEG, whatever it was: an array does not tell.
+        _, data = self._cv2.imencode(".jpg", self._cv2.resize(image, None, fx=scale, fy=scale))
+        read, decode = self._cv2.imread, self._cv2.imdecode
+        self._cv2.imread = self._cv2.imdecode = lambda *_, **__: decode(data, 1)
+        yield
+        self._cv2.imread, self._cv2.imdecode = read, decode
 
 
 # Any: functions and objects of other libraries.
