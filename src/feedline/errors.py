@@ -2,6 +2,7 @@
 
     FeedlineError
     ├── BadOption (ValueError)            arguments that cannot work together, refused at construction
+    │   └── DatasetFailed                 the user's code failed while a dataset was made or tried
     ├── BadState (ValueError)             a saved state that does not fit this loader
     ├── BadRecording (ValueError)         a file that is no recording, or not a whole one
     ├── MissingExtra (ImportError)        an optional package is needed and absent
@@ -63,6 +64,7 @@ __all__ = [
     "CacheDropped",
     "CollateError",
     "CorruptSource",
+    "DatasetFailed",
     "DoubtfulArgument",
     "EmptyBatch",
     "EpochIgnored",
@@ -113,6 +115,22 @@ def _remade(kind: type[FeedlineError], args: tuple[Any, ...], attributes: dict[s
 
 class BadOption(FeedlineError, ValueError):
     """An argument, or a combination of arguments, that cannot work."""
+
+
+class DatasetFailed(BadOption):
+    """A dataset that a user named, and whose code failed.
+
+    Args:
+        text: what happened, and what to do.
+        reason: "import" (it could not be imported or made), "raises" (every sample raised), "hangs", "crashes" (its
+            process died, or took too much memory) or "empty".
+        traceback: the user's frames, as Python prints them; "" if there are none.
+    """
+
+    def __init__(self, text: str, reason: str = "import", traceback: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.traceback = traceback
 
 
 class BadState(FeedlineError, ValueError):

@@ -11,10 +11,10 @@ import torch
 
 from feedline import Loader
 from feedline.cli.fault_file import FaultFile, describe, find, first_lines, read
-from feedline.cli.findings import Finding
 from feedline.errors import BadState, WorkerDied
 from feedline.faults import Failure, Fault, FaultLog
 from feedline.state import Snapshot
+from feedline.tune.finding import Finding
 from feedline.verdicts import MESSAGE_LENGTH
 
 WHOLE = Snapshot(0, draw_seed=1, order={"unit": "own batches", "consumed": 0}).as_dict()
@@ -49,8 +49,8 @@ def held(*faults: Fault) -> FaultFile:
     return FaultFile(log, None)
 
 
-def by_subject(findings: list[Finding]) -> dict[str, Finding]:
-    return {finding.subject: finding for finding in findings}
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    return {finding.name: finding for finding in findings}
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -59,12 +59,12 @@ def test_a_state_that_was_saved_as_json(tmp_path: Path, wrapped: bool) -> None:
     path = tmp_path / "state.json"
     path.write_text(json.dumps({"step": 3, "loader": state} if wrapped else state))
     file = read(path)
-    findings = by_subject(find(file))
-    assert findings["state"].found == "at the end of epoch 0"
-    assert findings["faults"].found == "2: 2 skip"
-    assert findings["OSError"].found == "2 skip"
-    assert findings["in quarantine"].found == "2: 3, 9"
-    assert "release" in str(findings["in quarantine"].advice)
+    findings = by_name(find(file))
+    assert findings["state"].evidence == "at the end of epoch 0"
+    assert findings["faults"].evidence == "2: 2 skip"
+    assert findings["OSError"].evidence == "2 skip"
+    assert findings["in quarantine"].evidence == "2: 3, 9"
+    assert "release" in str(findings["in quarantine"].fix)
     assert first_lines(file)[0] == "sample 3: OSError: image 3 is truncated (fetch, attempt 1): skip"
 
 
@@ -74,8 +74,8 @@ def test_a_table_of_faults(tmp_path: Path) -> None:
     loader.faults.to_csv(path)
     file = read(path)
     assert first_lines(file) == [str(one) for one in loader.faults]
-    assert by_subject(find(file))["samples lost"].found == "2: 3, 9"
-    assert "in quarantine" not in by_subject(find(file))
+    assert by_name(find(file))["samples lost"].evidence == "2: 3, 9"
+    assert "in quarantine" not in by_name(find(file))
 
 
 def test_a_table_keeps_texts_of_several_lines_and_indices_of_all_kinds(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_what_programs_get(tmp_path: Path) -> None:
 def test_a_state_without_faults_says_so(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(json.dumps(Loader([1, 2, 3], 2).state_dict()))
-    assert [finding.found for finding in find(read(path))] == ["in epoch 0", "none"]
+    assert [finding.evidence for finding in find(read(path))] == ["in epoch 0", "none"]
 
 
 class Trap:
@@ -169,22 +169,22 @@ def test_an_unknown_action_in_a_table_is_refused(tmp_path: Path) -> None:
 
 def test_many_faults_of_one_kind_have_something_in_common() -> None:
     alike = [fault(index, FileNotFoundError(f"/mnt/{index}")) for index in range(9)]
-    advice = by_subject(find(held(*alike, fault(9, ValueError()))))["faults"].advice
+    advice = by_name(find(held(*alike, fault(9, ValueError()))))["faults"].fix
     assert advice is not None
     assert "9 of 10 are FileNotFoundError" in advice
     mixed = [*alike[:5], *(fault(index, ValueError()) for index in range(5, 10))]
-    assert by_subject(find(held(*mixed)))["faults"].advice is None
-    assert by_subject(find(held(*alike[:3])))["faults"].advice is None
+    assert by_name(find(held(*mixed)))["faults"].fix is None
+    assert by_name(find(held(*alike[:3])))["faults"].fix is None
 
 
 def test_samples_that_killed_are_named_apart() -> None:
-    findings = by_subject(find(held(fault(5, WorkerDied("Sample 5 kills"), stage="worker"), fault(6, OSError()))))
-    assert findings["killed workers"].found == "1: 5"
-    assert "faulthandler" in str(findings["killed workers"].advice)
+    findings = by_name(find(held(fault(5, WorkerDied("Sample 5 kills"), stage="worker"), fault(6, OSError()))))
+    assert findings["killed workers"].evidence == "1: 5"
+    assert "faulthandler" in str(findings["killed workers"].fix)
 
 
 def test_long_lists_are_cut() -> None:
-    found = by_subject(find(held(*[fault(index, OSError()) for index in range(100)])))["samples lost"].found
+    found = by_name(find(held(*[fault(index, OSError()) for index in range(100)])))["samples lost"].evidence
     assert found.startswith("100: 0, 1, 2")
     assert found.endswith("19, ...")
 
@@ -193,10 +193,10 @@ def test_faults_that_are_only_counted_are_told() -> None:
     log = FaultLog(most_entries=2)
     for index in range(5):
         log.append(fault(index, OSError()))
-    assert "3 older ones are only counted" in by_subject(find(FaultFile(log, None)))["faults"].found
+    assert "3 older ones are only counted" in by_name(find(FaultFile(log, None)))["faults"].evidence
 
 
 def test_what_a_file_says_does_not_steer_the_terminal() -> None:
     file = held(fault("\x1b[2Jname", OSError("\x1b]0;title\x07 two\nlines" + "x" * MESSAGE_LENGTH)))
-    texts = [*first_lines(file), *(finding.found for finding in find(file))]
+    texts = [*first_lines(file), *(finding.evidence for finding in find(file))]
     assert all(text.isprintable() for text in texts)

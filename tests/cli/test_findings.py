@@ -41,12 +41,12 @@ SOUND = Machine(
 def told(subject: str, **facts: Any) -> tuple[str, str | None]:
     """Return what is found, and advised, of a machine that differs from a sound one in some facts."""
     findings = find(dataclasses.replace(SOUND, **facts))
-    (one,) = [finding for finding in findings if finding.subject == subject]
-    return one.found, one.advice
+    (one,) = [finding for finding in findings if finding.name == subject]
+    return one.evidence, one.fix
 
 
 def test_a_sound_machine_needs_no_change() -> None:
-    assert [finding.subject for finding in find(SOUND) if finding.advice is not None] == []
+    assert [finding.name for finding in find(SOUND) if finding.fix is not None] == []
 
 
 def test_a_quota_counts_as_cores() -> None:
@@ -82,7 +82,7 @@ def test_too_little_free_memory_comes_with_a_budget_that_fits() -> None:
 
 def test_unknown_memory_is_passed_over() -> None:
     machine = dataclasses.replace(SOUND, memory_bytes=None, memory_limit_bytes=None, free_bytes=None)
-    assert "memory" not in [finding.subject for finding in find(machine)]
+    assert "memory" not in [finding.name for finding in find(machine)]
 
 
 @pytest.mark.parametrize("size", [None, 64 << 20])

@@ -1,66 +1,155 @@
-"""`feedline doctor`: look at this machine, or into a file of faults, and say what to change."""
+"""`feedline doctor`: look at this machine, at saved faults or at a dataset, and say what to change."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from feedline._optional import require
 from feedline.bench import machine
 from feedline.cli import fault_file
-from feedline.cli.findings import Finding, find
+from feedline.cli.findings import find
+from feedline.errors import BadOption, DatasetFailed
+from feedline.tune.diagnosis import as_dict, diagnose, summary
+from feedline.tune.finding import Finding
+from feedline.tune.measured import STAGES
+from feedline.values.shown import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+_SHOWN_GAIN = 1.05
+SERIOUS = 3
+FAILED = {"import": 4, "raises": 5, "hangs": 6, "crashes": 7, "empty": 8}
+"""Exit codes, by why a dataset could not be tried. 1 is any other error that feedline explains, 2 a wrong option."""
 
-def run(arguments: argparse.Namespace) -> None:
-    """Write what was found to standard output, as a table or as JSON.
 
-    Raises BadState: the file cannot be read, is damaged, or is something else; MissingExtra: a table was asked for, and
-    the package that draws it is not installed.
+@dataclass(frozen=True)
+class _Looked:
+    """What was looked at, and what was found."""
+
+    title: str
+    # Any: values that JSON keeps.
+    facts: dict[str, Any]
+    findings: list[Finding]
+    before: list[str] = field(default_factory=list)
+    """Lines above the table, and below it."""
+    after: list[str] = field(default_factory=list)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write what was found to standard output, as a table or as JSON; returns the exit code.
+
+    Raises BadOption: there is no such dataset; BadState: the file cannot be read, is damaged, or is something else;
+    MissingExtra: a table was asked for, and the package that draws it is not installed.
     """
-    file: Path | None = arguments.file
-    lines: list[str] = []
-    if file is None:
-        title = "This machine"
-        looked_at = machine.look()
-        findings = find(looked_at)
-        facts: dict[str, Any] = {"machine": asdict(looked_at)}  # values that JSON keeps
-    else:
-        title = fault_file.one_line(f"Faults in {file.name}")
-        held = fault_file.read(file)
-        findings, lines = fault_file.find(held), fault_file.first_lines(held)
-        facts = {"faults": fault_file.describe(held)}
+    if not arguments.json:
+        require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")
+    what: str | None = arguments.what
+    try:
+        if what is None:
+            looked = _look_at_machine()
+        elif os.path.exists(what) or ":" not in what:
+            looked = _look_at_faults(Path(what))
+        else:
+            looked = _look_at_dataset(what, arguments.seconds, with_bar=not arguments.json)
+    except DatasetFailed as exc:
+        sys.stderr.write(printable(f"{exc.traceback.rstrip()}\n\nfeedline: {exc}\n".lstrip()))
+        return FAILED[exc.reason]
     if arguments.json:
-        sys.stdout.write(json.dumps({**facts, "findings": [asdict(finding) for finding in findings]}) + "\n")
-        return
-    require("rich", extra="demo", purpose="The table of `feedline doctor` (with --json there is none)")
+        told = {**looked.facts, "findings": [finding.as_dict() for finding in looked.findings]}
+        sys.stdout.write(json.dumps(told) + "\n")
+    else:
+        from rich.console import Console
+
+        show(looked.title, looked.findings, Console(), before=looked.before, after=looked.after)
+    return SERIOUS if any(finding.is_serious for finding in looked.findings) else 0
+
+
+def _look_at_machine() -> _Looked:
+    facts = machine.look()
+    return _Looked("This machine", {"machine": asdict(facts)}, find(facts))
+
+
+def _look_at_faults(file: Path) -> _Looked:
+    held = fault_file.read(file)
+    lines = fault_file.first_lines(held)
+    after = ["The first of them:", *(f"  {line}" for line in lines)] if lines else []
+    title = fault_file.one_line(f"Faults in {file.name}")
+    return _Looked(title, {"faults": fault_file.describe(held)}, fault_file.find(held), after=after)
+
+
+def _look_at_dataset(source: str, seconds: float, *, with_bar: bool) -> _Looked:
+    if sys.platform != "linux":
+        raise BadOption(f"{source}: datasets can be tried on Linux only, where their processes can be watched.")
+    from feedline.tune.probe import probe  # which cannot be imported elsewhere
+
+    with _bar(source) if with_bar else _no_bar() as on_stage:
+        measured = probe(source, seconds=seconds, on_stage=on_stage)
+    findings = diagnose(measured)
+    after = [] if findings else ["Nothing that ought to be changed was found."]
+    return _Looked(source, {"measured": as_dict(measured)}, findings, summary(measured), after)
+
+
+@contextmanager
+def _bar(source: str) -> Iterator[Callable[[str], None]]:
+    """Draw a progress bar on standard error, if that is a terminal."""
     from rich.console import Console
+    from rich.progress import Progress
 
-    show(title, findings, lines, Console())
+    console = Console(stderr=True)
+    # No thread that draws: the process of the dataset is forked from this one.
+    with Progress(console=console, transient=True, auto_refresh=False, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(source, total=len(STAGES))
+
+        def on_stage(stage: str) -> None:
+            progress.update(bar, completed=STAGES.index(stage), description=f"{source}: {stage}", refresh=True)
+
+        yield on_stage
 
 
-def show(title: str, findings: Sequence[Finding], lines: Sequence[str], console: Console) -> None:
-    """Draw the findings as a table, those that ask for a change in colour, and lines of the log under it."""
+@contextmanager
+def _no_bar() -> Iterator[Callable[[str], None]]:
+    yield lambda stage: None
+
+
+def show(
+    title: str, findings: Sequence[Finding], console: Console, *, before: Sequence[str] = (), after: Sequence[str] = ()
+) -> None:
+    """Draw the findings as a table, those that ask for a change in colour, and lines above and below it."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    # Text, not str: what a file says is not to be taken for markup.
+    # Text, not str: what a file or a dataset says is not to be taken for markup.
+    for line in before:
+        console.print(Text(printable(line)))
+    if before and findings:
+        console.print()
+    has_gains = any((finding.gain or 1.0) >= _SHOWN_GAIN for finding in findings)
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for name in ("what", "found", "to change"):
-        table.add_column(name, overflow="fold")
+    for name in ("what", "found", "to change", *(["gain"] if has_gains else [])):
+        table.add_column(name, overflow="fold", min_width=5)
+    colours = {"serious": "red", "advice": "yellow", "fine": ""}
     for finding in findings:
-        colour = "yellow" if finding.advice else ""
-        table.add_row(Text(finding.subject, colour), Text(finding.found), Text(finding.advice or "nothing", colour))
-    console.print(table)
-    if lines:
-        console.print("\nThe first of them:")
-    for line in lines:
-        console.print(Text(f"  {line}"))
+        colour = colours[finding.severity]
+        change = Text(printable(finding.fix or "nothing"), colour)
+        if finding.code is not None:
+            change.append(f"\n{printable(finding.code)}", "cyan")
+        cells = [Text(printable(finding.name), colour), Text(printable(finding.evidence)), change]
+        if has_gains:
+            cells.append(Text(f"{finding.gain:.1f}x" if (finding.gain or 1.0) >= _SHOWN_GAIN else ""))
+        table.add_row(*cells)
+    if findings:
+        console.print(table)
+    if after:
+        console.print()
+    for line in after:
+        console.print(Text(printable(line)))

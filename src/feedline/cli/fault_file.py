@@ -14,11 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from feedline.cli.findings import Finding
 from feedline.errors import BadState
 from feedline.failures import words
 from feedline.faults import Fault, FaultLog
 from feedline.state import Snapshot
+from feedline.tune.finding import Finding
 from feedline.values.shown import csv_cell, printable
 
 ONE_CAUSE = 0.8  # of all faults: then they have something in common

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from feedline.bench.machine import Machine
+from feedline.tune.diseases.loading import LOADER_FILES, WORKER_FILES
+from feedline.tune.finding import Finding
 from feedline.values.sizes import bytes_text
 
 OLDEST_TORCH = (2, 4)
-LOADER_FILES = 5  # measured on Linux: an epoll, the arena, a pipe for stacks
-WORKER_FILES = 5  # a socket pair, two of multiprocessing's, one of the process
 FEW_FILES = 1024  # what most systems grant; a program of many files and loaders comes close
 FEW_PROCESSES = 512  # a guess: threads count, and a program with torch has a few dozen
 SMALL_SHARED_BYTES = 1 << 30  # a window of torch's batches of images does not fit into less
 LITTLE_MEMORY = 0.1  # of what the process may use
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at, what was found, and what to change."""
-
-    subject: str
-    found: str
-    advice: str | None = None
-    """None if there is nothing to change."""
 
 
 def find(machine: Machine) -> list[Finding]:

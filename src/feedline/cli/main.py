@@ -17,13 +17,16 @@ from feedline.values.shown import printable
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit status: 0, 1 for an error feedline explains, 130 after Ctrl-C."""
+    """Run one command and return the exit status: 0, 1 for an error feedline explains, 130 after Ctrl-C.
+
+    `feedline doctor` has more of them: see `cli/doctor.py`.
+    """
     parser = build_parser()
     arguments = parser.parse_args(argv)
     formatwarning = warnings.formatwarning
     warnings.formatwarning = lambda *told, **more: printable(formatwarning(*told, **more))
     try:
-        _run(arguments)
+        return _run(arguments)
     except FeedlineError as error:
         text = str(error)
         if hasattr(arguments, "fields"):  # sources call the option as it is called in Python
@@ -34,7 +37,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     finally:
         warnings.formatwarning = formatwarning
-    return 0
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -68,15 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_round_options(bench)
 
-    doctor = commands.add_parser("doctor", help="look at this machine, or at saved faults, and say what to change")
-    doctor.add_argument(
-        "file",
-        type=Path,
-        nargs="?",
-        metavar="FILE",
-        help="a state saved as JSON, or a table that loader.faults.to_csv wrote; without it the machine is looked at",
-    )
-    doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+    _add_doctor(commands)
     run = commands.add_parser("run", help="run a program with feedline's loader in the place of torch's")
     _add_program(run)
     report = commands.add_parser("report", help="draw a recording as one page of HTML")
@@ -98,6 +92,28 @@ def _add_program(parser: argparse.ArgumentParser) -> None:
 
 
 # Any: argparse's own class for this is not public.
+def _add_doctor(commands: Any) -> None:
+    doctor = commands.add_parser(
+        "doctor",
+        help="look at this machine, at a dataset or at saved faults, and say what to change",
+        epilog="Exit codes: 0 nothing serious was found; 3 something serious was; 4 the dataset cannot be imported or "
+        "made; 5 every sample raises; 6 it hangs; 7 it crashes or takes too much memory; 8 it is empty; 1 any other "
+        "error.",
+    )
+    doctor.add_argument(
+        "what",
+        nargs="?",
+        metavar="WHAT",
+        help="a dataset or loader in Python, module:object or path/to/file.py:object, or a function without arguments "
+        "that returns one; or a file: a state saved as JSON, or a table that loader.faults.to_csv wrote. Without it "
+        "the machine is looked at",
+    )
+    doctor.add_argument(
+        "--seconds", type=_positive, default=20.0, help="how long a dataset may be tried, at most (%(default)s)"
+    )
+    doctor.add_argument("--json", action="store_true", help="write JSON to standard output instead of a table")
+
+
 def _add_pack(commands: Any) -> None:
     pack = commands.add_parser("pack", help="write a dataset into a format that reads fast")
     pack.add_argument(
@@ -211,9 +227,9 @@ ask for what draws their tables by themselves."""
 _EXTRAS = {"pack": "pack", "run": "torch"}
 
 
-def _run(arguments: argparse.Namespace) -> None:
-    """Import the module of a command, now that what it needs is known to be there, and run it."""
+def _run(arguments: argparse.Namespace) -> int:
+    """Import the module of a command, now that what it needs is known to be there, and run it; returns the status."""
     name = arguments.command
     for package in _PACKAGES.get(name, ()):
         require(package, extra=_EXTRAS.get(name, "demo"), purpose=f"`feedline {name}`")
-    importlib.import_module(f"feedline.cli.{name}").run(arguments)
+    return importlib.import_module(f"feedline.cli.{name}").run(arguments) or 0

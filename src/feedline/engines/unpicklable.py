@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import context, reduction
 from types import FunctionType, GeneratorType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,6 +59,25 @@ _BY_PACKAGE = {
 would help nobody."""
 
 
+class Unpicklable(NamedTuple):
+    """A part of an object that cannot be pickled."""
+
+    path: str
+    what: str
+    advice: str
+    # Any: whatever the user has made.
+    value: Any
+
+
+def what_fails(root: Any, name: str) -> Unpicklable | None:
+    """Pickle an object, called `name`, into nothing; returns the part of it that cannot be, None if all of it can."""
+    way, failure = _way_to_failure(root)
+    if failure is None:
+        return None
+    path, owner = _path(name, way)
+    return Unpicklable(path, *_diagnosis(way[-1], owner, failure), way[-1])
+
+
 def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
     """Return what to raise about a specification that could not be pickled.
 
@@ -77,16 +96,15 @@ def explain(spec: WorkerSpec, error: BaseException) -> NotPicklable:
     fork = 'multiprocessing_context="fork" or ' if "fork" in multiprocessing.get_all_start_methods() else ""
     other = f'Or choose what needs no pickle: {fork}engine="thread".'
     for name, root in roots.items():
-        way, failure = _way_to_failure(root)
-        if failure is None:
+        found = what_fails(root, name)
+        if found is None:
             continue
-        path, owner = _path(name, way)
-        what, advice = _diagnosis(way[-1], owner, failure)
-        if database_handle(type(way[-1])) is not None:
+        if database_handle(type(found.value)) is not None:
             other = 'engine="thread" needs no pickle. Nor does a fork, but such a handle does not survive a fork.'
         return NotPicklable(
-            f"{path} cannot be sent to a worker process: it is {what}. Workers that are started by spawn or forkserver "
-            f"get the dataset and the functions by pickle, which says: {_text(error)}. {advice} {other}"
+            f"{found.path} cannot be sent to a worker process: it is {found.what}. Workers that are started by spawn "
+            f"or forkserver get the dataset and the functions by pickle, which says: {_text(error)}. {found.advice} "
+            f"{other}"
         )
     return NotPicklable(
         f"The dataset, or a function given to the loader, cannot be sent to a worker process: {_text(error)}. Workers "

@@ -26,7 +26,7 @@ class Stacks:
         """Return the stacks of a worker; None if it does not say."""
         if not _listens(pid):
             return None
-        self._read()  # what was asked earlier and came too late
+        self.read()  # what was asked earlier and came too late
         try:
             os.kill(pid, STACK_SIGNAL)
         except ProcessLookupError:
@@ -36,11 +36,12 @@ class Stacks:
         text = ""
         wait_s = _PATIENCE_S
         while poll.poll(wait_s * 1000):
-            text += self._read()
+            text += self.read()
             wait_s = 0.02  # the rest of it follows at once
         return text or None
 
-    def _read(self) -> str:
+    def read(self) -> str:
+        """Return what was written and not read yet: by a worker that crashed, for one."""
         parts = []
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self._near, 1 << 16):

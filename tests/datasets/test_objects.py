@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from feedline.errors import BadOption
-from feedline.packing.objects import open_object
+from feedline.datasets.objects import open_object
+from feedline.errors import BadOption, DatasetFailed
 
 MODULE = """
 class Points:
@@ -106,9 +106,26 @@ def test_modules_that_are_not_there(module: str) -> None:
         open_object(f"{module}.below:x")
 
 
-def test_files_in_place_of_modules(module: str) -> None:
-    with pytest.raises(BadOption, match=r"named like package\.module:name, without \.py"):
-        open_object(f"{module}.py:points")
+def test_files_in_place_of_modules(tmp_path: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    (tmp_path / "beside.py").write_text(f"from {module} import make")
+    for file in (f"{module}.py", "beside.py"):
+        assert len(open_object(f"{tmp_path / file}:make")) == 3
+    monkeypatch.delitem(sys.modules, "beside")
+    with pytest.raises(BadOption, match=r"There is no file 'elsewhere/a\.py'"):
+        open_object("elsewhere/a.py:points")
+
+
+def test_the_traceback_is_the_users(tmp_path: Path, module: str) -> None:
+    (tmp_path / "deep.py").write_text("def f():\n    return 1 / 0\nf()")
+    for source, said in ((f"{module}:inner", "NameError"), (f"{tmp_path / 'deep.py'}:x", "ZeroDivisionError")):
+        with pytest.raises(DatasetFailed) as caught:
+            open_object(source)
+        told = caught.value.traceback
+        assert told.startswith(f'Traceback (most recent call last):\n  File "{tmp_path}')
+        assert said in told
+        assert "objects.py" not in told
 
 
 def test_an_interrupted_import_is_an_interruption(tmp_path: Path, module: str) -> None:

@@ -1,35 +1,42 @@
-"""Datasets in Python that users name as `module:object`."""
+"""Datasets in Python that users name as `module:object` or `path/to/file.py:object`."""
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from feedline.errors import BadOption
+from feedline.errors import BadOption, DatasetFailed
 from feedline.failures import words
+
+_PACKAGE = f"{Path(__file__).resolve().parents[1]}{os.sep}"
 
 
 # Any: a dataset of any class.
 def open_object(source: str) -> Any:
     """Return the dataset that `module:object` names: an object, or what a class or function returns that is called.
 
-    Modules in the current folder are found. Raises BadOption: there is none, or making it failed.
+    Modules in the current folder are found; so are files, as `path/to/file.py:object`, and what lies beside them.
+    Raises BadOption: there is none; DatasetFailed: the code of the module, or of what makes the dataset, raised.
     """
-    module_name, _, attribute = source.partition(":")
-    if not all(part.isidentifier() for part in (*module_name.split("."), *attribute.split("."))) or (
-        module_name.endswith(".py")
-    ):
+    module_name, _, attribute = source.rpartition(":")
+    file = Path(module_name) if module_name.endswith(".py") else None
+    parts = [*(module_name.split(".") if file is None else [file.stem]), *attribute.split(".")]
+    if not all(map(str.isidentifier, parts)):
         raise BadOption(
             f"{source!r} is neither the path of something that is there nor module:object. A dataset in Python is "
-            "named like package.module:name, without .py, in the folder of the package."
+            "named like package.module:name, in the folder of the package, or like path/to/file.py:name."
         )
-    found: Any = _imported(module_name, source)
+    if file is not None and not file.is_file():
+        raise BadOption(f"There is no file {module_name!r}, which {source!r} asks for.")
+    found: Any = _imported(module_name, source) if file is None else _run_file(file)
     for name in attribute.split("."):
         if not hasattr(found, name):
             raise BadOption(f"The module {module_name!r} has no {attribute!r}, which {source!r} asks for.")
@@ -44,6 +51,23 @@ def open_object(source: str) -> Any:
     return found
 
 
+def _run_file(file: Path) -> ModuleType:
+    """Import a file under the name it would have for a script beside it, so that worker processes find it, too."""
+    folder, name = str(file.resolve().parent), file.stem
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
+    assert spec is not None  # the file ends in .py
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as exc:
+        del sys.modules[name]
+        raise _failed(f"Importing {file}", exc) from exc
+    return module
+
+
 def _imported(module_name: str, source: str) -> ModuleType:
     here = os.getcwd()
     if here not in sys.path:
@@ -56,9 +80,9 @@ def _imported(module_name: str, source: str) -> ModuleType:
                 f"{source!r} is neither a path nor module:object: there is no file of that name, and no module "
                 f"{module_name!r} in {here} or among the installed packages."
             ) from exc
-        raise BadOption(_failed(f"Importing the module {module_name!r}", exc)) from exc
+        raise _failed(f"Importing the module {module_name!r}", exc) from exc
     except (Exception, SystemExit) as exc:  # whatever the code of a user raises; some modules are scripts, and leave
-        raise BadOption(_failed(f"Importing the module {module_name!r}", exc)) from exc
+        raise _failed(f"Importing the module {module_name!r}", exc) from exc
 
 
 def _called(function: Callable[..., Any], source: str) -> Any:
@@ -75,22 +99,39 @@ def _called(function: Callable[..., Any], source: str) -> Any:
     try:
         return function()
     except (Exception, SystemExit) as exc:
-        raise BadOption(_failed(f"Calling {source}", exc)) from exc
+        raise _failed(f"Calling {source}", exc) from exc
 
 
-def _failed(what: str, error: BaseException) -> str:
+def _failed(what: str, error: BaseException) -> DatasetFailed:
     """Say what an exception of a user's code was, and where."""
     text = str(error).strip() or "no message"
+    frames = users_frames(error)
     if isinstance(error, SyntaxError) and error.filename:
         place, text = f" ({error.filename}, line {error.lineno})", error.msg
     else:
-        frames = [one for one in traceback.extract_tb(error.__traceback__) if not _is_ours(one.filename)]
         place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return f"{what} failed: {type(error).__name__}: {text.rstrip('.')}{place}. Correct that, and run again."
+    return DatasetFailed(
+        f"{what} failed: {type(error).__name__}: {text.rstrip('.')}{place}. Correct that, and run again.",
+        traceback=users_traceback(error),
+    )
+
+
+def users_traceback(error: BaseException) -> str:
+    """Return the traceback of an exception as Python prints it, from where the user's code begins."""
+    frames = users_frames(error)
+    told = "".join(traceback.format_exception_only(type(error), error))
+    return "Traceback (most recent call last):\n" + "".join(traceback.format_list(frames)) + told if frames else told
+
+
+def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of an exception, from where the user's code begins."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((place for place, frame in enumerate(frames) if not _is_ours(frame.filename)), len(frames))
+    return frames[first:]
 
 
 def _is_ours(file: str) -> bool:
-    return file == __file__ or file.startswith("<frozen") or file == importlib.__file__
+    return file.startswith((_PACKAGE, "<frozen importlib")) or file == importlib.__file__
 
 
 def _is_dataset(value: Any) -> bool:

@@ -1,0 +1,157 @@
+"""A loader that was asked for too much or too little: workers, prefetching, limits of the system, the order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from feedline.tune.finding import Finding, gain_of, seconds_text
+from feedline.tune.measured import LoaderFacts, Measured, Room
+from feedline.values.sizes import bytes_text
+
+_STARTING = 0.05
+"""Share of an epoch that starting its workers takes."""
+_STARTING_S = 0.01
+_COMPUTING = 0.7
+"""Share of computing above which more workers than cores gain nothing."""
+_BATCH_S = 5e-3
+"""A batch that takes less needs no workers."""
+_MUCH = 0.5
+"""Of the memory that can be had, or of /dev/shm."""
+_SHUFFLING_S = 1.0
+_SHUFFLING_BYTES = 256 << 20
+"""All of these are guesses."""
+LOADER_FILES = 5  # measured on Linux: an epoll, the arena, a pipe for stacks
+WORKER_FILES = 5  # a socket pair, two of multiprocessing's, one of the process
+
+
+def find(measured: Measured) -> list[Finding]:
+    """Return what is found about the loader, if one was given."""
+    loader = measured.loader
+    if loader is None:
+        return []
+    return [
+        *_failing(measured, loader),
+        *_restarted(measured, loader),
+        *_workers(measured, loader),
+        *_memory(measured, loader),
+        *_files(measured.room, loader),
+        *_shuffling(measured, loader),
+    ]
+
+
+def _failing(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    if loader.failure and not _is_explained(measured, loader):
+        yield Finding(
+            "failing-loader",
+            f"Single samples can be made, but the first batch of the loader raised:\n{loader.failure.rstrip()}",
+            "Correct what it raises: the collate function, or what workers get of the dataset.",
+            is_serious=True,
+        )
+
+
+def _is_explained(measured: Measured, loader: LoaderFacts) -> bool:
+    """True if another finding says why batches fail."""
+    state, threads, batch = measured.state, measured.threads, measured.batch
+    if loader.engine == "thread":
+        return bool(state.thread_handles) or (threads is not None and bool(threads.failure))
+    return bool(state.handles) or (batch is not None and batch.not_picklable is not None)
+
+
+def _restarted(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    start_s, epoch_s = loader.start_s, measured.epoch_s
+    if start_s is None or epoch_s is None or start_s < max(_STARTING_S, _STARTING * epoch_s):
+        return
+    yield Finding(
+        "workers-restarted",
+        f"Each epoch begins with {seconds_text(start_s)} in which {loader.workers} workers are started; making its "
+        f"samples takes about {seconds_text(epoch_s)}",
+        "Keep the workers from epoch to epoch.",
+        "DataLoader(dataset, persistent_workers=True)",
+        gain=gain_of(start_s + epoch_s, start_s),
+    )
+
+
+def _workers(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    samples, room = measured.samples, measured.room
+    cores = max(1, room.cores // room.local_ranks)
+    if samples is None or samples.cpu_share < _COMPUTING or loader.batch_size is None:
+        return
+    whose = f"{cores} core{'' if cores == 1 else 's'} (affinity, control group and ranks counted)"
+    if loader.workers > cores + 1:
+        yield Finding(
+            "too-many-workers",
+            f"{loader.workers} workers share {whose}, and a sample computes for {samples.cpu_share:.0%} of its time: "
+            "they take the cores from each other and from the training loop, and memory for nothing",
+            f"Use {cores}, or one less where the training loop itself computes.",
+            f"DataLoader(dataset, num_workers={cores})",
+        )
+    batch_s = samples.mean_s * loader.batch_size
+    is_few = 2 * loader.workers < cores if loader.workers else cores > 1  # one is for the training loop
+    if is_few and batch_s >= _BATCH_S:
+        rate = max(loader.workers, 1) / samples.mean_s
+        yield Finding(
+            "too-few-workers",
+            f"A batch takes {seconds_text(batch_s)} to be made, and {loader.workers} workers make "
+            f"{rate:,.0f} samples a second at most; there are {whose}",
+            "Use more workers, if training waits for batches.",
+            f"DataLoader(dataset, num_workers={cores})",
+            gain=round(cores / max(loader.workers, 1), 2),
+        )
+
+
+def _memory(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    room, samples, batch = measured.room, measured.samples, measured.batch
+    if samples is None or loader.engine == "inline":
+        return
+    size = loader.batch_size or 1
+    each = size * (samples.sample_bytes if batch is None else batch.bytes / batch.size)
+    whole = loader.workers * loader.depth * each * room.local_ranks
+    told = f"{loader.workers} workers x {loader.depth} batches x {bytes_text(each)} = {bytes_text(whole)}"
+    fix = "Prefetch less, use fewer workers or smaller batches"
+    if room.memory_bytes is not None and whole > _MUCH * room.memory_bytes:
+        yield Finding(
+            "prefetch-memory",
+            f"Batches that are ready ahead of time take up to {told}, and {bytes_text(room.memory_bytes)} of memory "
+            "can be had",
+            f"{fix}; feedline's loader bounds it by memory_budget=.",
+            "DataLoader(dataset, prefetch_factor=2)",
+            is_serious=True,
+        )
+    elif loader.kind == "torch" and room.shared_bytes is not None and whole > _MUCH * room.shared_bytes:
+        yield Finding(
+            "shared-memory",
+            f"torch's loader keeps batches in /dev/shm, up to {told}, and that has {bytes_text(room.shared_bytes)}",
+            f"{fix}; give the container more (docker run --shm-size=8g); or use feedline's loader, which does not need "
+            "it.",
+            "from feedline import DataLoader",
+            is_serious=True,
+        )
+
+
+def _files(room: Room, loader: LoaderFacts) -> Iterator[Finding]:
+    needed = LOADER_FILES + WORKER_FILES * loader.workers
+    if room.open_files is None or loader.engine != "process" or 2 * needed <= room.open_files:
+        return
+    yield Finding(
+        "open-files",
+        f"{loader.workers} workers take about {needed} open files, and the program may have {room.open_files} "
+        "(ulimit -n), which its datasets need, too",
+        "Raise the limit, or use fewer workers.",
+        f"ulimit -n {max(4096, 4 * needed)}",
+        is_serious=needed > room.open_files,
+    )
+
+
+def _shuffling(measured: Measured, loader: LoaderFacts) -> Iterator[Finding]:
+    seconds, size = loader.shuffle_s, loader.shuffle_bytes
+    if seconds is None or (seconds < _SHUFFLING_S and size < _SHUFFLING_BYTES):
+        return
+    epoch_s = measured.epoch_s
+    yield Finding(
+        "shuffling",
+        f"torch's RandomSampler draws all indices at once: each epoch begins with {seconds_text(seconds)} for that, "
+        f"and they take {bytes_text(size)}",
+        "Use feedline's sampler, in its loader: each index is computed when it is needed.",
+        "DataLoader(dataset, sampler=feedline.samplers.RandomSampler(dataset))",
+        gain=None if epoch_s is None else gain_of(seconds + epoch_s, seconds),
+    )

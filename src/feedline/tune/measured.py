@@ -1,0 +1,255 @@
+"""What was measured of a dataset: facts only, in plain values that cross from the process that tried it.
+
+Times are in seconds, and without those in which a thread was ready to run and had no core: a busy machine does not
+look like a slow dataset.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+STAGES = ("import", "samples", "batch", "loader", "threads")
+"""What is measured, in this order; "loader" only if one was given."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """The dataset before its first sample."""
+
+    kind: str
+    """The name of its class."""
+    length: int | None
+    """None for a dataset that does not tell."""
+    make_s: float
+    """Of the user's own code, until there was a dataset; imports of other modules are not counted."""
+    is_map: bool = True
+    is_async: bool = False
+    """True if all samples of a batch are awaited at once."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A large container of Python objects in the dataset."""
+
+    path: str
+    items: int
+    bytes: int
+    """Estimated from some of the items."""
+    shared_bytes: int | None
+    """What `feedline.share` would take, estimated likewise; None if it cannot hold them."""
+
+
+@dataclass(frozen=True)
+class OpenHandle:
+    """Something open that workers must not share."""
+
+    path: str
+    is_called: str
+    trouble: str
+    advice: str
+
+
+@dataclass(frozen=True)
+class State:
+    """What the dataset is made of, as far as workers get it."""
+
+    handles: tuple[OpenHandle, ...] = ()
+    """Open before the first sample: forked workers inherit them."""
+    thread_handles: tuple[OpenHandle, ...] = ()
+    """Open after some samples, and of no use to several threads."""
+    held: tuple[Held, ...] = ()
+    global_generators: tuple[str, ...] = ()
+    """Of the process, from which samples draw."""
+    own_generators: tuple[str, ...] = ()
+    """In the dataset itself, from which samples draw."""
+    pickle_s: float | None = None
+    """To pickle the dataset and to read it again, arrays aside; None if it cannot be pickled or was not tried."""
+    pickle_bytes: int = 0
+    not_picklable: str | None = None
+    """What cannot be pickled, and why; None if everything can."""
+    pickle_advice: str = ""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A file that several samples opened."""
+
+    path: str
+    samples: int
+    """By how many of those tried."""
+    again_s: float
+    """To open it and read as much as one sample does."""
+    read_bytes: int
+    """By one sample, of all files."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Images that were decoded, per sample."""
+
+    by: str
+    pixels: float
+    used_pixels: float
+    decode_s: float
+    small_s: float
+    """To decode it if it was stored in the size that is used."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples, made one after the other."""
+
+    seconds: tuple[float, ...]
+    cpu_share: float
+    """Of the usual sample: how much of its time is computing."""
+    sample_bytes: float
+    repeated: tuple[tuple[str, float], ...] = ()
+    """The slowest samples, and their time when they were made again."""
+    failed: int = 0
+    failure: str = ""
+    """What the first that failed raised, with the user's frames."""
+    opened: tuple[Opened, ...] = ()
+    decoded: Decoded | None = None
+    lengths: tuple[int, ...] = ()
+    """Of the first axis of the largest field whose samples differ in it; empty if they do not differ."""
+    growth: float = 0.0
+    """Bytes of memory per 1,000 samples, once the first samples were made; 0 if it does not grow steadily."""
+
+    @property
+    def usual_s(self) -> float:
+        """The median."""
+        return float(np.median(self.seconds))
+
+    @property
+    def mean_s(self) -> float:
+        """The mean, without the first ones: they are slow for reasons of their own."""
+        return float(np.mean(self.seconds[2:] or self.seconds))
+
+
+@dataclass(frozen=True)
+class FloatField:
+    """A field of floats whose values fit into bytes."""
+
+    name: str
+    dtype: str
+    is_scaled: bool
+    """True if they are k/255, False if they are whole numbers from 0 to 255."""
+    saved_s: float
+    """What a sample would take less, in the batch and in the transport."""
+    sample_bytes: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of the samples that were made."""
+
+    size: int
+    collate: str
+    """The name of the function."""
+    is_custom: bool
+    collate_s: float
+    copy_s: float
+    """To copy the arrays of its samples into one place."""
+    bytes: int
+    pickle_s: float
+    """To pickle it and to read it again, as a whole."""
+    pickle_bytes: int
+    arena_s: float
+    """To write it into memory that processes share, and to read it again."""
+    object_bytes: int
+    """What of it is not arrays, as pickles."""
+    objects: str = ""
+    """What these objects are: type and field of the largest."""
+    floats: tuple[FloatField, ...] = ()
+    not_picklable: str | None = None
+
+
+@dataclass(frozen=True)
+class Threads:
+    """The same samples made by several threads."""
+
+    rates: dict[int, float]
+    """Samples a second by number of threads."""
+    helped: float = 1.0
+    """Computing of the whole process, as a multiple of that of the thread that makes samples: libraries have threads,
+    too."""
+    failure: str = ""
+    """What a sample raised on threads, with the user's frames."""
+
+    def speedup(self, count: int) -> float | None:
+        """Return how many times as many samples so many threads made; None if it was not tried."""
+        return self.rates[count] / self.rates[1] if count in self.rates else None
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """A loader that was given, and what it does."""
+
+    kind: str
+    """Whose it is: "feedline" or "torch"."""
+    workers: int
+    engine: str
+    depth: int
+    batch_size: int | None
+    is_persistent: bool
+    start_method: str
+    start_s: float | None = None
+    """From asking for an epoch until the first batch came, less what that batch takes; None if it was not tried, or
+    if workers are kept."""
+    failure: str = ""
+    """What the first batch raised, with the user's frames."""
+    shuffle_s: float | None = None
+    """To draw the order of an epoch as a list; None if no list is drawn."""
+    shuffle_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the system grants the program."""
+
+    cores: int
+    memory_bytes: int | None
+    """That can be had now."""
+    shared_bytes: int | None
+    """Size of /dev/shm."""
+    open_files: int | None
+    start_method: str = "fork"
+    """Of worker processes, by default."""
+    local_ranks: int = 1
+
+
+@dataclass
+class Measured:
+    """All of it. What is None was not reached."""
+
+    room: Room
+    making: Making | None = None
+    state: State = field(default_factory=State)
+    samples: Samples | None = None
+    batch: Batch | None = None
+    threads: Threads | None = None
+    loader: LoaderFacts | None = None
+    ended: str | None = None
+    """What ended the probe early, in words; None if nothing did."""
+    ended_in: str = ""
+    """In which stage."""
+
+    @property
+    def engine(self) -> str | None:
+        """The engine of the loader that was given; None if none was."""
+        return None if self.loader is None else self.loader.engine
+
+    @property
+    def start_method(self) -> str:
+        """How worker processes are started."""
+        return self.room.start_method if self.loader is None else self.loader.start_method
+
+    @property
+    def epoch_s(self) -> float | None:
+        """How long an epoch takes with the workers of the loader, or one per core; None if it is not known."""
+        if self.samples is None or self.making is None or self.making.length is None:
+            return None
+        workers = self.room.cores if self.loader is None else min(self.loader.workers, self.room.cores)
+        return self.making.length * self.samples.mean_s / max(workers, 1)

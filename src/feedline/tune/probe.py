@@ -1,0 +1,188 @@
+"""Has a dataset tried in a process of its own, so that one that hangs, crashes or eats memory harms nobody else.
+
+The process is forked where that is possible: the caller has no threads then, apart from those that OpenMP keeps. It
+leads a session, and all of that is killed in the end, whatever happens here; should the caller be killed itself, the
+system kills it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from feedline.driver.memory_watch import seen_bytes
+from feedline.driver.settings import local_rank_count
+from feedline.engines.processes.stacks import Stacks
+from feedline.errors import BadOption, DatasetFailed, InternalError
+from feedline.system.limits import limits_of, memory_limit, physical_bytes, shared_bytes, usable_cores
+from feedline.system.openmp import dismiss_idle_threads
+from feedline.tune.measured import Measured, Room
+from feedline.tune.probing.process import Told, run
+from feedline.values.sizes import bytes_text
+
+_LOOK_S = 0.05
+_GRACE_S = 1.0
+"""What a sample that has begun may take longer than the time that was given."""
+_MEMORY_SHARE = 0.8
+"""Of the memory that can be had, that the dataset may take."""
+
+
+def probe(
+    source: str,
+    *,
+    seconds: float,
+    memory_bytes: int | None = None,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> Measured:
+    """Try the dataset or loader that `module:object` names, and return what was measured.
+
+    Blocks for `seconds` at most, and a second more for a sample that has begun. Its process may take `memory_bytes`,
+    four fifths of what can be had if that is None. `on_stage` is called with each of `STAGES` when it begins.
+
+    Raises BadOption: there is no such dataset; DatasetFailed: it cannot be made, has no samples, or none of them can be
+    made in this time and memory; InternalError: the probe itself has a fault.
+    """
+    room = room_now()
+    if memory_bytes is None:
+        memory_bytes = int((room.memory_bytes or 1 << 62) * _MEMORY_SHARE)
+    methods = multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+    near, far = context.Pipe(duplex=False)
+    stacks = Stacks()
+    dismiss_idle_threads()
+    process = context.Process(target=run, args=(source, seconds, os.getpid(), far, stacks.far))
+    process.start()
+    far.close()
+    try:
+        return _Listening(near, process, stacks, memory_bytes, on_stage).until(
+            time.monotonic() + seconds + _GRACE_S, Measured(room)
+        )
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)  # before it leads a session, it may be in ours
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.join()
+        process.close()
+        near.close()
+        stacks.close()
+
+
+def room_now() -> Room:
+    """Return what the system grants this process."""
+    _, free = physical_bytes()
+    return Room(
+        cores=usable_cores(),
+        memory_bytes=None if free is None else min(free, memory_limit()),
+        shared_bytes=shared_bytes(),
+        open_files=limits_of("RLIMIT_NOFILE")[0],
+        start_method=multiprocessing.get_all_start_methods()[0],  # asking for the current one would settle it
+        local_ranks=local_rank_count(),
+    )
+
+
+class _Listening:
+    """Takes the messages of the process, and ends it when its time or memory is up."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        process: BaseProcess,
+        stacks: Stacks,
+        memory_bytes: int,
+        on_stage: Callable[[str], None],
+    ) -> None:
+        self._connection = connection
+        self._process = process
+        self._stacks = stacks
+        self._memory_bytes = memory_bytes
+        self._on_stage = on_stage
+        self._stage = "start"
+        self._began_s = time.monotonic()
+
+    def until(self, end_s: float, measured: Measured) -> Measured:
+        """Take messages until the last, or until a time."""
+        while True:
+            # Its death does not close the connection if it has forked others, which have it, too.
+            end = os.waitid(os.P_PID, self._process.pid or 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            if self._connection.poll(0 if end is not None else _LOOK_S):
+                try:
+                    told: Told = self._connection.recv()
+                except EOFError:
+                    end = end or os.waitid(os.P_PID, self._process.pid or 0, os.WEXITED | os.WNOWAIT)
+                    return self._died(end, measured)
+                if told.kind == "done":
+                    return measured
+                self._take(told, measured)
+                continue
+            if end is not None:
+                return self._died(end, measured)
+            used = seen_bytes(self._process.pid or 0) or 0
+            if used > self._memory_bytes:
+                text = f"took {bytes_text(used)} of memory, and {bytes_text(self._memory_bytes)} is what it may take"
+                return self._cut_short(measured, "crashes", text, self._stacks.of(self._process.pid or 0))
+            if time.monotonic() > end_s:
+                text = f"did not come to an end within {time.monotonic() - self._began_s:.0f} s"
+                return self._cut_short(measured, "hangs", text, self._stacks.of(self._process.pid or 0))
+
+    def _take(self, told: Told, measured: Measured) -> None:
+        if told.kind == "stage":
+            self._stage = told.name
+            self._on_stage(told.name)
+        elif told.kind == "part":
+            setattr(measured, told.name, told.value)
+        elif told.name == "wrong":
+            raise BadOption(told.value[0])
+        elif told.name == "internal":
+            raise InternalError(f"A part of the probe itself failed, {_WHERE[self._stage]}:\n{told.value[0]}")
+        else:
+            text, traceback = told.value
+            raise DatasetFailed(text, told.name, traceback)
+
+    def _died(self, end: os.waitid_result | None, measured: Measured) -> Measured:
+        """Say how the process ended. It is still there to be killed with its session."""
+        assert end is not None  # who waits for it is told
+        if end.si_code != os.CLD_EXITED:
+            how = f"was killed by signal {end.si_status} ({signal.strsignal(end.si_status)})"
+        else:
+            how = f"ended its process with status {end.si_status}"
+        return self._cut_short(measured, "crashes", how, self._stacks.read() or None)
+
+    def _cut_short(self, measured: Measured, reason: str, what: str, stack: str | None) -> Measured:
+        """Return what is known if samples were made; otherwise raise."""
+        where = _WHERE[self._stage]
+        if measured.samples is not None:
+            measured.ended, measured.ended_in = f"The dataset {what}, {where}", self._stage
+            return measured
+        advice = {
+            "hangs": "Look at what it waits for; if it only takes long, give it more with --seconds.",
+            "crashes": "Try it alone, in a program that you can lose: python -X faulthandler.",
+        }
+        raise DatasetFailed(f"The dataset {what}, {where}. {advice[reason]}", reason, _users(stack or ""))
+
+
+def _users(stack: str) -> str:
+    """Return the stacks that Python wrote, without the lines that led to the user's code."""
+    lines = [line for line in stack.splitlines() if not any(part in line for part in _OURS)]
+    return "\n".join(lines)
+
+
+_OURS = (f'File "{Path(__file__).parents[1]}', "multiprocessing/", 'File "<frozen')
+
+
+_WHERE = {
+    "start": "before anything of it ran",
+    "import": "while it was imported and made",
+    "samples": "while it was looked through and samples were made one after the other",
+    "batch": "while a batch was put together",
+    "loader": "while the loader began an epoch",
+    "threads": "while several threads made samples",
+}

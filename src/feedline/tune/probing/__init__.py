@@ -1,0 +1,1 @@
+"""What happens in the process of a probe: a dataset is tried there."""

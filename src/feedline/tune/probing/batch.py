@@ -1,0 +1,159 @@
+"""Puts samples together into a batch and sends it, to see what both take."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feedline._optional import is_tensor
+from feedline.abc.framework import Framework
+from feedline.collate import default, pad
+from feedline.errors import BatchNotPicklable
+from feedline.failures import words
+from feedline.frameworks.numpy import NumpyFramework
+from feedline.transport.codec import Codec, SlotFull, SlotWriter
+from feedline.transport.reading import Views
+from feedline.tune.measured import Batch, FloatField
+from feedline.tune.probing.clock import Clock, shortest_s
+from feedline.tune.probing.sampling import as_array, leaves
+
+_ROOM_BYTES = 16 << 20
+"""Beside the arrays of a batch, for what is not arrays."""
+_FLOATS = 4096
+"""Values of a field that make it worth looking at."""
+_LOOKED_AT = 8
+"""Samples whose floats are looked at."""
+_DISTINCT = 16
+"""Different values from which on floats are taken for pixels, not for flags or classes. A guess."""
+
+# Any, throughout: samples, batches and functions of the user's.
+Collate = Callable[[Any], Any]
+
+
+def collates_for(samples: list[Any], given: Collate | None) -> list[Collate]:
+    """Return what may put the samples together: the loader's function, or the defaults."""
+    if given is not None:
+        return [given]
+    torch_data = sys.modules.get("torch.utils.data")
+    if torch_data is not None and any(is_tensor(value) for _, value in leaves(samples[0])):
+        return [torch_data.default_collate, pad()]
+    return [default, pad()]
+
+
+def try_batch(samples: list[Any], given: Collate | None, clock: Clock) -> Batch | None:
+    """Make a batch of the samples and send it; None if they cannot be put together."""
+    collate, batch = _first_that_works(collates_for(samples, given), samples)
+    if collate is None:
+        return None
+    arrays = [array for sample in samples for _, value in leaves(sample) if (array := as_array(value)) is not None]
+    size = sum(array.nbytes for _, value in leaves(batch) if (array := as_array(value)) is not None)
+    facts: dict[str, Any] = {
+        "size": len(samples),
+        "collate": getattr(collate, "__qualname__", type(collate).__name__),
+        "is_custom": given is not None and not _is_default(given),
+        "collate_s": shortest_s(lambda: collate(samples), clock),
+        "copy_s": _copy_s(arrays, clock),
+    }
+    try:
+        return Batch(**facts, **_sent(batch, size, clock), floats=tuple(_floats(samples, clock)))
+    except (BatchNotPicklable, SlotFull, pickle.PicklingError, TypeError, AttributeError, RecursionError) as exc:
+        nothing: dict[str, Any] = dict.fromkeys(("pickle_s", "pickle_bytes", "arena_s", "object_bytes"), 0)
+        return Batch(**facts, **nothing, bytes=size, not_picklable=words(exc))
+
+
+def _first_that_works(collates: list[Collate], samples: list[Any]) -> tuple[Collate | None, Any]:
+    for collate in collates:
+        try:
+            return collate, collate(samples)
+        except Exception:  # of feedline's, of torch's or the user's own: the loader tells it when it is used
+            continue
+    return None, None
+
+
+def _is_default(collate: Collate) -> bool:
+    torch_data = sys.modules.get("torch.utils.data")
+    is_torchs = torch_data is not None and collate in (torch_data.default_collate, torch_data.default_convert)
+    return is_torchs or getattr(collate, "is_default", False)
+
+
+def _copy_s(arrays: list[NDArray[Any]], clock: Clock) -> float:
+    """Return how long it takes to copy arrays behind each other."""
+    room = np.zeros(sum(array.nbytes for array in arrays), np.uint8)
+
+    def copy() -> None:
+        place = 0
+        for array in arrays:
+            room[place : place + array.nbytes] = array.reshape(-1).view(np.uint8)
+            place += array.nbytes
+
+    return shortest_s(copy, clock)
+
+
+def _sent(batch: Any, size: int, clock: Clock) -> dict[str, Any]:
+    """Send a batch as a pickle, and through memory that processes share; returns what both took."""
+    whole = pickle.dumps(batch, 5)
+    objects = {name: (len(pickle.dumps(value, 5)), type(value).__name__) for name, value in _objects(batch)}
+    object_bytes = sum(count for count, _ in objects.values())
+    largest = max(objects, key=objects.__getitem__, default=None)
+    codec = Codec(_framework())
+    room = np.zeros(2 * len(whole) + _ROOM_BYTES, np.uint8)
+
+    def through_arena() -> None:
+        header = codec.encode(batch, SlotWriter(room, room.__array_interface__["data"][0]))
+        codec.decode(header, Views(room))
+
+    return {
+        "bytes": size + object_bytes,
+        "pickle_s": shortest_s(lambda: pickle.loads(pickle.dumps(batch, 5)), clock),
+        "pickle_bytes": len(whole),
+        "arena_s": shortest_s(through_arena, clock),
+        "object_bytes": object_bytes,
+        "objects": "" if largest is None else f"{largest} ({objects[largest][1]})",
+    }
+
+
+def _objects(batch: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a batch that are no arrays."""
+    return ((name, value) for name, value in leaves(batch) if as_array(value) is None)
+
+
+def _framework() -> Framework:
+    if "torch" not in sys.modules:
+        return NumpyFramework()
+    from feedline.frameworks.torch import TorchFramework  # the program has imported torch
+
+    return TorchFramework()
+
+
+def _floats(samples: list[Any], clock: Clock) -> Iterator[FloatField]:
+    """Yield the fields of floats whose values would fit into bytes."""
+    fields: dict[str, list[NDArray[Any]]] = {}
+    for sample in samples[:_LOOKED_AT]:
+        for name, value in leaves(sample):
+            array = as_array(value)
+            if array is not None and array.dtype in (np.float32, np.float64) and array.size >= _FLOATS:
+                fields.setdefault(name, []).append(array)
+    for name, arrays in fields.items():
+        for scale in (1, 255):
+            small = [_as_bytes(array, scale) for array in arrays]
+            fitting = [array for array in small if array is not None]
+            if len(fitting) == len(arrays) and len(np.unique(fitting[0])) >= _DISTINCT:
+                saved = (_copy_s(arrays, clock) - _copy_s(fitting, clock)) / len(arrays)
+                # Once when the batch is put together, once more when it is sent.
+                yield FloatField(name, str(arrays[0].dtype), scale > 1, max(2 * saved, 0.0), arrays[0].nbytes)
+                break
+
+
+def _as_bytes(array: NDArray[Any], scale: int) -> NDArray[np.uint8] | None:
+    """Return an array as bytes, None if they would not say the same."""
+    scaled = array * scale
+    rounded = np.rint(scaled)
+    if not (np.isfinite(array).all() and rounded.min() >= 0 and rounded.max() <= 255):
+        return None
+    is_same = np.abs(scaled - rounded).max() <= 1e-3
+    return rounded.astype(np.uint8) if is_same else None

@@ -1,0 +1,203 @@
+"""Tries a dataset, part by part, in a process of its own, and tells what each part showed.
+
+The parts go from what is safe to what may end the process: whatever was told before that is kept.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import faulthandler
+import gc
+import itertools
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+from feedline.datasets.kind import kind_of
+from feedline.datasets.objects import open_object, users_traceback
+from feedline.engines.habits import end_with
+from feedline.engines.processes.worker import STACK_SIGNAL
+from feedline.errors import DatasetFailed, FeedlineError
+from feedline.failures import words
+from feedline.fetch.awaiting import is_awaited
+from feedline.randomness.global_states import GlobalStates
+from feedline.tune.measured import LoaderFacts, Making, Samples, State
+from feedline.tune.probing.batch import try_batch
+from feedline.tune.probing.clock import Clock
+from feedline.tune.probing.loading import collate_of, facts_of, is_loader, with_times
+from feedline.tune.probing.sampling import Ask, Sampling, asking, some_indices, try_threads
+from feedline.tune.probing.state import OwnGenerators, handles_before, handles_of_threads, held_in, pickled
+
+_SHARES = {"samples": 0.45, "pickle": 0.1, "loader": 0.25, "threads": 0.3}
+"""Of the time that is left when a part begins."""
+_BATCH = 32
+_LARGEST_BATCH = 256
+_THREADS = (1, 2)
+_WAITING_THREADS = (1, 2, 8)
+_WORTH_THREADS_S = 5e-5
+"""A sample that takes less is not worth handing to another thread."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A message of the process in which a dataset is tried."""
+
+    kind: Literal["stage", "part", "failed", "done"]
+    name: str = ""
+    """Of a stage, of a field of `Measured`, or of the reason for a failure."""
+    # Any: what the field holds; text and traceback of a failure.
+    value: Any = None
+
+
+def run(source: str, seconds: float, parent_pid: int, connection: Connection, stacks_fd: int) -> None:
+    """Try a dataset and send messages about it; the target of a process."""
+    os.setsid()  # so that whatever it starts can be ended with it
+    if os.getppid() != parent_pid:
+        return  # nobody listens any more
+    end_with(parent_pid, -1, started_by_main_thread=True)
+    os.dup2(2, 1)  # what the user's code prints is no part of the result
+    faulthandler.enable(stacks_fd)
+    faulthandler.register(STACK_SIGNAL, file=stacks_fd, all_threads=True)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # before other programs, should the memory of the machine end
+    try:
+        _Probe(source, seconds, lambda *told: connection.send(Told(*told))).run()
+        connection.send(Told("done"))
+    except FeedlineError as exc:
+        failed = exc if isinstance(exc, DatasetFailed) else None
+        reason = "wrong" if failed is None else failed.reason
+        connection.send(Told("failed", reason, (str(exc), "" if failed is None else failed.traceback)))
+    except Exception as exc:  # what the user's code raises is caught where it is called
+        connection.send(Told("failed", "internal", ("".join(traceback.format_exception(exc)), "")))
+
+
+class _Probe:
+    def __init__(self, source: str, seconds: float, tell: Callable[..., None]) -> None:
+        self._source = source
+        self._tell = tell
+        self._end_s = time.monotonic() + seconds
+        self._clock = Clock()
+
+    def _until(self, part: str) -> float:
+        """Return until when a part may go on."""
+        now_s = time.monotonic()
+        return now_s + max(0.2, self._end_s - now_s) * _SHARES[part]
+
+    def run(self) -> None:
+        self._tell("stage", "import")
+        opened, make_s = self._opened()
+        loader = opened if is_loader(opened) else None
+        dataset = opened if loader is None else loader.dataset
+        making = _making(dataset, make_s)
+        self._tell("part", "making", making)
+        facts = None if loader is None else facts_of(loader)
+        self._tell("part", "loader", facts)
+        self._tell("stage", "samples")
+        samples, kept, state, ask = self._samples(dataset, making, facts)
+        self._tell("stage", "batch")
+        batch = None
+        if facts is None or facts.batch_size is not None:
+            batch = try_batch(kept, None if loader is None else collate_of(loader), self._clock)
+            self._tell("part", "batch", batch)
+        if loader is not None and facts is not None:
+            self._tell("stage", "loader")
+            batch_s = samples.mean_s * (facts.batch_size or 1) + (0.0 if batch is None else batch.collate_s)
+            self._tell("part", "loader", with_times(facts, loader, batch_s, self._until("loader")))
+        self._tell("stage", "threads")
+        counts = _WAITING_THREADS if samples.cpu_share < 0.5 else _THREADS
+        until_s = self._until("threads")
+        is_short = 2 * len(counts) * samples.mean_s < until_s - time.monotonic()
+        if making.is_map and is_short and samples.usual_s >= _WORTH_THREADS_S and not state.thread_handles:
+            self._tell("part", "threads", try_threads(ask, some_indices(dataset, making.length or 0), counts, until_s))
+
+    def _opened(self) -> tuple[Any, float]:
+        """Return what the user named, and how long the user's own code took to make it."""
+        before = self._clock.now()
+        with _imports_timed(self._clock) as spent:
+            opened = open_object(self._source)
+        return opened, max(0.0, self._clock.since(before)[0] - spent[0])
+
+    def _samples(
+        self, dataset: Any, making: Making, facts: LoaderFacts | None
+    ) -> tuple[Samples, list[Any], State, Ask]:
+        # Before there is a sample: what is opened when it is first used is each worker's own.
+        pickle = pickled(dataset, self._until("pickle") - time.monotonic(), self._clock)
+        state = State(handles=handles_before(dataset), held=held_in(dataset), **pickle)
+        self._tell("part", "state", state)
+        size = _BATCH if facts is None or facts.batch_size is None else min(facts.batch_size, _LARGEST_BATCH)
+        if making.is_map:
+            ask, indices = asking(dataset), iter(some_indices(dataset, making.length or 0))
+        else:
+            iterator = _iterated(dataset)
+            ask, indices = (lambda _: next(iterator)), itertools.count()
+        gc.freeze()  # or one of the samples would pay for a look through everything that was imported
+        own = OwnGenerators(dataset)
+        before, has_torch = GlobalStates.now(), "torch" in sys.modules
+        sampling = Sampling(ask, indices, size)
+        samples = sampling.run(self._until("samples"), self._clock, can_repeat=making.is_map)
+        # A torch that was imported meanwhile has another state than none, whether anything was drawn or not.
+        drawn = [name for name in GlobalStates.now().differing(before) if name != "torch" or has_torch]
+        self._tell("part", "samples", samples)
+        state = replace(
+            state,
+            thread_handles=handles_of_threads(dataset),
+            global_generators=tuple(drawn),
+            own_generators=own.drawn_from(),
+        )
+        self._tell("part", "state", state)
+        return samples, sampling.kept, state, ask
+
+
+def _making(dataset: Any, make_s: float) -> Making:
+    is_map = kind_of(dataset, "dataset").value == "map"
+    try:
+        length = len(dataset) if hasattr(type(dataset), "__len__") else None
+    except (Exception, SystemExit) as exc:
+        if is_map:
+            text = f"len(dataset) failed: {type(exc).__name__}: {words(exc)}. Correct that, and run again."
+            raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
+        length = None  # as torch's iterable datasets that do not know it
+    if is_map and not length:
+        raise DatasetFailed(
+            f"The dataset is empty: len({type(dataset).__name__}) is 0. Look at the paths and filters that it is made "
+            "from.",
+            "empty",
+        )
+    return Making(type(dataset).__name__, length, make_s, is_map, is_map and is_awaited(dataset))
+
+
+def _iterated(dataset: Any) -> Iterator[Any]:
+    try:
+        return iter(dataset)
+    except (Exception, SystemExit) as exc:
+        text = f"iter(dataset) failed: {type(exc).__name__}: {words(exc)}. Correct that, and run again."
+        raise DatasetFailed(text, "raises", users_traceback(exc)) from exc
+
+
+@contextlib.contextmanager
+def _imports_timed(clock: Clock) -> Iterator[list[float]]:
+    """Add up, in the list that is yielded, how long statements take that import modules."""
+    spent, depth = [0.0], [0]
+    original = builtins.__import__
+
+    def timed(*args: Any, **options: Any) -> Any:
+        if depth[0]:
+            return original(*args, **options)
+        depth[0], before = 1, clock.now()
+        try:
+            return original(*args, **options)
+        finally:
+            depth[0] = 0
+            spent[0] += clock.since(before)[0]
+
+    builtins.__import__ = timed
+    try:
+        yield spent
+    finally:
+        builtins.__import__ = original

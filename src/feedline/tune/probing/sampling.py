@@ -1,0 +1,314 @@
+"""Makes samples and times them: one after the other, and on several threads."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from feedline._optional import is_tensor
+from feedline.datasets.objects import users_traceback
+from feedline.driver.memory_watch import seen_bytes
+from feedline.errors import DatasetFailed
+from feedline.fetch.awaiting import is_awaited
+from feedline.fetch.loop import loop_of
+from feedline.tune.measured import Samples, Threads
+from feedline.tune.probing.clock import Clock
+from feedline.tune.probing.watching import Decodes, Opens
+
+_MOST_SAMPLES = 2000
+_MOST_FAILURES = 16
+"""Samples that may fail before one works. Then all are taken to fail."""
+_LONG_LIST = 32
+"""Items from which on a list of numbers is a value of its own, such as a text in tokens. A guess."""
+_KEPT_BYTES = 64 << 20
+_MEMORY_EVERY = 16
+_STEADY_BYTES = 2 << 20
+"""Growth of the memory while samples are made that is not just noise."""
+_SLOW = 5
+"""Times the usual sample: such samples are made again."""
+_THREADED_SAMPLES = 256
+
+# Any, throughout: a dataset, its indices and its samples are any objects.
+Ask = Callable[[Any], Any]
+
+
+def asking(dataset: Any) -> Ask:
+    """Return what makes the sample of an index."""
+    if is_awaited(dataset):
+        loop = loop_of(dataset)
+        return lambda index: loop.run(dataset[index])
+    return lambda index: dataset[index]
+
+
+def some_indices(dataset: Any, length: int) -> list[Any]:
+    """Return indices from all over a map-style dataset, in random order; always the same."""
+    if isinstance(dataset, Mapping):
+        return list(islice(dataset, _MOST_SAMPLES))
+    return Random(0).sample(range(length), min(length, _MOST_SAMPLES))
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a sample or batch that hold values, with their names."""
+    if isinstance(value, Mapping):
+        for key, held in value.items():
+            yield from leaves(held, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, (list, tuple)) and len(value) < _LONG_LIST:
+        for place, held in enumerate(value):
+            yield from leaves(held, f"{name or 'sample'}[{place}]")
+    else:
+        yield name or "sample", value
+
+
+def as_array(value: Any) -> Any:
+    """Return an array or a tensor of the CPU as an array, without a copy; None for anything else."""
+    if isinstance(value, np.ndarray):
+        return None if value.dtype.hasobject else value
+    if is_tensor(value) and value.is_cpu and not value.is_sparse:
+        try:
+            return value.detach().numpy()
+        except (RuntimeError, TypeError):  # of a type that NumPy does not have
+            return None
+    return None
+
+
+def _pixels(sample: Any) -> int:
+    """Return how many pixels the images in a sample have, if its arrays are images."""
+    count = 0
+    for _, value in leaves(sample):
+        shape = getattr(value, "shape", None) or getattr(value, "size", ())
+        if isinstance(shape, tuple) and len(shape) in (2, 3):
+            colours = min(shape[0], shape[-1]) if len(shape) == 3 else 1
+            count += int(np.prod(shape)) // (colours if 0 < colours <= 4 else 1)
+    return count
+
+
+def _lengths(sample: Any) -> dict[str, tuple[int, int]]:
+    """Return length and size of each field that may be padded."""
+    found = {}
+    for name, value in leaves(sample):
+        array = as_array(value)
+        if array is not None and 1 <= array.ndim <= 2:  # of more axes: images, which are cropped
+            found[name] = (array.shape[0], array.size)
+        elif isinstance(value, (list, tuple)):
+            found[name] = (len(value), len(value))
+    return found
+
+
+@dataclass
+class _Run:
+    """What is noted while samples are made."""
+
+    seconds: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    indices: list[Any] = field(default_factory=list)
+    lengths: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    memory: list[tuple[int, int]] = field(default_factory=list)
+    pixels: float = 0.0
+    failed: int = 0
+    failure: str = ""
+
+
+class Sampling:
+    """Makes samples of a dataset, and keeps the first ones. `ask` raises StopIteration at the end of an iterable one."""
+
+    def __init__(self, ask: Ask, indices: Iterator[Any], keep: int) -> None:
+        self._ask = ask
+        self._indices = indices
+        self._keep = keep
+        self.kept: list[Any] = []
+        self._kept_bytes = 0
+
+    def run(self, until_s: float, clock: Clock, *, can_repeat: bool) -> Samples:
+        """Make samples until a time on the clock of `time.monotonic`, or until there are enough.
+
+        Raises DatasetFailed: every sample raised, or there is none.
+        """
+        run = _Run()
+        opens: Opens | None = None
+        decodes: Decodes | None = None
+        for index in islice(self._indices, _MOST_SAMPLES):
+            if len(run.seconds) + run.failed > 0 and time.monotonic() > until_s:
+                break
+            if not self._one(index, run, clock):
+                break
+            if opens is not None:
+                opens.sample()
+            elif run.seconds:  # only now is everything imported that samples need
+                opens, decodes, run.pixels = Opens(), Decodes(), 0.0
+                opens.begin()
+                decodes.begin()
+        if not run.seconds:
+            raise _nothing_came(run)
+        opened = opens.end(clock) if opens is not None else ()
+        later = len(run.seconds) - 1
+        decoded = decodes.end(later, run.pixels / max(later, 1), clock) if decodes is not None else None
+        return Samples(
+            seconds=tuple(run.seconds),
+            cpu_share=float(np.median(run.shares)),
+            sample_bytes=self._kept_bytes / max(len(self.kept), 1),
+            repeated=tuple(self._again(run, until_s, clock)) if can_repeat else (),
+            failed=run.failed,
+            failure=run.failure,
+            opened=opened,
+            decoded=decoded,
+            lengths=_varying(run.lengths),
+            growth=_growth(run.memory),
+        )
+
+    def _one(self, index: Any, run: _Run, clock: Clock) -> bool:
+        """Make a sample; returns False if there are no more."""
+        before = clock.now()
+        try:
+            sample = self._ask(index)
+        except StopIteration:
+            return False
+        except (Exception, SystemExit) as exc:  # whatever the user's code raises
+            run.failed += 1
+            run.failure = run.failure or f"sample {index!r:.40}:\n{users_traceback(exc)}"
+            return run.failed < _MOST_FAILURES or bool(run.seconds)
+        seconds, computed = clock.since(before)
+        run.seconds.append(seconds)
+        run.shares.append(min(1.0, computed / seconds))
+        run.indices.append(index)
+        run.pixels += _pixels(sample)
+        for name, length in _lengths(sample).items():
+            run.lengths.setdefault(name, []).append(length)
+        if len(self.kept) < self._keep and self._kept_bytes < _KEPT_BYTES:
+            self.kept.append(sample)
+            self._kept_bytes += size_of(sample)
+        elif len(run.seconds) % _MEMORY_EVERY == 0:
+            run.memory.append((len(run.seconds), seen_bytes(os.getpid()) or 0))
+        return True
+
+    def _again(self, run: _Run, until_s: float, clock: Clock) -> Iterator[tuple[str, float]]:
+        """Make the slowest samples again, and yield the shorter of their two times."""
+        usual = float(np.median(run.seconds))
+        order = np.argsort(run.seconds)[::-1][:8].tolist()
+        for place in order:
+            first, index = run.seconds[place], run.indices[place]
+            if first < _SLOW * usual or time.monotonic() + first > until_s + 1:
+                return
+            before = clock.now()
+            try:
+                self._ask(index)
+            except Exception:  # it worked before; how often it fails is told elsewhere
+                continue
+            yield f"{index!r:.40}", min(first, clock.since(before)[0])
+
+
+def size_of(sample: Any) -> int:
+    """Return how many bytes a sample has: those of its arrays, and of its objects roughly."""
+    count = 0
+    for _, value in leaves(sample):
+        array = as_array(value)
+        if array is not None:
+            count += array.nbytes
+        elif isinstance(value, (str, bytes, bytearray)):
+            count += len(value)
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            count += 8 * len(value)
+        else:
+            count += 8
+    return count
+
+
+def _nothing_came(run: _Run) -> DatasetFailed:
+    if not run.failed:
+        return DatasetFailed(
+            "The dataset is empty: it has no samples. Look at the paths and filters that it is made from.", "empty"
+        )
+    where, _, told = run.failure.partition(":\n")
+    return DatasetFailed(
+        f"None of the {run.failed} samples that were tried could be made. The first was {where}. Correct what it "
+        "raises, and run again.",
+        "raises",
+        told,
+    )
+
+
+def _varying(lengths: Mapping[str, list[tuple[int, int]]]) -> tuple[int, ...]:
+    """Return the lengths of the largest field whose samples differ in length."""
+    differing = [found for found in lengths.values() if len({length for length, _ in found}) > 1]
+    largest = max(differing, key=lambda found: sum(size for _, size in found), default=[])
+    return tuple(length for length, _ in largest)
+
+
+def _growth(memory: list[tuple[int, int]]) -> float:
+    """Return by how many bytes the memory grows with 1,000 samples; 0 if it does not do so all the time."""
+    later = np.array(memory[len(memory) // 4 :], float).reshape(-1, 2)
+    if len(later) < 8:
+        return 0.0
+    means = [part.mean(axis=0) for part in np.array_split(later, 4)]
+    steps = np.diff([mean[1] for mean in means])
+    grown = later[-1][1] - later[0][1]
+    if grown < _STEADY_BYTES or steps.min() < grown / 16:
+        return 0.0
+    return float(1000 * (means[-1][1] - means[0][1]) / (means[-1][0] - means[0][0]))
+
+
+def try_threads(ask: Ask, indices: list[Any], counts: tuple[int, ...], until_s: float) -> Threads:
+    """Make the same samples on so many threads, in turn; each gets an equal part of the time."""
+    rates: dict[int, float] = {}
+    failures: list[str] = []
+    helped = 1.0
+    for place, count in enumerate(counts):
+        left_s = (until_s - time.monotonic()) / (len(counts) - place)
+        if left_s <= 0:
+            break
+        end_s = time.monotonic() + left_s
+        found: list[tuple[float, float]] = []
+        barrier = threading.Barrier(count)
+        some = indices[:_THREADED_SAMPLES]
+        firsts = [number * len(some) // count for number in range(count)]
+        threads = [
+            threading.Thread(target=_make, args=(ask, some[first:] + some[:first], end_s, barrier, found, failures))
+            for first in firsts
+        ]
+        computed_s = time.process_time()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if len(found) < count:
+            break
+        rates[count] = sum(rate for rate, _ in found)
+        if count == 1:
+            helped = (time.process_time() - computed_s) / max(found[0][1], 1e-6)
+    return Threads(rates, helped, failures[0] if failures else "")
+
+
+def _make(
+    ask: Ask,
+    indices: list[Any],
+    end_s: float,
+    barrier: threading.Barrier,
+    found: list[tuple[float, float]],
+    failures: list[str],
+) -> None:
+    """Make samples on this thread; adds how many a second and how long the thread computed."""
+    clock = Clock()
+    barrier.wait()
+    # Looked at twice only: it gives up the interpreter's lock, and a wait for that would not count.
+    before = clock.now()
+    made = 0
+    for index in itertools.cycle(indices):
+        try:
+            ask(index)
+            made += 1
+        except Exception as exc:  # whatever the user's code raises, perhaps only on threads
+            failures.append(users_traceback(exc))
+        if time.monotonic() > end_s or len(failures) > _MOST_FAILURES:
+            break
+    spent_s, computed_s = clock.since(before)
+    clock.close()
+    if made:
+        found.append((made / spent_s, computed_s))

@@ -1,0 +1,182 @@
+"""What the code of a sample does besides returning it: files that it opens, images that it decodes.
+
+Both are watched for as long as the process lives, which is short: an audit hook cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from feedline.tune.measured import Decoded, Opened
+from feedline.tune.probing.clock import Clock, shortest_s
+
+_SYSTEM = ("/proc/", "/sys/", "/dev/", sys.prefix, sys.base_prefix)
+"""Files that are not the dataset's."""
+
+_OFTEN = 0.25
+"""Share of the samples that open the same file: then it is worth keeping open. A guess."""
+
+_READ_ONCE = 1 << 26
+"""Bytes that are read of a file to see how long that takes."""
+
+
+class Opens:
+    """Counts which files each sample opens: by `open`, `sqlite3.connect` and `h5py.File`."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, str] = {}
+        """By the sample that is being made: paths, and what opened them."""
+        self._how: dict[str, str] = {}
+        self._by_samples: Counter[str] = Counter()
+        self._samples = 0
+        self._read_before = 0
+        self._is_on = False
+        sys.addaudithook(self._hear)
+        if (h5py := sys.modules.get("h5py")) is not None:
+            _wrap(h5py.File, "__init__", lambda args, *_: self._note("h5py", args[1] if len(args) > 1 else None))
+
+    def _hear(self, event: str, args: tuple[Any, ...]) -> None:
+        if self._is_on and event in ("open", "sqlite3.connect"):
+            self._note(event.partition(".")[0], args[0])
+
+    def _note(self, how: str, path: Any) -> None:
+        if self._is_on and isinstance(path, (str, bytes, os.PathLike)):
+            name = os.path.abspath(os.fsdecode(path))
+            if not name.startswith(_SYSTEM):
+                self._opened[name] = how
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._is_on, self._read_before = True, _bytes_read()
+
+    def sample(self) -> None:
+        """Note that a sample was made."""
+        self._samples += 1
+        self._by_samples.update(self._opened.keys())
+        self._how.update(self._opened)
+        self._opened.clear()
+
+    def end(self, clock: Clock) -> tuple[Opened, ...]:
+        """Count no more; returns the files that many samples opened."""
+        self._is_on = False
+        read = (_bytes_read() - self._read_before) // max(self._samples, 1)
+        often = [
+            (path, count)
+            for path, count in self._by_samples.most_common(8)
+            if count >= max(4, _OFTEN * self._samples) and os.path.isfile(path)
+        ]
+        return tuple(Opened(path, count, self._again_s(path, read, clock), read) for path, count in often)
+
+    def _again_s(self, path: str, size: int, clock: Clock) -> float:
+        """Return how long it takes to open a file, and to read of it as much as a sample does, as the sample did."""
+        how = self._how[path]
+
+        def again() -> None:
+            if how == "h5py":
+                sys.modules["h5py"].File(path, "r").close()
+            elif how == "sqlite3":
+                connection = sys.modules["sqlite3"].connect(path)
+                connection.execute("SELECT count(*) FROM sqlite_master")
+                connection.close()
+            else:
+                with open(path, "rb") as file:
+                    file.read(min(size, _READ_ONCE))
+
+        try:
+            return shortest_s(again, clock)
+        except Exception:  # of whatever library: it is gone, or may not be read any more
+            return 0.0
+
+
+def _bytes_read() -> int:
+    try:
+        return int(Path("/proc/self/io").read_text().split()[1])
+    except OSError:
+        return 0
+
+
+class Decodes:
+    """Counts the pixels that Pillow and OpenCV decode, if the program has them."""
+
+    def __init__(self) -> None:
+        self._by = ""
+        self._pixels = 0
+        self._seconds = 0.0
+        # Any: a module that the program has imported.
+        self._cv2: Any = sys.modules.get("cv2")
+        self._small: Callable[[float], Callable[[], object]] | None = None
+        """Stores an image that was decoded at a scale, and returns what decodes that again."""
+        if (pillow := sys.modules.get("PIL.ImageFile")) is not None:
+            _wrap(pillow.ImageFile, "load", self._after_pillow, only=lambda args: bool(args[0].tile))
+        for name in () if self._cv2 is None else ("imread", "imdecode"):
+            _wrap(self._cv2, name, self._after_opencv)
+
+    def begin(self) -> None:
+        """Count from now on: what was decoded before is forgotten."""
+        self._pixels, self._seconds = 0, 0.0
+
+    def _after_pillow(self, args: tuple[Any, ...], _: Any, seconds: float) -> None:
+        image = args[0]
+        if self._small is None:
+            copy, kind = image.copy(), image.format or "PNG"
+            self._small = lambda scale: _small_pillow(copy, kind, scale)
+        self._add("Pillow", image.width * image.height, seconds)
+
+    def _after_opencv(self, args: tuple[Any, ...], result: Any, seconds: float) -> None:
+        if result is None:  # it could not be decoded
+            return
+        if self._small is None:
+            self._small = lambda scale: _small_opencv(self._cv2, result, scale)
+        self._add("OpenCV", result.shape[0] * result.shape[1], seconds)
+
+    def _add(self, by: str, pixels: int, seconds: float) -> None:
+        self._by = by
+        self._pixels += pixels
+        self._seconds += seconds
+
+    def end(self, samples: int, used_pixels: float, clock: Clock) -> Decoded | None:
+        """Return what was decoded per sample; None if nothing was, or it cannot be compared."""
+        if not self._pixels or not samples or not used_pixels or self._small is None:
+            return None
+        pixels, seconds = self._pixels / samples, self._seconds / samples
+        decode = self._small(min(1.0, (used_pixels / pixels) ** 0.5))
+        return Decoded(self._by, pixels, used_pixels, seconds, shortest_s(decode, clock))
+
+
+# Any: an image of Pillow's, an array, a module.
+def _small_pillow(image: Any, kind: str, scale: float) -> Callable[[], object]:
+    data = io.BytesIO()
+    image.resize((max(1, round(image.width * scale)), max(1, round(image.height * scale)))).save(data, kind)
+    opening = sys.modules["PIL.Image"].open
+    return lambda: opening(io.BytesIO(data.getvalue())).load()
+
+
+def _small_opencv(cv2: Any, image: Any, scale: float) -> Callable[[], object]:
+    # As JPEG, whatever it was: an array does not tell.
+    _, data = cv2.imencode(".jpg", cv2.resize(image, None, fx=scale, fy=scale))
+    return lambda: cv2.imdecode(data, 1)
+
+
+# Any: functions and objects of other libraries.
+def _wrap(
+    owner: Any, name: str, after: Callable[[Any, Any, float], None], only: Callable[[Any], bool] = lambda _: True
+) -> None:
+    """Have `after` called with arguments, result and seconds of every call of a function that `only` picks."""
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **options: Any) -> Any:
+        if not only(args):
+            return original(*args, **options)
+        began = time.thread_time()
+        result = original(*args, **options)
+        after(args, result, time.thread_time() - began)
+        return result
+
+    setattr(owner, name, wrapped)

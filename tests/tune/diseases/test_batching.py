@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import numpy as np
+
+from feedline.tune.diseases.batching import find
+from feedline.tune.measured import FloatField
+from tests.tune.facts import batch, loader, measured, samples
+
+
+def test_nothing_is_wrong() -> None:
+    assert find(measured()) == []
+    assert find(measured(batch=None)) == []
+    assert find(measured(samples=None)) == []
+
+
+def test_a_batch_that_cannot_be_sent_matters_to_processes() -> None:
+    bad = batch(not_picklable="it holds a generator")
+    (finding,) = find(measured(batch=bad))
+    assert (finding.name, finding.severity) == ("unsendable-batch", "serious")
+    assert find(measured(batch=bad, loader=loader(engine="thread"))) == []
+
+
+def test_few_objects_beside_arrays_are_not_told() -> None:
+    objects = {"object_bytes": 1 << 20, "objects": "boxes (list)", "arena_s": 0.032}
+    (finding,) = find(measured(batch=batch(**objects, bytes=1 << 20)))
+    assert finding.name == "serialisation"
+    assert "boxes (list)" in finding.evidence
+    assert finding.gain == 2.0
+    assert find(measured(batch=batch(**objects, bytes=64 << 20))) == []
+
+
+def test_objects_that_are_sent_are_not_told_again_as_collating() -> None:
+    objects = {"object_bytes": 1 << 20, "objects": "boxes (list)", "arena_s": 0.032, "bytes": 1 << 20}
+    findings = find(measured(batch=batch(**objects, collate_s=0.1, is_custom=True)))
+    assert [finding.name for finding in findings] == ["serialisation"]
+
+
+def test_collating_is_compared_with_copying() -> None:
+    (finding,) = find(measured(batch=batch(collate_s=0.064, copy_s=0.001, is_custom=True)))
+    assert (finding.name, finding.gain) == ("slow-collate", 2.91)
+    assert find(measured(batch=batch(collate_s=0.064, copy_s=0.05))) == [], "most of it is copying"
+    assert find(measured(batch=batch(collate_s=0.001, copy_s=0.0))) == [], "beside 32 ms for its samples"
+
+
+def test_small_floats_are_not_told() -> None:
+    field = FloatField("image", "float32", is_scaled=True, saved_s=5e-4, sample_bytes=600_000)
+    (finding,) = find(measured(batch=batch(floats=(field,))))
+    assert "585.9 KiB a sample where 146.5 KiB would do" in finding.evidence
+    assert "div_(255)" in str(finding.code)
+    small = FloatField("mask", "float32", is_scaled=False, saved_s=5e-4, sample_bytes=4000)
+    assert find(measured(batch=batch(floats=(small,)))) == []
+
+
+def test_padding_is_compared_with_buckets() -> None:
+    lengths = np.random.default_rng(0).integers(1, 1000, 640)
+    (finding,) = find(measured(samples=samples(lengths=tuple(lengths.tolist()))))
+    assert finding.name == "padding"
+    padded = lengths.reshape(-1, 32).max(axis=1).sum()
+    bucketed = np.sort(lengths).reshape(-1, 32).max(axis=1).sum()
+    assert finding.gain == round(padded / bucketed, 2)
+    even = tuple(np.random.default_rng(0).integers(950, 1000, 640).tolist())
+    assert find(measured(samples=samples(lengths=even))) == []
+    assert find(measured(samples=samples(lengths=(1, 1000)))) == [], "too few to tell"

@@ -1,0 +1,128 @@
+"""Each disease is named on a dataset that has it, and no other is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feedline.tune.diagnosis import as_dict, diagnose, summary
+from feedline.tune.measured import Measured, Room
+from feedline.tune.probe import probe
+from tests.tune import sick  # with torch: a process that is forked has both imported
+
+
+def tried(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float = 2.0) -> Measured:
+    monkeypatch.chdir(folder)  # where some of them write files
+    measured = probe(f"{sick.__name__}:{name}", seconds=seconds)
+    assert measured.ended is None
+    return measured
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Healthy", "Streamed", "Awaited", "OpenedLater", "Computing", "healthy_loader", "plain_loader"],
+)
+def test_healthy(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert diagnose(tried(name, tmp_path, monkeypatch)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "disease", "is_serious"),
+    [
+        ("Locked", "gil-bound", False),
+        ("Waiting", "waiting", False),
+        ("Objects", "serialisation", False),
+        ("SlowToMake", "slow-init", True),
+        ("SlowToPickle", "slow-pickling", False),
+        ("Unpicklable", "unpicklable", False),
+        ("LargeList", "copied-objects", False),
+        ("OwnRandom", "copied-random", True),
+        ("global_python", "global-random", False),
+        ("global_numpy", "global-random", False),
+        ("global_torch", "global-random", False),
+        ("Failing", "failing-samples", True),
+        ("plain_file", "shared-handle", True),
+        ("sqlite_handle", "shared-handle", True),
+        ("socket_handle", "shared-handle", True),
+        ("hdf5_handle", "shared-handle", True),
+        ("lmdb_handle", "shared-handle", True),
+        ("Reopening", "reopened-file", False),
+        ("ReopeningHDF5", "reopened-file", False),
+        ("ReopeningSQLite", "reopened-file", False),
+        ("LargeImages", "oversized-images", False),
+        ("LargeImagesByOpenCV", "oversized-images", False),
+        ("Floats", "floats", False),
+        ("WholeFloats", "floats", False),
+        ("Lengths", "padding", False),
+        ("Stragglers", "stragglers", False),
+        ("Growing", "memory-growth", False),
+        ("slow_collate", "slow-collate", False),
+        ("restarting", "workers-restarted", False),
+        ("restarting_torch", "workers-restarted", False),
+        ("too_many_workers", "too-many-workers", False),
+        ("locked_on_threads", "gil-bound", True),
+        ("handle_on_threads", "shared-handle", True),
+        ("failing_on_threads", "fails-on-threads", True),
+        ("prefetching", "prefetch-memory", True),
+        ("shuffling", "shuffling", False),
+        ("unsendable", "unsendable-batch", True),
+        ("failing_loader", "failing-loader", True),
+    ],
+)
+def test_the_disease_is_named_and_no_other(
+    name: str, disease: str, is_serious: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Seconds enough for the dataset that takes two to be made.
+    findings = diagnose(tried(name, tmp_path, monkeypatch, 4.0 if name == "SlowToMake" else 2.0))
+    assert [(finding.name, finding.is_serious) for finding in findings] == [(disease, is_serious)]
+    (finding,) = findings
+    assert finding.fix
+    assert finding.gain is None or finding.gain >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "granted", "disease", "is_serious"),
+    [
+        ("too_few_workers", {"cores": 16}, "too-few-workers", False),
+        ("large_batches", {"shared_bytes": 8 << 20}, "shared-memory", True),
+        ("large_batches", {"open_files": 25}, "open-files", False),
+        ("large_batches", {"memory_bytes": 16 << 20}, "prefetch-memory", True),
+    ],
+)
+def test_what_depends_on_the_machine(
+    name: str, granted: dict[str, Any], disease: str, is_serious: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = tried(name, tmp_path, monkeypatch)
+    enough = Room(cores=2, memory_bytes=64 << 30, shared_bytes=64 << 30, open_files=4096)
+    measured.room = enough
+    assert diagnose(measured) == []
+    measured.room = replace(enough, **granted)
+    assert [(finding.name, finding.is_serious) for finding in diagnose(measured)] == [(disease, is_serious)]
+
+
+def test_what_was_measured_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = tried("Waiting", tmp_path, monkeypatch)
+    text = "\n".join(summary(measured))
+    for told in ("Waiting: 5,000 samples", "p99", "computing", "A batch of 32", "8 threads made"):
+        assert told in text
+    facts = json.loads(json.dumps(as_dict(measured)))
+    assert facts["dataset"] == "Waiting"
+    assert facts["p50_s"] >= 0.004
+    assert set(facts["samples_per_s_by_threads"]) == {"1", "2", "8"}
+
+
+def test_samples_of_which_no_batch_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = tried("Anything", tmp_path, monkeypatch)
+    assert measured.batch is None
+    assert "The samples could not be put together into a batch" in summary(measured)
+
+
+def test_what_ended_it_is_a_finding() -> None:
+    measured = probe(f"{Path(__file__).parent / 'broken.py'}:HangingLater", seconds=0.5)
+    found = [finding for finding in diagnose(measured) if finding.name == "ended-early"]
+    assert [finding.severity for finding in found] == ["advice"], "nobody has asked for threads"
+    assert as_dict(measured)["ended"] == measured.ended
