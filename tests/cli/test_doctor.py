@@ -161,6 +161,12 @@ def test_datasets_that_cannot_be_tried(name: str, status: int, text: str, traceb
     assert "tune/probing" not in done.stderr, "frames of feedline's own help nobody"
 
 
+@pytest.mark.parametrize("what", [str(DATASETS), "not_there", "not_there.csv"])
+def test_what_is_neither_a_dataset_nor_a_file_of_faults(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", what]) == 1
+    assert "is no file of faults. Name a dataset as module:dataset" in capsys.readouterr().err
+
+
 def test_a_module_that_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("import json\n\ndef load():\n    return json.loads('{')\n\ndata = load()\n")
     for source in ("mine:data", f"{tmp_path / 'mine.py'}:data"):

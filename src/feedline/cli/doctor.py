@@ -56,10 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if what is None:
             looked = _look_at_machine()
-        elif os.path.exists(what) or ":" not in what:
-            looked = _look_at_faults(Path(what))
-        else:
+        elif ":" in what and not os.path.exists(what):
             looked = _look_at_dataset(what, arguments.seconds, with_bar=not arguments.json)
+        elif what.endswith(".py") or not os.path.exists(what):
+            raise BadOption(
+                f"{what!r} is no file of faults. Name a dataset as module:dataset or path/to/file.py:dataset, or a "
+                "file that loader.faults.to_csv or json.dump(loader.state_dict(), file) wrote."
+            )
+        else:
+            looked = _look_at_faults(Path(what))
     except DatasetFailed as exc:
         sys.stderr.write(printable(f"{exc.traceback.rstrip()}\n\nfeedline: {exc}\n".lstrip()))
         return FAILED[exc.reason]

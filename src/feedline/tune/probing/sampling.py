@@ -118,7 +118,7 @@ class _Run:
 
 
 class Sampling:
-    """Makes samples of a dataset, and keeps the first ones. `ask` raises StopIteration at the end of an iterable one."""
+    """Makes samples and keeps the first ones. `ask` raises StopIteration at the end of an iterable dataset."""
 
     def __init__(self, ask: Ask, indices: Iterator[Any], keep: int) -> None:
         self._ask = ask
