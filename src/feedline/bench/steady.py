@@ -155,6 +155,7 @@ class Steady:
             "cpu_s_per_1000": meter.cpu_s / samples * 1000,
             "consumer_cpu_us": meter.consumer_cpu_s / batches * 1e6,
             "parent_cpu_us": meter.parent_cpu_s / batches * 1e6,
+            "stall": sum(waits) / 1e9 / meter.elapsed_s,
             "wait_p50_us": waits[batches // 2] / 1e3,
             "wait_p99_us": waits[min(batches - 1, int(batches * 0.99))] / 1e3,
             "other_cores": meter.other_cores(),
