@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-_PANEL_W, _PANEL_H = 460, 300
+_PANEL_W, _PANEL_H = 520, 300
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 18, 34, 46
 _HEAD = 62
 _COLOURS = {
@@ -73,7 +73,7 @@ def draw(title: str, panels: Sequence[Panel]) -> str:
         parts.append(f'<line x1="{x}" y1="46" x2="{x + 20}" y2="46" stroke="{colours[name]}" stroke-width="2.5"/>')
         parts.append(f'<circle cx="{x + 10}" cy="46" r="3.5" fill="{colours[name]}"/>')
         parts.append(f'<text x="{x + 26}" y="50">{escape(name)}</text>')
-        x += 50 + 7 * len(name)
+        x += 44 + 5.8 * len(name)
     for place, panel in enumerate(panels):
         left, top = place % columns * _PANEL_W, _HEAD + place // columns * _PANEL_H
         parts.append(f'<g transform="translate({left} {top})">')

@@ -75,7 +75,7 @@ class Work:
         """Return a loader that is measured for some seconds, and for four batches of each worker at least."""
         opened = partial(side.open, self.dataset, **self.options, **options)
         span = _Short(seconds, batches=4 * max(options["num_workers"], 1))
-        return Steady(opened, self._train, self.batch_size, span, ENDLESS)
+        return Steady(opened, self._train, self.batch_size, span, ENDLESS, sums=_waited)
 
     def _train(self, batch: Any) -> None:
         touch(batch)
@@ -139,6 +139,17 @@ def _guarded(failures: dict[str, str], title: str, act: Callable[[], Any], inste
     except (Exception, SystemExit) as exc:  # of the user's, of feedline's or of torch's
         failures[title] = users_traceback(exc)
         return instead
+
+
+def _waited(loader: Any) -> dict[str, float]:
+    """Tell for how long the training loop waited for batches to be made, as far as the loader knows.
+
+    What it takes to hand over a batch that is ready does not count: no worker would remove that.
+    """
+    if not hasattr(loader, "stats"):
+        return {}
+    waits = loader.stats().total.waits
+    return {"making_s": sum(seconds for cause, seconds in waits.items() if cause not in ("transfer", "deliver"))}
 
 
 def touch(batch: Any) -> None:

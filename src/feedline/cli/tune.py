@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         sys.stdout.write(json.dumps(_as_dict(kept, choice)) + "\n")
     else:
-        _show(arguments.what, kept, choice)
+        _show(arguments.what, kept, choice, has_step=step_s > 0)
     for setting, told in kept.failures.items():
         sys.stderr.write(printable(f"Left out, with {setting}: {told.strip().splitlines()[-1]}\n"))
     if kept.ended is not None:
@@ -103,9 +103,8 @@ def _measure(source: str, batch_size: int | None, step_s: float, seconds: float,
             tell("part", "failures", failures)
             return None
         longest_s = max(longest_s, time.monotonic() - began_s)
-        stall = figures["stall"] or 0.0
-        wait_s = stall * (figures["seconds"] or 0.0) / (figures["batches"] or 1.0)
-        tried[setting] = Rate(figures["samples_per_s"] or 0.0, stall, wait_s)
+        stall = (figures["making_s"] or 0.0) / (figures["seconds"] or 1.0)
+        tried[setting] = Rate(figures["samples_per_s"] or 0.0, min(1.0, stall))
         tell("part", "tried", tried)
         return tried[setting]
 
@@ -130,7 +129,7 @@ def _as_dict(kept: _Kept, choice: Choice) -> dict[str, object]:
     }
 
 
-def _show(source: str, kept: _Kept, choice: Choice) -> None:
+def _show(source: str, kept: _Kept, choice: Choice, *, has_step: bool) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -138,9 +137,8 @@ def _show(source: str, kept: _Kept, choice: Choice) -> None:
 
     table = Table(title=Text(source), title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("engine")
-    for head in ("workers", "prefetch", "samples/s", "training waits", "batches ahead\nMB"):
+    for head in ("workers", "prefetch", "samples/s", *(["training waits"] if has_step else []), "MB ahead", ""):
         table.add_column(head, justify="right")
-    table.add_column("")
     for setting, rate in sorted(choice.tried.items(), key=lambda pair: (pair[0].engine, pair[0].workers)):
         is_chosen = setting == choice.setting
         table.add_row(
@@ -148,7 +146,7 @@ def _show(source: str, kept: _Kept, choice: Choice) -> None:
             str(setting.workers),
             str(setting.depth) if setting.workers else "-",
             f"{rate.samples_per_s:,.0f}",
-            f"{rate.stall:.1%}",
+            *([f"{rate.stall:.1%}"] if has_step else []),
             f"{_ahead_mb(kept, setting):,.1f}",
             "chosen" if is_chosen else "",
             style="bold" if is_chosen else "",

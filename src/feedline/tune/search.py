@@ -20,8 +20,6 @@ GAIN = 0.05
 """More workers that gain less than this are not worth it."""
 STALL = 0.01
 """The share of its time that a training loop may wait."""
-_HANDED_OVER_S = 1e-4
-"""What a batch that is ready may take until the training loop has it: that is no waiting that workers would remove."""
 DEPTH = 2
 """What `prefetch_factor` is if it is not given."""
 _DEPTHS = (4, 8)
@@ -60,14 +58,12 @@ class Rate:
 
     samples_per_s: float
     stall: float = 0.0
-    """The share of its time that the training loop waited."""
-    wait_s: float = 0.0
-    """For a batch, on average."""
+    """The share of its time that the training loop waited for batches to be made."""
 
     @property
     def keeps_up(self) -> bool:
         """True if the training loop as good as never waits."""
-        return self.stall < STALL or self.wait_s < _HANDED_OVER_S
+        return self.stall < STALL
 
 
 @dataclass(frozen=True)
